@@ -1,0 +1,56 @@
+"""Exact integer arithmetic for densities, mean lengths and probabilities.
+
+Everything that decides *how many* tokens are corrupted is computed with integers, so that the
+host and the device, Python and XLA, can never disagree. (T5 multiplies in float32 in one place
+and in float64 in another; the two differ by one at 39 of the lengths below 4097.)
+"""
+
+from fractions import Fraction
+
+import jax.numpy as jnp
+
+# The largest denominator a density may have, and the longest document for which its products
+# still fit an int32.
+MAX_DENOMINATOR = 1000
+MAX_LENGTH = 2**31 // (2 * MAX_DENOMINATOR)
+
+
+def ratio(value: float | str | Fraction, name: str, low: float, high: float) -> Fraction:
+    """`value` as the fraction that was meant: 0.15 is 3/20, not the nearest binary number.
+
+    Raises ValueError, naming the setting, when the value is not inside the open interval
+    (low, high) or has no denominator up to 1000.
+    """
+    try:
+        exact = Fraction(str(value))
+    except ValueError:
+        raise ValueError(f"{name} must be a number, got {value!r}.") from None
+    near = exact.limit_denominator(MAX_DENOMINATOR)
+    if not low < exact < high:
+        raise ValueError(f"{name} must be above {low} and below {high}, got {value}.")
+    if abs(near - exact) > Fraction(1, 10**9):
+        raise ValueError(
+            f"{name} must be a fraction with a denominator up to {MAX_DENOMINATOR}, got {value}: "
+            f"the nearest is {near} = {float(near):.6g}."
+        )
+    return near
+
+
+def traced(*fractions: Fraction):
+    """Fractions as an int32[len, 2] array, so that a kernel can take them as traced numbers."""
+    return jnp.array([[f.numerator, f.denominator] for f in fractions], jnp.int32)
+
+
+def round_ratio(a, b):
+    """a / b rounded half to even, exactly, for Python ints or integer arrays (b > 0, a >= 0).
+
+    >>> [round_ratio(a, 2) for a in (1, 3, 5)]
+    [0, 2, 2]
+    """
+    q, r = a // b, a % b
+    return q + ((2 * r > b) | ((2 * r == b) & (q % 2 == 1)))
+
+
+def below(bits, n):
+    """Uniform integers in 0 … n-1 from uint32 bits; the bias is less than n / 2**32."""
+    return (bits % jnp.maximum(n, 1).astype(jnp.uint32)).astype(jnp.int32)

@@ -1,0 +1,170 @@
+"""The one contract: what an objective is, what it is given, and what it gives back.
+
+Axis letters used in this package:
+
+    B  rows of a batch            L  raw tokens of a row        D  documents packed in a row
+    S  sentinels (noise spans)    I  slots of `inputs`          T  slots of `targets`
+    Q  queries of an attention    K  predicted places           V  vocabulary
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+Array = Any  # a NumPy or JAX array
+
+
+class TokenIds(NamedTuple):
+    """The token ids an objective may read or write; `tasks.vocabularies` makes one from a vocabulary.
+
+    `None` and `()` mean that the vocabulary has no such token. `check_token_ids` is run wherever
+    one is made, so that no special id can be mistaken for text.
+    """
+
+    size: int  # ids are 0 … size-1
+    text: tuple[int, int]  # [first, last): ordinary ids, the ones that may be corrupted
+    pad: int = 0
+    eos: int = 1
+    bos: int = 0  # what a decoder is given first (T5: the padding id)
+    mask: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    sentinels: tuple[int, ...] = ()  # in order of use: T5's <extra_id_0>, <extra_id_1>, …
+    modes: tuple[tuple[str, int], ...] = ()  # UL2's mode tokens by name: (("R", 32100), …)
+    fim: tuple[int, ...] = ()  # fill-in-the-middle: prefix, suffix, middle
+
+    def mode(self, name: str) -> int:
+        """The id of the mode token `name`; raises ValueError when the vocabulary has none."""
+        known = dict(self.modes)
+        if name not in known:
+            raise ValueError(
+                f"The objective asks for the mode token {name!r}, the vocabulary has "
+                f"{sorted(known) or 'none'}: add it to the vocabulary's special tokens, "
+                "or set the objective's mode to None."
+            )
+        return known[name]
+
+
+def check_token_ids(ids: TokenIds) -> TokenIds:
+    """Returns `ids` if its special ids are distinct, in range, and outside the text; else raises."""
+    first, last = ids.text
+    if not 0 <= first < last <= ids.size:
+        raise ValueError(
+            f"Text ids must be a non-empty range inside 0…{ids.size}, got [{first}, {last})."
+        )
+    named = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
+    if ids.bos != ids.pad:
+        named["bos"] = ids.bos
+    named |= {f"sentinel {i}": x for i, x in enumerate(ids.sentinels)}
+    named |= {f"mode {name}": x for name, x in ids.modes}
+    named |= {f"fim {i}": x for i, x in enumerate(ids.fim)}
+    owner: dict[int, str] = {}
+    for name, x in named.items():
+        if x is None:
+            continue
+        if not 0 <= x < ids.size:
+            raise ValueError(
+                f"The {name} id is {x}, but ids must be in 0…{ids.size - 1}: "
+                "make the vocabulary larger or choose another id."
+            )
+        if first <= x < last:
+            raise ValueError(
+                f"The {name} id is {x}, inside the text range [{first}, {last}): "
+                "text could not be told from it."
+            )
+        if x in owner:
+            raise ValueError(
+                f"The {owner[x]} id and the {name} id are both {x}: give each its own."
+            )
+        owner[x] = name
+    return ids
+
+
+class Row(NamedTuple):
+    """All that the host ships for one example."""
+
+    tokens: Array  # i32[L] text ids, padding at the end
+    segments: (
+        Array  # i32[L] document 1, 2, … of each token; 0 = padding; the only source of lengths
+    )
+    member: Array  # i32[] which member of a mixture this row was cut for
+
+
+class Outputs(Protocol):
+    """What an objective's loss sees of a model."""
+
+    hidden: dict[str, Array]  # "top": f[B, T, d]
+
+    def head(self, name: str, hidden: Array) -> Array:
+        """Projects hidden states; "vocabulary" gives f32[..., V]."""
+
+
+class Term(NamedTuple):
+    """One term of a loss, kept as sums so that accumulation and sharding change nothing.
+
+    The total is the sum over terms of `scale * sums.sum() / weights.sum()`.
+    """
+
+    sums: Array  # f32[B] summed loss of each row
+    weights: Array  # f32[B] what to divide by; a function of the batch alone, never of outputs
+    scale: Any = 1.0
+
+
+class Objective(NamedTuple):
+    """A pre-training objective: a few pure functions, built by the function named after it."""
+
+    # n -> {"inputs": slots, "targets": slots, "sentinels": ids used} for one document of n >= 1
+    # tokens. Python ints, non-decreasing in n, never raises. "both", where given, is a bound on
+    # inputs and targets together that is tighter than the sum of the two.
+    lengths: Callable[[int], dict[str, int]]
+    # (key, row, partner, lengths) -> {feature: i32[...]} of exactly those lengths
+    corrupt: Callable
+    # (outputs, batch) -> {name: Term}
+    loss: Callable
+    heads: tuple[str, ...] = ("vocabulary",)  # what the loss will ask of the model
+    members: tuple = ()  # Member(name, objective, rate), … of a mixture
+    couples_rows: bool = False  # the loss is no sum over rows
+
+
+class Member(NamedTuple):
+    """One member of a mixture."""
+
+    name: str
+    objective: Objective
+    rate: float  # share of rows, relative to the other members
+
+
+def members_of(objective: Objective) -> tuple[Member, ...]:
+    """The members of a mixture; a plain objective is its own only member."""
+    return objective.members or (Member("all", objective, 1.0),)
+
+
+def batched(objective: Objective, lengths: dict[str, int]) -> Callable:
+    """`(keys_B, rows_B) -> features_B`: the one entry to corruption, on the device and on the host.
+
+    The partner of row 2k is row 2k+1 and the other way round, so a batch has an even number of
+    rows; no row looks at any other, so sharding the batch adds no communication.
+    """
+
+    def corrupt_rows(keys_B, rows_B: Row) -> dict[str, Array]:
+        if rows_B.tokens.shape[0] % 2:
+            raise ValueError(
+                f"Rows come in pairs, got a batch of {rows_B.tokens.shape[0]}: "
+                "use an even number of rows."
+            )
+        partners_B = jax.tree.map(_swap_neighbours, rows_B)
+
+        def corrupt_row(key, row, partner):
+            features = objective.corrupt(key, row, partner, lengths)
+            return features | {"member": jnp.asarray(row.member, jnp.int32)}
+
+        return jax.vmap(corrupt_row)(keys_B, rows_B, partners_B)
+
+    return corrupt_rows
+
+
+def _swap_neighbours(x_B):
+    x_B = jnp.asarray(x_B)
+    return x_B.reshape((-1, 2) + x_B.shape[1:])[:, ::-1].reshape(x_B.shape)

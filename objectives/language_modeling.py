@@ -1,0 +1,110 @@
+"""Language modelling objectives: predict the text itself, left to right.
+
+Sources: Radford et al. 2019 (GPT-2) for packed causal language modelling; Raffel et al. 2020 (T5)
+for the prefix split, `random_prefix_noise_mask` in its published code.
+"""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from objectives.arithmetic import below, ratio, round_ratio, traced
+from objectives.contract import Objective, TokenIds
+from objectives.features import sequence_pair, target_sequence
+from objectives.losses import token_loss
+from objectives.splicing import concatenate, documents, single, splice, with_specials
+
+
+def causal_lm(ids: TokenIds) -> Objective:
+    """Causal language modelling: every token from those before it in its document.
+
+        targets   a b c d e f
+
+    The decoder is given the same tokens one place later, behind `ids.bos`. Nothing is appended:
+    rows that are cut from a stream of documents carry end-of-sequence where a document ends, if
+    the run asks for it.
+
+    Features: targets, targets_segments, targets_weights i32[T].
+
+    >>> causal_lm(ids).lengths(512)
+    {'targets': 512}
+    """
+    del ids  # takes them like every builder, needs none
+    return Objective(
+        lengths=lambda n: {"targets": n, "sentinels": 0},
+        corrupt=Partial(_copy_row),
+        loss=token_loss,
+    )
+
+
+def _copy_row(key, row, partner, lengths):
+    document = documents(row.segments, lengths.get("documents", 1))
+    whole = single(0, document.start, document.length > 0)
+    return target_sequence(splice(row.tokens, whole, document.length, lengths["targets"]))
+
+
+def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None) -> Objective:
+    """Prefix language modelling: the beginning of a document is given, the rest predicted.
+
+        inputs    a b c d /
+        targets   e f /
+
+    Args:
+      suffix_share: average share of tokens predicted, in (0, 0.5]. The suffix is uniform in
+        1 … n - round((1 - 2 share)(n - 1)), at most n - 1: T5's law. UL2's S-denoiser is 0.25.
+      mode: name of a mode token put before each document's inputs.
+
+    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
+    End-of-sequence closes inputs and targets. A document of one token is all target.
+
+    >>> prefix_lm(ids, 0.25).lengths(512)
+    {'inputs': 512, 'targets': 257, 'both': 514, 'sentinels': 0}
+
+    Raises ValueError for a share out of range, or a mode the vocabulary has not.
+    """
+    share = ratio(suffix_share, "suffix_share", 0, 0.5 + 1e-9)
+    given = 1 - 2 * share
+    head = () if mode is None else (ids.mode(mode),)
+
+    def lengths(n: int) -> dict[str, int]:
+        return {
+            "inputs": len(head) + max(n - 1, 0) + 1,
+            "targets": _longest_suffix(n, given.as_integer_ratio(), max, min) + 1,
+            "both": len(head) + n + 2,
+            "sentinels": 0,
+        }
+
+    closing = jnp.array([ids.eos, *head], jnp.int32)
+    return Objective(lengths, Partial(_split_rows, traced(Fraction(given)), closing), token_loss)
+
+
+def _longest_suffix(n, given, maximum, minimum):
+    return maximum(minimum(n - round_ratio((n - 1) * given[0], given[1]), n - 1), 1)
+
+
+def _split_rows(numbers, closing, key, row, partner, lengths):
+    modes = closing.size - 1  # 0 or 1 mode tokens before the inputs
+    document = documents(row.segments, lengths.get("documents", 1))
+    number = jnp.arange(document.length.size)
+    bits = jax.vmap(lambda d: jax.random.bits(jax.random.fold_in(key, d), (), jnp.uint32))(number)
+    longest = _longest_suffix(document.length, numbers[0], jnp.maximum, jnp.minimum)
+    present = document.length > 0
+    suffix = jnp.where(present, 1 + below(bits, longest), 0)
+    prefix = document.length - suffix
+    source, (eos_at,) = with_specials(row.tokens, closing)
+
+    inputs = concatenate(
+        single(0, eos_at + 1, present & (modes > 0)),
+        single(modes, document.start, prefix > 0),
+        single(modes + prefix, eos_at, present),
+    )
+    targets = concatenate(
+        single(0, document.start + prefix, present),
+        single(suffix, eos_at, present),
+    )
+    return sequence_pair(
+        splice(source, inputs, jnp.where(present, modes + prefix + 1, 0), lengths["inputs"]),
+        splice(source, targets, jnp.where(present, suffix + 1, 0), lengths["targets"]),
+    )

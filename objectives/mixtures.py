@@ -1,0 +1,181 @@
+"""Mixtures: a mixture of objectives is an objective.
+
+Which member a row belongs to is data (`Row.member`), decided when the row is cut, so that every
+row has the raw length of its own member; nothing is drawn here.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.tree_util import Partial
+
+from objectives.contract import Member, Objective, Term, TokenIds
+from objectives.denoising import span_corruption
+from objectives.features import complete
+from objectives.language_modeling import prefix_lm
+from objectives.layouts import joint_slots
+
+Builder = Callable[[TokenIds], Objective]
+
+
+def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Objective:
+    """A mixture of objectives with rates.
+
+    Args:
+      ids: given to every builder.
+      members: name -> (builder, rate). Builders take the ids and return an objective; rates are
+        relative to each other and share out the rows of a batch.
+
+    Lengths are the largest of any member, each at the length it is given. Members that differ
+    only in numbers (UL2's six span denoisers) share one kernel; each distinct loss function is
+    called once.
+
+    >>> mixture(ids, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
+
+    Raises ValueError for no members, a rate that is not above zero, or a member that is itself a
+    mixture (list its members instead).
+    """
+    if not members:
+        raise ValueError("A mixture needs at least one member, got none.")
+    built = []
+    for name, (build, rate) in members.items():
+        if not rate > 0:
+            raise ValueError(f"The rate of {name!r} must be above 0, got {rate}: leave it out?")
+        objective = build(ids)
+        if objective.members:
+            raise ValueError(
+                f"Member {name!r} is itself a mixture: list its members in this mixture instead."
+            )
+        built.append(Member(name, objective, float(rate)))
+    objectives = [m.objective for m in built]
+
+    def lengths(n: int) -> dict[str, int]:
+        return longest(o.lengths(n) for o in objectives)
+
+    return Objective(
+        lengths=lengths,
+        corrupt=_shared_kernels([o.corrupt for o in objectives]),
+        loss=_joint_loss([o.loss for o in objectives]),
+        heads=tuple(dict.fromkeys(head for o in objectives for head in o.heads)),
+        members=tuple(built),
+        couples_rows=any(o.couples_rows for o in objectives),
+    )
+
+
+def longest(lengths) -> dict[str, int]:
+    """The largest value of every key over several dicts of lengths.
+
+    >>> longest([{"inputs": 5}, {"inputs": 3, "targets": 4}])
+    {'inputs': 5, 'targets': 4}
+    """
+    lengths = list(lengths)
+    result: dict[str, int] = {}
+    for each in lengths:
+        for key, value in each.items():
+            result[key] = max(result.get(key, 0), value)
+    if "both" in result:  # those that do not give it need the sum
+        result["both"] = max(joint_slots(each) for each in lengths)
+    return result
+
+
+def _shared_kernels(kernels: list[Partial]) -> Partial:
+    """One kernel that runs the row's own; kernels with the same function share one copy of it."""
+    kinds = [
+        (jax.tree.structure(k), tuple(jnp.shape(x) for x in jax.tree.leaves(k))) for k in kernels
+    ]
+    distinct = list(dict.fromkeys(kinds))
+    stacks = [
+        jax.tree.map(
+            lambda *x: jnp.stack(x), *(k for k, kind in zip(kernels, kinds) if kind == one)
+        )
+        for one in distinct
+    ]
+    # Where each member's numbers are: which stack, and which entry of it.
+    address = [(distinct.index(kind), kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
+    return Partial(_corrupt_member, stacks, jnp.array(address, jnp.int32))
+
+
+def _corrupt_member(stacks, address, key, row, partner, lengths):
+    stack, entry = address[row.member]
+
+    def branch(kernels):
+        kernel = jax.tree.map(lambda x: x[entry], kernels)
+        return lambda: complete(kernel(key, row, partner, lengths), lengths)
+
+    branches = [branch(kernels) for kernels in stacks]
+    return branches[0]() if len(branches) == 1 else lax.switch(stack, branches)
+
+
+def _joint_loss(losses: list[Callable]) -> Callable:
+    distinct = list(dict.fromkeys(losses))
+    if len(distinct) == 1:
+        return distinct[0]
+
+    def loss(outputs, batch) -> dict[str, Term]:
+        terms: dict[str, Term] = {}
+        for one in distinct:
+            mine = jnp.array([other is one for other in losses])[batch["member"]]
+            for name, term in one(outputs, batch).items():
+                sums = jnp.where(mine, term.sums, 0.0)
+                weights = jnp.where(mine, term.weights, 0.0)
+                if name in terms:
+                    sums, weights = sums + terms[name].sums, weights + terms[name].weights
+                terms[name] = Term(sums, weights, term.scale)
+        return terms
+
+    return loss
+
+
+# name, builder's settings, rate
+_UL2_PRESETS = {
+    # Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", table 1: seven denoisers with
+    # about equal participation.
+    "paper": (
+        ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 1),
+        ("r_8_15", {"mean_span_length": 8, "noise_density": 0.15, "mode": "R"}, 1),
+        ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
+        ("x_8_50", {"mean_span_length": 8, "noise_density": 0.5, "mode": "X"}, 1),
+        ("x_64_15", {"mean_span_length": 64, "noise_density": 0.15, "mode": "X"}, 1),
+        ("x_64_50", {"mean_span_length": 64, "noise_density": 0.5, "mode": "X"}, 1),
+        ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
+    ),
+    # A variant in circulation in tutorials: S there means short spans, and the mean span length
+    # is drawn for each document.
+    "tutorial": (
+        ("r", {"mean_span_length": (3, 8), "noise_density": 0.15, "mode": "R"}, 2),
+        ("s", {"mean_span_length": (1, 3), "noise_density": 0.15, "mode": "S"}, 1),
+        ("x", {"mean_span_length": (12, 64), "noise_density": 0.5, "mode": "X"}, 1),
+    ),
+}
+
+
+def ul2(ids: TokenIds, preset: str = "paper", rates: tuple[float, ...] | None = None) -> Objective:
+    """UL2's mixture of denoisers.
+
+    Args:
+      ids: needs the mode tokens R, S and X, and sentinels: 128 of them for rows of 512 inputs
+        (three-token spans at density one half), more than T5's hundred.
+      preset: "paper" (seven denoisers at equal rates) or "tutorial" (three, with drawn spans).
+      rates: other rates, one for each denoiser in the preset's order.
+
+    >>> [m.name for m in ul2(ids).members]
+    ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
+
+    Raises ValueError for an unknown preset, a wrong number of rates, or missing mode tokens.
+    """
+    if preset not in _UL2_PRESETS:
+        raise ValueError(f"preset must be one of {sorted(_UL2_PRESETS)}, got {preset!r}.")
+    denoisers = _UL2_PRESETS[preset]
+    if rates is not None and len(rates) != len(denoisers):
+        raise ValueError(
+            f"rates needs {len(denoisers)} numbers, one for each of "
+            f"{[name for name, _, _ in denoisers]}, got {len(rates)}."
+        )
+    members = {}
+    for i, (name, settings, rate) in enumerate(denoisers):
+        build = prefix_lm if "suffix_share" in settings else span_corruption
+        members[name] = (functools.partial(build, **settings), rate if rates is None else rates[i])
+    return mixture(ids, members)

@@ -1,0 +1,158 @@
+"""Static lengths, solved once when a run is configured: the one place that says no.
+
+Documents are cut to the longest length that fits the model's stacks after corruption, with
+end-of-sequence, mode tokens and sentinels counted. One bisection inverts every objective's
+`lengths`; nobody writes an inverse by hand, and nothing is ever trimmed later.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from objectives.arithmetic import MAX_LENGTH
+from objectives.contract import Member, Objective, TokenIds, members_of
+from objectives.layouts import Layout, joint_slots
+from objectives.mixtures import longest
+
+
+def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
+    """The longest document that fits stacks of these lengths.
+
+    >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512)
+    568
+    >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512, decoder=100)
+    498
+
+    A stack that is not named is as long as it needs to be. For a mixture call it once a member.
+    Raises ValueError when not even two tokens fit, or an unknown stack is named.
+    """
+    shortest = layout.lengths(objective.lengths(2))
+    unknown = [name for name in budget if name not in shortest]
+    if unknown or not budget:
+        raise ValueError(
+            f"Lengths must be given for stacks among {sorted(shortest)}, got {budget or 'none'}."
+        )
+
+    def fits(n: int) -> bool:
+        needs = layout.lengths(objective.lengths(n))
+        return all(needs[stack] <= slots for stack, slots in budget.items())
+
+    if not fits(2):
+        needs = {stack: shortest[stack] for stack in budget}
+        raise ValueError(
+            f"Lengths {budget} are too short: a document of two tokens already needs {needs}. "
+            "Make the sequence lengths longer."
+        )
+    low, high = 2, MAX_LENGTH
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+class RowGroup(NamedTuple):
+    """Rows of a step that share one static shape."""
+
+    members: tuple[int, ...]  # numbers of the mixture's members whose rows go here
+    raw_lengths: tuple[int, ...]  # tokens that a row of each of them is cut to
+    features: dict[str, int]  # lengths of the objective's features
+    stacks: dict[str, int]  # lengths of the model's stacks
+    useful: tuple[float, ...]  # share of the stacks' slots that a full row of each fills, at most
+
+    @property
+    def row_length(self) -> int:
+        return max(self.raw_lengths)
+
+
+def plan(
+    objective: Objective,
+    layout: Layout,
+    ids: TokenIds,
+    shapes: Sequence[Mapping[str, int]],
+) -> tuple[RowGroup, ...]:
+    """Puts every member of a mixture into the smallest of the given shapes that suits it.
+
+    That is the first shape whose rows for this member are at least nine tenths as long as those
+    of the largest shape, the last. A plain objective is a mixture of one. With UL2 at 512, three
+    shapes with decoders of 128, 256 and 512 waste a tenth of the slots, one shape a third.
+
+    Args:
+      shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
+
+    Raises ValueError when a member fits nowhere, needs more sentinels than the vocabulary has, or
+    a shape stays empty.
+    """
+    shapes = [dict(shape) for shape in shapes]
+    _check_shapes(shapes)
+    placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
+    for number, member in enumerate(members_of(objective)):
+        longest_row = _with_name(member, lambda m: raw_length(m.objective, layout, **shapes[-1]))
+        for shape, placement in zip(shapes, placed):
+            n = _raw_length_or_zero(member.objective, layout, shape)
+            if n >= 0.9 * longest_row:
+                placement.append((number, member, n))
+                break
+        _check_sentinels(member, n, ids)
+    return tuple(
+        _row_group(shape, placement, layout)
+        for shape, placement in zip(shapes, placed)
+        if _not_empty(shape, placement)
+    )
+
+
+def _raw_length_or_zero(objective, layout, shape) -> int:
+    try:
+        return raw_length(objective, layout, **shape)
+    except ValueError:
+        return 0
+
+
+def _row_group(shape, placement, layout: Layout) -> RowGroup:
+    numbers, members, raw = zip(*placement)
+    lengths = [m.objective.lengths(n) for m, n in zip(members, raw)]
+    stacks = longest([layout.lengths(each) for each in lengths]) | shape
+    slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
+    useful = tuple(min(joint_slots(each) / slots, 1.0) for each in lengths)
+    return RowGroup(numbers, raw, longest(lengths), stacks, useful)
+
+
+def _check_shapes(shapes):
+    if not shapes:
+        raise ValueError("Sequence lengths must name at least one shape, got none.")
+    for shape in shapes:
+        for stack, slots in shape.items():
+            if int(slots) != slots or slots < 1:
+                raise ValueError(f"The {stack} length must be a whole number above 0, got {slots}.")
+    for small, large in zip(shapes, shapes[1:]):
+        if small.keys() != large.keys() or any(small[k] > large[k] for k in small):
+            raise ValueError(
+                f"Row groups must name the same stacks, smallest first, got {small} before {large}."
+            )
+
+
+def _not_empty(shape, placement) -> bool:
+    if not placement:
+        raise ValueError(
+            f"No member of the objective fits the row group {shape}: make it longer or remove it."
+        )
+    return True
+
+
+def _check_sentinels(member: Member, n: int, ids: TokenIds):
+    needed = member.objective.lengths(n)["sentinels"]
+    if needed > len(ids.sentinels):
+        raise ValueError(
+            f"{_label(member)}rows of {n} tokens need {needed} sentinels, the vocabulary has "
+            f"{len(ids.sentinels)}: give the vocabulary more sentinels, shorten the sequence "
+            "lengths, lower noise_density, or raise mean_span_length."
+        )
+
+
+def _with_name(member: Member, f):
+    try:
+        return f(member)
+    except ValueError as error:
+        raise ValueError(f"{_label(member)}{error}") from None
+
+
+def _label(member: Member) -> str:
+    return "" if member.name == "all" else f"Member {member.name!r}: "
