@@ -1,0 +1,153 @@
+"""Attention in which every query sees one interval of keys.
+
+Letters: B rows, T queries, S keys, H query heads, G key heads (G divides H), d width of a head.
+
+An interval [start, end) for each query, int32 `[2, T]`, says causal, bidirectional, prefix and
+packed documents alike, in O(T) memory:
+
+    causal            start = 0 0 0 0   end = 1 2 3 4
+    bidirectional     start = 0 0 0 0   end = 4 4 4 4
+    prefix of two     start = 0 0 0 0   end = 2 2 3 4
+    two documents     start = 0 0 2 2   end = 1 2 3 4   (causal, two tokens each)
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+SAVED = "attention"  # the name under which a rematerialisation policy may keep what is saved here
+_NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
+
+
+def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None):
+    """Softmax attention of each query over its interval of keys.
+
+        attend(q, k, v, jnp.array([[[0, 0, 0], [1, 2, 3]]]))    # three causal queries
+
+    Scores are `q · k + bias`, with no scaling of their own; softmax is in float32. `bias_HxTxS` is
+    shared by all rows, and has a gradient. Intervals must not be empty. G < H is grouped-query
+    attention: H / G consecutive query heads share a key head.
+
+    Only the output and the log of the softmax's denominator are kept for the gradient, and the
+    probabilities are computed again (Dao et al. 2022, arXiv:2205.14135). On CPU, where plain
+    attention is bound by memory, rows are taken one after another so that their scores stay in
+    cache.
+
+    Returns [B, T, H, d] in the dtype of `v`.
+    """
+    return _attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
+
+
+@jax.custom_vjp
+def _attend(q, k, v, intervals, bias):
+    return _forward(q, k, v, intervals, bias)[0]
+
+
+def _forward(q, k, v, intervals, bias):
+    def one_after_another(rows, bias):
+        return jax.lax.map(lambda row: _row_forward(*row, bias), rows)
+
+    def all_at_once(rows, bias):
+        return jax.vmap(lambda row: _row_forward(*row, bias))(rows)
+
+    out, log_sum = _by_platform(one_after_another, all_at_once, (q, k, v, intervals), bias)
+    out, log_sum = checkpoint_name(out, SAVED), checkpoint_name(log_sum, SAVED)
+    return out, (q, k, v, intervals, bias, out, log_sum)
+
+
+def _backward(saved, d_out):
+    q, k, v, intervals, bias, out, log_sum = saved
+
+    def one_after_another(rows, bias):
+        def step(d_bias, row):
+            *d_qkv, d_scores = _row_backward(*row, bias)
+            return (None if bias is None else d_bias + d_scores), tuple(d_qkv)
+
+        zeros = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
+        d_bias, d_qkv = jax.lax.scan(step, zeros, rows)
+        return d_qkv, d_bias
+
+    def all_at_once(rows, bias):
+        *d_qkv, d_scores = jax.vmap(lambda row: _row_backward(*row, bias))(rows)
+        return tuple(d_qkv), (None if bias is None else d_scores.sum(0))
+
+    rows = (q, k, v, intervals, out, log_sum, d_out)
+    (d_q, d_k, d_v), d_bias = _by_platform(one_after_another, all_at_once, rows, bias)
+    return d_q, d_k, d_v, None, d_bias
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _by_platform(one_after_another, all_at_once, rows, bias):
+    # A loop over rows that are spread over devices would gather each row from its device.
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.empty and mesh.size > 1:
+        return all_at_once(rows, bias)
+    return jax.lax.platform_dependent(rows, bias, cpu=one_after_another, default=all_at_once)
+
+
+def _row_forward(q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, bias_HxTxS):
+    """One row: its output [T, H, d] and the logs of its denominators [H, T]."""
+    heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], v_SxGxd.dtype
+    k_GxSxd, v_GxSxd = _heads_first(k_SxGxd, groups), _heads_first(v_SxGxd, groups)
+    scores_HxTxS = _scores(_heads_first(q_TxHxd, groups), k_GxSxd, intervals_2xT, bias_HxTxS)
+    top_HxT = scores_HxTxS.max(-1)
+    weights_HxTxS = jnp.exp(scores_HxTxS - top_HxT[..., None])
+    sum_HxT = weights_HxTxS.sum(-1)
+    out_GxUxd = _dot("gus,gsd->gud", _by_group(weights_HxTxS, groups).astype(dtype), v_GxSxd)
+    out_TxHxd = _heads_back(out_GxUxd, heads) / sum_HxT.T[..., None]
+    return out_TxHxd.astype(dtype), top_HxT + jnp.log(sum_HxT)
+
+
+def _row_backward(
+    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, d_out_TxHxd, bias_HxTxS
+):
+    """One row: the gradients of q, k, v and of its scores [H, T, S], which is the bias's."""
+    heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], q_TxHxd.dtype
+    q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (
+        _heads_first(x, groups) for x in (q_TxHxd, k_SxGxd, v_SxGxd, d_out_TxHxd)
+    )
+    p_HxTxS = jnp.exp(_scores(q_GxUxd, k_GxSxd, intervals_2xT, bias_HxTxS) - log_sum_HxT[..., None])
+    d_p_HxTxS = _dot("gud,gsd->gus", d_out_GxUxd, v_GxSxd).reshape(p_HxTxS.shape)
+    # The softmax's gradient needs the sum of p · d_p over keys, which is the sum of out · d_out.
+    inner_TxH = (out_TxHxd.astype(jnp.float32) * d_out_TxHxd.astype(jnp.float32)).sum(-1)
+    d_scores_HxTxS = p_HxTxS * (d_p_HxTxS - inner_TxH.T[..., None])
+
+    d_scores_GxUxS = _by_group(d_scores_HxTxS, groups).astype(dtype)
+    p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
+    d_q = _heads_back(_dot("gus,gsd->gud", d_scores_GxUxS, k_GxSxd), heads)
+    d_k = _heads_back(_dot("gus,gud->gsd", d_scores_GxUxS, q_GxUxd), groups)
+    d_v = _heads_back(_dot("gus,gud->gsd", p_GxUxS, d_out_GxUxd), groups)
+    return d_q.astype(dtype), d_k.astype(dtype), d_v.astype(dtype), d_scores_HxTxS
+
+
+def _scores(q_GxUxd, k_GxSxd, intervals_2xT, bias_HxTxS):
+    queries, keys = intervals_2xT.shape[1], k_GxSxd.shape[1]
+    scores_HxTxS = _dot("gud,gsd->gus", q_GxUxd, k_GxSxd).reshape(-1, queries, keys)
+    if bias_HxTxS is not None:
+        scores_HxTxS += bias_HxTxS
+    start_Tx1, end_Tx1 = intervals_2xT[..., None]
+    key_1xS = jnp.arange(keys)[None]
+    seen_TxS = (start_Tx1 <= key_1xS) & (key_1xS < end_Tx1)
+    return jnp.where(seen_TxS[None], scores_HxTxS, _NEVER)
+
+
+# Heads come first and the queries of a group are joined, U = H / G · T, so that every product is
+# a plain batch of matrices: XLA on CPU is half as fast at the same contraction in other orders.
+
+
+def _heads_first(x_TxHxd, groups):
+    return jnp.swapaxes(x_TxHxd, 0, 1).reshape(groups, -1, x_TxHxd.shape[-1])
+
+
+def _heads_back(x_GxUxd, heads):
+    return jnp.swapaxes(x_GxUxd.reshape(heads, -1, x_GxUxd.shape[-1]), 0, 1)
+
+
+def _by_group(x_HxTxS, groups):
+    return x_HxTxS.reshape(groups, -1, x_HxTxS.shape[-1])
+
+
+def _dot(spec, a, b):
+    return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)

@@ -1,0 +1,398 @@
+"""Laws of the networks: no leak, packing, scanning, recomputing, precision, sharding."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+import models
+from models import transformer
+
+SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
+LAYOUTS = ["encoder_decoder", "decoder"]
+
+
+def build(layout, layers=1, vocab_size=64, **changes):
+    if layout == "decoder":
+        shape = SHAPE | dict(num_layers=layers, num_kv_heads=2)
+        return models.decoder(vocab_size, **(shape | changes))
+    shape = SHAPE | dict(num_encoder_layers=layers, num_decoder_layers=layers)
+    return models.encoder_decoder(vocab_size, **(shape | changes))
+
+
+# Intervals [2, T], of 8 keys.
+CAUSAL = np.stack([np.zeros(8), np.arange(1, 9)])
+BIDIRECTIONAL = np.stack([np.zeros(8), np.full(8, 8)])
+PREFIX = np.stack([np.zeros(8), np.r_[3, 3, 3, 4:9]])
+# Documents of 3 and 4 tokens and one place of padding.
+PACKED = np.array([[0, 0, 0, 3, 3, 3, 3, 7], [3, 3, 3, 7, 7, 7, 7, 8]])
+PACKED_CAUSAL = np.stack([PACKED[0], np.arange(1, 9)])
+PATTERNS = {
+    "causal": CAUSAL,
+    "bidirectional": BIDIRECTIONAL,
+    "prefix": PREFIX,
+    "packed": PACKED,
+    "packed causal": PACKED_CAUSAL,
+}
+# Of 8 decoder queries over 10 encoder keys, in documents of 6 and 3.
+CROSS = {
+    "whole": np.stack([np.zeros(8), np.full(8, 10)]),
+    "packed": np.array([[0, 0, 0, 6, 6, 6, 6, 0], [6, 6, 6, 9, 9, 9, 9, 1]]),
+}
+ENCODER = {
+    "whole": np.stack([np.zeros(10), np.full(10, 10)]),
+    "packed": np.stack([np.r_[[0] * 6, [6] * 3, 9], np.r_[[6] * 6, [9] * 3, 10]]),
+}
+SEGMENTS = {
+    "decoder": {"whole": [1] * 8, "packed": [1, 1, 1, 2, 2, 2, 2, 0]},
+    "encoder": {"whole": [1] * 10, "packed": [1] * 6 + [2] * 3 + [0]},
+}
+
+
+def features(stack, intervals, segments, first_token):
+    """One row's features, each token different from all others."""
+    tokens = first_token + np.arange(len(segments))
+    positions = [segments[:i].count(s) for i, s in enumerate(segments)]
+    return {
+        f"{stack}_input_tokens": tokens,
+        f"{stack}_segment_ids": segments,
+        f"{stack}_positions": positions,
+        f"{stack}_key_intervals": intervals,
+    }
+
+
+def make_batch(decoder=CAUSAL, cross=None):
+    """A batch of one row; `cross`: 'whole' or 'packed' gives it an encoder."""
+    packed = "packed" if decoder is PACKED or decoder is PACKED_CAUSAL else "whole"
+    batch = features("decoder", decoder, SEGMENTS["decoder"][packed], 20)
+    if cross:
+        batch |= features("encoder", ENCODER[cross], SEGMENTS["encoder"][cross], 40)
+        batch["cross_key_intervals"] = CROSS[cross]
+    return {name: jnp.asarray(x, jnp.int32)[None] for name, x in batch.items()}
+
+
+def batch_for(layout):
+    return make_batch(PACKED_CAUSAL, cross="packed" if layout == "encoder_decoder" else None)
+
+
+def mask(intervals, keys=8):
+    start, end = intervals[..., None]
+    return (start <= np.arange(keys)) & (np.arange(keys) < end)
+
+
+def init(model, batch):
+    """Parameters drawn by NumPy: compiling the model's own draws takes longer than most tests."""
+    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
+    rng = np.random.default_rng(0)
+
+    def draw(path, x):
+        deviation = 1.0 if "token_embedding" in str(path) else 0.25
+        return jnp.asarray(rng.normal("scale" in str(path), deviation, x.shape), x.dtype)
+
+    return jax.tree.map_with_path(draw, shapes)
+
+
+def top(model, params, batch, rngs=None):
+    return jax.jit(lambda *args: model.apply(*args).hidden["top"])(params, batch, rngs)
+
+
+def assert_close(got, expected, atol=1e-5):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), got, expected)
+
+
+def loss_and_gradients(model, params, batch):
+    def loss(params):
+        outputs = model.apply(params, batch)
+        return jnp.sin(outputs.head("vocabulary", outputs.hidden["top"])).sum()
+
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+
+def reach(model, batch):
+    """Whether hidden state i moves with the token at j: by gradient, [T, all tokens of the row].
+
+    Tokens are all different, so that a row of the embedding is a place of the batch.
+    """
+    params = init(model, batch)
+
+    def hidden(table):
+        return model.apply(params | {"token_embedding": table}, batch).hidden["top"][0].sum(-1)
+
+    jacobian = jax.jit(jax.jacrev(hidden))(params["token_embedding"])
+    return np.abs(jacobian).sum(-1) > 0
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_decoder_sees_its_intervals_and_nothing_else(pattern):
+    seen = reach(build("decoder"), make_batch(PATTERNS[pattern]))
+    np.testing.assert_array_equal(seen[:, 20:28], mask(PATTERNS[pattern]))
+
+
+def test_two_layers_see_transitively():
+    window = np.stack([np.maximum(np.arange(8) - 1, 0), np.arange(1, 9)])
+    seen = reach(build("decoder", layers=2), make_batch(window))
+    np.testing.assert_array_equal(seen[:, 20:28], mask(window) @ mask(window))
+
+
+@pytest.mark.parametrize("pattern, cross", [("causal", "whole"), ("packed causal", "packed")])
+def test_encoder_decoder_sees_its_intervals_and_nothing_else(pattern, cross):
+    seen = reach(build("encoder_decoder"), make_batch(PATTERNS[pattern], cross))
+    np.testing.assert_array_equal(seen[:, 20:28], mask(PATTERNS[pattern]))
+    through_encoder = mask(CROSS[cross], 10) @ mask(ENCODER[cross], 10)
+    np.testing.assert_array_equal(seen[:, 40:50], through_encoder)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packed_documents_equal_rows_of_their_own(layout):
+    model, batch = build(layout, layers=2), batch_for(layout)
+    params = init(model, batch)
+    packed = top(model, params, batch)[0]
+    for decoder, encoder in [((0, 3), (0, 6)), ((3, 7), (6, 9))]:
+        alone = {}
+        for name, x in batch.items():
+            start, end = encoder if name.startswith("encoder") else decoder
+            alone[name] = x[..., start:end]
+            if "intervals" in name:
+                alone[name] -= decoder[0] if name.startswith("decoder") else encoder[0]
+        assert_close(top(model, params, alone)[0], packed[decoder[0] : decoder[1]])
+
+
+def test_scanned_layers_equal_unrolled_ones():
+    batch = batch_for("encoder_decoder")
+    scanned, unrolled = (build("encoder_decoder", layers=2, scan_layers=x) for x in (True, False))
+
+    def unstack(params):
+        split = dict(params)
+        for stack in {"encoder", "decoder"} & set(params):
+            split[stack] = dict(params[stack])
+            layers = split[stack].pop("layers")
+            for i in range(2):
+                split[stack][f"layers_{i}"] = jax.tree.map(lambda x, i=i: x[i], layers)
+        return split
+
+    params = init(scanned, batch)
+    assert jax.tree.structure(unstack(params)) == jax.tree.structure(init(unrolled, batch))
+    value, gradients = loss_and_gradients(scanned, params, batch)
+    assert_close(
+        (value, unstack(gradients)), loss_and_gradients(unrolled, unstack(params), batch), atol=1e-4
+    )
+
+
+def test_recomputing_changes_nothing():
+    batch = batch_for("encoder_decoder")
+    results = []
+    for policy in transformer.REMAT_POLICIES:
+        model = build("encoder_decoder", remat_policy=policy)
+        results.append(loss_and_gradients(model, init(model, batch), batch))
+    assert_close(results[1], results[0], atol=1e-4)
+    assert_close(results[2], results[0], atol=1e-4)
+
+
+def test_policies_keep_what_they_say():
+    def kept(policy):
+        model, batch = build("decoder", remat_policy=policy), make_batch()
+        pull_back = jax.eval_shape(
+            lambda params: jax.vjp(lambda p: model.apply(p, batch).hidden["top"], params)[1],
+            init(model, batch),
+        )
+        return sum(x.size for x in jax.tree.leaves(pull_back))
+
+    assert kept("full") < kept("minimal") < kept("none")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bfloat16_is_close_to_float32(layout):
+    batch = batch_for(layout)
+    logits = {}
+    for dtype in ("float32", "bfloat16"):
+        model = build(layout, layers=2, dtype=dtype)
+        params = init(model, batch)
+        assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+
+        @jax.jit
+        def forward(params, model=model):
+            outputs = model.apply(params, batch)
+            return outputs.hidden["top"], outputs.head("vocabulary", outputs.hidden["top"])
+
+        hidden, logits[dtype] = forward(params)
+        assert hidden.dtype == dtype
+        assert logits[dtype].dtype == jnp.float32
+    assert_close(logits["bfloat16"], logits["float32"], atol=0.15)  # logits of deviation 1
+    assert np.abs(logits["bfloat16"] - logits["float32"]).mean() < 0.02
+
+
+def test_embedding_gradient_of_a_frequent_token_adds_up_in_float32():
+    # 1 + 1 + … in bfloat16 stops at 256.
+    model = models.decoder(4, **SHAPE, num_layers=1, dtype="bfloat16")
+    places, whole = 512, np.arange(512)
+    batch = {
+        "decoder_input_tokens": np.zeros((1, places), np.int32),
+        "decoder_positions": whole[None],
+        "decoder_key_intervals": np.stack([whole, whole + 1])[None],
+    }
+    params = init(model, batch)
+
+    def loss(params, batch):
+        return model.apply(params, batch).hidden["top"][..., 0].astype(jnp.float32).sum()
+
+    one = jax.tree.map(lambda x: x[..., :1], batch)
+    gradient = jax.jit(jax.grad(loss))
+    np.testing.assert_allclose(
+        gradient(params, batch)["token_embedding"],
+        places * gradient(params, one)["token_embedding"],
+        rtol=0.02,
+        atol=1e-3,
+    )
+
+
+def test_dropout_is_on_only_where_a_key_is_given():
+    batch = make_batch()
+    model, without = build("decoder", dropout_rate=0.5), build("decoder")
+    params = init(model, batch)
+    one, two = {"dropout": jax.random.key(1)}, {"dropout": jax.random.key(2)}
+    assert_close(top(model, params, batch), top(without, params, batch, one), atol=0)
+    forward = jax.jit(lambda rngs: model.apply(params, batch, rngs).hidden["top"])
+    first, again, other = forward(one), forward(one), forward(two)
+    assert_close(first, again, atol=0)
+    assert np.abs(first - other).max() > 0.1
+    # The last dropout of the stack shows in the output: about half of the columns are 0.
+    assert 0.1 < (first[0] == 0).all(0).mean() < 0.9
+
+
+def test_scanned_layers_draw_their_own_dropout():
+    model, batch = build("decoder", layers=2, dropout_rate=0.5), make_batch()
+    jaxpr = jax.make_jaxpr(lambda *args: model.apply(*args).hidden["top"])(
+        init(model, batch), batch, {"dropout": jax.random.key(0)}
+    )
+    keys = [
+        v.aval.shape
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name == "scan"
+        for v in eqn.invars
+        if jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key)
+    ]
+    assert (2,) in keys  # one key per layer is scanned over
+
+
+def test_rotary_positions_are_relative():
+    model, batch = build("decoder", layers=2), make_batch()
+    params = init(model, batch)
+
+    def hidden(positions):
+        return top(model, params, batch | {"decoder_positions": positions})
+
+    positions = batch["decoder_positions"]
+    assert_close(hidden(positions + 100), hidden(positions), atol=1e-4)
+    assert np.abs(hidden(2 * positions) - hidden(positions)).max() > 1e-2
+
+
+def test_relative_buckets_by_whole_numbers():
+    for bidirectional in (True, False):
+        buckets = 16 if bidirectional else 32
+        exact = buckets // 2
+        for n in range(400):
+            # Bucket exact + j starts where n = exact * (128 / exact) ** (j / (buckets - exact)).
+            reached = sum(
+                n ** (buckets - exact) >= exact ** (buckets - exact) * (128 // exact) ** j
+                for j in range(1, buckets - exact)
+            )
+            behind = n if n < exact else exact + reached
+            ahead = 0 if not bidirectional else behind + 16 if n else 0
+            got = transformer.relative_position_buckets(np.array([-n, n]), bidirectional)
+            assert list(got) == [behind, ahead], (n, bidirectional)
+
+
+def test_relative_bias_is_the_table_at_key_minus_query():
+    config = transformer.Config(
+        vocab_size=1,
+        num_kv_heads=4,
+        num_encoder_layers=0,
+        num_decoder_layers=1,
+        mlp_activations=("relu",),
+        rope_theta=None,
+        dropout_rate=0.0,
+        logits_via_embedding=False,
+        dtype="float32",
+        remat_policy="none",
+        scan_layers=True,
+        **SHAPE,
+    )
+    table = np.arange(4 * 32, dtype=np.float32).reshape(4, 32)
+    for bidirectional in (True, False):
+        bias = transformer.RelativeBias(config, bidirectional).apply(
+            {"params": {"table": table}}, 20
+        )
+        distances = np.arange(20)[None] - np.arange(20)[:, None]
+        buckets = transformer.relative_position_buckets(distances, bidirectional)
+        np.testing.assert_array_equal(bias, table[:, buckets])
+
+
+def test_shared_key_heads_equal_repeated_ones():
+    batch = make_batch()
+    grouped, full = build("decoder"), build("decoder", num_kv_heads=4)
+    params = init(grouped, batch)
+
+    def repeat(path, x):
+        return jnp.repeat(x, 2, axis=2) if path[-1].key in ("key", "value") else x
+
+    repeated = jax.tree.map_with_path(repeat, params)
+    assert_close(top(grouped, params, batch), top(full, repeated, batch))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tied_logits_are_scaled_products_with_the_embedding(layout):
+    model, batch = build(layout, logits_via_embedding=True), batch_for(layout)
+    params = init(model, batch)
+    assert "vocabulary_head" not in params
+    hidden = jax.random.normal(jax.random.key(0), (3, 16))
+    logits = model.apply(params, batch).head("vocabulary", hidden)
+    assert_close(logits, hidden @ params["token_embedding"].T / 4)
+
+
+def test_initial_scales():
+    shape = dict(emb_dim=64, num_heads=8, head_dim=32, mlp_dim=128)
+    batch = batch_for("encoder_decoder")
+    model = build("encoder_decoder", layers=2, vocab_size=512, **shape)
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
+    layer = params["decoder"]["layers"]
+    expected = {
+        "embedding": (params["token_embedding"], 1),
+        "head": (params["vocabulary_head"], 64**-0.5),
+        "query": (layer["self_attention"]["query"], (64 * 32) ** -0.5),
+        "key": (layer["cross_attention"]["key"], 64**-0.5),
+        "value": (layer["cross_attention"]["value"], 64**-0.5),
+        "out": (layer["self_attention"]["out"], (8 * 32) ** -0.5),
+        "wi": (layer["mlp"]["wi_1"], 64**-0.5),
+        "wo": (layer["mlp"]["wo"], 128**-0.5),
+        "bias": (params["encoder"]["relative_bias"]["table"], (2 / (8 + 32)) ** 0.5),
+    }
+    for name, (x, deviation) in expected.items():
+        np.testing.assert_allclose(x.std(), deviation, rtol=0.1, err_msg=name)
+        assert np.abs(x.mean()) < deviation / 5, name
+
+
+def test_any_mesh_equals_one_device():
+    model, batch = build("encoder_decoder"), batch_for("encoder_decoder")
+    devices = len(jax.devices())
+    data, tensor = (devices // 2, 2) if devices % 2 == 0 else (devices, 1)
+    batch = {name: jnp.concatenate([x] * data) for name, x in batch.items()}
+    params = init(model, batch)
+    expected = loss_and_gradients(model, params, batch)
+    mesh = jax.make_mesh(
+        (data, tensor), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    )
+    rules = [
+        ("batch", "data"),
+        ("embed", "data"),
+        ("heads", "tensor"),
+        ("mlp", "tensor"),
+        ("vocab", "tensor"),
+    ]
+    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
+        specs = nn.get_partition_spec(jax.eval_shape(model.init, jax.random.key(0), batch))
+        shardings = nn.logical_to_mesh_sharding(specs, mesh, rules)
+        sharded = jax.device_put(params, shardings)
+        rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+        got = loss_and_gradients(model, sharded, jax.device_put(batch, rows))
+    assert_close(jax.device_get(got), jax.device_get(expected), atol=1e-3)
