@@ -1,0 +1,370 @@
+"""Data edges without TensorFlow: functions that gin binds and that return a `Corpus`.
+
+Each takes the run directory first and keeps the vocabulary there (`vocabulary.json` and its file)
+with the tokenised text (`data/`), so that a later verb needs nothing but the directory, and a
+second start reads no text again. `tasks.seqio_corpora` is the edge for SeqIO tasks and mixtures.
+"""
+
+import dataclasses
+import hashlib
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import rich.console
+import rich.progress
+
+from tasks import vocabularies
+from tasks.python_library import library_documents
+from tasks.sentencepiece_training import train_sentencepiece
+from tasks.text_files import Report, find_files, read_documents
+from tasks.vocabularies import Vocabulary
+from training.data import Corpus
+from training.token_arrays import (
+    TokenArray,
+    array_corpus,
+    open_token_array,
+    split_heldout,
+    write_token_array,
+)
+
+_BATCH_CHARACTERS = 1 << 22  # text tokenised at a time
+_VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary's training text from
+
+
+def python_library(
+    run_dir: str,
+    *,
+    vocabulary_size: int = 4096,
+    heldout_every: int = 20,
+    sentinels: int = 128,
+    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+    seed: int = 0,
+) -> Corpus:
+    """Python's own standard library: sources, docstrings and pydoc's topics; nothing to download.
+
+    About 9 MB and 2.6 million tokens. One file in `heldout_every` is held out, chosen by a hash of
+    its name. A first start trains the vocabulary and tokenises (about 3 s on two cores).
+
+    Args:
+        run_dir: where the vocabulary and the tokens are kept.
+        vocabulary_size: ids before the special ones are appended.
+        heldout_every: one document in so many is held out.
+        sentinels: how many (`vocabularies.token_ids`).
+        specials: other special tokens (`vocabularies.token_ids`).
+        seed: of the order of the documents.
+
+    Raises:
+        ValueError, FileNotFoundError: what was got, what is expected, what to change.
+    """
+    if heldout_every < 2:
+        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
+    documents = library_documents()
+    split = {"train": [], "heldout": []}
+    for document in documents:
+        held = zlib.crc32(document.name.encode()) % heldout_every == 0
+        split["heldout" if held else "train"].append(document)
+    for name, some in split.items():
+        if not some:
+            raise ValueError(
+                f"Got no {name} documents out of {len(documents)}: change heldout_every, now "
+                f"{heldout_every}."
+            )
+    vocabulary = run_vocabulary(
+        run_dir,
+        "bpe",
+        lambda: (document.read() for document in split["train"]),
+        size=vocabulary_size,
+        sentinels=sentinels,
+        specials=specials,
+    )
+    source = _digest([sys.version, heldout_every, *(document[:2] for document in documents)])
+    arrays = {}
+    for name, some in split.items():
+
+        def texts(advance, some=some):
+            for document in some:
+                yield document.read()
+                advance(1)
+
+        arrays[name] = _tokenised(run_dir, name, vocabulary, source, texts, len(some))
+    return array_corpus(
+        arrays["train"],
+        arrays["heldout"],
+        seed=seed,
+        codec=vocabulary.codec,
+        summary=(
+            f"Python's standard library: {_counts(arrays['train'])} to train on; "
+            f"{_counts(arrays['heldout'])} held out (one file in {heldout_every})"
+        ),
+    )
+
+
+def text_files(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    heldout_files: str | Sequence[str] | None = None,
+    text_field: str = "text",
+    on_malformed: str = "error",
+    vocabulary: str = "bpe",
+    vocabulary_size: int = 4096,
+    heldout_every: int = 20,
+    sentinels: int = 128,
+    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+    seed: int = 0,
+) -> Corpus:
+    """Plain text and JSONL files of any size, each also gzip'd.
+
+        train.corpus = @corpora.text_files
+        corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
+
+    A plain text file is a document (several of 128 kB, cut at line ends, when it is longer); a
+    JSONL line is a document. The text is tokenised once, into the run directory.
+
+    Args:
+        run_dir: where the vocabulary and the tokens are kept.
+        files: paths or glob patterns, a list or separated by commas.
+        heldout_files: the same for held-out text; without it one document in `heldout_every` is
+            held out, or the last 5% of the tokens where there are fewer documents than that.
+        text_field: the field of a JSONL line that holds the text.
+        on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
+        vocabulary: "bpe" or "unigram", trained on the text; "bytes"; a SentencePiece `.model`; or a
+            Hugging Face `tokenizer.json`.
+        vocabulary_size: ids of a trained vocabulary, before the special ones are appended.
+        heldout_every: one document in so many is held out.
+        sentinels: how many (`vocabularies.token_ids`).
+        specials: other special tokens (`vocabularies.token_ids`).
+        seed: of the order of the documents.
+
+    Raises:
+        ValueError (`text_files.MalformedLine` for a line), FileNotFoundError, OSError: what was
+        got, what is expected, what to change.
+    """
+    if heldout_every < 2:
+        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
+    if on_malformed not in ("error", "skip"):
+        raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
+    split = {"train": find_files(files)}
+    if heldout_files is not None:
+        split["heldout"] = find_files(heldout_files)
+        both = sorted(set(split["train"]) & set(split["heldout"]))
+        if both:
+            raise ValueError(
+                f"{both[0]} is both in `files` and in `heldout_files`: take it out of one."
+            )
+    made = run_vocabulary(
+        run_dir,
+        vocabulary,
+        lambda: _vocabulary_texts(split["train"], text_field, on_malformed),
+        size=vocabulary_size,
+        sentinels=sentinels,
+        specials=specials,
+    )
+    arrays, left_out = {}, []
+    for name, paths in split.items():
+        stats = [os.stat(path) for path in paths]
+        source = _digest(
+            [
+                text_field,
+                on_malformed,
+                *((p, s.st_size, s.st_mtime_ns) for p, s in zip(paths, stats)),
+            ]
+        )
+        report = Report()
+
+        def texts(advance, paths=paths, report=report):
+            for path in paths:
+                yield from read_documents(
+                    path,
+                    text_field=text_field,
+                    on_malformed=on_malformed,
+                    report=report,
+                    advance=advance,
+                )
+
+        size = sum(stat.st_size for stat in stats)
+        array = _tokenised(run_dir, name, made, source, texts, size, report)
+        if array.about["left_out"]:
+            left_out.append(array.about["left_out"])
+        arrays[name] = array
+    held = f"from {len(split.get('heldout', ()))} files"
+    if heldout_files is None:
+        whole = arrays["train"]
+        held = (
+            f"one document in {heldout_every}"
+            if whole.documents >= heldout_every
+            else "the last 5% of the tokens"
+        )
+        arrays["train"], arrays["heldout"] = split_heldout(whole, every=heldout_every)
+    return array_corpus(
+        arrays["train"],
+        arrays["heldout"],
+        seed=seed,
+        codec=made.codec,
+        summary=(
+            f"{len(split['train'])} text files: {_counts(arrays['train'])} to train on; "
+            f"{_counts(arrays['heldout'])} held out ({held}); left out: "
+            + (", ".join(left_out) or "nothing")
+        ),
+    )
+
+
+def run_vocabulary(
+    run_dir: str,
+    name: str,
+    texts: Callable[[], Iterable[str]],
+    *,
+    size: int,
+    sentinels: int,
+    specials: Sequence[str],
+) -> Vocabulary:
+    """The vocabulary that the run keeps, made on first use.
+
+    Args:
+        run_dir: where it is kept.
+        name: "bpe" or "unigram" trains one on `texts()`; else what `open_tokenizer` takes.
+        texts: gives documents.
+        size: ids of a trained vocabulary.
+        sentinels: see `vocabularies.token_ids`.
+        specials: see `vocabularies.token_ids`.
+
+    Raises:
+        ValueError: the run's vocabulary was made with other settings.
+    """
+    trained = name in ("bpe", "unigram")
+    about = {"vocabulary": name, "sentinels": sentinels, "specials": list(specials)}
+    about |= {"size": size} if trained else {}
+    if os.path.exists(os.path.join(run_dir, "vocabulary.json")):
+        kept = vocabularies.load_vocabulary(run_dir)
+        differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
+        if not differing:
+            return kept
+        if os.path.isdir(os.path.join(run_dir, "data")):  # else no text was read with it
+            raise ValueError(
+                f"{run_dir} holds a vocabulary made with other settings: "
+                + "; ".join(
+                    f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in differing
+                )
+                + ". Start a new run directory, or set them back."
+            )
+    if trained:
+        path = os.path.join(run_dir, "vocabulary.model")
+        os.makedirs(run_dir, exist_ok=True)
+        with _progress() as progress:
+            progress.add_task("Training a vocabulary", total=None)
+            train_sentencepiece(texts(), path, size=size, model_type=name)
+        tokenizer = vocabularies.sentencepiece_tokenizer(path, extra_ids=0)
+    else:
+        tokenizer = vocabularies.open_tokenizer(name)
+    ids = vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
+    vocabularies.save_vocabulary(run_dir, tokenizer, ids, about)
+    return vocabularies.load_vocabulary(run_dir)
+
+
+def _vocabulary_texts(paths: Sequence[str], text_field: str, on_malformed: str) -> Iterator[str]:
+    """Documents to train a vocabulary on: of each file its share of a bounded amount of text."""
+    share = max(_VOCABULARY_CHARACTERS // len(paths), 1)
+    for path in paths:
+        left = share
+        for text in read_documents(path, text_field=text_field, on_malformed=on_malformed):
+            yield text[:left]
+            left -= len(text)
+            if left <= 0:
+                break
+
+
+def _tokenised(
+    run_dir: str,
+    name: str,
+    vocabulary: Vocabulary,
+    source: str,
+    texts: Callable[[Callable[[int], None]], Iterable[str]],
+    total: int,
+    report: Report | None = None,
+) -> TokenArray:
+    """The token array `data/name` of the run: written on first use, and when the text changed.
+
+    Args:
+        run_dir: the run's directory.
+        name: of the array.
+        vocabulary: the run's.
+        source: a digest of where the text comes from: the array is kept while it is the same.
+        texts: `texts(advance)` gives the documents and calls `advance` with how far it got.
+        total: how far that goes.
+        report: what `texts` leaves out.
+    """
+    path = os.path.join(run_dir, "data", name)
+    if os.path.isdir(path):
+        kept = open_token_array(path)
+        if kept.about.get("source") == source and kept.ids == vocabulary.ids:
+            return kept
+    report = report or Report()
+    with _progress() as progress:
+        task = progress.add_task(f"Tokenising ({name})", total=total)
+        counted = _Counted(texts(lambda n: progress.advance(task, n)))
+        written = write_token_array(
+            path,
+            _encoded(counted, vocabulary),
+            vocabulary.ids,
+            about=lambda empty: {"source": source, "left_out": _left_out(report, empty)},
+        )
+    if not written.documents:
+        raise ValueError(
+            f"Got {counted.documents} documents and no token in them ({name}; left out: "
+            f"{_left_out(report, written.empty) or 'nothing'}): give files that hold text."
+        )
+    return open_token_array(path)
+
+
+@dataclasses.dataclass
+class _Counted:
+    texts: Iterable[str]
+    documents: int = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self.texts:
+            self.documents += 1
+            yield text
+
+
+def _left_out(report: Report, empty: int) -> str:
+    parts = [report.describe(), f"{empty:,} empty documents" if empty else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _encoded(texts: Iterable[str], vocabulary: Vocabulary) -> Iterator[np.ndarray]:
+    """Token ids of each text; texts are tokenised in batches, on all cores."""
+    batch, length = [], 0
+    for text in texts:
+        batch.append(text)
+        length += len(text)
+        if length >= _BATCH_CHARACTERS:
+            yield from vocabulary.tokenizer.encode_batch(batch)
+            batch, length = [], 0
+    if batch:
+        yield from vocabulary.tokenizer.encode_batch(batch)
+
+
+def _progress() -> rich.progress.Progress:
+    console = rich.console.Console(stderr=True)
+    return rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}"),
+        rich.progress.BarColumn(),
+        rich.progress.TaskProgressColumn(),
+        rich.progress.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _digest(values: Any) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
+
+
+def _counts(array: TokenArray) -> str:
+    return f"{array.documents:,} documents, {array.size:,} tokens"

@@ -1,0 +1,369 @@
+"""The data edge for SeqIO: streams documents from any registered task or mixture."""
+
+import difflib
+import importlib
+import importlib.util
+import json
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from objectives import TokenIds
+from tasks import vocabularies
+from tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_of
+from training.data import Corpus
+from training.token_arrays import text_checker
+
+_DRAWS = 1024  # draws of the mixture made at a time
+
+
+def seqio_mixture(
+    run_dir: str,
+    *,
+    mixture_or_task_name: str,
+    split: str = "train",
+    heldout_split: str = "validation",
+    module: str | None = None,
+    feature: str = "targets",
+    vocabulary: str | None = None,
+    data_dir: str | None = None,
+    shuffle: bool = True,
+    sentinels: int = 128,
+    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+    seed: int = 0,
+) -> Corpus:
+    """Documents of a SeqIO task or mixture whose `feature` is tokenised text.
+
+        train.corpus = @seqio_corpora.seqio_mixture
+        seqio_corpora.seqio_mixture.mixture_or_task_name = "c4_v301_text"
+        seqio_corpora.seqio_mixture.data_dir = "gs://my-bucket/tensorflow_datasets"
+        seqio_corpora.seqio_mixture.vocabulary = "spiece.model"
+
+    The objective is applied later, on the device: name a task that gives text. A single
+    end-of-sequence id at the end of an example is taken off, the objective adds its own.
+
+    Args:
+        run_dir: where a description of the vocabulary, and its file, are kept.
+        mixture_or_task_name: as registered; those of `tasks.tfds_tasks` are.
+        split: to train on.
+        heldout_split: to evaluate on.
+        module: a module, or a Python file of yours, that registers tasks: "my_tasks.py".
+        feature: which feature holds the text's ids.
+        vocabulary: used in place of the tasks' own: what `seqio_vocabulary` takes.
+        data_dir: of TensorFlow Datasets.
+        shuffle: the order of files, and examples within the task's shuffle buffer.
+        sentinels: how many (`vocabularies.token_ids`).
+        specials: other special tokens (`vocabularies.token_ids`).
+        seed: of the order, of stochastic preprocessors and of the mixture's draws.
+
+    Raises:
+        ValueError, FileNotFoundError: an unknown task (close names are listed), split, feature,
+        or module; an example that holds special ids.
+    """
+    _keep_tensorflow_off_accelerators()
+    importlib.import_module("tasks.tfds_tasks")
+    if module:
+        import_tasks(module)
+    if data_dir:
+        seqio.set_tfds_data_dir_override(data_dir)
+    tasks, rates = _tasks_and_rates(mixture_or_task_name)
+    tasks = [_checked(task, (split, heldout_split), feature, vocabulary) for task in tasks]
+    tokenizer = tokenizer_of(
+        tasks[0].output_features[feature].vocabulary, os.path.join(run_dir, "vocabulary.model")
+    )
+    ids = vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
+    _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
+    texts = [_Text(task, feature, ids) for task in tasks]
+    return Corpus(
+        ids=ids,
+        train=lambda shard, num_shards: MixtureStream(
+            texts, rates, split, shard, num_shards, shuffle=shuffle, seed=seed
+        ),
+        heldout=lambda n: _heldout(texts, heldout_split, n),
+        codec=vocabularies.codec(tokenizer, ids),
+        summary=(
+            f"SeqIO {mixture_or_task_name}: split {split!r} to train on, {heldout_split!r} held out"
+            + (f"; {len(tasks)} tasks" if len(tasks) > 1 else "")
+        ),
+    )
+
+
+def import_tasks(module: str) -> None:
+    """Imports the module `module`, or the Python file of that path, which registers tasks.
+
+    Raises:
+        FileNotFoundError, ValueError: there is no such file or module.
+    """
+    if not module.endswith(".py"):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name and module.startswith(error.name):
+                raise ValueError(
+                    f"There is no module {module!r}: give a dotted name that Python can import "
+                    "from here, or the path of a .py file."
+                ) from error
+            raise
+        return
+    path = os.path.abspath(module)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            f"There is no file {path}: expected one that registers SeqIO tasks."
+        )
+    name = f"user_tasks_{zlib.crc32(path.encode()):08x}"  # registering twice is an error in SeqIO
+    if name in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(sys.modules[name])
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+class MixtureStream:
+    """One shard's endless stream over the tasks of a mixture: a `DocumentStream`.
+
+    Each document's task is drawn by the rates, from `(seed, shard, document number)`. A task is
+    read file by file (its source's shards), in an order drawn for every epoch; shard k of S reads
+    files k, k + S, …, or every S-th example where there are fewer files than shards.
+
+    The state is a few integers: the number of documents, and for each task the epoch, the place in
+    the order of files, and the examples read of that file. Restoring opens that file and reads
+    past those examples, so it costs at most the time to read one file (with fewer files than
+    shards: one epoch of the shard). A saved `tf.data` iterator would need no reading, but holds
+    the shuffle buffer: tens of megabytes for every shard, each time a position is taken.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence["_Text"],
+        rates: Sequence[float],
+        split: str,
+        shard: int,
+        num_shards: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+    ):
+        if not 0 <= shard < num_shards:
+            raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
+        self._tasks = [_TaskStream(t, split, shard, num_shards, shuffle, seed) for t in texts]
+        self._limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
+        self._key = (seed, shard)
+        self._documents = 0
+        self._choices: tuple[int, np.ndarray] = (-1, np.zeros(0, np.int64))
+        described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
+        self._fingerprint = zlib.crc32((described + repr([t.name for t in texts])).encode())
+
+    def next_document(self) -> np.ndarray:
+        document = self._tasks[self._choose()].next_document()
+        self._documents += 1
+        return document
+
+    def state(self) -> dict[str, np.ndarray]:
+        places = np.asarray([task.place for task in self._tasks], np.int64)
+        return {
+            "documents": np.int64(self._documents),
+            "places": places,  # [tasks, 3]
+            "fingerprint": np.int64(self._fingerprint),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        if int(state["fingerprint"]) != self._fingerprint:
+            raise ValueError(
+                "The saved data position belongs to another mixture, split, seed or number of "
+                "shards: set them back, or start a new run directory."
+            )
+        self._documents = int(state["documents"])
+        for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
+            task.go_to([int(x) for x in place])
+
+    def _choose(self) -> int:
+        block = self._documents // _DRAWS
+        if self._choices[0] != block:
+            bits = np.random.Philox(np.random.SeedSequence((*self._key, block))).random_raw(_DRAWS)
+            draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
+            self._choices = (block, np.searchsorted(self._limits, draws, side="right"))
+        return int(self._choices[1][self._documents % _DRAWS])
+
+
+class _Text:
+    """The text of one task."""
+
+    def __init__(self, task: seqio.Task, feature: str, ids: TokenIds):
+        self.task, self.name, self.feature = task, task.name, feature
+        self._eos = ids.eos
+        self._check = text_checker(ids)
+
+    def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[np.ndarray | None]:
+        """Examples of a split; None for an empty one, so that every example is counted."""
+        dataset = _readable(
+            self.task, lambda: self.task.get_dataset(split=split, try_in_mem_cache=False, **how)
+        )
+        dataset = dataset.map(lambda example: example[self.feature])
+        options = tf.data.Options()
+        options.deterministic = True
+        options.autotune.enabled = True
+        for tokens in dataset.skip(skip).with_options(options).as_numpy_iterator():
+            tokens = np.asarray(tokens, np.int32)
+            if tokens.size and tokens[-1] == self._eos:
+                tokens = tokens[:-1]
+            if tokens.size:
+                self._check(tokens, f"Task {self.name!r}, feature {self.feature!r}")
+            yield tokens if tokens.size else None
+
+
+class _TaskStream:
+    """One shard's endless stream over one task."""
+
+    def __init__(
+        self, text: _Text, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
+    ):
+        self._text, self._split, self._shuffle = text, split, shuffle
+        files = _readable(text.task, lambda: len(text.task.source.list_shards(split=split)))
+        by_file = files >= num_shards
+        self._of = files if by_file else num_shards
+        self._units = np.arange(shard, files, num_shards) if by_file else np.asarray([shard])
+        self._seed, self._shard = (seed, zlib.crc32(text.name.encode())), shard
+        self._by_file = by_file
+        self.go_to([0, 0, 0])
+
+    def next_document(self) -> np.ndarray:
+        barren = 0  # epochs without a document
+        while True:
+            for document in self._reader:
+                self.place[2] += 1
+                if document is not None:
+                    return document
+            epoch, unit, _ = self.place
+            if unit + 1 < len(self._units):
+                self.go_to([epoch, unit + 1, 0])
+                continue
+            barren += 1
+            if barren > 1:
+                raise ValueError(
+                    f"Task {self._text.name!r}: split {self._split!r} holds no text for one of its "
+                    f"shards in feature {self._text.feature!r}: use fewer shards or another split."
+                )
+            self.go_to([epoch + 1, 0, 0])
+
+    def go_to(self, place: list[int]) -> None:
+        self.place = place
+        self._reader = self._read(*place)
+
+    def _read(self, epoch: int, unit: int, examples: int) -> Iterator[np.ndarray | None]:
+        order = np.arange(len(self._units))
+        if self._shuffle:
+            bits = np.random.Philox(np.random.SeedSequence((*self._seed, epoch, self._shard)))
+            order = np.argsort(bits.random_raw(len(order)), kind="stable")
+        file = int(self._units[order[unit]])
+        # Shards that share files take every S-th example of one order, so they share its seed.
+        apart = (file,) if self._by_file else ()
+        seeds = np.random.SeedSequence((*self._seed, epoch, *apart)).generate_state(1)
+        yield from self._text.documents(
+            self._split,
+            skip=examples,
+            shuffle=self._shuffle,
+            seed=int(seeds[0] >> 2),  # SeqIO adds small numbers to it
+            shard_info=seqio.ShardInfo(index=file, num_shards=self._of),
+        )
+
+
+def _heldout(texts: Sequence[_Text], split: str, n: int) -> list[np.ndarray]:
+    """Documents of the tasks in turn until they hold `n` tokens, or there are no more."""
+    readers = [text.documents(split, shuffle=False) for text in texts]
+    documents, held = [], 0
+    while readers:
+        for reader in list(readers):
+            document = next((d for d in reader if d is not None), None)
+            if held >= n or document is None:
+                readers.remove(reader)
+                continue
+            documents.append(document)
+            held += len(document)
+    if not documents:
+        raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")
+    return documents
+
+
+def _tasks_and_rates(name: str) -> tuple[list[seqio.Task], list[float]]:
+    try:
+        provider = seqio.get_mixture_or_task(name)
+    except ValueError as error:
+        known = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
+        close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
+        raise ValueError(
+            f"There is no SeqIO task or mixture {name!r}; close to it: {', '.join(close)}. A task "
+            "of your own is found when `module` names the file that registers it."
+        ) from error
+    if isinstance(provider, seqio.Task):
+        return [provider], [1.0]
+    return list(provider.tasks), [float(provider.get_rate(task)) for task in provider.tasks]
+
+
+def _checked(
+    task: seqio.Task, splits: Sequence[str], feature: str, vocabulary: str | None
+) -> seqio.Task:
+    """`task` with its vocabulary replaced where one is given."""
+    features = dict(task.output_features)
+    if feature not in features:
+        raise ValueError(
+            f"Task {task.name!r} has no feature {feature!r}, expected one of {sorted(features)}."
+        )
+    known = list(_readable(task, lambda: task.splits))
+    for split in splits:
+        if split not in known:
+            raise ValueError(f"Task {task.name!r} has no split {split!r}, expected one of {known}.")
+    if vocabulary is None:
+        return task
+    if vocabulary != "bytes" and "://" not in vocabulary and not os.path.isfile(vocabulary):
+        raise FileNotFoundError(f"No vocabulary at {vocabulary!r}.")
+    made = seqio_vocabulary(vocabulary)
+    for name, old in features.items():
+        if not isinstance(old.vocabulary, seqio.PassThroughVocabulary):
+            features[name] = seqio.Feature(
+                vocabulary=made, add_eos=old.add_eos, required=old.required, dtype=old.dtype
+            )
+    return task.replace(output_features=features)
+
+
+def _readable(task: seqio.Task, read: Callable[[], Any]) -> Any:
+    """What `read` gives; data that is not there is said with the remedy."""
+    try:
+        return read()
+    except (AssertionError, FileNotFoundError, tf.errors.NotFoundError) as error:
+        raise FileNotFoundError(
+            f"Task {task.name!r}: its data is not there ({error}). Set data_dir to where "
+            "TensorFlow Datasets has it, or prepare it first with `tfds build`."
+        ) from error
+
+
+def _keep_vocabulary(run_dir: str, tokenizer, ids: TokenIds, about: dict[str, Any]) -> None:
+    file = os.path.join(run_dir, "vocabulary.json")
+    if os.path.exists(file):
+        with open(file, encoding="utf-8") as opened:
+            kept = vocabularies.ids_from_json(json.load(opened)["ids"])
+        if kept != ids:
+            raise ValueError(
+                f"{run_dir} holds another vocabulary: its special ids were {kept}, now they are "
+                f"{ids}. Start a new run directory, or set the vocabulary back."
+            )
+        return
+    vocabularies.save_vocabulary(run_dir, tokenizer, ids, about)
+
+
+def _keep_tensorflow_off_accelerators() -> None:
+    """TensorFlow only reads data here: it must not take the memory that JAX needs."""
+    for kind in ("GPU", "TPU"):
+        try:
+            tf.config.set_visible_devices([], kind)
+        except (RuntimeError, ValueError):  # already in use, or no such kind
+            pass

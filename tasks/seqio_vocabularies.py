@@ -1,0 +1,134 @@
+"""SeqIO's view of the vocabularies.
+
+SentencePiece and bytes are SeqIO's own classes; a Hugging Face `tokenizer.json` becomes one here.
+"""
+
+import functools
+
+import numpy as np
+import seqio
+import tensorflow as tf
+
+from tasks import vocabularies
+from tasks.vocabularies import Tokenizer
+
+
+class HuggingFaceVocabulary(seqio.Vocabulary):
+    """A Hugging Face `tokenizer.json` (BPE, WordPiece or unigram) in SeqIO tasks.
+
+    `extra_ids` sentinels follow the tokenizer's own ids, the first one last, as in SeqIO's other
+    vocabularies. Inside TensorFlow the tokenizer runs as a Python function: about the speed of
+    calling it from Python.
+    """
+
+    def __init__(self, path: str, extra_ids: int = 0):
+        super().__init__(extra_ids=extra_ids)
+        self.path = path
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return vocabularies.hugging_face_tokenizer(self.path)
+
+    def __getstate__(self):  # gin copies vocabularies: leave out what holds functions
+        return {k: v for k, v in self.__dict__.items() if k != "_tokenizer"}
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self._tokenizer.size
+
+    @property
+    def pad_id(self) -> int:
+        return self._tokenizer.pad or 0
+
+    @property
+    def eos_id(self) -> int | None:
+        return self._tokenizer.eos
+
+    @property
+    def bos_id(self) -> int | None:
+        return None
+
+    @property
+    def unk_id(self) -> int | None:
+        return None  # SeqIO would write it over every extra id
+
+    def _encode(self, s: str) -> list[int]:
+        return self._tokenizer.encode_batch([s])[0].tolist()
+
+    def _decode(self, ids) -> str:
+        return self._tokenizer.decode([i for i in ids if i < self._base_vocab_size])
+
+    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
+        def encode(text):
+            return self._tokenizer.encode_batch([text.decode("utf-8")])[0]
+
+        ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
+        ids.set_shape([None])
+        return ids
+
+    def _decode_tf(self, ids: tf.Tensor) -> tf.Tensor:
+        def decode(rows):
+            if rows.ndim == 1:
+                return self._decode(rows).encode("utf-8")
+            return np.asarray([self._decode(row).encode("utf-8") for row in rows], object)
+
+        text = tf.numpy_function(decode, [ids], tf.string, stateful=False)
+        text.set_shape(ids.shape[:-1])
+        return text
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, HuggingFaceVocabulary) and (self.path, self.extra_ids) == (
+            other.path,
+            other.extra_ids,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.extra_ids))
+
+
+def seqio_vocabulary(name: str, *, extra_ids: int = vocabularies.T5_EXTRA_IDS) -> seqio.Vocabulary:
+    """The vocabulary `name`: "bytes", a SentencePiece `.model`, or a `tokenizer.json`."""
+    if name == "bytes":
+        return seqio.ByteVocabulary(extra_ids=extra_ids)
+    if name.endswith(".json"):
+        return HuggingFaceVocabulary(name, extra_ids=extra_ids)
+    return seqio.SentencePieceVocabulary(name, extra_ids=extra_ids)
+
+
+def tokenizer_of(vocabulary: seqio.Vocabulary, local_copy: str | None = None) -> Tokenizer:
+    """The `Tokenizer` of a SeqIO vocabulary, for `vocabularies.token_ids` and `codec`.
+
+    Args:
+        vocabulary: SentencePiece, bytes or Hugging Face.
+        local_copy: where a SentencePiece model from elsewhere (`gs://…`) is copied to.
+
+    Raises:
+        ValueError: another kind of vocabulary.
+    """
+    if isinstance(vocabulary, seqio.SentencePieceVocabulary):
+        path = vocabulary.sentencepiece_model_file
+        if "://" in path:
+            with tf.io.gfile.GFile(path, "rb") as file:
+                model = file.read()
+            if local_copy is None:
+                raise ValueError(f"{path} is on another machine: set local_copy to a file's path.")
+            vocabularies.write_atomically(local_copy, model)
+            path = local_copy
+        return vocabularies.sentencepiece_tokenizer(path, extra_ids=vocabulary.extra_ids)
+    if isinstance(vocabulary, seqio.ByteVocabulary):
+        return _with_extra_ids(vocabularies.byte_tokenizer(), vocabulary.extra_ids)
+    if isinstance(vocabulary, HuggingFaceVocabulary):
+        return _with_extra_ids(vocabulary._tokenizer, vocabulary.extra_ids)
+    raise ValueError(
+        f"Got a {type(vocabulary).__name__}, expected a seqio.SentencePieceVocabulary, a "
+        "seqio.ByteVocabulary or a HuggingFaceVocabulary, whose special ids are known."
+    )
+
+
+def _with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
+    """SeqIO's sentinels above the tokenizer's own ids, the first one last."""
+    size = tokenizer.size + extra_ids
+    names = {f"<extra_id_{i}>": size - 1 - i for i in range(extra_ids)}
+    return tokenizer._replace(
+        size=size, named=names | tokenizer.named, extra_ids=tokenizer.extra_ids + extra_ids
+    )

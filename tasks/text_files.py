@@ -1,0 +1,190 @@
+"""Reads documents from plain text and JSONL files, gzip'd or not, naming every line that is wrong.
+
+A plain text file is a document; one longer than 128 kB is read as several, cut at line ends, so
+that a file of any size is never in memory whole. A line of a `.jsonl`, `.ndjson`
+or `.json` file is a document: the string in its text field. `.gz` may follow any of them.
+"""
+
+import dataclasses
+import glob
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO
+
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
+_BLOCK = 1 << 17  # bytes of plain text in a document; tokenisers slow down on longer ones
+_SHOWN = 5  # malformed lines named in a summary
+
+
+class MalformedLine(ValueError):
+    """A line that cannot be read, by file and line."""
+
+
+@dataclasses.dataclass
+class Report:
+    """What reading left out."""
+
+    malformed: int = 0
+    blank: int = 0  # blank lines between JSONL documents
+    first_malformed: list[str] = dataclasses.field(default_factory=list)
+
+    def describe(self) -> str:
+        parts = []
+        if self.malformed:
+            shown = "; ".join(self.first_malformed)
+            more = "; …" if self.malformed > len(self.first_malformed) else ""
+            parts.append(f"{self.malformed:,} malformed lines skipped ({shown}{more})")
+        if self.blank:
+            parts.append(f"{self.blank:,} blank lines")
+        return ", ".join(parts)
+
+
+def find_files(patterns: str | Sequence[str]) -> list[str]:
+    """The files that match, sorted, each once.
+
+        find_files("data/*.txt, more/a.jsonl.gz") -> ["data/x.txt", "data/y.txt", "more/a.jsonl.gz"]
+
+    Args:
+        patterns: glob patterns (`**` for any depth), as a list or separated by commas.
+
+    Raises:
+        FileNotFoundError: a pattern that matches no file.
+        ValueError: no pattern.
+    """
+    if isinstance(patterns, str):
+        patterns = [pattern.strip() for pattern in patterns.split(",")]
+    patterns = [os.path.expanduser(pattern) for pattern in patterns if pattern]
+    if not patterns:
+        raise ValueError(
+            "Got no file to read: set `files` to one or more paths, such as 'data/*.txt'."
+        )
+    found = set()
+    for pattern in patterns:
+        files = {path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)}
+        if not files:
+            folder = " (it is a folder: add '/*.txt')" if os.path.isdir(pattern) else ""
+            raise FileNotFoundError(
+                f"No file matches {pattern!r}{folder}, looked for from {os.getcwd()}."
+            )
+        found |= files
+    return sorted(found)
+
+
+def read_documents(
+    path: str,
+    *,
+    text_field: str = "text",
+    on_malformed: str = "error",
+    report: Report | None = None,
+    advance: Callable[[int], None] = lambda size: None,
+) -> Iterator[str]:
+    """The documents of one file, in order; memory use does not depend on its size.
+
+    Args:
+        path: the file; its name says what it is.
+        text_field: the field of a JSONL line that holds the text.
+        on_malformed: "error" raises at the first malformed line, "skip" counts it in `report`.
+        report: where what was left out is counted.
+        advance: called with the bytes of the file on disk that were read since the last call.
+
+    Raises:
+        MalformedLine: bad JSON, no such field, no string in it, or text that is not UTF-8.
+        ValueError: a damaged gzip file.
+        OSError: a file that cannot be opened.
+    """
+    if on_malformed not in ("error", "skip"):
+        raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
+    report = Report() if report is None else report
+
+    def malformed(line: int, reason: str) -> None:
+        where = f"{path}:{line}: {reason}"
+        if on_malformed == "error":
+            raise MalformedLine(f"{where}. Mend the line, or set on_malformed = 'skip'.")
+        report.malformed += 1
+        if len(report.first_malformed) < _SHOWN:
+            report.first_malformed.append(where)
+
+    name = path.removesuffix(".gz")
+    with open(path, "rb") as raw:
+        file = gzip.GzipFile(fileobj=raw) if path != name else raw
+        read = _read_jsonl if name.endswith(JSONL_SUFFIXES) else _read_text
+        told = 0
+        try:
+            for document in read(file, text_field, malformed, report):
+                yield document
+                advance(raw.tell() - told)
+                told = raw.tell()
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is no whole gzip file ({error}): get it again.") from error
+
+
+def _read_jsonl(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[str]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            report.blank += 1
+            continue
+        try:
+            value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except UnicodeDecodeError as error:
+            malformed(number, f"not UTF-8 ({error.reason} at byte {error.start})")
+            continue
+        except (json.JSONDecodeError, RecursionError) as error:
+            malformed(number, f"not JSON ({error})")
+            continue
+        if not isinstance(value, dict):
+            malformed(number, f"expected a JSON object, got {type(value).__name__}")
+        elif text_field not in value:
+            fields = ", ".join(map(repr, list(value)[:8])) or "none"
+            malformed(number, f"no field {text_field!r}, the line has {fields} (see text_field)")
+        elif not isinstance(value[text_field], str):
+            kind = type(value[text_field]).__name__
+            malformed(number, f"field {text_field!r} is {kind}, expected a string")
+        elif not _is_encodable(value[text_field]):
+            malformed(number, f"field {text_field!r} holds half a surrogate pair, which is no text")
+        else:
+            yield value[text_field]
+
+
+def _read_text(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[str]:
+    del text_field, report
+    number = 1  # of the block's first line
+    while block := file.read(_BLOCK):
+        # Whole lines; a line of many megabytes is cut between two characters.
+        block += file.readline(_BLOCK)
+        while block[-1] >= 0x80 and (more := _continuation(file)):
+            block += more
+        if number == 1:
+            block = block.removeprefix(b"\xef\xbb\xbf")
+        try:
+            yield block.decode("utf-8")
+        except UnicodeDecodeError:
+            yield _decodable_lines(block, number, malformed)
+        number += block.count(b"\n")
+
+
+def _continuation(file: BinaryIO) -> bytes:
+    """The next bytes if they go on with a character that a block's end has cut."""
+    peeked = file.peek(1)[:1]
+    return file.read(1) if peeked and 0x80 <= peeked[0] < 0xC0 else b""
+
+
+def _decodable_lines(block: bytes, number: int, malformed) -> str:
+    lines = []
+    for line in block.splitlines(keepends=True):
+        try:
+            lines.append(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            malformed(number, f"not UTF-8 ({error.reason} at byte {error.start})")
+        number += line.endswith(b"\n")
+    return "".join(lines)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,149 @@
+"""Vocabularies and a small TensorFlow data set that the tests of `tasks` share."""
+
+import importlib
+import sys
+
+import pytest
+
+from tasks import vocabularies
+from tasks.sentencepiece_training import train_sentencepiece
+
+CODE = """def mean(values):
+    total = 0.0
+    for value in values:
+        total += value
+\tif not values: return None  # a tab, and two  spaces
+    return total / len(values)
+
+The mean of some values is their sum divided by their number.\r
+class Reader: pass
+"""
+
+
+@pytest.fixture(scope="session")
+def text() -> str:
+    return "".join(
+        CODE.replace("mean", f"mean_{i}").replace("class", f"class {i}") for i in range(50)
+    )
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory, text) -> str:
+    """A SentencePiece model trained here."""
+    path = str(tmp_path_factory.mktemp("vocabulary") / "small.model")
+    train_sentencepiece([text], path, size=520)
+    return path
+
+
+@pytest.fixture(scope="session")
+def t5_like(tmp_path_factory, text) -> str:
+    """A SentencePiece model made as T5's: unigram, no bytes, whitespace normalised."""
+    import sentencepiece
+
+    path = tmp_path_factory.mktemp("t5") / "t5.model"
+    with open(path, "wb") as file:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(text.splitlines()),
+            model_writer=file,
+            vocab_size=80,
+            model_type="unigram",
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model) -> vocabularies.Tokenizer:
+    return vocabularies.sentencepiece_tokenizer(model, extra_ids=0)
+
+
+@pytest.fixture(scope="session")
+def hugging_face(tmp_path_factory, text) -> dict[str, str]:
+    """A tokenizer.json of each kind, with special tokens where such tokenizers have them."""
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    folder = tmp_path_factory.mktemp("hugging_face")
+    kinds = {
+        "bpe": (
+            models.BPE(),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+            trainers.BpeTrainer(
+                vocab_size=400,
+                special_tokens=["<|endoftext|>"],
+                initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+                show_progress=False,
+            ),
+        ),
+        "wordpiece": (
+            models.WordPiece(unk_token="[UNK]"),
+            pre_tokenizers.BertPreTokenizer(),
+            decoders.WordPiece(),
+            trainers.WordPieceTrainer(
+                vocab_size=200,
+                special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+                show_progress=False,
+            ),
+        ),
+        "unigram": (
+            models.Unigram(),
+            pre_tokenizers.Metaspace(),
+            decoders.Metaspace(),
+            trainers.UnigramTrainer(
+                vocab_size=200,
+                special_tokens=["<pad>", "</s>", "<unk>", "<mask>"],
+                unk_token="<unk>",
+                show_progress=False,
+            ),
+        ),
+    }
+    paths = {}
+    for kind, (model, before, after, trainer) in kinds.items():
+        tokenizer = tokenizers.Tokenizer(model)
+        tokenizer.pre_tokenizer, tokenizer.decoder = before, after
+        tokenizer.train_from_iterator(text.splitlines(keepends=True), trainer)
+        paths[kind] = str(folder / f"{kind}.json")
+        tokenizer.save(paths[kind])
+    return paths
+
+
+@pytest.fixture(scope="session")
+def tfds_dir(tmp_path_factory) -> str:
+    """A folder in which TFDS has `tiny_texts`: 60 training examples in 4 files, 10 to validate."""
+    folder = tmp_path_factory.mktemp("tfds")
+    (folder / "tiny_texts_builder.py").write_text(
+        """
+import tensorflow_datasets as tfds
+
+
+class TinyTexts(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"text": tfds.features.Text()})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(60), "validation": self._generate_examples(10)}
+
+    def _generate_examples(self, n):
+        for i in range(n):
+            yield i, {"text": f"document {i} of {n}: " + f"def value_{i}(): return {i}; " * (i % 7)}
+"""
+    )
+    sys.path.insert(0, str(folder))
+    try:
+        import tensorflow_datasets as tfds
+
+        module = importlib.import_module("tiny_texts_builder")
+        config = tfds.download.DownloadConfig(num_shards=4)
+        module.TinyTexts(data_dir=str(folder / "data")).download_and_prepare(download_config=config)
+    finally:
+        sys.path.remove(str(folder))
+    return str(folder / "data")

@@ -1,0 +1,189 @@
+import functools
+import zlib
+
+import jax
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+import objectives
+from objectives import Row, batched, layouts, plan
+from tasks.preprocessors import cut_to_rows, objective_preprocessor, row_keys
+from tasks.seqio_vocabularies import tokenizer_of
+from tasks.vocabularies import token_ids
+
+LENGTHS = {"inputs": 48, "targets": 40}
+BUILDERS = {
+    "span_corruption": objectives.span_corruption,
+    "prefix_lm": objectives.prefix_lm,
+    "ul2": objectives.ul2,
+}
+VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
+FEATURES = {name: seqio.Feature(VOCABULARY, add_eos=False) for name in LENGTHS}
+IDS = token_ids(tokenizer_of(VOCABULARY))
+DOCUMENTS = [np.arange(n) % 200 + 10 for n in (5, 300, 1, 70, 0, 41, 2000, 3, 9000)]
+
+
+def source():
+    def documents(split, shuffle_files=False, seed=None):
+        values = tf.ragged.constant([d.tolist() for d in DOCUMENTS], dtype=tf.int32)
+        return tf.data.Dataset.from_tensor_slices(values).map(lambda x: {"targets": x})
+
+    return seqio.FunctionDataSource(documents, splits=["train"])
+
+
+def add_task(name, build, **settings):
+    if name in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.remove(name)
+    return seqio.TaskRegistry.add(
+        name,
+        source=source(),
+        preprocessors=[cut_to_rows(build), objective_preprocessor(build, name=name, **settings)],
+        output_features=FEATURES,
+    )
+
+
+def examples(task, seed=42, lengths=LENGTHS):
+    dataset = task.get_dataset(lengths, split="train", shuffle=False, seed=seed)
+    return list(dataset.as_numpy_iterator())
+
+
+def rows_and_seeds(build, seed=42):
+    """The rows that the task cuts, and the seeds that SeqIO gives them."""
+    dataset = source().get_dataset("train", shuffle=False)
+    rows = cut_to_rows(build)(dataset, LENGTHS, FEATURES)
+    with seqio.utils.map_seed_manager(seed):
+        seeded = seqio.map_over_dataset(lambda x, seed: {**x, "seed": seed}, num_seeds=1)(rows)
+    return list(seeded.as_numpy_iterator())
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_host_gives_the_bits_of_the_device(name):
+    build = BUILDERS[name]
+    host = examples(add_task("padded", build, padded=True))
+    rows = rows_and_seeds(build)
+    objective = build(IDS)
+    stacks = {"encoder": LENGTHS["inputs"], "decoder": LENGTHS["targets"]}
+    (group,) = plan(objective, layouts.encoder_decoder, IDS, [stacks])
+    pad = -len(rows) % 16  # eight devices, and rows come in pairs
+    tokens, segments = np.zeros((2, len(rows) + pad, group.row_length), np.int32)
+    for i, row in enumerate(rows):
+        n = len(row["tokens"])
+        tokens[i, :n], segments[i, :n] = row["tokens"], 1
+    member = np.pad([row["member"] for row in rows], (0, pad)).astype(np.int32)
+    seeds = np.pad([row["seed"] for row in rows], ((0, pad), (0, 0))).astype(np.uint32)
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    salt = zlib.crc32(b"padded")
+    corrupt = batched(objective, group.features)
+    fused = jax.jit(lambda s, r: corrupt(row_keys(s, salt), r), out_shardings=spread)
+    device = fused(*jax.device_put((seeds, Row(tokens, segments, member)), spread))
+
+    assert len(host) == len(rows) > 130  # more than one batch, the last one short
+    assert set(host[0]) == set(device)
+    for feature in device:
+        got = np.stack([example[feature] for example in host])
+        np.testing.assert_array_equal(got, np.asarray(device[feature])[: len(rows)], feature)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_no_token_is_lost(name):
+    rows = rows_and_seeds(BUILDERS[name])
+    whole = np.concatenate(DOCUMENTS)
+    np.testing.assert_array_equal(np.concatenate([row["tokens"] for row in rows]), whole)
+    objective = BUILDERS[name](IDS)
+    members = objectives.members_of(objective)
+    raw = [
+        objectives.raw_length(
+            m.objective, layouts.encoder_decoder, encoder=LENGTHS["inputs"], decoder=40
+        )
+        for m in members
+    ]
+    assert all(len(row["tokens"]) == raw[row["member"]] for row in rows[:-1])
+    assert 0 < len(rows[-1]["tokens"]) <= raw[rows[-1]["member"]]
+    assert {int(row["member"]) for row in rows} == set(range(len(members)))
+    for row, example in zip(rows, examples(add_task("plain", BUILDERS[name])), strict=True):
+        text = np.concatenate([example["inputs"], example["targets"]])
+        text = text[(text >= IDS.text[0]) & (text < IDS.text[1])]
+        np.testing.assert_array_equal(np.sort(text), np.sort(row["tokens"]))
+
+
+def test_examples_are_what_seqio_packs():
+    task = add_task("packed", objectives.span_corruption)
+    unpadded = examples(task)
+    assert all(example["inputs"][-1] == 1 == example["targets"][-1] for example in unpadded)
+    lengths = {"inputs": 200, "targets": 160}
+    dataset = task.get_dataset(LENGTHS, split="train", shuffle=False, seed=42)
+    packed = seqio.EncDecFeatureConverter(pack=True)(dataset, lengths)
+    batches = list(packed.as_numpy_iterator())
+    assert 0 < len(batches) < len(unpadded)
+    written = sum(int((batch["encoder_input_tokens"] > 0).sum()) for batch in batches)
+    assert written == sum(len(example["inputs"]) for example in unpadded)
+
+
+def test_two_tasks_of_a_mixture_do_not_share_their_keys():
+    for name in ("first", "second"):
+        add_task(name, objectives.span_corruption)
+    first, second = (examples(seqio.TaskRegistry.get(name)) for name in ("first", "second"))
+    again = examples(seqio.TaskRegistry.get("first"))
+    full = [i for i, example in enumerate(first) if len(example["inputs"]) == LENGTHS["inputs"]]
+    alike = [np.array_equal(first[i]["inputs"], second[i]["inputs"]) for i in full]
+    assert np.mean(alike) < 0.2
+    assert all(np.array_equal(a["inputs"], b["inputs"]) for a, b in zip(first, again, strict=True))
+    other = examples(seqio.TaskRegistry.get("first"), seed=43)
+    assert np.mean([np.array_equal(first[i]["inputs"], other[i]["inputs"]) for i in full]) < 0.2
+
+
+def test_an_objective_without_inputs():
+    build = objectives.causal_lm
+    task = seqio.TaskRegistry.add(
+        "causal",
+        source=source(),
+        preprocessors=[cut_to_rows(build), objective_preprocessor(build, name="causal")],
+        output_features={"targets": FEATURES["targets"]},
+    )
+    got = examples(task, lengths={"targets": 64})
+    assert set(got[0]) == {"targets"}
+    np.testing.assert_array_equal(
+        np.concatenate([example["targets"] for example in got]), np.concatenate(DOCUMENTS)
+    )
+
+
+def test_rows_ready_made_with_segments():
+    row = {"tokens": np.arange(10, 30), "segments": np.repeat([1, 2], 10)}
+    packed = tf.data.Dataset.from_tensors({k: v.astype(np.int32) for k, v in row.items()})
+
+    def read(lengths, documents, build=objectives.prefix_lm):
+        preprocess = objective_preprocessor(build, name="ready", documents=documents, padded=True)
+        with seqio.utils.map_seed_manager(0):
+            (example,) = preprocess(packed, lengths, FEATURES).as_numpy_iterator()
+        return example
+
+    example = read({"inputs": 64, "targets": 64}, 2)
+    assert set(example["targets_segments"]) == {0, 1, 2}
+    with pytest.raises(tf.errors.OpError, match="holds 2 documents, expected at most 1"):
+        read({"inputs": 64, "targets": 64}, 1)
+    with pytest.raises(tf.errors.OpError, match="needs more than the 19 inputs"):
+        read({"inputs": 19, "targets": 64}, 2, objectives.span_corruption)  # 19 do for one of 20
+    text = np.concatenate([example["inputs"], example["targets"]])
+    text = text[(text >= IDS.text[0]) & (text < IDS.text[1])]
+    assert sorted(text) == list(range(10, 30))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sentinels", "said"),
+    [
+        (None, 100, "needs sequence lengths, got None"),
+        ({"inputs": 512, "targets": 512}, 3, "sentinels"),
+        ({"inputs": 2, "targets": 2}, 100, "two tokens"),
+    ],
+)
+def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, said):
+    build = functools.partial(objectives.span_corruption, noise_density=0.15)
+    preprocess = objective_preprocessor(build, name="x", sentinels=sentinels)
+    dataset = tf.data.Dataset.from_tensors({"tokens": [10, 11, 12]})
+    features = {k: seqio.Feature(seqio.ByteVocabulary()) for k in FEATURES}
+    with pytest.raises(ValueError, match=said):
+        preprocess(dataset, lengths, features)

@@ -1,0 +1,257 @@
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import seqio
+
+from tasks.seqio_corpora import import_tasks, seqio_mixture
+from tasks.seqio_vocabularies import HuggingFaceVocabulary, seqio_vocabulary, tokenizer_of
+from tasks.tfds_tasks import register_text
+from tasks.vocabularies import token_ids
+
+
+@pytest.fixture(scope="module")
+def tiny(tfds_dir, model):
+    """Tasks over the tiny TFDS data set, and a mixture with a second one."""
+    vocabulary = seqio.SentencePieceVocabulary(model, extra_ids=100)
+    register_text("tiny", seqio.TfdsDataSource("tiny_texts:1.0.0", tfds_dir), vocabulary)
+
+    def numbers(split, shuffle_files=False, seed=None):
+        import tensorflow as tf
+
+        texts = [f"number {i}" for i in range(30)]
+        return tf.data.Dataset.from_tensor_slices({"text": texts})
+
+    source = seqio.FunctionDataSource(numbers, splits=["train", "validation"])
+    register_text("numbers", source, vocabulary)
+    seqio.MixtureRegistry.add("tiny_and_numbers", [("tiny_text", 3), ("numbers_text", 1)])
+
+
+def read(stream, n):
+    return [stream.next_document() for _ in range(n)]
+
+
+def same(a, b):
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def texts(corpus, documents):
+    return [corpus.codec.decode(document) for document in documents]
+
+
+@pytest.mark.parametrize("num_shards", [1, 4, 6])
+def test_tfds_end_to_end(tmp_path, tiny, num_shards):
+    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_text")
+    seen = []
+    for shard in range(num_shards):
+        stream, epoch = corpus.train(shard, num_shards), []
+        while stream.state()["places"][0, 0] == 0:
+            epoch.append(stream.next_document())
+        seen += texts(corpus, epoch[:-1])  # the last one is of the next epoch
+    expected = [
+        f"document {i} of 60: " + f"def value_{i}(): return {i}; " * (i % 7) for i in range(60)
+    ]
+    assert sorted(seen) == sorted(expected)  # every shard has its own, together they have all
+    assert seen != expected
+    assert all(doc.dtype == np.int32 for doc in read(corpus.train(0, 1), 3))
+
+
+def test_heldout_is_fixed(tmp_path, tiny):
+    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_and_numbers")
+    few, all_of_them = corpus.heldout(100), corpus.heldout(10**6)
+    assert same(few, all_of_them[: len(few)]) and 100 <= sum(map(len, few)) < 300
+    assert sum("of 10:" in text for text in texts(corpus, all_of_them)) == 10
+    assert sum("number" in text for text in texts(corpus, all_of_them)) == 30
+
+
+@pytest.mark.parametrize("name", ["tiny_text", "tiny_and_numbers"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_stream_goes_on_exactly(tmp_path, tiny, name, shuffle):
+    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name=name, shuffle=shuffle)
+    whole = read(corpus.train(1, 3), 45)  # two epochs and a part: a shard has 15 or 20 documents
+    for stop in (0, 7, 31):  # the start, amid a file, and in a later epoch
+        stream = corpus.train(1, 3)
+        assert same(read(stream, stop), whole[:stop])
+        state = {k: np.array(v) for k, v in stream.state().items()}
+        read(stream, 3)
+        other = corpus.train(1, 3)
+        other.restore(state)
+        assert same(read(other, 45 - stop), whole[stop:])
+        stream.restore(state)
+        assert same(read(stream, 2), whole[stop : stop + 2])
+
+
+def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
+    orders = []
+    for seed in range(3):
+        corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_text", seed=seed)
+        documents = read(corpus.train(0, 1), 120)
+        orders += [texts(corpus, documents[:60]), texts(corpus, documents[60:])]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders)
+    assert len({tuple(order) for order in orders}) == 6
+    first_file = [set(order[:15]) for order in orders]
+    assert any(a != b for a, b in zip(first_file[::2], first_file[1::2], strict=True))
+    with pytest.raises(ValueError, match="another mixture"):
+        other = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_text", seed=7)
+        other.train(0, 1).restore(corpus.train(0, 1).state())
+
+
+def test_mixture_rates(tmp_path, tiny):
+    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_and_numbers")
+    documents = texts(corpus, read(corpus.train(0, 1), 300))
+    share = sum("number" in text for text in documents) / 300
+    assert abs(share - 0.25) < 0.06
+
+
+def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tmp_path, tiny):
+    task = seqio.TaskRegistry.get("numbers_text")
+    features = {"targets": seqio.Feature(task.output_features["targets"].vocabulary, add_eos=True)}
+    seqio.TaskRegistry.add(
+        "numbers_with_eos",
+        source=task.source,
+        preprocessors=[*task.preprocessors, seqio.preprocessors.append_eos],
+        output_features=features,
+    )
+    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="numbers_with_eos", shuffle=False)
+    assert texts(corpus, read(corpus.train(0, 1), 2)) == ["number 0", "number 1"]
+
+    def special(dataset):
+        return dataset.map(lambda example: {"targets": example["targets"] * 0 + 1})
+
+    seqio.TaskRegistry.add(
+        "numbers_special",
+        source=task.source,
+        preprocessors=[*task.preprocessors, special],
+        output_features=features,
+    )
+    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="numbers_special")
+    with pytest.raises(ValueError, match="numbers_special.*special ids, the first is 1 at 0"):
+        corpus.train(0, 1).next_document()
+
+
+def test_what_cannot_be_read_is_said(tmp_path, tiny):
+    for settings, error, said in (
+        ({"mixture_or_task_name": "tiny_txt"}, ValueError, "close to it: tiny_text"),
+        ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
+        (
+            {"mixture_or_task_name": "tiny_text", "split": "test"},
+            ValueError,
+            "no split 'test', expected one of ",
+        ),
+        (
+            {"mixture_or_task_name": "tiny_text", "feature": "inputs"},
+            ValueError,
+            r"no feature 'inputs', expected one of \['targets'\]",
+        ),
+        ({"mixture_or_task_name": "x", "module": "no_such.module"}, ValueError, "no module"),
+        ({"mixture_or_task_name": "x", "module": "no.py"}, FileNotFoundError, "no file"),
+        (
+            {"mixture_or_task_name": "tiny_text", "vocabulary": "no.model"},
+            FileNotFoundError,
+            "no.model",
+        ),
+    ):
+        with pytest.raises(error, match=said):
+            seqio_mixture(str(tmp_path), **settings)
+
+
+def test_a_shard_without_text(tmp_path, tiny):
+    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="numbers_text")
+    with pytest.raises(ValueError, match="fewer shards"):
+        corpus.train(30, 31).next_document()
+
+
+def test_another_vocabulary(tmp_path, tiny):
+    corpus = seqio_mixture(
+        str(tmp_path / "a"), mixture_or_task_name="tiny_text", vocabulary="bytes", shuffle=False
+    )
+    assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
+    assert corpus.ids.text == (3, 259)
+    with pytest.raises(ValueError, match="holds another vocabulary"):
+        seqio_mixture(str(tmp_path / "a"), mixture_or_task_name="tiny_text")
+
+
+def test_a_user_file_registers_a_task(tmp_path, tfds_dir, model):
+    (tmp_path / "my_tasks.py").write_text(
+        f"""
+import functools
+import seqio
+
+seqio.TaskRegistry.add(
+    "mine",
+    source=seqio.TfdsDataSource("tiny_texts:1.0.0"),
+    preprocessors=[
+        functools.partial(seqio.preprocessors.rekey, key_map={{"targets": "text"}}),
+        seqio.preprocessors.tokenize,
+    ],
+    output_features={{"targets": seqio.Feature(seqio.SentencePieceVocabulary({model!r}))}},
+)
+"""
+    )
+    settings = {"mixture_or_task_name": "mine", "module": str(tmp_path / "my_tasks.py")}
+    try:
+        for _ in range(2):  # registering twice would be SeqIO's error
+            corpus = seqio_mixture(str(tmp_path / "run"), data_dir=tfds_dir, **settings)
+        assert texts(corpus, read(corpus.train(0, 2), 1))[0].startswith("document ")
+    finally:
+        seqio.set_tfds_data_dir_override(None)
+    (tmp_path / "broken.py").write_text("import no_such_module")
+    with pytest.raises(ModuleNotFoundError):
+        import_tasks(str(tmp_path / "broken.py"))
+
+
+def test_registering_reads_nothing_and_needs_no_network():
+    code = (
+        "import socket\n"
+        "def refuse(*a, **k): raise AssertionError('network')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\n"
+        "import seqio, tasks.tfds_tasks\n"
+        "names = seqio.TaskRegistry.names()\n"
+        "assert {'c4_v220_span_corruption', 'c4_v301_text', 'lm1b_ul2',"
+        " 'wikipedia_20230601.en_unsupervised'} <= set(names), names\n"
+        "assert 'c4_wikipedia_ul2' in seqio.MixtureRegistry.names()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_hugging_face_vocabulary_in_tensorflow(hugging_face, kind):
+    import tensorflow as tf
+
+    vocabulary = HuggingFaceVocabulary(hugging_face[kind], extra_ids=10)
+    ids = vocabulary.encode("the mean of values")
+    dataset = tf.data.Dataset.from_tensor_slices(["the mean of values"]).map(vocabulary.encode_tf)
+    assert next(dataset.as_numpy_iterator()).tolist() == ids
+    assert vocabulary.decode(ids).strip() == "the mean of values"
+    assert vocabulary.decode_tf(tf.constant(ids)).numpy().decode() == vocabulary.decode(ids)
+    batch = vocabulary.decode_tf(tf.constant([ids, ids])).numpy().tolist()
+    assert [text.decode() for text in batch] == [vocabulary.decode(ids)] * 2
+    assert vocabulary.vocab_size == tokenizer_of(vocabulary).size
+    assert token_ids(tokenizer_of(vocabulary), sentinels=3).sentinels == tuple(
+        vocabulary.vocab_size - 1 - i for i in range(3)
+    )
+    assert vocabulary == HuggingFaceVocabulary(hugging_face[kind], extra_ids=10)
+    assert vocabulary != HuggingFaceVocabulary(hugging_face[kind])
+
+
+def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
+    for vocabulary in (seqio_vocabulary("bytes"), seqio_vocabulary(t5_like)):
+        ids = token_ids(tokenizer_of(vocabulary), sentinels=100)
+        assert ids.sentinels[0] == vocabulary.vocab_size - 1
+        assert (ids.pad, ids.eos) == (vocabulary.pad_id, vocabulary.eos_id)
+    text = "def f(x):\n    return  x"
+    vocabulary = seqio_vocabulary(model, extra_ids=0)
+    assert vocabulary.encode(text) == tokenizer_of(vocabulary).encode_batch([text])[0].tolist()
+    assert vocabulary.encode_tf(text).numpy().tolist() == vocabulary.encode(text)
+    with pytest.raises(ValueError, match="PassThroughVocabulary"):
+        tokenizer_of(seqio.PassThroughVocabulary(10))
+
+
+def test_gin_may_copy_a_vocabulary(hugging_face):
+    import copy
+
+    vocabulary = HuggingFaceVocabulary(hugging_face["bpe"])
+    vocabulary.encode("a")
+    assert copy.deepcopy(functools.partial(print, vocabulary)).args[0] == vocabulary

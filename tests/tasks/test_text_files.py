@@ -1,0 +1,220 @@
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from tasks.corpora import python_library, text_files
+from tasks.text_files import MalformedLine, Report, find_files, read_documents
+
+MALFORMED = {
+    b"not json\n": "not JSON",
+    b'{"body": "x"}\n': "no field 'text', the line has 'body'",
+    b'{"text": 3}\n': "field 'text' is int",
+    b"[1]\n": "expected a JSON object, got list",
+    b'{"text": "\xff"}\n': "not UTF-8",
+    b'{"text": "\\ud800"}\n': "half a surrogate",
+}
+
+
+def everything(corpus):
+    """Every document of the corpus's first epoch over one shard, and every one held out."""
+    stream, documents = corpus.train(0, 1), []
+    while int(stream.state()["epoch"]) == 0:
+        documents.append(stream.next_document())
+    return documents[:-1], corpus.heldout(10**9)
+
+
+def decoded(corpus, documents):
+    return sorted(corpus.codec.decode(document) for document in documents)
+
+
+@pytest.mark.parametrize("line", MALFORMED)
+def test_a_malformed_line_is_named(tmp_path, line):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' + line + b'{"text": "fine too"}')
+    with pytest.raises(MalformedLine, match="a.jsonl:2: .*on_malformed") as error:
+        list(read_documents(str(path)))
+    assert MALFORMED[line] in str(error.value)
+    report = Report()
+    got = list(read_documents(str(path), on_malformed="skip", report=report))
+    assert got == ["fine", "fine too"]
+    assert report.malformed == 1 and "a.jsonl:2: " in report.describe()
+
+
+def test_malformed_text(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"fine\nalso fine\nbroken \xff\nfine again\n")
+    with pytest.raises(MalformedLine, match=r"a.txt:3: not UTF-8"):
+        list(read_documents(str(path)))
+    report = Report()
+    got = list(read_documents(str(path), on_malformed="skip", report=report))
+    assert got == ["fine\nalso fine\nfine again\n"] and report.malformed == 1
+
+
+def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.text_files._BLOCK", 16)
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
+    with pytest.raises(MalformedLine, match=r"a.txt:101: "):
+        list(read_documents(str(path)))
+
+
+def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.text_files._BLOCK", 7)
+    path = tmp_path / "a.txt"
+    for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
+        path.write_bytes(text.encode())
+        got = list(read_documents(str(path)))
+        assert "".join(got) == text and len(got) > 1
+
+
+def test_gzip_and_plain_give_the_same(tmp_path):
+    lines = "".join(json.dumps({"body": f"document {i}"}) + "\n\n" for i in range(30))
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + "text\r\nwith é".encode())
+    for name in ("a.jsonl", "a.txt"):
+        with gzip.open(tmp_path / f"{name}.gz", "wb") as file:
+            file.write((tmp_path / name).read_bytes())
+    report, sizes = Report(), []
+    plain, packed = (
+        list(
+            read_documents(
+                str(tmp_path / name), text_field="body", report=report, advance=sizes.append
+            )
+        )
+        for name in ("a.jsonl", "a.jsonl.gz")
+    )
+    assert plain == packed == [f"document {i}" for i in range(30)]
+    assert report.blank == 60
+    assert sum(sizes) > len(lines)  # both files' bytes on disk are reported for the progress bar
+    for name in ("a.txt", "a.txt.gz"):
+        assert list(read_documents(str(tmp_path / name))) == ["text\r\nwith é"]
+
+
+def test_a_damaged_gzip_file(tmp_path):
+    whole = gzip.compress(b'{"text": "a"}\n' * 10000)
+    for content in (whole[: len(whole) // 2], b"plain text"):
+        (tmp_path / "a.jsonl.gz").write_bytes(content)
+        with pytest.raises(ValueError, match="a.jsonl.gz is no whole gzip file"):
+            list(read_documents(str(tmp_path / "a.jsonl.gz")))
+
+
+def test_find_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d").mkdir()
+    for name in ("b.txt", "a.txt", "c.jsonl", "d/e.txt"):
+        (tmp_path / name).write_text("x")
+    assert find_files("*.txt, c.jsonl,a.txt") == ["a.txt", "b.txt", "c.jsonl"]
+    assert find_files(["**/*.txt"]) == ["a.txt", "b.txt", "d/e.txt"]
+    for patterns, error, said in (
+        ("*.md", FileNotFoundError, r"No file matches '\*.md'"),
+        ("d", FileNotFoundError, "it is a folder"),
+        ("", ValueError, "Got no file"),
+    ):
+        with pytest.raises(error, match=said):
+            find_files(patterns)
+
+
+def test_a_corpus_of_every_kind_of_file(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text, newline="")
+    lines = "".join(json.dumps({"text": f"document {i}\n" * i}) + "\n" for i in range(50))
+    with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
+        file.write(lines + "oops\n")
+    settings = {
+        "files": f"{tmp_path}/*.txt,{tmp_path}/*.jsonl.gz",
+        "vocabulary_size": 520,
+        "on_malformed": "skip",
+    }
+    corpus = text_files(str(tmp_path / "run"), **settings)
+    train, heldout = everything(corpus)
+    expected = sorted([text] + [f"document {i}\n" * i for i in range(1, 50)])
+    assert sorted(decoded(corpus, train) + decoded(corpus, heldout)) == expected
+    assert len(heldout) == 2  # 50 documents, one in 20
+    for said in ("48 documents", "2 documents", "1 malformed", "b.jsonl.gz:51", "1 empty"):
+        assert said in corpus.summary
+    again = text_files(str(tmp_path / "run"), **settings)
+    assert again.summary == corpus.summary
+    for a, b in zip(everything(again)[0], train, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("some text " * 50)
+    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": "bytes"}
+    run_dir = str(tmp_path / "run")
+    first = text_files(run_dir, **settings)
+    state = first.train(0, 1).state()
+    with monkeypatch.context() as patch:
+        patch.setattr("tasks.corpora.read_documents", None)
+        assert text_files(run_dir, **settings).summary == first.summary
+    (tmp_path / "a.txt").write_text("other words " * 60)
+    changed = text_files(run_dir, **settings)
+    assert "684 tokens" in changed.summary
+    with pytest.raises(ValueError, match="other data"):
+        changed.train(0, 1).restore(state)
+
+
+def test_one_document_holds_out_its_end(tmp_path):
+    (tmp_path / "a.txt").write_text("0123456789" * 100)
+    corpus = text_files(str(tmp_path / "run"), files=str(tmp_path / "a.txt"), vocabulary="bytes")
+    train, heldout = everything(corpus)
+    assert decoded(corpus, train) == ["0123456789" * 95]
+    assert decoded(corpus, heldout) == ["0123456789" * 5]
+    assert "the last 5% of the tokens" in corpus.summary
+
+
+def test_heldout_files(tmp_path):
+    (tmp_path / "a.txt").write_text("train")
+    (tmp_path / "b.txt").write_text("held out")
+    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": "bytes"}
+    held = str(tmp_path / "b.txt")
+    corpus = text_files(str(tmp_path / "run"), heldout_files=held, **settings)
+    train, heldout = everything(corpus)
+    assert (decoded(corpus, train), decoded(corpus, heldout)) == (["train"], ["held out"])
+    with pytest.raises(ValueError, match="both in `files` and in `heldout_files`"):
+        text_files(str(tmp_path / "run"), heldout_files=settings["files"], **settings)
+
+
+def test_corpora_that_cannot_be(tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "a.txt").write_text("text " * 100)
+    empty, full = str(tmp_path / "empty.txt"), str(tmp_path / "a.txt")
+    run_dir = str(tmp_path / "run")
+    for settings, said in (
+        ({"files": empty}, "Got no text"),
+        ({"files": empty, "vocabulary": "bytes"}, "Got 0 documents and no token"),
+        ({"files": full, "on_malformed": "ignore"}, "'error' or 'skip'"),
+        ({"files": full, "heldout_every": 1}, "at least 2"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            text_files(run_dir, **settings)
+    corpus = text_files(str(tmp_path / "other"), files=full, vocabulary="bytes")
+    with pytest.raises(ValueError, match="sentinels was 128, is 5"):
+        text_files(str(tmp_path / "other"), files=full, vocabulary="bytes", sentinels=5)
+    with pytest.raises(ValueError, match="fewer shards"):
+        corpus.train(0, 1000)
+
+
+def test_python_library(tmp_path):
+    first = python_library(str(tmp_path / "a"), vocabulary_size=1000)
+    second = python_library(str(tmp_path / "b"), vocabulary_size=1000)
+    assert first.ids == second.ids and first.summary == second.summary
+    for file in ("vocabulary.model", "data/train/tokens.npy", "data/heldout/tokens.npy"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    train, heldout = everything(first)
+    train = {document.tobytes() for document in train}
+    assert heldout and not any(document.tobytes() in train for document in heldout)
+    assert sum(map(len, heldout)) > 10_000
+    with pytest.raises(ValueError, match="size was 1000, is 2000"):
+        python_library(str(tmp_path / "a"), vocabulary_size=2000)
+
+
+def test_python_library_splits_by_file():
+    from tasks.python_library import library_documents
+
+    documents = library_documents()
+    names = [document.name for document in documents]
+    assert names == sorted(set(names)) and "argparse.py" in names
+    assert not any(name.startswith(("test/", "lib2to3/")) for name in names)
+    assert "def " in documents[names.index("argparse.py")].read()

@@ -1,0 +1,169 @@
+import argparse
+import inspect
+
+import pytest
+
+from objectives import TokenIds
+from tasks import vocabularies
+from tasks.sentencepiece_training import train_sentencepiece
+from tasks.vocabularies import token_ids
+
+EXACT_TEXTS = [
+    "def f(x):\n    return  x+1\n\n\tif a:\r\n",
+    "  leading and trailing  ",
+    "\n\n\n",
+    "\x00 \u00e9\u6f22\U0001f600",
+    "a\u2581b\u2581",  # what SentencePiece writes a space as
+    "</s> <pad> <extra_id_0> <0x0A> [MASK]",
+    "",
+]
+
+
+def encode(tokenizer, text):
+    return tokenizer.encode_batch([text])[0].tolist()
+
+
+@pytest.mark.parametrize("written", EXACT_TEXTS)
+def test_what_is_trained_here_and_bytes_give_back_any_text(tokenizer, written):
+    for each in (tokenizer, vocabularies.byte_tokenizer()):
+        ids = encode(each, written)
+        assert each.decode(ids) == written
+        first, last = token_ids(each).text
+        assert all(first <= i < last for i in ids)
+
+
+def test_unigram_gives_back_code_too(tmp_path, text):
+    path = str(tmp_path / "unigram.model")
+    train_sentencepiece([text, inspect.getsource(argparse)], path, size=600, model_type="unigram")
+    tokenizer = vocabularies.sentencepiece_tokenizer(path, extra_ids=0)
+    for each in [text, *EXACT_TEXTS]:
+        assert tokenizer.decode(encode(tokenizer, each)) == each
+
+
+def test_training_is_deterministic_and_leaves_one_file(tmp_path, model, text):
+    train_sentencepiece([text], str(tmp_path / "again.model"), size=520)
+    assert (tmp_path / "again.model").read_bytes() == open(model, "rb").read()
+    assert [p.name for p in tmp_path.iterdir()] == ["again.model"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "said"),
+    [
+        ([], {}, "Got no text"),
+        (["\n \n"], {}, "Got no text"),
+        (["abc"], {}, "too little text"),
+        (None, {"size": 100}, "at least 512"),
+        (None, {"size": 100_000}, "expected at most"),
+        (None, {"model_type": "word"}, "'bpe' or 'unigram'"),
+    ],
+)
+def test_vocabularies_that_cannot_be_trained(tmp_path, text, texts, settings, said):
+    with pytest.raises(ValueError, match=said):
+        train_sentencepiece([text] if texts is None else texts, str(tmp_path / "v"), **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_t5_ids(t5_like):
+    tokenizer = vocabularies.open_tokenizer(t5_like)
+    pieces = tokenizer.size - 100
+    ids = token_ids(tokenizer, sentinels=100, specials=())
+    assert ids.sentinels == tuple(range(pieces + 99, pieces - 1, -1))  # 32099 … 32000
+    assert ids.text == (2, pieces)  # unknown characters are text
+    assert (ids.pad, ids.eos, ids.bos, ids.size) == (0, 1, 0, pieces + 100)
+    assert encode(tokenizer, "☃")[-1] == 2
+
+
+def test_more_sentinels_than_the_tokenizer_has_are_appended(t5_like):
+    tokenizer = vocabularies.open_tokenizer(t5_like)
+    ids = token_ids(tokenizer, sentinels=128, specials=())
+    assert ids.sentinels[:100] == token_ids(tokenizer, sentinels=100, specials=()).sentinels
+    assert ids.sentinels[100:] == tuple(range(tokenizer.size, tokenizer.size + 28))
+    assert ids.size == tokenizer.size + 28
+
+
+def test_special_ids_are_appended_above_a_tokenizer_that_names_none(tokenizer):
+    ids = token_ids(tokenizer, sentinels=3, specials=("R", "mask", "fim"))
+    assert ids == TokenIds(
+        size=520 + 8,
+        text=(3, 520),  # bytes stand in for unknown characters
+        sentinels=(522, 521, 520),
+        modes=(("R", 523),),
+        mask=524,
+        fim=(525, 526, 527),
+    )
+
+
+def test_hugging_face_names_its_special_ids(hugging_face):
+    bert = vocabularies.open_tokenizer(hugging_face["wordpiece"])
+    ids = token_ids(bert, sentinels=2)
+    assert (ids.pad, ids.cls, ids.sep, ids.mask) == (0, 2, 3, 4)
+    assert ids.text == (5, bert.size)
+    assert ids.eos >= bert.size and min(ids.sentinels) >= bert.size
+    gpt = token_ids(vocabularies.open_tokenizer(hugging_face["bpe"]), sentinels=2)
+    assert gpt.eos == 0 and gpt.text[0] == 1 and gpt.pad >= gpt.text[1]
+    unigram = token_ids(vocabularies.open_tokenizer(hugging_face["unigram"]), sentinels=2)
+    assert (unigram.pad, unigram.eos, unigram.mask, unigram.text[0]) == (0, 1, 3, 4)
+
+
+def test_special_names_in_documents_are_text(hugging_face, t5_like, tokenizer):
+    for each in (
+        tokenizer,
+        vocabularies.open_tokenizer(t5_like),
+        *map(vocabularies.open_tokenizer, hugging_face.values()),
+    ):
+        ids = token_ids(each)
+        names = vocabularies.special_names(each, ids)
+        assert not set(encode(each, "a " + " ".join(names.values()))) & set(names)
+
+
+def test_codec_writes_and_reads_special_tokens_by_name(tokenizer, hugging_face):
+    ids = token_ids(tokenizer)
+    codec = vocabularies.codec(tokenizer, ids)
+    text = "def <extra_id_0>\n  x<extra_id_127></s>[R]<mask>"
+    tokens = codec.encode(text)
+    special = [ids.sentinels[0], ids.sentinels[127], ids.eos, ids.mode("R"), ids.mask]
+    assert [i for i in tokens if i >= 520 or i == 1] == special
+    assert codec.decode(tokens) == text
+    bert = vocabularies.open_tokenizer(hugging_face["wordpiece"])
+    codec = vocabularies.codec(bert, token_ids(bert))
+    assert codec.decode(codec.encode("[CLS]the[MASK][SEP]")) == "[CLS] the[MASK][SEP]"
+
+
+def test_scattered_special_ids_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="scattered"):
+        token_ids(tokenizer._replace(blocked=(100, 200, 300, 400)))
+
+
+def test_one_id_for_two_special_tokens_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="are both 7"):
+        token_ids(tokenizer._replace(named={"<mask>": 7, "[CLS]": 7}))
+
+
+def test_a_run_directory_gives_its_vocabulary_back(tmp_path, tokenizer, t5_like, hugging_face):
+    byte = vocabularies.byte_tokenizer()
+    rest = [t5_like, *hugging_face.values()]
+    for i, each in enumerate([tokenizer, byte, *map(vocabularies.open_tokenizer, rest)]):
+        ids = token_ids(each, sentinels=5)
+        vocabularies.save_vocabulary(str(tmp_path / str(i)), each, ids, {"a": 1})
+        kept = vocabularies.load_vocabulary(str(tmp_path / str(i)))
+        assert (kept.ids, kept.about) == (ids, {"a": 1})
+        assert kept.tokenizer.named == each.named
+        assert encode(kept.tokenizer, "the mean") == encode(each, "the mean")
+        assert vocabularies.load_codec(str(tmp_path / str(i))).encode("<extra_id_0>") == [
+            ids.sentinels[0]
+        ]
+
+
+@pytest.mark.parametrize("name", ["missing.model", "missing.json"])
+def test_a_missing_vocabulary(name):
+    with pytest.raises(FileNotFoundError, match="expected 'bytes'"):
+        vocabularies.open_tokenizer(name)
+
+
+@pytest.mark.parametrize("name", ["bad.model", "bad.json"])
+def test_a_file_that_is_no_vocabulary(tmp_path, name):
+    (tmp_path / name).write_text("hello")
+    with pytest.raises(ValueError, match=name):
+        vocabularies.open_tokenizer(str(tmp_path / name))
+    with pytest.raises(FileNotFoundError, match="run directory"):
+        vocabularies.load_vocabulary(str(tmp_path))

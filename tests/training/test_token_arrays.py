@@ -1,0 +1,229 @@
+import json
+
+import numpy as np
+import pytest
+
+from objectives import TokenIds
+from training.token_arrays import (
+    TokenArrayStream,
+    heldout_documents,
+    open_token_array,
+    split_heldout,
+    token_array,
+    write_token_array,
+)
+
+IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298), modes=(("R", 270),))
+
+
+def documents(n=50, longest=40):
+    """Documents of different lengths; the first two tokens say which one it is."""
+    rng = np.random.default_rng(0)
+    return [
+        np.concatenate(
+            [[3 + i // 200, 3 + i % 200], rng.integers(3, 260, rng.integers(0, longest))]
+        )
+        for i in range(n)
+    ]
+
+
+@pytest.fixture
+def array(tmp_path):
+    write_token_array(tmp_path / "array", documents(), IDS)
+    return open_token_array(tmp_path / "array")
+
+
+def read(stream, n):
+    return [stream.next_document().tolist() for _ in range(n)]
+
+
+def test_what_is_written_is_read(tmp_path):
+    given = documents()
+    written = write_token_array(
+        tmp_path / "a", [given[0], [], *given[1:]], IDS, about=lambda empty: {"empty": empty}
+    )
+    assert written == (50, sum(map(len, given)), 1)
+    array = open_token_array(tmp_path / "a")
+    assert array.tokens.dtype == np.uint16 and isinstance(array.tokens, np.memmap)
+    assert array.ids == IDS and array.about == {"empty": 1}
+    assert (array.documents, array.size) == written[:2]
+    for i, document in enumerate(given):
+        np.testing.assert_array_equal(array.document(i), document)
+        assert array.document(i).dtype == np.int32
+    large = IDS._replace(size=100_000, sentinels=(99_999,))
+    write_token_array(tmp_path / "a", given[:3], large)  # replaces it
+    array = open_token_array(tmp_path / "a")
+    assert array.tokens.dtype == np.int32 and array.documents == 3
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]  # nothing temporary is left
+
+
+def test_nothing_is_left_of_an_array_that_fails(tmp_path):
+    def broken():
+        yield np.array([5, 6])
+        raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError):
+        write_token_array(tmp_path / "a", broken(), IDS)
+    with pytest.raises(ValueError, match="Document 1 for .* the first is 299 at 1"):
+        write_token_array(tmp_path / "a", [np.array([5]), np.array([5, 299])], IDS)
+    assert write_token_array(tmp_path / "a", [[]], IDS) == (0, 0, 1)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("num_shards", [1, 3, 8])
+def test_shards_are_disjoint_and_cover_everything_each_epoch(array, num_shards):
+    orders = []
+    for epoch in range(2):
+        seen = []
+        for shard in range(num_shards):
+            stream = TokenArrayStream(array, shard, num_shards)
+            n = len(range(shard, 50, num_shards))
+            seen += read(stream, n * (epoch + 1))[-n:]
+        assert sorted(seen) == sorted(d.tolist() for d in documents())
+        orders.append(seen)
+    assert orders[0] != orders[1] != sorted(orders[1])
+
+
+def test_a_stream_goes_on_exactly(array):
+    for shard, num_shards in ((0, 1), (2, 4)):
+        whole = read(TokenArrayStream(array, shard, num_shards, seed=5), 200)
+        for stop in (0, 1, 12, 50, 51, 137):
+            stream = TokenArrayStream(array, shard, num_shards, seed=5)
+            read(stream, stop)
+            state = {k: np.array(v) for k, v in stream.state().items()}
+            read(stream, 7)
+            other = TokenArrayStream(array, shard, num_shards, seed=5)
+            other.restore(state)
+            assert read(other, 200 - stop) == whole[stop:]
+    assert read(TokenArrayStream(array, 0, 1, seed=6), 50) != read(
+        TokenArrayStream(array, 0, 1), 50
+    )
+
+
+def test_the_order_is_the_same_for_ever(array):
+    """Pinned: a NumPy that draws otherwise would break every checkpoint's data position."""
+    firsts = [document[1] - 3 for document in read(TokenArrayStream(array, 0, 1, seed=1), 8)]
+    assert firsts == [2, 41, 20, 19, 21, 0, 1, 27]
+
+
+def test_a_position_in_other_data_is_refused(array, tmp_path):
+    state = TokenArrayStream(array, 0, 2).state()
+    write_token_array(tmp_path / "other", documents()[:-1], IDS)
+    other = open_token_array(tmp_path / "other")
+    for stream in (
+        TokenArrayStream(other, 0, 2),
+        TokenArrayStream(array, 1, 2),
+        TokenArrayStream(array, 0, 3),
+        TokenArrayStream(array, 0, 2, seed=1),
+    ):
+        with pytest.raises(ValueError, match="other data"):
+            stream.restore(state)
+
+
+def test_long_documents_are_read_in_pieces(tmp_path):
+    long = np.arange(50_000) % 250 + 3
+    write_token_array(tmp_path / "a", [long, [7, 7]], IDS)
+    array = open_token_array(tmp_path / "a")
+    pieces = read(TokenArrayStream(array, 0, 1), 5)
+    assert sorted(map(len, pieces)) == [2, 12_500, 12_500, 12_500, 12_500]
+    held = heldout_documents(array, 10**6)
+    assert max(map(len, held)) <= 2048 and sum(map(len, held)) == 50_002
+    assert [len(d) for d in heldout_documents(array, 3000)] == [len(d) for d in held[:2]]
+    shards = [TokenArrayStream(array, shard, 64).next_document() for shard in range(64)]
+    assert {len(shard) for shard in shards} <= {2, 510, 511}  # fewer pieces than shards: shorter
+
+
+def test_more_shards_than_tokens(tmp_path):
+    write_token_array(tmp_path / "a", [[5, 6, 7]], IDS)
+    array = open_token_array(tmp_path / "a")
+    assert [read(TokenArrayStream(array, s, 3), 1) for s in range(3)] == [[[5]], [[6]], [[7]]]
+    with pytest.raises(ValueError, match="3 tokens cannot be shared among 4 shards"):
+        TokenArrayStream(array, 0, 4)
+    with pytest.raises(ValueError, match="shard must be in"):
+        TokenArrayStream(array, 3, 3)
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 20, 50])
+def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
+    given = documents(n)
+    write_token_array(tmp_path / "a", given, IDS)
+    train, heldout = split_heldout(open_token_array(tmp_path / "a"))
+    parts = [
+        np.concatenate([part.document(i) for i in range(part.documents)])
+        for part in (train, heldout)
+    ]
+    whole = np.concatenate(given)
+    assert train.size + heldout.size == len(whole) and heldout.size > 0
+    if n < 20:  # the end of the text
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+        assert heldout.size == len(whole) - int(len(whole) * 0.95)
+    else:
+        assert heldout.documents == n // 20
+        np.testing.assert_array_equal(heldout.document(0), given[19])
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(whole))
+
+
+def test_token_array_edge(tmp_path):
+    write_token_array(tmp_path / "a", documents(), IDS)
+    write_token_array(tmp_path / "h", documents(5), IDS)
+    corpus = token_array("unused", path=str(tmp_path / "a"), heldout_path=str(tmp_path / "h"))
+    assert corpus.ids == IDS and len(corpus.heldout(10**6)) == 5
+    assert "50 documents" in corpus.summary and "5 documents" in corpus.summary
+    np.save(tmp_path / "bare.npy", np.concatenate(documents()).astype(np.int64))
+    corpus = token_array("unused", path=str(tmp_path / "bare.npy"), ids=IDS)
+    document = corpus.train(0, 1).next_document()
+    held = np.concatenate(corpus.heldout(10**6))
+    assert document.dtype == np.int32
+    assert len(document) + len(held) == sum(map(len, documents()))
+    other = IDS._replace(mask=None)
+    write_token_array(tmp_path / "o", documents(5), other)
+    with pytest.raises(ValueError, match="other token ids"):
+        token_array("unused", path=str(tmp_path / "a"), heldout_path=str(tmp_path / "o"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (np.array([[5, 6]]), r"tokens.npy: got an array of shape \(1, 2\)"),
+        (np.array([5.0]), "tokens.npy: got float64, expected integers"),
+        (np.array([], np.int32), "tokens.npy: got no tokens"),
+        (np.array([5, 300]), r"tokens.npy: got ids 5…300, expected 0…299"),
+        (np.array([5, -1]), "tokens.npy: got ids -1…5"),
+        (np.array([5, 1, 6, 260]), r"2 of 4 ids are special ids, the first is 1 at 1"),
+        (np.array(["a"]), "tokens.npy: got <U1, expected integers"),
+        (b"hello", "not a NumPy .npy file"),
+    ],
+)
+def test_arrays_that_cannot_be_read(tmp_path, tokens, said):
+    path = tmp_path / "tokens.npy"
+    if isinstance(tokens, bytes):
+        path.write_bytes(tokens)
+    else:
+        np.save(path, tokens)
+    with pytest.raises(ValueError, match=said):
+        open_token_array(path, IDS)
+
+
+def test_folders_that_cannot_be_read(tmp_path):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        open_token_array(tmp_path / "missing")
+    folder = tmp_path / "a"
+    write_token_array(folder, documents(3), IDS)
+    tokens = (folder / "tokens.npy").read_bytes()
+    (folder / "tokens.npy").write_bytes(tokens[:-4])
+    with pytest.raises(ValueError, match=r"tokens.npy: .*cut short"):
+        open_token_array(folder)
+    (folder / "tokens.npy").write_bytes(tokens)
+    for offsets in ([0, 5], [0, 9, 4, 40], [1, 40]):
+        np.save(folder / "offsets.npy", np.array(offsets))
+        with pytest.raises(ValueError, match=r"offsets.npy: .*Write the array anew"):
+            open_token_array(folder)
+    np.save(folder / "offsets.npy", np.array(1.5))
+    with pytest.raises(ValueError, match=r"expected int64\[documents \+ 1\]"):
+        open_token_array(folder)
+    (folder / "ids.json").write_text(json.dumps({"ids": {"sizes": 4}}))
+    with pytest.raises(ValueError, match="ids.json: got"):
+        open_token_array(folder)
+    (folder / "ids.json").unlink()
+    with pytest.raises(ValueError, match="Set `ids`"):
+        open_token_array(folder)
