@@ -17,7 +17,7 @@ Array = Any  # a NumPy or JAX array
 
 
 class TokenIds(NamedTuple):
-    """The token ids an objective may read or write; `tasks.vocabularies` makes one from a vocabulary.
+    """The token ids an objective may read or write; `tasks.vocabularies` makes one.
 
     `None` and `()` mean that the vocabulary has no such token. `check_token_ids` is run wherever
     one is made, so that no special id can be mistaken for text.
@@ -48,7 +48,7 @@ class TokenIds(NamedTuple):
 
 
 def check_token_ids(ids: TokenIds) -> TokenIds:
-    """Returns `ids` if its special ids are distinct, in range, and outside the text; else raises."""
+    """Returns `ids` if its special ids are distinct, in range and no text; else raises."""
     first, last = ids.text
     if not 0 <= first < last <= ids.size:
         raise ValueError(

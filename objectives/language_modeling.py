@@ -29,7 +29,7 @@ def causal_lm(ids: TokenIds) -> Objective:
     Features: targets, targets_segments, targets_weights i32[T].
 
     >>> causal_lm(ids).lengths(512)
-    {'targets': 512}
+    {'targets': 512, 'sentinels': 0}
     """
     del ids  # takes them like every builder, needs none
     return Objective(

@@ -33,7 +33,9 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
     only in numbers (UL2's six span denoisers) share one kernel; each distinct loss function is
     called once.
 
-    >>> mixture(ids, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
+    >>> both = mixture(ids, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
+    >>> [(m.name, m.rate) for m in both.members]
+    [('span', 3.0), ('prefix', 1.0)]
 
     Raises ValueError for no members, a rate that is not above zero, or a member that is itself a
     mixture (list its members instead).

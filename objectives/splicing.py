@@ -23,7 +23,7 @@ def documents(segments_L, count: int) -> Documents:
     """The first `count` documents of a row, from its segments 1, 2, …; 0 is padding.
 
     >>> documents(jnp.array([1, 1, 1, 2, 2, 0]), 3)
-    Documents(start=[0, 3, 5], length=[3, 2, 0])
+    Documents(start=Array([0, 3, 5], dtype=int32), length=Array([3, 2, 0], dtype=int32))
     """
     numbers_D1 = 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
     length_D = jnp.sum(segments_L[None] == numbers_D1, axis=1, dtype=jnp.int32)
@@ -41,7 +41,10 @@ class Runs(NamedTuple):
 def single(slot_D, source_D, keep_D) -> Runs:
     """One run in each document, from i32[D] or ints."""
     shape = keep_D.shape + (1,)
-    place = lambda x: jnp.broadcast_to(jnp.asarray(x, jnp.int32), keep_D.shape).reshape(shape)  # noqa: E731
+
+    def place(x):
+        return jnp.broadcast_to(jnp.asarray(x, jnp.int32), keep_D.shape).reshape(shape)
+
     return Runs(place(slot_D), place(source_D), keep_D.reshape(shape))
 
 
@@ -86,7 +89,7 @@ def with_specials(tokens_L, *specials):
     """The row's tokens followed by special tokens, and the place where each special begins.
 
     >>> with_specials(jnp.array([7, 8]), jnp.array([99, 98]), 1)
-    (Array([7, 8, 99, 98, 1]), (2, 4))
+    (Array([ 7,  8, 99, 98,  1], dtype=int32), (2, 4))
     """
     pieces = [tokens_L] + [jnp.atleast_1d(jnp.asarray(s, jnp.int32)) for s in specials]
     begins, at = [], 0

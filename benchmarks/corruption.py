@@ -1,0 +1,270 @@
+"""How fast objectives corrupt text on one core, against T5's own TensorFlow preprocessors.
+
+    python benchmarks/corruption.py
+    git clone https://github.com/google-research/text-to-text-transfer-transformer /tmp/t5
+    python benchmarks/corruption.py --t5=/tmp/t5
+
+Everything runs in one process pinned to one core, and is measured in tokens of text per second of
+CPU time (of all its threads), so that other work on the machine does not count. `bare` is the
+jitted function alone, as it runs inside a training step; `host` is the SeqIO pipeline from
+tokenised documents to ragged features, as T5's is.
+"""
+
+import argparse
+import functools
+import importlib.util
+import os
+import statistics
+import sys
+import time
+import types
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+INPUTS = 512
+BATCH = 256  # rows of a bare call
+TOKENS = 400_000  # of the corpus that pipelines read
+DECODERS = {"span_corruption": 114, "ul2": 512, "prefix_lm": 512, "causal_lm": 512}
+
+
+def main() -> None:
+    options = parse()
+    pin(options.core)
+    results = bare_calls(options.repeats) | pipelines(options)
+    report(results, options)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--t5", type=Path, metavar="DIR", help="a checkout of T5, to compare with")
+    parser.add_argument("--repeats", type=int, default=9, help="runs of each, default 9")
+    parser.add_argument("--core", type=int, help="the core to run on, default the last one")
+    return parser.parse_args()
+
+
+def pin(core: int | None) -> None:
+    """Keeps this process on one core; threads that JAX and TensorFlow start later inherit that."""
+    cores = os.sched_getaffinity(0)
+    if core is not None and core not in cores:
+        sys.exit(f"--core must be one of {sorted(cores)}, got {core}.")
+    os.sched_setaffinity(0, {max(cores) if core is None else core})
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.path.insert(0, str(ROOT))
+
+
+def measure(run, repeats: int) -> list[float]:
+    """CPU seconds of each of several runs, after one that does not count."""
+    run()
+    seconds = []
+    for _ in range(repeats):
+        start = time.process_time()
+        run()
+        seconds.append(time.process_time() - start)
+    return seconds
+
+
+def rates(tokens: int, seconds: list[float]) -> tuple[float, float]:
+    """(best, median) tokens per second."""
+    return tokens / min(seconds), tokens / statistics.median(seconds)
+
+
+# --- bare calls ----------------------------------------------------------------------------------
+
+
+def bare_calls(repeats: int) -> dict[str, tuple[float, float]]:
+    import jax
+    import numpy as np
+
+    import objectives
+
+    ids = objectives.check_token_ids(
+        objectives.TokenIds(
+            size=32_131,
+            text=(3, 32_000),
+            sentinels=tuple(range(32_127, 31_999, -1)),
+            modes=(("R", 32_128), ("S", 32_129), ("X", 32_130)),
+        )
+    )
+    results = {}
+    for name, decoder in DECODERS.items():
+        objective = getattr(objectives, name)(ids)
+        layout, shape = objectives.layouts.encoder_decoder, {"encoder": INPUTS, "decoder": decoder}
+        if name == "causal_lm":
+            layout, shape = objectives.layouts.decoder, {"decoder": decoder}
+        (group,) = objectives.plan(objective, layout, ids, [shape])
+        member = np.arange(BATCH) % len(group.members)
+        lengths = np.array(group.raw_lengths)[member]
+        filled = np.arange(group.row_length) < lengths[:, None]
+        text = np.random.default_rng(0).integers(*ids.text, filled.shape)
+        rows = objectives.Row(
+            tokens=np.where(filled, text, 0).astype(np.int32),
+            segments=filled.astype(np.int32),
+            member=member.astype(np.int32),
+        )
+        keys, rows = jax.device_put((jax.random.split(jax.random.key(0), BATCH), rows))
+        corrupt = jax.jit(objectives.batched(objective, group.features))
+
+        def ten_calls(corrupt=corrupt, keys=keys, rows=rows):
+            for _ in range(10):
+                jax.block_until_ready(corrupt(keys, rows))
+
+        results[f"{name}, bare"] = rates(10 * int(lengths.sum()), measure(ten_calls, repeats))
+    return results
+
+
+# --- pipelines -----------------------------------------------------------------------------------
+
+
+def pipelines(options: argparse.Namespace) -> dict[str, tuple[float, float] | str]:
+    try:
+        import seqio
+        import tensorflow as tf
+    except ImportError as error:
+        return {"host, T5": f"not measured: {error}"}
+    documents = corpus(tf)
+    vocabulary = seqio.ByteVocabulary()
+    features = {key: seqio.Feature(vocabulary) for key in ("inputs", "targets")}
+    results: dict[str, tuple[float, float] | str] = {}
+    for name, decoder in DECODERS.items():
+        lengths = {"inputs": INPUTS, "targets": decoder}
+        if name == "causal_lm":
+            del lengths["inputs"]
+        try:
+            make = host_pipeline(name, lengths, features)
+        except ImportError as error:
+            results[f"{name}, host"] = f"unavailable: {error}"
+            continue
+        results[f"{name}, host"] = measure_pipeline(make, documents, options.repeats)
+    if options.t5:
+        t5 = load_t5_preprocessors(options.t5)
+        whole, denoise, rows = t5_pipelines(t5, features)
+        results["T5: whole span corruption chain"] = measure_pipeline(
+            whole, documents, options.repeats
+        )
+        results["T5: denoise alone"] = measure_pipeline(denoise, rows(documents), options.repeats)
+    return results
+
+
+def corpus(tf):
+    """Documents of 1 to some 2000 random byte ids, in memory."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    lengths = np.maximum(random.exponential(500, TOKENS // 500).astype(np.int64), 1)
+    text = random.integers(3, 259, lengths.sum()).astype(np.int32)
+    documents = tf.RaggedTensor.from_row_lengths(text, lengths)
+    return tf.data.Dataset.from_tensor_slices(documents).map(lambda x: {"targets": x}).cache()
+
+
+def measure_pipeline(make, documents, repeats: int) -> tuple[float, float]:
+    import seqio
+    import tensorflow as tf
+
+    with seqio.map_seed_manager(initial_seed=0):
+        dataset = make(documents)
+    tokens = documents.reduce(0, lambda n, x: n + tf.size(next(iter(x.values())))).numpy()
+
+    def read_all():  # in TensorFlow, so that Python's loop over examples does not count
+        dataset.reduce(0, lambda n, x: n + tf.size(x["targets"])).numpy()
+
+    return rates(int(tokens), measure(read_all, repeats))
+
+
+def host_pipeline(name: str, lengths: dict[str, int], features):
+    """documents -> features, by our SeqIO preprocessors; raises ImportError without them."""
+    import objectives
+    from tasks.preprocessors import cut_to_rows, objective_preprocessor
+
+    build = getattr(objectives, name)
+    steps = [cut_to_rows(build), objective_preprocessor(build, name=name)]
+
+    def make(dataset):
+        for step in steps:
+            dataset = step(dataset, sequence_length=lengths, output_features=features)
+        return dataset
+
+    return make
+
+
+def load_t5_preprocessors(checkout: Path) -> types.ModuleType:
+    """T5's `preprocessors.py` alone: the package around it imports more than it needs."""
+    path = checkout / "t5" / "data" / "preprocessors.py"
+    if not path.is_file():
+        sys.exit(f"--t5 must be a checkout of text-to-text-transfer-transformer: no file {path}.")
+    if importlib.util.find_spec("babel") is None:
+        sys.modules["babel"] = types.ModuleType("babel")  # used for translation tasks alone
+    spec = importlib.util.spec_from_file_location("t5_preprocessors", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where AutoGraph looks for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def t5_pipelines(t5: types.ModuleType, features):
+    """(whole chain, its last step, the steps before), composed as in `t5.span_corruption`."""
+    raw, _ = t5.random_spans_helper(
+        inputs_length=INPUTS,
+        noise_density=0.15,
+        mean_noise_span_length=3.0,
+        extra_tokens_per_span_inputs=1,
+        extra_tokens_per_span_targets=1,
+    )
+
+    def rows(dataset):
+        dataset = t5.reduce_concat_tokens(dataset, feature_key="targets", batch_size=128)
+        return t5.split_tokens(dataset, feature_key="targets", max_tokens_per_segment=raw)
+
+    def denoise(dataset):
+        return t5.denoise(
+            dataset,
+            features,
+            noise_density=0.15,
+            noise_mask_fn=functools.partial(t5.random_spans_noise_mask, mean_noise_span_length=3.0),
+            inputs_fn=t5.noise_span_to_unique_sentinel,
+            targets_fn=t5.nonnoise_span_to_unique_sentinel,
+        )
+
+    def cached_rows(dataset):
+        import seqio
+
+        with seqio.map_seed_manager(initial_seed=0):
+            return rows(dataset).cache()
+
+    return (lambda dataset: denoise(rows(dataset))), denoise, cached_rows
+
+
+# --- report --------------------------------------------------------------------------------------
+
+
+def report(results, options) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    t5 = results.get("T5: whole span corruption chain")
+    table = Table(title=f"Corruption on one core, {INPUTS} inputs", title_justify="left")
+    table.add_column("")
+    for column in ("M tokens/s, best", "median", "x T5"):
+        table.add_column(column, justify="right")
+    for name, result in results.items():
+        if isinstance(result, str):
+            table.add_row(name, result, "", "")
+        else:
+            ratio = f"{result[0] / t5[0]:.1f}" if t5 else ""
+            table.add_row(name, *(f"{x / 1e6:.2f}" for x in result), ratio)
+    console = Console()
+    console.print(table)
+    meaning = (
+        f"x T5: best of {options.repeats} runs over the best of T5's whole span corruption chain "
+        "(concatenate, split, mask, edit), on the same core in the same run."
+        if t5
+        else "No ratio to T5: give --t5=DIR, a checkout of "
+        "google-research/text-to-text-transfer-transformer."
+    )
+    console.print(meaning, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Every objective that has to keep the laws, with example settings.
+
+A new objective is added to `CASES` with the inverse that undoes it; `test_laws.py` fails as long
+as a builder exported by `objectives` is not here.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import objectives
+from objectives import (
+    Objective,
+    Row,
+    TokenIds,
+    causal_lm,
+    members_of,
+    mixture,
+    prefix_lm,
+    span_corruption,
+    ul2,
+)
+from tests.objectives.inverse import undo_copy, undo_spans, undo_split
+
+# T5's sentinels descend from the top; more follow elsewhere, so that order is no arithmetic.
+IDS = objectives.check_token_ids(
+    TokenIds(
+        size=33_000,
+        text=(2, 32_000),
+        sentinels=(*range(32_099, 31_999, -1), *range(32_200, 32_900)),
+        modes=(("R", 32_100), ("S", 32_101), ("X", 32_102)),
+    )
+)
+R, S, X = (IDS.mode(name) for name in "RSX")
+
+
+class Case(NamedTuple):
+    builder: str  # the exported function that builds it
+    objective: Objective
+    inverses: tuple[Callable, ...]  # one for each member
+    exact: bool  # `lengths` is what every row takes, not a bound on what is drawn
+
+
+def _case(build: Callable, *inverses: Callable, exact: bool = False, **settings) -> Case:
+    return Case(build.__name__, build(IDS, **settings), inverses, exact)
+
+
+THREE_KINDS = {
+    "span": (span_corruption, 2),
+    "prefix": (functools.partial(prefix_lm, mode="S"), 1),
+    "causal": (causal_lm, 1),
+}
+
+CASES = {
+    "causal": _case(causal_lm, undo_copy, exact=True),
+    "prefix": _case(prefix_lm, undo_split(IDS)),
+    "prefix_quarter": _case(prefix_lm, undo_split(IDS, S), suffix_share=0.25, mode="S"),
+    "span": _case(span_corruption, undo_spans(IDS), exact=True),
+    "span_dense": _case(
+        span_corruption,
+        undo_spans(IDS, X),
+        exact=True,
+        noise_density=0.5,
+        mean_span_length=1.5,
+        mode="X",
+    ),
+    "span_single": _case(span_corruption, undo_spans(IDS), exact=True, mean_span_length=64),
+    "span_infeasible": _case(  # more spans asked for than there are tokens to part them
+        span_corruption, undo_spans(IDS), exact=True, noise_density=0.9, mean_span_length=1
+    ),
+    "span_drawn_mean": _case(
+        span_corruption, undo_spans(IDS, R), noise_density=0.3, mean_span_length=(1, 4), mode="R"
+    ),
+    "mixture": _case(mixture, undo_spans(IDS), undo_split(IDS, S), undo_copy, members=THREE_KINDS),
+    "ul2": _case(ul2, *(undo_spans(IDS, mode) for mode in (R, R, X, X, X, X)), undo_split(IDS, S)),
+    "ul2_tutorial": _case(ul2, *(undo_spans(IDS, mode) for mode in (R, S, X)), preset="tutorial"),
+}
+PLAIN = [name for name, case in CASES.items() if len(case.inverses) == 1]
+MIXTURES = [name for name in CASES if name not in PLAIN]
+
+# Documents of each test row. The shortest lengths are where masks degenerate.
+DOCUMENTS = (
+    (1,),
+    (2,),
+    (3,),
+    (50,),
+    (1, 2, 3, 20),
+    (3, 1, 1, 2),
+    (30, 17),
+    (2, 40, 1, 5),
+)
+RAW_LENGTH = 56
+
+
+def text_row(document_lengths: Sequence[int], raw_length: int, seed: int = 0, member: int = 0):
+    """(Row of NumPy arrays, documents as lists) of random text."""
+    random = np.random.default_rng([seed, *document_lengths])
+    documents = [random.integers(*IDS.text, n).tolist() for n in document_lengths]
+    tokens, segments = np.zeros((2, raw_length), np.int32)
+    used = sum(document_lengths)
+    tokens[:used] = np.concatenate(documents)
+    segments[:used] = np.repeat(np.arange(len(documents)) + 1, document_lengths)
+    return Row(tokens, segments, np.int32(member)), documents
+
+
+def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
+    """Planned lengths of a row of several documents, whichever member it belongs to."""
+    planned = {"documents": len(document_lengths)}
+    for member in members_of(objective):
+        each = [member.objective.lengths(n) for n in document_lengths]
+        for key in each[0]:
+            total = max if key == "sentinels" else sum
+            planned[key] = max(planned.get(key, 0), total(n[key] for n in each))
+    planned.pop("both", None)
+    return planned
+
+
+class Batch(NamedTuple):
+    """Test rows of one case: every set of documents through every member."""
+
+    keys: jax.Array
+    rows: Row
+    documents: list[list[list[int]]]
+    lengths: dict[str, int]
+
+
+@functools.cache
+def example_batch(name: str, raw_length: int = RAW_LENGTH) -> Batch:
+    case = CASES[name]
+    rows, documents = zip(
+        *(
+            text_row(lengths, raw_length, seed, member)
+            for member in range(len(case.inverses))
+            for seed in range(2)
+            for lengths in DOCUMENTS
+        )
+    )
+    planned = [packed_lengths(case.objective, lengths) for lengths in DOCUMENTS]
+    return Batch(
+        keys=jax.random.split(jax.random.key(7), len(rows)),
+        rows=jax.tree.map(lambda *x: np.stack(x), *rows),
+        documents=list(documents),
+        lengths={key: max(each[key] for each in planned) for key in planned[0]},
+    )
+
+
+def quick_jit(f: Callable) -> Callable:
+    """Jit that compiles in half the time, for programs that run once: integers are exact."""
+    return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@functools.cache
+def compiled(name: str) -> Callable:
+    """Jitted corruption of `example_batch(name)`."""
+    return jax.jit(objectives.batched(CASES[name].objective, example_batch(name).lengths))
+
+
+@functools.cache
+def corrupted(name: str) -> dict[str, np.ndarray]:
+    """Features of `example_batch(name)`."""
+    batch = example_batch(name)
+    return jax.tree.map(np.asarray, compiled(name)(batch.keys, batch.rows))
+
+
+def features_of(features, row: int) -> dict[str, np.ndarray]:
+    return {key: value[row] for key, value in features.items()}
+
+
+def row_and_partner(rows: Row, i: int) -> tuple[Row, Row]:
+    return Row(*(x[i] for x in rows)), Row(*(x[i ^ 1] for x in rows))
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for key in expected:
+        np.testing.assert_array_equal(np.asarray(got[key]), np.asarray(expected[key]), key)
+        assert jnp.asarray(got[key]).dtype == jnp.asarray(expected[key]).dtype

@@ -1,0 +1,84 @@
+"""Token ids that cannot be mistaken for text, a package that stands alone, docstrings that hold."""
+
+import doctest
+import importlib
+import pathlib
+import pkgutil
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import objectives
+from objectives import TokenIds, check_token_ids
+from tests.objectives.registry import IDS
+
+ROOT = pathlib.Path(objectives.__path__[0]).parent
+GOOD = TokenIds(
+    size=20,
+    text=(2, 10),
+    mask=10,
+    cls=11,
+    sep=12,
+    sentinels=(19, 18),
+    modes=(("R", 13),),
+    fim=(14,),
+)
+
+
+def test_distinct_ids_outside_the_text_are_accepted():
+    assert check_token_ids(GOOD) is GOOD
+    assert check_token_ids(GOOD._replace(bos=15)).bos == 15
+
+
+def test_bos_may_be_the_padding():
+    assert check_token_ids(GOOD._replace(pad=0, bos=0)).bos == 0
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"eos": 0}, "pad id and the eos id are both 0"),
+        ({"sentinels": (19, 19)}, "sentinel 0 id and the sentinel 1 id are both 19"),
+        ({"modes": (("R", 19),)}, "sentinel 0 id and the mode R id are both 19"),
+        ({"fim": (11,)}, "cls id and the fim 0 id are both 11"),
+        ({"bos": 1}, "eos id and the bos id are both 1"),
+        ({"mask": 5}, r"mask id is 5, inside the text range \[2, 10\)"),
+        ({"sentinels": (2,)}, "sentinel 0 id is 2, inside the text"),
+        ({"sep": 20}, r"sep id is 20, but ids must be in 0…19"),
+        ({"pad": -1}, "pad id is -1"),
+        ({"text": (2, 21)}, r"inside 0…20, got \[2, 21\)"),
+        ({"text": (5, 5)}, "non-empty range"),
+    ],
+)
+def test_overlapping_or_outlying_ids_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        check_token_ids(GOOD._replace(**change))
+
+
+def test_importing_objectives_loads_no_data_or_configuration_library():
+    program = (
+        "import sys, objectives\n"
+        "loaded = {'tensorflow', 'seqio', 'flax', 'gin', 'models', 'tasks', 'training'}\n"
+        "print(sorted(loaded & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
+    assert run.stdout.strip() == "[]", run.stdout + run.stderr
+
+
+MODULES = [f"objectives.{module.name}" for module in pkgutil.iter_modules(objectives.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_hold(name):
+    module = importlib.import_module(name)
+    names = {key: getattr(objectives, key) for key in objectives.__all__}
+    names |= {"np": np, "jnp": jnp, "ids": IDS}
+    found = doctest.DocTestFinder().find(module, extraglobs=names)
+    report: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    for test in found:
+        runner.run(test, out=report.append)
+    assert not runner.summarize(verbose=False).failed, "".join(report)

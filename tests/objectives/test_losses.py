@@ -1,0 +1,118 @@
+"""Losses are sums per row, so that whoever adds them up gets the same number."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.special
+
+from objectives.losses import cross_entropy, token_loss
+
+B, T, P, D, V = 8, 12, 5, 16, 40
+
+
+class Linear(NamedTuple):
+    """A model's outputs whose only head is one matrix."""
+
+    hidden: dict
+    matrix: jax.Array
+
+    def head(self, name, hidden):
+        assert name == "vocabulary"
+        return hidden @ self.matrix
+
+
+def example(places: bool, seed=0):
+    keys = jax.random.split(jax.random.key(seed), 5)
+    outputs = Linear(
+        {"top": jax.random.normal(keys[0], (B, T, D))}, jax.random.normal(keys[1], (D, V))
+    )
+    n = P if places else T
+    batch = {
+        "decoder_target_tokens": jax.random.randint(keys[2], (B, n), 0, V),
+        "decoder_loss_weights": jax.random.bernoulli(keys[3], 0.6, (B, n)).astype(jnp.int32),
+    }
+    if places:
+        batch["decoder_target_places"] = jax.random.randint(keys[4], (B, n), 0, T)
+    return outputs, batch
+
+
+both_forms = pytest.mark.parametrize("places", [False, True], ids=["every_place", "some_places"])
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 7)])
+def test_cross_entropy_equals_optax(shape):
+    logits = 20 * jax.random.normal(jax.random.key(0), (*shape, V))
+    labels = jax.random.randint(jax.random.key(1), shape, 0, V)
+    expected = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    losses, log_partition = cross_entropy(logits, labels)
+    np.testing.assert_allclose(losses, expected, rtol=1e-6, atol=1e-5)
+    expected = jax.scipy.special.logsumexp(logits, axis=-1)
+    np.testing.assert_allclose(log_partition, expected, rtol=1e-6)
+
+
+def test_cross_entropy_of_bfloat16_logits_is_float32():
+    logits = jax.random.normal(jax.random.key(0), (4, V)).astype(jnp.bfloat16)
+    labels = jnp.arange(4)
+    got, exact = (cross_entropy(x, labels) for x in (logits, logits.astype(jnp.float32)))
+    for x, y in zip(got, exact):
+        assert x.dtype == jnp.float32
+        np.testing.assert_array_equal(x, y)
+
+
+@both_forms
+def test_token_loss_is_the_weighted_sum_over_each_row(places):
+    outputs, batch = example(places)
+    terms = jax.jit(token_loss)(outputs, batch)
+    assert (terms["tokens"].scale, terms["z"].scale) == (1.0, 0.0)
+    for b in range(B):
+        where = np.asarray(batch["decoder_target_places"][b] if places else np.arange(T))
+        logits = np.asarray(outputs.hidden["top"][b])[where] @ np.asarray(outputs.matrix)
+        log_partition = scipy.special.logsumexp(logits, axis=-1)
+        labels = np.asarray(batch["decoder_target_tokens"][b])
+        losses = log_partition - logits[np.arange(len(labels)), labels]
+        weights = np.asarray(batch["decoder_loss_weights"][b])
+        for term, each in ((terms["tokens"], losses), (terms["z"], log_partition**2)):
+            np.testing.assert_allclose(term.sums[b], each @ weights, rtol=1e-5)
+            assert term.weights[b] == weights.sum()
+
+
+@both_forms
+def test_weights_do_not_depend_on_outputs(places):
+    outputs, batch = example(places)
+    weights = lambda o: sum(t.weights.sum() for t in token_loss(o, batch).values())  # noqa: E731
+    gradient = jax.grad(weights)(outputs)
+    assert not any(jnp.any(x) for x in jax.tree.leaves(gradient))
+
+
+@both_forms
+def test_places_without_weight_have_no_gradient(places):
+    outputs, batch = example(places)
+    batch["decoder_loss_weights"] = jnp.zeros_like(batch["decoder_loss_weights"])
+    sums = lambda o: sum(t.sums.sum() for t in token_loss(o, batch).values())  # noqa: E731
+    gradient = jax.grad(sums)(outputs)
+    assert not any(jnp.any(x) for x in jax.tree.leaves(gradient))
+
+
+@both_forms
+def test_accumulating_over_parts_of_the_batch_changes_nothing(places):
+    outputs, batch = example(places)
+    jitted = jax.jit(token_loss)
+
+    def total(name, parts):
+        sums = weights = 0.0
+        for part in parts:
+            mine = {key: value[part] for key, value in batch.items()}
+            rows = Linear({"top": outputs.hidden["top"][part]}, outputs.matrix)
+            term = jitted(rows, mine)[name]
+            sums, weights = sums + term.sums.sum(), weights + term.weights.sum()
+        return sums / weights
+
+    for name in ("tokens", "z"):
+        whole = total(name, [slice(0, B)])
+        for size in (B // 2, B // 4):
+            parts = [slice(b, b + size) for b in range(0, B, size)]
+            np.testing.assert_allclose(total(name, parts), whole, rtol=1e-6)

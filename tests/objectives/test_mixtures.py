@@ -1,0 +1,142 @@
+"""A mixture of objectives is an objective: each row is corrupted exactly as its member would."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from objectives import Objective, Term, causal_lm, mixture, prefix_lm, span_corruption, ul2
+from objectives.features import complete
+from tests.objectives.registry import (
+    CASES,
+    IDS,
+    MIXTURES,
+    assert_same,
+    corrupted,
+    example_batch,
+    features_of,
+    quick_jit,
+    row_and_partner,
+)
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_shared_kernel_equals_the_members_own_bit_for_bit(name):
+    batch = example_batch(name)
+    own = quick_jit(lambda kernel, *arguments: kernel(*arguments, batch.lengths))
+    for number, member in enumerate(CASES[name].objective.members):
+        for i in np.flatnonzero(batch.rows.member == number):
+            row, partner = row_and_partner(batch.rows, i)
+            expected = own(member.objective.corrupt, batch.keys[i], row, partner)
+            expected = complete(expected, batch.lengths)
+            assert_same(expected | {"member": row.member}, features_of(corrupted(name), int(i)))
+
+
+def test_members_that_differ_in_numbers_share_one_kernel():
+    stacks = ul2(IDS).corrupt.args[0]
+    assert len(stacks) == 2  # six span denoisers, one prefix split
+    assert len(CASES["mixture"].objective.corrupt.args[0]) == 3
+
+
+def test_members_keep_their_names_order_and_rates():
+    built = mixture(IDS, {"b": (span_corruption, 3), "a": (causal_lm, 1)})
+    assert [(m.name, m.rate) for m in built.members] == [("b", 3.0), ("a", 1.0)]
+    assert ul2(IDS, rates=(1, 2, 3, 4, 5, 6, 7)).members[6][::2] == ("s_25", 7.0)
+
+
+def test_ul2s_denoisers_are_the_papers():
+    expected = [(3, 0.15), (8, 0.15), (3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5)]
+    members = ul2(IDS).members
+    for member, (mean, density), mode in zip(members, expected, "RRXXXX"):
+        alone = span_corruption(IDS, density, mean, mode)
+        assert member.objective.lengths(1000) == alone.lengths(1000)
+    assert members[6].objective.lengths(1000) == prefix_lm(IDS, 0.25, "S").lengths(1000)
+    assert {m.rate for m in members} == {1.0}
+
+
+def _toy(name, loss):
+    def build(ids):
+        return Objective(
+            lengths=lambda n: {"targets": n, "sentinels": 0},
+            corrupt=jax.tree_util.Partial(lambda key, row, partner, lengths: {}),
+            loss=loss,
+            heads=(name,),
+        )
+
+    return build
+
+
+def _loss(name, factor):
+    def loss(outputs, batch):
+        return {
+            name: Term(outputs * factor, batch["weights"] * factor, 1.0),
+            "shared": Term(outputs, batch["weights"]),
+        }
+
+    return loss
+
+
+def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
+    first, second = _loss("first", 2.0), _loss("second", 3.0)
+    built = mixture(
+        IDS, {"a": (_toy("x", first), 1), "b": (_toy("y", second), 1), "c": (_toy("x", first), 1)}
+    )
+    outputs, weights = jnp.array([1.0, 10.0, 100.0, 1000.0]), jnp.array([1.0, 2.0, 3.0, 4.0])
+    member = jnp.array([0, 1, 2, 1])
+    terms = built.loss(outputs, {"weights": weights, "member": member})
+    assert built.heads == ("x", "y")
+    np.testing.assert_array_equal(terms["first"].sums, [2, 0, 200, 0])
+    np.testing.assert_array_equal(terms["first"].weights, [2, 0, 6, 0])
+    np.testing.assert_array_equal(terms["second"].sums, [0, 30, 0, 3000])
+    np.testing.assert_array_equal(terms["second"].weights, [0, 6, 0, 12])
+    np.testing.assert_array_equal(terms["shared"].sums, outputs)
+    np.testing.assert_array_equal(terms["shared"].weights, weights)
+
+
+def test_a_loss_of_another_members_rows_may_be_nan():
+    bad = lambda outputs, batch: {"bad": Term(outputs / 0 * 0, outputs)}  # noqa: E731
+    built = mixture(IDS, {"a": (_toy("x", _loss("good", 1.0)), 1), "b": (_toy("x", bad), 1)})
+    batch = {"weights": jnp.ones(2), "member": jnp.zeros(2, jnp.int32)}
+    terms = built.loss(jnp.ones(2), batch)
+    assert not jnp.isnan(terms["bad"].sums).any() and terms["bad"].weights.sum() == 0
+
+
+def test_one_loss_function_is_called_once():
+    calls = []
+
+    def loss(outputs, batch):
+        calls.append(1)
+        return {"tokens": Term(outputs, outputs)}
+
+    built = mixture(IDS, {"a": (_toy("x", loss), 1), "b": (_toy("x", loss), 1)})
+    built.loss(jnp.ones(2), {"member": jnp.array([0, 1])})
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "members, message",
+    [
+        ({}, "at least one member"),
+        ({"a": (span_corruption, 0)}, "'a' must be above 0, got 0"),
+        ({"a": (span_corruption, -1)}, "above 0, got -1"),
+        ({"a": (span_corruption, float("nan"))}, "above 0, got nan"),
+        ({"inner": (ul2, 1)}, "'inner' is itself a mixture"),
+    ],
+)
+def test_bad_members_are_refused(members, message):
+    with pytest.raises(ValueError, match=message):
+        mixture(IDS, members)
+
+
+def test_bad_presets_and_rates_are_refused():
+    with pytest.raises(ValueError, match=r"\['paper', 'tutorial'\], got 'papers'"):
+        ul2(IDS, preset="papers")
+    with pytest.raises(ValueError, match="rates needs 7 numbers.*got 3"):
+        ul2(IDS, rates=(1, 2, 3))
+
+
+def test_a_missing_mode_token_is_refused():
+    with pytest.raises(ValueError, match=r"mode token 'S', the vocabulary has \['R', 'X'\]"):
+        ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
+    with pytest.raises(ValueError, match="mode token 'R', the vocabulary has none"):
+        span_corruption(IDS._replace(modes=()), mode="R")

@@ -1,0 +1,211 @@
+"""The mask law of span corruption: T5's counts exactly, and every mask equally likely."""
+
+import itertools
+from fractions import Fraction
+from math import comb
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from objectives import batched, span_corruption
+from objectives.arithmetic import below, ratio, round_ratio
+from objectives.span_lengths import noise_counts, span_starts
+from tests.objectives.registry import IDS, packed_lengths, text_row
+
+# A uniform law fails each of the tests below with this probability; the seeds are fixed, so they
+# are no gamble once they have passed.
+SIGNIFICANCE = 0.001
+UL2_SETTINGS = [(3, 0.15), (8, 0.15), (3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5)]
+
+
+def assert_uniform(outcomes, possible: int):
+    """Chi-square against the uniform law over `possible` outcomes, all of which must occur."""
+    kinds, counts = np.unique(np.asarray(outcomes), axis=0, return_counts=True)
+    assert len(kinds) == possible, f"got {len(kinds)} outcomes, expected {possible}"
+    assert possible == 1 or chisquare(counts).pvalue > SIGNIFICANCE, counts
+
+
+def corrupt_copies(objective, document_lengths, copies: int, seed: int):
+    """Features of one row, corrupted with `copies` keys."""
+    row, _ = text_row(document_lengths, sum(document_lengths))
+    rows = jax.tree.map(lambda x: np.stack([x] * copies), row)
+    lengths = packed_lengths(objective, document_lengths)
+    keys = jax.random.split(jax.random.key(seed), copies)
+    return jax.tree.map(np.asarray, jax.jit(batched(objective, lengths))(keys, rows))
+
+
+# --- counts --------------------------------------------------------------------------------------
+
+
+def t5_counts(n: int, density: float, mean: float) -> tuple[int, int]:
+    """(noise tokens, spans) by the published formula, in float64."""
+    noise = min(max(round(n * density), 1), n - 1)
+    return noise, max(round(noise / mean), 1)
+
+
+@pytest.mark.parametrize("mean, density", UL2_SETTINGS)
+def test_counts_are_t5s_at_every_length(mean, density):
+    objective = span_corruption(IDS, density, mean)
+    for n in range(2, 4097):
+        noise, spans = t5_counts(n, density, mean)
+        if spans > n - noise:  # T5 crashes
+            spans = n - noise
+        expected = {"inputs": n - noise + spans + 1, "targets": noise + spans + 1}
+        assert objective.lengths(n) == expected | {"sentinels": spans}, n
+
+
+@pytest.mark.parametrize("mean, density", UL2_SETTINGS)
+def test_counts_of_the_kernel_are_those_of_the_host(mean, density):
+    n = np.arange(1, 4097)
+    pairs = [ratio(x, "x", 0, 100).as_integer_ratio() for x in (density, mean)]
+    device = jax.jit(lambda n: noise_counts(n, *jnp.array(pairs, jnp.int32)))(n)
+    for got, expected in zip(device, noise_counts(n, *pairs, xp=np)):
+        np.testing.assert_array_equal(got, expected)
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(
+    st.integers(1, 200_000),
+    st.fractions(Fraction(1, 1000), Fraction(999, 1000), max_denominator=1000),
+    st.fractions(1, 100, max_denominator=10),
+)
+def test_counts_are_always_feasible_and_as_close_to_the_density_as_tokens_allow(n, density, mean):
+    noise, spans = map(int, noise_counts(n, *(x.as_integer_ratio() for x in (density, mean)), np))
+    if n == 1:
+        assert (noise, spans) == (0, 0)
+        return
+    assert 1 <= spans <= min(noise, n - noise)
+    assert noise == min(max(round(n * density), 1), n - 1)  # Fraction rounds half to even, exactly
+    assert spans == min(max(round(noise / mean), 1), noise, n - noise)
+
+
+@given(st.integers(0, 2**30), st.integers(1, 1000))
+@example(1, 2)
+@example(3, 2)
+@example(25, 10)
+def test_round_ratio_rounds_half_to_even(a, b):
+    assert round_ratio(a, b) == round(Fraction(a, b))
+    assert int(round_ratio(np.int32(a), np.int32(b))) == round(Fraction(a, b))
+
+
+def test_settings_mean_the_decimal_that_was_written():
+    assert ratio(0.15, "noise_density", 0, 1) == Fraction(3, 20)
+    assert ratio("1/3", "noise_density", 0, 1) == Fraction(1, 3)
+
+
+@pytest.mark.parametrize("density", [0, 1, -0.1, 1.5, "much", 0.12345, float("nan"), float("inf")])
+def test_bad_densities_are_refused(density):
+    with pytest.raises(ValueError, match="noise_density"):
+        span_corruption(IDS, density)
+
+
+@pytest.mark.parametrize("mean", [0.5, 0, -3, (3, 1), (0, 4), (1, 2, 3), (1.5, 2), "long"])
+def test_bad_mean_span_lengths_are_refused(mean):
+    with pytest.raises(ValueError, match="mean_span_length"):
+        span_corruption(IDS, mean_span_length=mean)
+
+
+# --- distribution --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("total, parts", [(1, 1), (2, 2), (5, 1), (5, 2), (6, 3), (7, 6), (8, 4)])
+def test_span_starts_are_uniform_over_all_compositions(total, parts):
+    size = parts + 2  # more room than parts: the rest must be `total`
+    bits = jax.random.bits(jax.random.key(total * 10 + parts), (20_000, size - 1), jnp.uint32)
+    starts = np.asarray(jax.jit(jax.vmap(lambda b: span_starts(b, total, parts)))(bits))
+    assert (starts[:, 0] == 0).all() and (starts[:, parts:] == total).all()
+    assert (np.diff(starts[:, : parts + 1]) >= 1).all(), "an empty part"
+    assert_uniform(starts, comb(total - 1, parts - 1))
+
+
+def test_numbers_below_a_bound_are_uniform():
+    drawn = below(jax.random.bits(jax.random.key(0), (20_000,), jnp.uint32), jnp.int32(7))
+    assert_uniform(drawn, 7)
+
+
+@pytest.mark.parametrize(
+    "n, density, mean, masks",
+    [
+        (10, 0.3, 1.5, 12),  # C(3-1, 2-1) splits of the noise times C(7-1, 2-1) of the text
+        (9, 0.5, 2, 12),  # 4 noise tokens in 2 spans among 5
+        (8, 0.5, 1.3, 9),  # 4 noise tokens in 3 spans among 4
+    ],
+)
+def test_masks_are_uniform_over_all_that_the_counts_allow(n, density, mean, masks):
+    features = corrupt_copies(span_corruption(IDS, density, mean), (n,), 24_000, seed=n)
+    both = np.concatenate([features["inputs"], features["targets"]], axis=1)
+    assert_uniform(both, masks)
+
+
+def test_masks_of_packed_documents_are_independent_of_each_other():
+    # Each document has 3 noise tokens in 2 spans: 2 x 2 masks, and 16 pairs of them.
+    features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6, 6), 16_000, seed=3)
+    assert_uniform(np.concatenate([features["inputs"], features["targets"]], axis=1), 16)
+
+
+def test_masks_of_two_rows_of_a_batch_are_independent_of_each_other():
+    features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6,), 32_000, seed=4)
+    both = np.concatenate([features["inputs"], features["targets"]], axis=1)
+    assert_uniform(both.reshape(16_000, -1), 16)
+
+
+def test_each_mean_of_a_range_is_equally_likely():
+    objective = span_corruption(IDS, 0.5, (1, 3))
+    spans_of = {12 // mean: mean for mean in (1, 2, 3)}  # 12 of 24 tokens are noise
+    targets = corrupt_copies(objective, (24,), 12_000, seed=5)["targets"]
+    spans = np.isin(targets, IDS.sentinels).sum(1)
+    assert set(spans) == set(spans_of)
+    assert_uniform(spans, 3)
+
+
+def test_each_document_of_a_row_draws_its_own_mean():
+    targets = corrupt_copies(span_corruption(IDS, 0.5, (1, 2)), (8, 8), 8_000, seed=6)
+    of_document = [
+        (np.isin(targets["targets"], IDS.sentinels) & (targets["targets_segments"] == d)).sum(1)
+        for d in (1, 2)
+    ]
+    assert_uniform(np.stack(of_document, 1), 4)
+
+
+@pytest.mark.parametrize("n, inputs, targets", [(1, "a", ""), (2, "aX", "Xb"), (3, "abX", "Xc")])
+def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
+    row, ((*tokens,),) = text_row((n,), n)
+    names = dict(zip("abcX", (*tokens, *[None] * (3 - n), IDS.sentinels[0])))
+    features = corrupt_copies(span_corruption(IDS), (n,), 2, seed=0)
+    for stream, letters in (("inputs", inputs), ("targets", targets)):
+        assert features[stream][0].tolist() == [*(names[x] for x in letters), IDS.eos]
+
+
+def test_infeasible_settings_hide_as_many_spans_as_fit():
+    objective = span_corruption(IDS, 0.9, 1)  # 9 spans asked for, one token to part them
+    assert objective.lengths(10) == {"inputs": 3, "targets": 11, "sentinels": 1}
+    row, ((first, *rest),) = text_row((10,), 10)
+    features = corrupt_copies(objective, (10,), 2, seed=0)
+    assert features["inputs"][0].tolist() == [first, IDS.sentinels[0], IDS.eos]
+    assert features["targets"][0].tolist() == [IDS.sentinels[0], *rest, IDS.eos]
+
+
+def test_span_lengths_follow_the_published_law():
+    # P(k) = C(n-k-1, s-2) / C(n-1, s-1) for n noise tokens in s spans; here n = 8, s = 3.
+    targets = corrupt_copies(span_corruption(IDS, 0.5, 2.7), (16,), 9_000, seed=7)
+    is_sentinel = np.isin(targets["targets"], IDS.sentinels)
+    second = np.argsort(~is_sentinel, axis=1, kind="stable")[:, 1]
+    first_span = second - 1
+    expected = np.array([comb(8 - k - 1, 1) / comb(7, 2) for k in range(1, 7)]) * len(first_span)
+    counts = np.bincount(first_span, minlength=7)[1:]
+    assert chisquare(counts, expected).pvalue > SIGNIFICANCE, counts
+
+
+def test_all_compositions_are_what_the_counting_formula_says():
+    # The numbers of outcomes above, by enumeration instead of binomials.
+    compositions = lambda n, k: sum(  # noqa: E731
+        sum(parts) == n for parts in itertools.product(range(1, n + 1), repeat=k)
+    )
+    assert compositions(3, 2) * compositions(7, 2) == 12
+    assert compositions(4, 2) * compositions(5, 2) == 12
+    assert compositions(4, 3) * compositions(4, 3) == 9
