@@ -1,0 +1,67 @@
+"""Filling in what an objective has hidden: prediction beside truth."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from objectives import Objective, Row, RowGroup, TokenIds, batched
+from objectives.layouts import LAYOUTS
+
+
+class Infilled(NamedTuple):
+    """One row, as token ids without padding or end-of-sequence."""
+
+    given: list[int]  # the inputs, with a sentinel where something is hidden
+    predicted: list[int]
+    truth: list[int]
+
+
+def infill(
+    objective: Objective, model, params, ids: TokenIds, group: RowGroup, keys, rows: Row
+) -> list[Infilled]:
+    """Hides parts of rows of one document each, and predicts them greedily from the rest.
+
+    Each new token runs the whole model again, so this is for looking at a few short rows.
+    """
+    features = batched(objective, group.features)(keys, rows)
+    # The model is shown an open end, as many targets as there is room for, and none of the truth.
+    room = jnp.ones_like(features["targets"])
+    unknown = features | {"targets": 0 * room, "targets_segments": room, "targets_weights": room}
+    layout = LAYOUTS[model.layout]
+    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos))(unknown)
+    predicted = jax.jit(lambda params: greedy_targets(model, params, batch))(params)
+    given, truth, predicted = jax.device_get((features["inputs"], features["targets"], predicted))
+    return [
+        Infilled(*(_until(np.asarray(tokens).tolist(), ids.eos) for tokens in row))
+        for row in zip(given, predicted, truth)
+    ]
+
+
+def greedy_targets(model, params, batch):
+    """i32[B, T]: the most likely targets one after another, each given those before it.
+
+    What `batch` has as decoder inputs after the place that predicts the first target is not used.
+    """
+    rows, targets = batch["decoder_target_tokens"].shape
+    row = jnp.arange(rows)
+    places = batch.get("decoder_target_places")
+    if places is None:
+        places = jnp.broadcast_to(jnp.arange(targets)[None], (rows, targets))
+
+    def step(t, carry):
+        tokens, predicted = carry
+        outputs = model.apply(params, batch | {"decoder_input_tokens": tokens})
+        hidden = outputs.hidden["top"][row, places[:, t]]
+        chosen = jnp.argmax(outputs.head("vocabulary", hidden), axis=-1).astype(jnp.int32)
+        tokens = tokens.at[row, places[:, t] + 1].set(chosen, mode="drop")
+        return tokens, predicted.at[:, t].set(chosen)
+
+    predicted = jnp.zeros((rows, targets), jnp.int32)
+    return lax.fori_loop(0, targets, step, (batch["decoder_input_tokens"], predicted))[1]
+
+
+def _until(tokens: list[int], eos: int) -> list[int]:
+    return tokens[: tokens.index(eos)] if eos in tokens else tokens

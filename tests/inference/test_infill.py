@@ -1,0 +1,147 @@
+"""Filling in: nothing of the truth is seen, and each token is the most likely one."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from inference import greedy_targets, infill, show_passages
+from inference.infill import Infilled
+from inference.passages import print_example
+from objectives import Row, batched, causal_lm, plan, span_corruption
+from objectives.layouts import LAYOUTS
+from tests.training import tiny
+from training.state import new_state
+
+MODELS = {"encoder_decoder": tiny.encoder_decoder, "decoder": tiny.decoder}
+LENGTH, ROWS, EOS = 24, 4, tiny.IDS.eos
+
+
+@functools.cache
+def case(layout):
+    """Objective, model, parameters, row group, keys and rows."""
+    objective, model = span_corruption(tiny.IDS, noise_density=0.3), MODELS[layout]()
+    needs = LAYOUTS[layout].lengths(objective.lengths(LENGTH))
+    shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
+    (group,) = plan(objective, LAYOUTS[layout], tiny.IDS, [shape])
+    one = tiny.setup(model, objective, shape)
+    mesh = tiny.mesh_of(1)
+    params = new_state(tiny.abstract(one, mesh), 0, mesh).params
+    # Untrained logits hardly depend on the tokens: larger weights make them.
+    params = jax.tree.map(lambda x: 3 * x, params)
+    tokens = np.random.default_rng(0).integers(2, 100, (ROWS, LENGTH), dtype=np.int32)
+    rows = Row(tokens, np.ones_like(tokens), np.zeros(ROWS, np.int32))
+    return objective, model, params, group, jax.random.split(jax.random.key(1), ROWS), rows
+
+
+def filled(layout, rows=None):
+    objective, model, params, group, keys, own = case(layout)
+    return infill(objective, model, params, tiny.IDS, group, keys, own if rows is None else rows)
+
+
+@pytest.mark.parametrize("layout", MODELS)
+def test_given_and_truth_are_the_objectives_inputs_and_targets(layout):
+    objective, _, _, group, keys, rows = case(layout)
+    features = batched(objective, group.features)(keys, rows)
+    for example, inputs, targets in zip(
+        filled(layout), *map(np.asarray, (features["inputs"], features["targets"]))
+    ):
+        assert example.given == inputs.tolist()[: inputs.tolist().index(EOS)]
+        assert example.truth == targets.tolist()[: targets.tolist().index(EOS)]
+        assert example.predicted != example.truth
+
+
+@pytest.mark.parametrize("layout", MODELS)
+def test_predictions_do_not_depend_on_what_is_hidden(layout):
+    _, _, _, _, _, rows = case(layout)
+    before = filled(layout)
+    hidden = np.array([[t not in e.given for t in row] for e, row in zip(before, rows.tokens)])
+    assert hidden.any(axis=1).all()
+    changed = np.where(hidden, 2 + (rows.tokens + 31) % 98, rows.tokens).astype(np.int32)
+    after = filled(layout, rows._replace(tokens=changed))
+    for a, b in zip(before, after):
+        assert a.given == b.given and a.truth != b.truth
+        assert a.predicted == b.predicted
+
+
+@pytest.mark.parametrize("layout", MODELS)
+def test_predictions_depend_on_what_is_given(layout):
+    _, _, _, _, _, rows = case(layout)
+    other = filled(layout, rows._replace(tokens=rows.tokens[::-1].copy()))
+    assert any(a.predicted != b.predicted for a, b in zip(filled(layout), other))
+
+
+@pytest.mark.parametrize("layout", MODELS)
+def test_greedy_equals_argmax_step_by_step(layout):
+    """Targets written by hand, one run of the model for each prefix that is as long as it."""
+    objective, model, params, group, keys, rows = case(layout)
+    features = batched(objective, group.features)(keys, rows)
+    arrange = LAYOUTS[layout].arrange
+    T = group.features["targets"]
+    tokens = np.zeros((ROWS, T), np.int32)
+
+    @jax.jit
+    def logits(targets, segments):
+        batch = jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos))(
+            features
+            | {"targets": targets, "targets_segments": segments, "targets_weights": segments}
+        )
+        outputs = model.apply(params, batch)
+        hidden = outputs.hidden["top"]
+        if "decoder_target_places" in batch:
+            hidden = jnp.take_along_axis(hidden, batch["decoder_target_places"][..., None], 1)
+        return outputs.head("vocabulary", hidden)
+
+    for t in range(T):
+        segments = np.broadcast_to((np.arange(T) <= t).astype(np.int32)[None], (ROWS, T))
+        tokens[:, t] = np.asarray(logits(tokens, segments))[:, t].argmax(-1)
+    room = jnp.ones((ROWS, T), jnp.int32)
+    blank = features | {"targets": 0 * room, "targets_segments": room, "targets_weights": room}
+    batch = jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos))(blank)
+    np.testing.assert_array_equal(
+        jax.jit(lambda b: greedy_targets(model, params, b))(batch), tokens
+    )
+    assert len(np.unique(tokens)) > 4
+
+
+def printed(show) -> str:
+    console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))
+    show(console)
+    return console.export_text()
+
+
+def decode(tokens):
+    return "".join(f"·{t}" for t in tokens)
+
+
+def test_an_example_shows_prediction_and_truth_of_each_blank():
+    first, second = tiny.IDS.sentinels[:2]
+    example = Infilled(
+        given=[5, first, 6, second],
+        predicted=[first, 7, 8, second, 9],
+        truth=[first, 7, 8, second, 10],
+    )
+    text = printed(lambda console: print_example(console, example, tiny.IDS.sentinels, decode))
+    assert "·5⟨0⟩·6⟨1⟩" in text
+    assert "⟨0⟩ predicted '·7·8'  truth '·7·8'" in text
+    assert "⟨1⟩ predicted '·9'  truth '·10'" in text
+
+
+@pytest.mark.parametrize("layout", MODELS)
+def test_passages_are_shown_where_the_objective_gives_inputs(layout):
+    _, model, params, _, _, _ = case(layout)
+    text = np.concatenate(tiny.documents(10))
+
+    def show(objective, text=text):
+        return printed(
+            lambda console: show_passages(
+                console, objective, model, params, tiny.IDS, decode, text, rows=2
+            )
+        )
+
+    assert show(tiny.span_and_prefix()).count("truth") >= 2
+    assert show(causal_lm(tiny.IDS)) == ""
+    assert show(tiny.span_and_prefix(), text[:10]) == ""

@@ -1,0 +1,118 @@
+"""Every gin run parses, builds, and lowers its train step on a mesh of the size it names."""
+
+from pathlib import Path
+
+import gin
+import jax
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+
+import train
+from objectives import TokenIds, check_token_ids
+from training.configuration import configure
+from training.mesh import AXES, batch_sharding, batch_shards, placed_on
+from training.setup import (
+    abstract_batch,
+    abstract_rows,
+    compiled_step,
+    make_setup,
+    padded_vocabulary,
+)
+from training.state import abstract_state
+
+INCLUDES = {"laptop", "c4_pretraining"}  # what runs share; no runs of their own
+RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
+OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
+MACROS = [f"{name} = 'none'" for name in ("FILES", "TOKENS", "MODULE", "MIXTURE_OR_TASK_NAME")]
+
+# T5's vocabulary, with UL2's mode tokens and sentinels above it.
+IDS = check_token_ids(
+    TokenIds(
+        size=32131,
+        text=(3, 32000),
+        sentinels=tuple(range(32099, 31999, -1)) + tuple(range(32100, 32128)),
+        modes=(("R", 32128), ("S", 32129), ("X", 32130)),
+    )
+)
+
+
+@pytest.fixture(autouse=True)
+def clean_gin():
+    gin.clear_config()
+    yield
+    gin.clear_config()
+
+
+def value(name, otherwise=None):
+    try:
+        return gin.query_parameter(name)
+    except ValueError:
+        return otherwise
+
+
+def bound(name):
+    """What gin will pass for train.train's parameter `name`."""
+    reference = value(f"train.train.{name}")
+    while isinstance(reference, gin.config.ConfigurableReference):
+        evaluated = reference.scoped_configurable_fn
+        reference = evaluated() if reference.evaluate else evaluated
+    return reference
+
+
+def configured_setup():
+    sizes = tuple(value(f"mesh.make_mesh.{axis}", 1) for axis in AXES)
+    mesh = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3)
+    setup = make_setup(
+        objective=bound("objective")(IDS),
+        model=bound("model")(padded_vocabulary(IDS)),
+        optimizer=bound("optimizer")(bound("steps")),
+        ids=IDS,
+        sequence_lengths=bound("sequence_lengths"),
+        batch_size=bound("batch_size"),
+        microbatches=value("train.train.microbatches", 1),
+        data_shards=value("train.train.data_shards", 1),
+        z_loss=value("train.train.z_loss", 0.0),
+        batch_shards=batch_shards(mesh),
+    )
+    return setup, mesh
+
+
+def lowered(setup, mesh):
+    recipe = setup.recipe
+    state = abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh).shapes
+    rows = abstract_rows(setup, batch_sharding(mesh))
+    with placed_on(mesh):
+        return state, compiled_step(setup, 0).trace(state, rows).lower(lowering_platforms=("tpu",))
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
+def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
+    configure([str(run)], MACROS)
+    setup, mesh = configured_setup()
+    state, step = lowered(setup, mesh)
+    assert "mhlo.num_partitions = " + str(mesh.size) in step.as_text()[:2000]
+    text = run.read_text()
+    assert text.startswith("# python train.py"), "a run opens with its command"
+    if mesh.shape["fsdp"] > 1:
+        large = [x for x in jax.tree.leaves(state.params) if x.size > 1_000_000]
+        assert large and not any(x.sharding.is_fully_replicated for x in large)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
+def test_objective_trains_on_some_laptop_run(objective):
+    run = "decoder" if objective.stem == "causal_lm" else "quickstart"
+    configure([f"gin_configs/runs/{run}.gin", str(objective)], MACROS)
+    lowered(*configured_setup())
+
+
+def test_every_c4_run_names_its_devices():
+    for run in RUNS:
+        if run.stem.endswith("_c4"):
+            gin.clear_config()
+            configure([str(run)], MACROS)
+            assert all(isinstance(value(f"mesh.make_mesh.{axis}"), int) for axis in AXES), run
+
+
+def test_train_is_what_gin_configures():
+    configure(["gin_configs/runs/quickstart.gin"], [])
+    assert gin.get_configurable(train.train) is not None

@@ -1,0 +1,134 @@
+"""What imports what: one way, no verb, and no TensorFlow outside `tasks`."""
+
+import ast
+import subprocess
+import sys
+import venv
+
+import pytest
+
+from tests.training import tiny
+from tests.training.tiny import ROOT
+
+PACKAGES = ("objectives", "models", "training", "inference", "tasks")
+VERBS = ("train", "show", "predict", "evaluate", "convert")
+MAY_IMPORT = {
+    "objectives": {"objectives"},
+    "models": {"models"},
+    "training": {"training", "objectives", "models"},
+    "inference": {"inference", "objectives", "models"},
+    "tasks": {"tasks", "training", "inference", "objectives", "models"},
+}
+HEAVY = ("tensorflow", "seqio", "tensorflow_datasets", "tensorflow_text", "tfds", "sentencepiece")
+FILES = [f for package in PACKAGES for f in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported(file) -> set[str]:
+    """Top-level names of the modules that a file imports anywhere, inside functions too."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(file.parent.name if node.level else node.module.partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_imports_run_one_way(file):
+    package = file.relative_to(ROOT).parts[0]
+    assert imported(file) & set(PACKAGES) <= MAY_IMPORT[package]
+    assert not imported(file) & set(VERBS)
+    if package != "tasks":
+        assert not imported(file) & set(HEAVY)
+
+
+def test_verbs_import_no_verb():
+    for verb in (ROOT / f"{name}.py" for name in VERBS):
+        if verb.exists():
+            # its own name, where it runs itself through an import so that gin sees one module
+            assert imported(verb) & set(VERBS) <= {verb.stem}
+
+
+def test_there_are_files_to_look_at():
+    assert len(FILES) > 20 and all((ROOT / p / "__init__.py").exists() for p in PACKAGES)
+
+
+def modules_without_tasks() -> list[str]:
+    files = [f for f in FILES if f.relative_to(ROOT).parts[0] != "tasks"]
+    names = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files]
+    return [name.removesuffix(".__init__") for name in names] + ["train"]
+
+
+def test_nothing_but_tasks_loads_tensorflow():
+    program = (
+        f"import sys, importlib\nfor name in {modules_without_tasks()}:\n"
+        "    importlib.import_module(name)\n"
+        f"print(sorted(set(sys.modules) & {set(HEAVY) | {'tasks'}}))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout.strip() == "[]", said.stdout + said.stderr
+
+
+# `train.py` where none of these packages can be found.
+WITHOUT = f"""
+import sys
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, *more):
+        absent = name.partition(".")[0] in {(*HEAVY, "tasks")}
+        return None if absent else self.finder.find_spec(name, *more)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+try:
+    import tensorflow
+except ModuleNotFoundError:
+    import train
+    train.main(sys.argv[1:])
+"""
+
+
+def assert_trained(run):
+    assert [line["step"] for line in run.lines()] == [1, 2, 3, 4, 4]
+    assert (run.dir / "loss.png").read_bytes().startswith(b"\x89PNG")
+    (events,) = (run.dir / "tensorboard").iterdir()
+    assert events.name.startswith("events.out.tfevents") and events.stat().st_size > 500
+    assert (run.dir / "checkpoints" / "4").is_dir() and (run.dir / "config.gin").exists()
+
+
+def test_a_token_array_is_trained_on_without_tensorflow(tmp_path):
+    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"))
+    assert "Done." in run.finish(program=("-c", WITHOUT), STEPS=4)
+    assert_trained(run)
+
+
+@pytest.mark.slow
+def test_a_token_array_is_trained_on_in_an_environment_without_tensorflow(tmp_path):
+    """A real one, with what setup.py lists for training and no more."""
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = environment / "bin" / "python"
+    for node in ast.parse((ROOT / "setup.py").read_text()).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "TRAINING":
+            packages = ast.literal_eval(node.value)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+    found = subprocess.run([python, "-c", "import tensorflow"], capture_output=True)
+    assert found.returncode != 0
+    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"))
+    end = subprocess.run(
+        [python, "train.py", *run.arguments(STEPS=4)],
+        cwd=ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert end.returncode == 0, end.stderr
+    assert_trained(run)

@@ -1,0 +1,180 @@
+"""The command line of `train.py`: help, and a clear message for whatever cannot work."""
+
+import re
+import signal
+
+import pytest
+
+import train
+from tests.training import tiny
+
+GIN = tiny.ROOT / "gin_configs" / "runs"
+
+
+@pytest.fixture(autouse=True)
+def sigterm_as_it_was():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny.write_array(tmp_path_factory.mktemp("data") / "array")
+
+
+def fails(capsys, arguments) -> str:
+    """What is said on stderr by a command that cannot work."""
+    with pytest.raises(SystemExit) as end:
+        tiny.run_here(arguments)
+    said = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "Traceback" not in said and "In call to configurable" not in said
+    return said
+
+
+def test_help_explains_and_exits_0(capsys):
+    with pytest.raises(SystemExit) as end:
+        train.main(["--help"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for words in ("python train.py", "--gin_file", "--gin.NAME", "quickstart.gin", "own_text.gin"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["--gin.train.train.batchsize=8"], r"batchsize"),
+        (["--gin.trian.train.steps=8"], r"trian"),
+        (["--gin.STEPS=eight"], r"parse token 'eight'.*quoted twice"),
+        (["--gin_file=absent.gin"], r"no gin file 'absent.gin'.*quickstart.gin"),
+        (["--steps=8"], r"unknown argument '--steps=8'; gin values are --gin.NAME=VALUE"),
+        (["--gin.STEPS"], r"unknown argument '--gin.STEPS'"),
+        (["steps"], r"unknown argument 'steps'"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else None,
+)
+def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, expected):
+    assert re.search(
+        expected, fails(capsys, [*tiny.Run(tmp_path, data).arguments(), *arguments]), re.DOTALL
+    )
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        (
+            # one sentinel for every span of one token: more than the sixteen there are
+            {
+                "objectives__span_corruption__mean_span_length": 1.0,
+                "objectives__span_corruption__noise_density": 0.5,
+                "train__train__sequence_lengths": {"decoder": 128},
+            },
+            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: give the",
+        ),
+        ({"train__train__sequence_lengths": {"decoder": 1}}, r"'span': Lengths .* too short"),
+        ({"train__train__sequence_lengths": {"decoder": 0}}, r"whole number above 0, got 0"),
+        ({"train__train__sequence_lengths": {"encoder": 32}}, r"stacks among \['decoder'.*encoder"),
+        ({"train__train__batch_size": 6}, r"batch_size must be a multiple of 4 .*got 6"),
+        ({"train__train__batch_size": 4}, r"4 rows, which 1 microbatches over 8 devices"),
+        ({"train__train__microbatches": 3}, r"8 rows, which 3 microbatches over 8 devices"),
+        ({"train__train__microbatches": 0}, r"microbatches"),
+        ({"train__train__data_shards": 0}, r"data_shards"),
+        ({"train__train__log_every": 0}, r"log_every"),
+        ({"STEPS": 0}, r"steps"),
+        ({"mesh__make_mesh__data": 3}, r"mesh .*'data': 3.* takes 3 devices, there are 8"),
+        ({"mesh__make_mesh__fsdp": 0}, r"Mesh axes must be above 0"),
+        ({"mesh__make_mesh__fsdp": -1}, r"at most one of them -1"),
+        ({"optimizers__warmup_constant__warmup_steps": 12}, r"warmup_steps .* below the run's 12"),
+        ({"optimizers__adamw__clip_norm": 0}, r"clip_norm must be above 0, .* got 0"),
+        ({"models__decoder__num_layers": 0}, r"num_layers=0, expected a whole number"),
+        ({"DATA": "/absent"}, r"/absent.* does not exist: expected a token array"),
+    ],
+    ids=lambda x: ",".join(x) if isinstance(x, dict) else None,
+)
+def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expected):
+    run = tiny.Run(tmp_path, data)
+    assert re.search(expected, fails(capsys, run.arguments(**values)))
+    assert not run.dir.exists()
+
+
+def test_a_missing_value_is_named(data, tmp_path, capsys):
+    run = tiny.Run(tmp_path, data)
+    lines = run.config.read_text().splitlines()
+    run.config.write_text("\n".join(x for x in lines if "batch_size" not in x))
+    assert "batch_size" in fails(capsys, run.arguments())
+
+
+def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
+    """A file is in its place; root, whom no permission stops, cannot make it either."""
+    (tmp_path / "file").write_text("")
+    run = tiny.Run(tmp_path / "run", data)
+    said = fails(capsys, run.arguments(RUN_DIR=str(tmp_path / "file" / "run")))
+    assert str(tmp_path / "file") in said
+
+
+def test_an_array_without_tokens(data, tmp_path, capsys):
+    import numpy as np
+
+    np.save(tmp_path / "empty.npy", np.zeros(0, np.int32))
+    run = tiny.Run(tmp_path / "run", data)
+    said = fails(capsys, run.arguments(DATA=str(tmp_path / "empty.npy")))
+    assert "empty.npy" in said
+
+
+@pytest.mark.parametrize(
+    "files, expected",
+    [
+        ("absent/*.txt", r"absent/\*\.txt"),
+        ("{folder}/*.txt", r"(empty|no text|no documents|0 doc)"),
+    ],
+    ids=["glob_that_matches_nothing", "empty_corpus"],
+)
+def test_text_that_is_not_there(tmp_path, capsys, files, expected):
+    (tmp_path / "nothing.txt").write_text("\n")
+    files = files.format(folder=tmp_path)
+    said = fails(
+        capsys,
+        [
+            f"--gin_file={GIN / 'own_text.gin'}",
+            f"--gin.FILES={files!r}",
+            f"--gin.RUN_DIR={str(tmp_path / 'run')!r}",
+        ],
+    )
+    assert re.search(expected, said)
+
+
+def test_three_sentinels_where_more_are_needed(tmp_path, capsys):
+    ids = tiny.IDS._replace(sentinels=tiny.IDS.sentinels[:3])
+    tiny.token_arrays.write_token_array(tmp_path / "data", tiny.documents(50), ids)
+    run = tiny.Run(tmp_path, str(tmp_path / "data"))
+    lengths = {"decoder": 100}
+    said = fails(capsys, run.arguments(train__train__sequence_lengths=lengths))
+    assert re.search(r"need \d+ sentinels, the vocabulary has 3: give the vocabulary more", said)
+
+
+def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
+    from training.metrics import MetricsWriter, read_metrics
+
+    writer = MetricsWriter(tmp_path)
+    for step in (1, 2, 3):
+        writer.write(step, {"loss": float(step)})
+    writer.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')  # cut short by a kill
+    writer = MetricsWriter(tmp_path, step=2)
+    writer.write(3, {"loss": 30.0})
+    writer.close()
+    assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 2.0, 30.0]
+
+
+def test_differing_values_are_named_over_several_lines():
+    from training.configuration import differing_values
+
+    before = "a.b = \\\n    {'x': 1,\n     'y': 2}\n# comment\nSTEPS = 3\n"
+    now = "a.b = \\\n    {'x': 1,\n     'y': 4}\nSTEPS = 3\nc = 5\n"
+    assert differing_values(before, before) == []
+    said = differing_values(before, now)
+    assert len(said) == 2 and "'y': 2" in said[0] and "'y': 4" in said[0]
+    assert said[1] == "c: was not set, is 5"

@@ -1,0 +1,170 @@
+"""Rows for every step: order, members, position, and independence of how they are read."""
+
+import jax
+import numpy as np
+import pytest
+
+from objectives import mixture, prefix_lm, span_corruption
+from tests.training import tiny
+from training.batches import PERIOD, Batches, ShardReader, evenly, largest_remainder, schedule
+
+EOS = 1
+
+
+def setup(**settings):
+    return tiny.setup(
+        tiny.encoder_decoder(), tiny.small_ul2(), tiny.ROWS_OF_TWO_SHAPES, batch_size=48, **settings
+    )
+
+
+def batches(one, mesh, **settings):
+    return tiny.batches(one, mesh, stream=tiny.Stream, **settings)
+
+
+def steps(rows, n) -> list:
+    return [jax.device_get(next(rows)) for _ in range(n)]
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_every_token_of_a_shard_is_used_once_and_in_order():
+    """The rows of a step are the shards' blocks in order, row group after row group."""
+    one = setup()
+    groups, schedules, shards = one.recipe.groups, one.schedules, 8
+    taken = {shard: [] for shard in range(shards)}
+    for step in steps(batches(one, tiny.mesh_of(1), end_of_document=EOS), 5):
+        for shard in range(shards):
+            for rows, scheduled, group in zip(step, schedules, groups):
+                size = scheduled.rows // shards
+                block = jax.tree.map(lambda x: x[shard * size : (shard + 1) * size], rows)  # noqa: B023
+                for tokens, segments, member in zip(*block):
+                    n = dict(zip(group.members, group.raw_lengths))[member]
+                    np.testing.assert_array_equal(segments, np.arange(group.row_length) < n)
+                    assert not tokens[n:].any()
+                    taken[shard].append(tokens[:n])
+    for shard in range(shards):
+        stream, tokens = tiny.Stream(shard, shards), np.concatenate(taken[shard])
+        expected = np.zeros(0, np.int32)
+        while expected.size < tokens.size:
+            expected = np.concatenate([expected, stream.next_document(), [EOS]])
+        np.testing.assert_array_equal(tokens, expected[: tokens.size])
+
+
+def test_members_follow_their_rates_by_row_number():
+    objective = mixture(tiny.IDS, {"span": (span_corruption, 5), "prefix": (prefix_lm, 2)})
+    one = tiny.setup(tiny.decoder(), objective, {"decoder": 32}, batch_size=24)
+    members = [s[0].member for s in steps(batches(one, tiny.mesh_of(1)), PERIOD // 24)]
+    for step, got in enumerate(members):
+        numbers = step * 24 + np.arange(24)
+        np.testing.assert_array_equal(got, one.schedules[0].members[numbers % PERIOD])
+        assert abs(np.mean(got == 0) - 5 / 7) <= 1 / 24  # in every step, as near as can be
+    assert np.sum(np.concatenate(members) == 0) == PERIOD * 5 // 7
+
+
+@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 4, 2)])
+def test_the_mesh_does_not_matter(shape):
+    one = setup()
+    assert_same(
+        steps(batches(one, tiny.mesh_of(*shape)), 3), steps(batches(one, tiny.mesh_of(1)), 3)
+    )
+
+
+def test_going_on_from_a_position_is_exact():
+    one, mesh = setup(), tiny.mesh_of(1)
+    rows = batches(one, mesh, end_of_document=EOS)
+    for n in (0, 1, 3):
+        steps(rows, n)
+        position, step = rows.state(), rows.step
+        expected = steps(rows, 2)
+        again = batches(one, mesh, end_of_document=EOS)
+        steps(again, 1)  # wherever it stood before
+        again.restore(step, position.__getitem__)
+        assert_same(steps(again, 2), expected)
+        assert again.step == step + 2
+
+
+def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
+    """Four data devices of which this process has the last two; shards 0 … 7."""
+    one, mesh = setup(), tiny.mesh_of(4)
+    opened = []
+
+    class Device:
+        def __init__(self, process_index):
+            self.process_index = process_index
+
+    class Sharding:
+        def devices_indices_map(self, shape):
+            quarter = shape[0] // 4
+            return {Device(i // 2): (slice(i * quarter, (i + 1) * quarter),) for i in range(4)}
+
+    def open_shard(shard, num_shards):
+        opened.append(shard)
+        return tiny.Stream(shard, num_shards)
+
+    monkeypatch.setattr("training.batches.batch_sharding", lambda mesh: Sharding())
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    mine = Batches(open_shard, one.recipe.groups, one.schedules, data_shards=8, mesh=mesh)
+    assert opened == [4, 5, 6, 7]
+    assert sorted(mine.state()) == [f"shard_{i:05d}.npz" for i in (4, 5, 6, 7)]
+
+
+def test_a_reader_cuts_documents_one_after_another():
+    reader = ShardReader(tiny.Stream(1, 2), EOS)
+    np.testing.assert_array_equal(reader.take(3), [1, 1, 1])
+    np.testing.assert_array_equal(reader.take(4), [1, EOS, 3, 3])
+    np.testing.assert_array_equal(reader.take(0), [])
+    np.testing.assert_array_equal(reader.take(5), [3, 3, 3, 3, EOS])
+
+
+@pytest.mark.parametrize(
+    "shares, units, expected",
+    [
+        ([0.5, 0.3, 0.2], 8, [4, 2, 2]),
+        ([1], 5, [5]),
+        ([1, 1, 1], 3, [1, 1, 1]),
+        ([100, 1, 1], 4, [2, 1, 1]),
+        ([1, 1], 5, [3, 2]),
+        ([6, 1], 7, [6, 1]),
+    ],
+)
+def test_largest_remainder(shares, units, expected):
+    assert largest_remainder(shares, units) == expected
+
+
+def test_evenly_keeps_every_member_within_one_row_of_its_rate():
+    rates = np.array([3, 1, 2, 1])
+    order = evenly(rates, [10, 20, 30, 40])
+    assert order.shape == (PERIOD,)
+    for rate, member in zip(rates / rates.sum(), (10, 20, 30, 40)):
+        seen = np.cumsum(order == member)
+        assert seen[-1] == round(rate * PERIOD)
+        assert np.abs(seen - rate * np.arange(1, PERIOD + 1)).max() <= 1
+
+
+def test_rows_are_shared_out_to_groups_by_rates():
+    one = setup()
+    counts = [s.rows for s in one.schedules]
+    members = [len(g.members) for g in one.recipe.groups]
+    assert sum(counts) == 48 and all(count % 8 == 0 for count in counts)
+    ideal = 48 * np.array(members) / 7
+    assert np.abs(np.array(counts) - ideal).max() < 8
+
+
+@pytest.mark.parametrize("batch_size", [0, 7, 8, 12, 20])
+def test_a_batch_that_cannot_be_shared_out_is_an_error(batch_size):
+    one = setup()
+    with pytest.raises(
+        ValueError,
+        match=f"multiple of 8 and at least 16 .8 rows for each of 2 row groups., got {batch_size}: "
+        "change batch_size",
+    ):
+        schedule(one.recipe.objective, one.recipe.groups, batch_size, 8)
+
+
+def test_pairs_of_rows_stay_together_with_an_odd_number_of_shards():
+    one = setup()
+    scheduled = schedule(one.recipe.objective, one.recipe.groups, 36, 3)
+    assert all(s.rows % 6 == 0 for s in scheduled)

@@ -1,0 +1,209 @@
+"""Checkpoints: exact on any mesh; damage is found wherever it is, named, and passed over."""
+
+import functools
+import json
+import pathlib
+import shutil
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.training import tiny
+from training.checkpoints import Checkpoints, MismatchError
+from training.state import abstract_state, new_state
+
+POSITION = {f"shard_{i:05d}.npz": bytes(range(i, 200)) for i in range(2)}
+
+
+class OneMatrix:
+    """The smallest model that is spread over fsdp and tensor."""
+
+    def __init__(self, rows=16):
+        self.rows = rows
+
+    def init(self, key, batch):
+        matrix = jax.random.normal(key, (self.rows, 8))
+        names = ("embed", "mlp")
+        return {"matrix": nn.LogicallyPartitioned(matrix, names), "vector": jnp.zeros(3)}
+
+
+def abstract(shape=(2, 2, 2), **settings):
+    mesh = tiny.mesh_of(*shape)
+    return abstract_state(OneMatrix(**settings), optax.adam(1e-3), {}, mesh), mesh
+
+
+@functools.cache
+def states():
+    """A state at steps 1, 2 and 3."""
+    one, mesh = abstract()
+    made = [new_state(one, seed, mesh) for seed in (1, 2, 3)]
+    return [
+        state._replace(step=jax.device_put(np.int32(i), state.step.sharding))
+        for i, state in enumerate(made, start=1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A run directory with checkpoints 1, 2 and 3."""
+    run_dir = tmp_path_factory.mktemp("saved")
+    checkpoints = Checkpoints(f"{run_dir}/checkpoints")
+    for state in states():
+        checkpoints.save(state, POSITION)
+    checkpoints.close()
+    return run_dir
+
+
+@pytest.fixture
+def run_dir(saved, tmp_path):
+    return pathlib.Path(shutil.copytree(saved, tmp_path / "run"))
+
+
+def restore(run_dir, one=None):
+    checkpoints = Checkpoints(f"{run_dir}/checkpoints")
+    try:
+        return checkpoints.restore((one or abstract()[0]).shapes)
+    finally:
+        checkpoints.close()
+
+
+def assert_is(restored, step):
+    jax.tree.map(np.testing.assert_array_equal, restored.state, states()[step - 1])
+    for name, data in POSITION.items():
+        assert restored.read(name) == data
+
+
+def test_nothing_saved_gives_nothing(tmp_path):
+    assert restore(tmp_path) is None
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1), (1, 4, 2), (1, 1, 1)])
+def test_a_state_is_restored_exactly_on_any_mesh(run_dir, shape):
+    one, _ = abstract(shape)
+    restored = restore(run_dir, one)
+    assert_is(restored, 3)
+    assert restored.damaged == ()
+    same = jax.tree.map(lambda x, s: x.sharding == s.sharding, restored.state, one.shapes)
+    assert all(jax.tree.leaves(same))
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+def flip(file):
+    data = bytearray(file.read_bytes())
+    for i in range(len(data) // 2, min(len(data) // 2 + 4, len(data))):
+        data[i] ^= 0x55
+    file.write_bytes(bytes(data))
+
+
+FILES = [  # as globs: array files are named after their content
+    "_CHECKPOINT_METADATA",
+    "data/checksums.json",
+    "data/checksums_0.json",
+    "data/shard_00001.npz",
+    "state/_METADATA",
+    "state/manifest.ocdbt",
+    "state/d/*",
+    "state/ocdbt.process_0/d/*",
+    "state/ocdbt.process_0/manifest.ocdbt",
+]
+
+
+@pytest.mark.parametrize("damage", [truncate, empty, flip, pathlib.Path.unlink])
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
+    """Whatever is restored is what was saved: this checkpoint, or else the one before, said so."""
+    files = [f for f in (run_dir / "checkpoints" / "3").glob(name) if f.stat().st_size]
+    assert files
+    for file in files:
+        damage(file)
+    restored = restore(run_dir)
+    if restored.damaged:
+        assert_is(restored, 2)
+        (message,) = restored.damaged
+        assert message.startswith("checkpoint 3 is damaged (")
+        assert message.endswith(f"moved to {run_dir / 'damaged_checkpoints' / '3'}")
+        assert (run_dir / "damaged_checkpoints" / "3").is_dir()
+        assert not (run_dir / "checkpoints" / "3").exists()
+    else:
+        assert_is(restored, int(restored.state.step))
+    if name.startswith("data/"):
+        assert restored.damaged
+        if not (name == "data/checksums.json" and damage is flip):  # or the array in the message
+            assert name.removeprefix("data/") in restored.damaged[0]
+
+
+def test_each_value_counts_in_the_checksum(run_dir):
+    """Two values that change places leave a plain sum as it was."""
+    from training.checkpoints import _checksums
+
+    state = states()[0]
+    matrix = np.array(state.params["matrix"])
+    before = _checksums(state)
+    matrix[[0, 5]] = matrix[[5, 0]]
+    swapped = state._replace(params=state.params | {"matrix": jnp.asarray(matrix)})
+    after = _checksums(swapped)
+    assert {name for name in before if before[name] != after[name]} == {"params/matrix"}
+
+
+def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
+    """Tensorstore has checksums of its own; ours also sees whole files of another save."""
+    file = run_dir / "checkpoints/3/data/checksums.json"
+    about = json.loads(file.read_text())
+    about["arrays"]["params/matrix"] ^= 1
+    file.write_text(json.dumps(about))
+    restored = restore(run_dir)
+    assert_is(restored, 2)
+    assert "checksum of params/matrix does not agree" in restored.damaged[0]
+
+
+def test_two_damaged_checkpoints_are_both_passed_over(run_dir):
+    for step in ("2", "3"):
+        for file in (run_dir / "checkpoints" / step / "state/d").glob("*"):
+            flip(file)
+        for file in (run_dir / "checkpoints" / step / "state/ocdbt.process_0/d").glob("*"):
+            flip(file)
+    restored = restore(run_dir)
+    assert_is(restored, 1)
+    assert [m[:12] for m in restored.damaged] == ["checkpoint 3", "checkpoint 2"]
+
+
+def test_all_damaged_is_an_error_that_names_them(run_dir):
+    for file in (run_dir / "checkpoints").glob("*/data/shard_00000.npz"):
+        empty(file)
+    with pytest.raises(ValueError, match="No checkpoint of this run can be read.*3.*2.*1.*Start"):
+        restore(run_dir)
+
+
+def test_what_a_killed_save_left_is_no_checkpoint(run_dir):
+    root = run_dir / "checkpoints"
+    (root / "3").rename(root / "4.orbax-checkpoint-tmp")
+    assert_is(restore(run_dir), 2)
+
+
+def test_other_shapes_are_a_mismatch_and_no_damage(run_dir):
+    other, _ = abstract(rows=32)
+    expected = r"params/matrix: the checkpoint has \(16, 8\), the run \(32, 8\)"
+    with pytest.raises(MismatchError, match=expected):
+        restore(run_dir, other)
+    assert not (run_dir / "damaged_checkpoints").exists()
+    assert_is(restore(run_dir), 3)
+
+
+def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
+    checkpoints = Checkpoints(f"{tmp_path}/checkpoints", keep=2)
+    for state in (*states(), states()[2]):
+        checkpoints.save(state, POSITION)
+    checkpoints.wait()
+    assert checkpoints.steps() == [2, 3]
+    checkpoints.close()

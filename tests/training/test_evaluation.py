@@ -1,0 +1,120 @@
+"""Held-out figures: the same every time, over every token, beside a right baseline."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from objectives import batched, causal_lm
+from tests.training import tiny
+from training.batches import ShardReader, rows_of
+from training.evaluation import EVALUATION_SEED, Evaluator, Score
+from training.mesh import placed_on
+from training.state import new_state
+
+EOS = 1
+HELDOUT = 500  # tokens: not a multiple of a row
+
+
+@functools.cache
+def run(shape=(1, 1, 1)):
+    mesh = tiny.mesh_of(*shape)
+    one = tiny.setup(tiny.decoder(), tiny.span_and_prefix(), {"decoder": 32}, mesh=mesh)
+    return one, mesh, new_state(tiny.abstract(one, mesh), 0, mesh).params
+
+
+def evaluator(shape=(1, 1, 1), one=None, **settings):
+    default, mesh, _ = run(shape)
+    return Evaluator(
+        (one or default).recipe,
+        mesh,
+        tiny.documents(40, seed=3),
+        ShardReader(tiny.TextStream(0, 1), EOS),
+        **{"tokens": HELDOUT, "end_of_document": EOS} | settings,
+    )
+
+
+@functools.cache
+def scores():
+    return evaluator()(run()[2])
+
+
+def assert_close(a, b):
+    for one, other in zip(a, b, strict=True):
+        assert (one.member, one.targets) == (other.member, other.targets)
+        assert one.loss == pytest.approx(other.loss, rel=1e-5)
+        assert one.unigram == pytest.approx(other.unigram, rel=1e-9)
+
+
+def test_the_same_figures_again():
+    assert evaluator()(run()[2]) == scores()
+    assert [s.member for s in scores()] == ["span", "prefix"]
+
+
+@pytest.mark.parametrize("rows", [2, 6, 64])
+def test_the_number_of_rows_in_a_batch_does_not_matter(rows):
+    assert_close(evaluator(rows=rows)(run()[2]), scores())
+
+
+def test_the_mesh_does_not_matter():
+    shape = (2, 2, 2)
+    assert_close(evaluator(shape)(run(shape)[2]), scores())
+
+
+def test_other_parameters_give_other_figures_on_the_same_targets():
+    one, mesh, params = run()
+    other = evaluator()(jax.tree.map(lambda x: 2 * x, params))
+    for a, b in zip(scores(), other):
+        assert a.loss != b.loss and a.unigram == b.unigram and a.targets == b.targets
+
+
+def test_every_heldout_token_counts_the_short_last_row_too():
+    """Causal LM predicts every token once, and end-of-sequence after each row."""
+    one = tiny.setup(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 33})
+    (raw,) = one.recipe.groups[0].raw_lengths
+    rows = -(-HELDOUT // raw)
+    assert HELDOUT % raw
+    targets_of_a_row = causal_lm(tiny.IDS).lengths(raw)["targets"]
+    (score,) = evaluator(one=one)(run()[2])
+    assert score.targets == HELDOUT + rows * (targets_of_a_row - raw)
+
+
+def test_scores_equal_an_independent_numpy_computation():
+    one, mesh, params = run()
+    recipe, (group,) = one.recipe, one.recipe.groups
+    text = np.concatenate([np.append(d, EOS) for d in tiny.documents(40, seed=3)])[:HELDOUT]
+    training = ShardReader(tiny.TextStream(0, 1), EOS).take(8 * HELDOUT)
+
+    def rows(member, tokens):
+        raw = group.raw_lengths[member]
+        pieces = [tokens[i : i + raw] for i in range(0, len(tokens), raw)]
+        pieces += [tokens[:0]] * (len(pieces) % 2)
+        keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(pieces))
+        return keys, rows_of(pieces, np.full(len(pieces), member), group.row_length)
+
+    for member, score in enumerate(scores()):
+        counts = []
+        for tokens in (training, text):
+            features = jax.jit(batched(recipe.objective, group.features))(*rows(member, tokens))
+            counted = np.asarray(features["targets"])[np.asarray(features["targets_weights"]) > 0]
+            counts.append(np.bincount(counted, minlength=tiny.IDS.size))
+        share = (counts[0] + 1) / (counts[0] + 1).sum()
+        expected = -(counts[1] * np.log(share)).sum() / counts[1].sum()
+        assert score.targets == counts[1].sum()
+        assert score.unigram == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_loss_is_that_of_the_model_on_those_rows():
+    """A model of equal logits everywhere costs the logarithm of the vocabulary."""
+    one, mesh, params = run()
+    with placed_on(mesh):
+        nothing = jax.tree.map(lambda x: 0 * x, params)
+    for score in evaluator()(nothing):
+        assert score.loss == pytest.approx(np.log(128), rel=1e-5)
+
+
+def test_gain_and_perplexity():
+    score = Score("a", loss=3.0, unigram=4.0, targets=10)
+    assert score.gain == 0.25 and score.perplexity == pytest.approx(np.exp(3.0))
+    assert np.isfinite(Score("a", 1e9, 4.0, 1).perplexity)

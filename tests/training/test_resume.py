@@ -1,0 +1,294 @@
+"""A run that was stopped, however, goes on as if it had not been: bit for bit."""
+
+import contextlib
+import itertools
+import random
+import re
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from tests.training import tiny
+
+SLOW = {"WAIT": 0.02}  # seconds for a document, of which a step takes seven or eight
+
+# `train.py` whose save of step 8 never comes to its end.
+STALLED = """
+import asyncio, sys, training.checkpoints as c, train
+write = c._Files.save
+async def save(self, directory):
+    writing = await write(self, directory)
+    async def stall():
+        await writing
+        if b"8.orb" in str(await directory.await_creation()).encode():
+            await asyncio.sleep(600)
+    return stall()
+c._Files.save = save
+train.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny.write_array(tmp_path_factory.mktemp("data") / "array")
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """An uninterrupted run, its lines and final arrays."""
+    run = tiny.Run(tmp_path_factory.mktemp("whole"), data)
+    run.finish()
+    assert [line["step"] for line in run.lines() if "loss" in line] == list(range(1, 13))
+    return run.lines(), tiny.saved_arrays(run.dir, 12)
+
+
+@pytest.fixture(scope="module")
+def stopped(data, tmp_path_factory):
+    """The folder of a run with checkpoints 4 and 8 that was asked to stop after them."""
+    run = tiny.Run(tmp_path_factory.mktemp("stopped"), data)
+    run.finish(STEPS=8)
+    return run
+
+
+@pytest.fixture
+def half(stopped, data, tmp_path):
+    """A copy of that run, to be gone on with."""
+    run = tiny.Run(tmp_path, data)
+    shutil.copytree(stopped.dir, run.dir)
+    return run
+
+
+def assert_equals_whole(run, whole, evaluations=(12,)):
+    lines, arrays = whole
+    got = [line for line in run.lines() if "loss" in line or line["step"] in evaluations]
+    assert got == lines
+    tiny.assert_same(tiny.saved_arrays(run.dir, 12), arrays)
+
+
+def wait_for(process, there, seconds=120):
+    end = time.monotonic() + seconds
+    while not there():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
+
+
+def kill(process):
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+
+def reached(run, step):
+    with contextlib.suppress(OSError):
+        return any(line["step"] >= step for line in run.lines())
+    return False
+
+
+def test_killed_three_times_equals_never_killed(data, whole, tmp_path):
+    """Before the first checkpoint, after one, and in the middle of a save."""
+    run = tiny.Run(tmp_path, data)
+    saved = run.dir / "checkpoints"
+
+    process = run.start(**SLOW)
+    wait_for(process, lambda: reached(run, 2))
+    kill(process)
+    assert not list(saved.glob("[0-9]*"))
+
+    process = run.start(**SLOW)
+    wait_for(process, lambda: reached(run, 6) and (saved / "4").exists())
+    kill(process)
+    assert [p.name for p in saved.glob("[0-9]*")] == ["4"]
+
+    process = run.start(program=("-c", STALLED), **SLOW)
+    wait_for(process, lambda: list(saved.glob("8.*tmp*/data*/shard_00000.npz")))
+    kill(process)
+    assert not (saved / "8").exists() and list(saved.glob("8.*tmp*"))
+
+    said = run.finish()
+    assert "Going on from the checkpoint of step 4." in said
+    assert_equals_whole(run, whole)
+
+
+def test_sigterm_saves_and_ends_well(data, whole, tmp_path):
+    run = tiny.Run(tmp_path, data)
+    process = run.start(**SLOW)
+    wait_for(process, lambda: reached(run, 5))
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    step = run.lines()[-1]["step"]
+    assert f"Stopped at step {step} of 12 as asked; a checkpoint is saved." in out
+    assert 5 <= step < 12 and (run.dir / "checkpoints" / str(step)).is_dir()
+    assert f"Going on from the checkpoint of step {step}." in run.finish()
+    assert_equals_whole(run, whole)
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_equals_never_killed(data, whole, tmp_path):
+    run, moments = tiny.Run(tmp_path, data), random.Random(0)
+    for attempt in itertools.count():
+        process = run.start(WAIT=0.01)
+        if attempt == 12:
+            break
+        time.sleep(moments.uniform(1.0, 8.0))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert_equals_whole(run, whole)
+
+
+def flip_bytes(file):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    file.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "name, damage",
+    [("data/shard_00002.npz", lambda f: f.write_bytes(b"")), ("state/ocdbt.*/d/*", flip_bytes)],
+    ids=["empty_position", "flipped_arrays"],
+)
+def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, damage):
+    for file in (half.dir / "checkpoints" / "8").glob(name):
+        damage(file)
+    said = half.finish()
+    assert "warning: checkpoint 8 is damaged" in " ".join(said.split())
+    assert "Going on from the checkpoint of step 4." in said
+    assert (half.dir / "damaged_checkpoints" / "8").is_dir()
+    assert_equals_whole(half, whole)
+
+
+def test_all_checkpoints_damaged_is_an_error(half, capsys):
+    for file in (half.dir / "checkpoints").glob("*/data/checksums.json"):
+        file.unlink()
+    with pytest.raises(SystemExit) as end:
+        half.here(capsys)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert "No checkpoint of this run can be read: checkpoint 8 is damaged" in said
+    assert "Start anew in another run directory." in said
+
+
+def test_a_checkpoint_ends_a_line_of_the_log(half, whole):
+    """A line is a mean since the last one: had it begun before a stop, part of it would be lost."""
+    half.finish(train__train__log_every=5, train__train__checkpoint_every=3)
+    each = {line["step"]: line["loss"] for line in whole[0] if "loss" in line}
+    got = {line["step"]: line["loss"] for line in half.lines() if "loss" in line}
+    assert list(got) == [*range(1, 9), 9, 10, 12]
+    assert got[9] == each[9] and got[10] == each[10]
+    assert got[12] == pytest.approx((each[11] + each[12]) / 2, rel=1e-6)
+
+
+def test_another_mesh_goes_on_with_the_same_arrays(data, tmp_path, capsys):
+    run = tiny.Run(tmp_path, data)
+    rows = {"train__train__batch_size": 16, "train__train__data_shards": 8}
+    run.here(capsys, STEPS=4, **rows)  # 8 x 1 x 1
+    shutil.copytree(run.dir, tmp_path / "other")
+    said = run.here(capsys, STEPS=6, **rows)
+    other = run.here(
+        capsys,
+        RUN_DIR=str(tmp_path / "other"),
+        STEPS=6,
+        mesh__make_mesh__data=2,
+        mesh__make_mesh__fsdp=2,
+        mesh__make_mesh__tensor=2,
+        **rows,
+    )
+    assert "mesh {'data': 8, 'fsdp': 1, 'tensor': 1}" in said
+    assert "mesh {'data': 2, 'fsdp': 2, 'tensor': 2}" in other
+    assert "mesh.make_mesh.fsdp: was not set, is 2" in other and "STEPS: was 4, is 6" in other
+    a, b = (tiny.saved_arrays(folder, 4) for folder in (run.dir, tmp_path / "other"))
+    tiny.assert_same(a, b)
+    lines = [tiny.Run.lines(type("R", (), {"dir": d})) for d in (run.dir, tmp_path / "other")]
+    assert [x["step"] for x in lines[0]] == [x["step"] for x in lines[1]]
+    for mine, its in zip(*lines):
+        assert mine == pytest.approx(its, rel=1e-4)
+
+
+def test_a_finished_run_says_so(half, capsys):
+    before = half.lines()
+    said = half.here(capsys, STEPS=8)
+    assert "This run is finished: 8 of 8 steps" in said
+    assert "--gin.STEPS=16" in said and "another directory" in said
+    assert half.lines() == before
+
+
+def test_a_changed_rate_goes_on_and_is_said(half, capsys):
+    said = half.here(capsys, STEPS=9, PEAK=1e-3)
+    assert "PEAK: was 0.003, is 0.001" in said and "Going on from" in said
+
+
+@pytest.mark.parametrize(
+    "changed, expected",
+    [
+        (
+            {"models__decoder__emb_dim": 32},
+            [
+                "do not fit this configuration",
+                "models.decoder.emb_dim: was 16, is 32",
+                "params/",
+                "the checkpoint has",
+                "Set the values back",
+            ],
+        ),
+        (
+            {"train__train__data_shards": 2},
+            ["data position of checkpoint 8", "train.train.data_shards: was 4, is 2"],
+        ),
+        (
+            {"train__train__data_shards": 8, "train__train__batch_size": 16},
+            ["data position of checkpoint 8", "train.train.data_shards: was 4, is 8"],
+        ),
+    ],
+    ids=["model", "fewer_shards", "more_shards"],
+)
+def test_a_configuration_that_cannot_fit_names_what_differs(half, capsys, changed, expected):
+    with pytest.raises(SystemExit) as end:
+        half.here(capsys, **changed)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    for words in expected:
+        assert words in said
+    assert not (half.dir / "damaged_checkpoints").exists()
+    assert {p.name for p in (half.dir / "checkpoints").iterdir()} >= {"4", "8"}
+
+
+def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys):
+    other = tmp_path / "other_text"
+    tiny.token_arrays.write_token_array(other, tiny.documents(200, seed=5), tiny.IDS)
+    with pytest.raises(SystemExit):
+        half.here(capsys, DATA=str(other))
+    said = capsys.readouterr().err
+    assert "belongs to other data" in said and "DATA: was" in said
+
+
+def assert_all_saved_is_finite(run):
+    for checkpoint in (run.dir / "checkpoints").glob("[0-9]*"):
+        for name, array in tiny.saved_arrays(run.dir, int(checkpoint.name)).items():
+            assert np.isfinite(array).all(), (checkpoint, name)
+
+
+def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
+    with pytest.raises(SystemExit) as end:
+        half.here(capsys, PEAK=1e12, train__train__checkpoint_every=1)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert re.search(r"At step \d+ the training is no longer finite: loss ", said)
+    assert "Lower the learning rate" in said
+    assert_all_saved_is_finite(half)
+
+
+def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_on(half, whole):
+    """One step is enough for them, and its loss, taken before it, is still finite."""
+    process = half.start(PEAK=1e39, train__train__checkpoint_every=1)
+    _, err = process.communicate()
+    assert process.returncode == 2 and "Traceback" not in err
+    assert "At step 9 " in err and "parameter_norm" in err
+    assert_all_saved_is_finite(half)
+    assert "Going on from the checkpoint of step 8." in half.finish()
+    assert_equals_whole(half, whole)

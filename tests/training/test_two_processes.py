@@ -1,0 +1,159 @@
+"""Two real processes that talk over sockets do what one does."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from tests.training import tiny
+
+# `train.py` that keeps the rows it is given: one file for each block on each of its devices.
+KEEPING_ROWS = """
+import os, sys, jax, numpy as np, train, training.batches as b
+read = b.Batches.__next__
+def keep(self):
+    step, rows = self.step, read(self)
+    for i, x in enumerate(jax.tree.leaves(rows)):
+        for shard in x.addressable_shards:
+            start = shard.index[0].indices(x.shape[0])[0]
+            np.save(f"{os.environ['ROWS']}/{step}-{i}-{start}.npy", shard.data)
+    return rows
+b.Batches.__next__ = keep
+train.main(sys.argv[1:])
+"""
+
+# `train.py` whose second process cannot read the checkpoint of step 8.
+UNREADABLE_BY_ONE = """
+import sys, jax, train, training.checkpoints as c
+load = c.Checkpoints._load
+def load_or_not(self, step, target):
+    loaded = load(self, step, target)
+    if jax.process_index() == 1 and step == 8:
+        raise OSError("a bad sector")
+    return loaded
+c.Checkpoints._load = load_or_not
+train.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return tiny.write_array(tmp_path_factory.mktemp("data") / "array")
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    """A run of eight steps in one process, and the rows it was given."""
+    folder = tmp_path_factory.mktemp("alone")
+    (folder / "rows").mkdir()
+    run = tiny.Run(folder, data, STEPS=8)
+    run.finish(program=("-c", KEEPING_ROWS), env={"ROWS": str(folder / "rows")})
+    return run, folder / "rows"
+
+
+def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    where = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    return [
+        run.start(
+            env=where | {"JAX_PROCESS_ID": str(i)} | (env or {}),
+            train__train__distributed=True,
+            mesh__make_mesh__fsdp=2,  # parameters are spread over the processes
+            tiny__slow_token_array__shown=True,
+            **settings,
+        )
+        for i in range(2)
+    ]
+
+
+def finish_both(run, **settings) -> str:
+    """Runs two processes to the end; gives what the first printed, the second says nothing."""
+    processes = start_both(run, **settings)
+    try:
+        (said, err), (silence, err_1) = (p.communicate(timeout=240) for p in processes)
+    finally:
+        for process in processes:
+            process.kill()
+    assert [p.returncode for p in processes] == [0, 0], err + err_1
+    # but for what the library of the sockets says in C++
+    assert [line for line in silence.splitlines() if not line.startswith("[Gloo]")] == []
+    return said
+
+
+def assert_close(lines, expected):
+    assert [line["step"] for line in lines] == [line["step"] for line in expected]
+    for mine, its in zip(lines, expected):
+        assert mine == pytest.approx(its, rel=1e-4)
+
+
+def test_two_start_and_one_goes_on(alone, data, tmp_path):
+    whole, rows = alone
+    run = tiny.Run(tmp_path, data)
+    (tmp_path / "rows").mkdir()
+    env = {"ROWS": str(tmp_path / "rows")}
+    said = finish_both(run, program=("-c", KEEPING_ROWS), env=env, STEPS=4)
+    assert "mesh {'data': 1, 'fsdp': 2, 'tensor': 1}" in said
+    assert "Filling in held-out passages" in said and "Done." in said
+    blocks = list((tmp_path / "rows").iterdir())
+    assert len(blocks) == 4 * 3 * 2  # steps, leaves of a row, devices
+    for block in blocks:
+        step, leaf, start = (int(x) for x in block.stem.split("-"))
+        mine, its = np.load(block), np.load(rows / f"{step}-{leaf}-0.npy")
+        assert len(mine) == len(its) // 2
+        np.testing.assert_array_equal(mine, its[start : start + len(mine)])
+    # each process wrote the position of the shards it reads, and all bytes are those of one
+    for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
+        assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
+
+    assert "Going on from the checkpoint of step 4." in run.finish(STEPS=8)
+    assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
+
+
+@pytest.mark.parametrize("broken", ["one_process", pytest.param("file", marks=pytest.mark.slow)])
+def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_path, broken):
+    """They must agree that it is damaged, though only one may have read the part that is."""
+    whole, _ = alone
+    run = tiny.Run(tmp_path, data)
+    shutil.copytree(whole.dir, run.dir)
+    if broken == "file":
+        program = ("train.py",)
+        for file in (run.dir / "checkpoints/8/state").glob("ocdbt.*/d/*"):
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    else:
+        program = ("-c", UNREADABLE_BY_ONE)
+    said = " ".join(finish_both(run, program=program, STEPS=8).split())
+    assert "warning: checkpoint 8 is damaged" in said
+    assert "Going on from the checkpoint of step 4." in said
+    assert_close(run.lines(), whole.lines())
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_stops_both(data, tmp_path):
+    run = tiny.Run(tmp_path, data)
+    processes = start_both(run, STEPS=1000, WAIT=0.02, train__train__checkpoint_every=1000)
+    while not (run.dir / "metrics.jsonl").exists() or len(run.lines()) < 3:
+        assert [p.poll() for p in processes] == [None, None]
+        time.sleep(0.1)
+    processes[1].send_signal(signal.SIGTERM)
+    (said, err), (_, err_1) = (p.communicate(timeout=120) for p in processes)
+    assert [p.returncode for p in processes] == [0, 0], err + err_1
+    assert "as asked; a checkpoint is saved." in " ".join(said.split())
+    step = run.lines()[-1]["step"]
+    assert (run.dir / "checkpoints" / str(step)).is_dir()
+
+
+def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_path):
+    run = tiny.Run(tmp_path, data)
+    for env, words in (
+        ({}, "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID on every host"),
+        ({"JAX_COORDINATOR_ADDRESS": "localhost:1"}, "also needs ['JAX_NUM_PROCESSES',"),
+    ):
+        process = run.start(env=env, train__train__distributed=True)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 2 and words in err and "Traceback" not in err

@@ -1,0 +1,286 @@
+"""Small things to train: special ids, objectives, models, rows, and whole runs as gin files."""
+
+import atexit
+import functools
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+import gin
+import jax
+import numpy as np
+import optax
+
+import models
+from objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
+from training import token_arrays
+from training.batches import Batches
+from training.data import Codec
+from training.mesh import batch_shards, make_mesh
+from training.setup import abstract_batch, make_setup
+from training.state import abstract_state
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+IDS = TokenIds(
+    size=120,
+    text=(2, 100),
+    sentinels=tuple(range(119, 103, -1)),
+    modes=(("R", 100), ("S", 101), ("X", 102)),
+)
+ROWS_OF_TWO_SHAPES = ({"encoder": 32, "decoder": 16}, {"encoder": 32, "decoder": 24})
+
+
+def documents(n: int, seed: int = 0) -> list[np.ndarray]:
+    """Documents with something to learn: each text id is mostly followed by the next one."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(n):
+        steps = np.where(rng.random(rng.integers(5, 60)) < 0.8, 1, 7)
+        found.append((2 + (rng.integers(98) + np.cumsum(steps)) % 98).astype(np.int32))
+    return found
+
+
+def write_array(path) -> str:
+    token_arrays.write_token_array(path, documents(200), IDS)
+    return str(path)
+
+
+class Stream:
+    """Documents 0, 1, 2, … of one shard: document k is [k, k, …], so that each can be told."""
+
+    def __init__(self, shard: int, num_shards: int):
+        self.number, self.step = shard, num_shards
+
+    def next_document(self):
+        number, self.number = self.number, self.number + self.step
+        return np.full(3 + number % 11, number, np.int32)
+
+    def state(self):
+        return {"number": np.int64(self.number)}
+
+    def restore(self, state):
+        self.number = int(state["number"])
+
+
+class TextStream(Stream):
+    """The same, with ids that a model knows."""
+
+    def next_document(self):
+        return documents(1, seed=int(super().next_document()[0]))[0]
+
+
+def decoder(**settings):
+    return models.decoder(
+        128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=2, **settings
+    )
+
+
+def encoder_decoder(**settings):
+    return models.encoder_decoder(
+        128,
+        emb_dim=16,
+        num_heads=2,
+        head_dim=8,
+        mlp_dim=32,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        **settings,
+    )
+
+
+def span_and_prefix():
+    return mixture(IDS, {"span": (span_corruption, 2), "prefix": (prefix_lm, 1)})
+
+
+@functools.cache
+def small_ul2():
+    return ul2(IDS)
+
+
+def setup(model, objective, lengths, *, mesh=None, optimizer=None, batch_size=16, **settings):
+    return make_setup(
+        objective=objective,
+        model=model,
+        optimizer=optimizer or optax.adamw(1e-2),
+        ids=IDS,
+        sequence_lengths=lengths,
+        batch_size=batch_size,
+        **{"data_shards": 8, "batch_shards": batch_shards(mesh) if mesh else 1} | settings,
+    )
+
+
+def abstract(one, mesh):
+    recipe = one.recipe
+    return abstract_state(recipe.model, recipe.optimizer, abstract_batch(one), mesh)
+
+
+def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
+    return Batches(
+        stream, one.recipe.groups, one.schedules, data_shards=data_shards, mesh=mesh, **settings
+    )
+
+
+def mesh_of(data, fsdp=1, tensor=1):
+    return make_mesh(data, fsdp, tensor, devices=jax.devices()[: data * fsdp * tensor])
+
+
+def slow_token_array(run_dir, *, path, seconds, shown=False):
+    """A token array that takes its time, so that a run can be killed in the middle.
+
+    Its ids can be shown as text, so that a run ends with passages, only where `shown`.
+    """
+    corpus = token_arrays.token_array(run_dir, path=path)
+    codec = Codec(lambda text: [int(t) for t in text.split()], str) if shown else None
+
+    def open_shard(shard, num_shards):
+        stream = corpus.train(shard, num_shards)
+        read = stream.next_document
+        stream.next_document = lambda: (time.sleep(seconds), read())[1]
+        return stream
+
+    return corpus._replace(train=open_shard, codec=codec)
+
+
+CONFIG = """
+from __gin__ import dynamic_registration
+
+import train
+import models
+import objectives
+from tests.training import tiny
+from training import mesh
+from training import optimizers
+
+RUN_DIR = None
+DATA = None
+STEPS = 12
+PEAK = 3e-3
+WAIT = 0.0
+
+train.train.run_dir = %RUN_DIR
+train.train.corpus = @tiny.slow_token_array
+tiny.slow_token_array.path = %DATA
+tiny.slow_token_array.seconds = %WAIT
+train.train.objective = @objectives.mixture
+objectives.mixture.members = {
+    "span": (@objectives.span_corruption, 2),
+    "prefix": (@objectives.prefix_lm, 1),
+}
+train.train.model = @models.decoder
+models.decoder.emb_dim = 16
+models.decoder.num_heads = 2
+models.decoder.head_dim = 8
+models.decoder.mlp_dim = 32
+models.decoder.num_layers = 2
+train.train.mesh = @mesh.make_mesh
+train.train.optimizer = @optimizers.adamw
+optimizers.adamw.learning_rate = @optimizers.warmup_constant
+optimizers.warmup_constant.peak = %PEAK
+train.train.sequence_lengths = {"decoder": 32}
+train.train.batch_size = 8
+train.train.steps = %STEPS
+train.train.data_shards = 4
+train.train.log_every = 1
+train.train.checkpoint_every = 4
+train.train.keep_checkpoints = 10
+train.train.heldout_tokens = 100
+"""
+
+
+@functools.cache
+def compilation_cache() -> str:
+    """Programs compiled once are not compiled again by the next run of the same session."""
+    folder = tempfile.mkdtemp(prefix="compiled-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def environment(devices: int = 1, **more) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "PYTHON"))}
+    return clean | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_COMPILATION_CACHE_DIR": compilation_cache(),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **more,
+    }
+
+
+class Run:
+    """A run of `train.py` in a folder of its own; `values` are its --gin values."""
+
+    def __init__(self, folder: pathlib.Path, data: str, **values):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.dir = folder / "run"
+        self.config = folder / "run.gin"
+        self.config.write_text(CONFIG)
+        self.values = {"RUN_DIR": str(self.dir), "DATA": data} | values
+
+    def arguments(self, **values) -> list[str]:
+        values = self.values | {k.replace("__", "."): v for k, v in values.items()}
+        return [f"--gin_file={self.config}", *(f"--gin.{k}={v!r}" for k, v in values.items())]
+
+    def start(self, *, devices=1, env=None, program=("train.py",), **values) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, *program, *self.arguments(**values)],
+            cwd=ROOT,
+            env=environment(devices, **(env or {})),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def finish(self, **settings) -> str:
+        """Runs to the end and gives what was printed."""
+        process = self.start(**settings)
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err
+        return out
+
+    def here(self, capsys, **values) -> str:
+        """Runs to the end in this process and gives what was printed."""
+        run_here(self.arguments(**values))
+        return capsys.readouterr().out
+
+    def lines(self) -> list[dict]:
+        """What the metrics say but for the speed, which differs from time to time."""
+        from training.metrics import read_metrics
+
+        return [
+            {k: v for k, v in line.items() if not k.endswith("_per_second")}
+            for line in read_metrics(self.dir)
+        ]
+
+
+def run_here(arguments) -> None:
+    """`train.py` in this process, with a configuration of its own."""
+    import train
+
+    gin.clear_config(clear_constants=True)
+    with gin.unlock_config():
+        train.main(arguments)
+
+
+def saved_arrays(run_dir, step: int) -> dict[str, np.ndarray]:
+    """Every array of a checkpoint, read without a configuration."""
+    from orbax.checkpoint import v1 as ocp
+
+    root = pathlib.Path(run_dir).resolve() / "checkpoints"
+    with ocp.training.Checkpointer(root) as checkpoints, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it asks for shardings
+        state = checkpoints.load_checkpointables(step, {"state": None})["state"]
+    flat, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path): np.asarray(x) for path, x in flat if hasattr(x, "shape")}
+
+
+def assert_same(a: dict, b: dict) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)

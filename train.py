@@ -1,0 +1,338 @@
+"""Trains a model on a pre-training objective.
+
+    python train.py                                            the quickstart, on any laptop
+    python train.py --gin_file=gin_configs/runs/own_text.gin --gin.FILES="'data/*.txt'"
+
+The story, downwards: configure, read the corpus, solve the lengths, create or resume the state,
+take steps, and finish with held-out figures, a plot and a few passages filled in. A run directory
+holds all of it, and the same command started again goes on where it stopped.
+"""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import gin
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+from rich.console import Console
+
+from inference import show_passages
+from objectives import Objective, TokenIds
+from training.batches import Batches, ShardReader
+from training.checkpoints import Checkpoints, MismatchError
+from training.configuration import (
+    changed_values,
+    check_counts,
+    configure,
+    exit_with,
+    parse_command_line,
+    save_config,
+)
+from training.console import StepProgress, make_console, print_plan, print_scores
+from training.data import Corpus
+from training.evaluation import Evaluator, Score
+from training.mesh import batch_shards, join_processes, make_mesh, placed_on
+from training.metrics import MetricsWriter
+from training.monitor import Monitor
+from training.plots import plot_losses
+from training.setup import Setup, abstract_batch, compiled_step, make_setup, padded_vocabulary
+from training.state import Abstract, State, abstract_state, new_state, parameter_count
+
+QUICKSTART = "gin_configs/runs/quickstart.gin"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    files, bindings = parse_command_line(argv, __doc__, QUICKSTART)
+    try:
+        config = configure(files, bindings)
+        gin.get_configurable(train)(config=config)
+    except (ValueError, OSError, FloatingPointError) as error:
+        exit_with(error)
+    except TypeError as error:
+        if "required keyword-only argument" not in str(error):
+            raise
+        exit_with(error)  # a value that no gin file gives, by name
+
+
+def train(
+    *,
+    config: str,
+    run_dir: str,
+    corpus: Callable[[str], Corpus],
+    objective: Callable[[TokenIds], Objective],
+    model: Callable,
+    optimizer: Callable,
+    sequence_lengths: Mapping[str, int] | Sequence[Mapping[str, int]],
+    batch_size: int,
+    steps: int,
+    mesh: Callable[[], Mesh] = make_mesh,
+    microbatches: int = 1,
+    data_shards: int = 1,
+    z_loss: float = 0.0,
+    mark_document_ends: bool = False,
+    seed: int = 0,
+    log_every: int = 10,
+    evaluate_every: int | None = None,
+    checkpoint_every: int | None = None,
+    checkpoint_dir: str | None = None,
+    keep_checkpoints: int = 3,
+    heldout_tokens: int = 20_000,
+    distributed: bool = False,
+) -> None:
+    """Trains, or goes on training, in `run_dir`.
+
+    Args:
+      config: the configuration as text, to be kept in the run directory.
+      run_dir: where everything goes; a directory on disk.
+      corpus: run_dir -> Corpus.
+      objective: TokenIds -> Objective.
+      model: vocabulary size -> Model.
+      optimizer: number of steps -> optax transformation.
+      sequence_lengths: lengths of the model's stacks, {"encoder": 512, "decoder": 128}; or several
+        of those, smallest first, for row groups with shapes of their own.
+      batch_size: rows of a step, over all devices and row groups.
+      steps: when to stop.
+      mesh: () -> Mesh.
+      microbatches: into how many parts a step's rows are split, to save memory.
+      data_shards: into how many streams the corpus is split; the rows of each row group are a
+        multiple of it. At least the number of hosts that read; the data order depends on it, and
+        not on the hosts.
+      z_loss: weight of the squared log-partition in the loss.
+      mark_document_ends: put end-of-sequence between documents (usual for causal LM; T5 does not).
+      evaluate_every, checkpoint_every: in steps; None: only at the end.
+      checkpoint_dir: None: in run_dir. On several hosts a place that all of them can write, such as
+        "gs://my-bucket/NAME"; their run_dir may be on their own disks.
+      heldout_tokens: how much held-out text every member of the objective is evaluated on.
+      distributed: several processes, see `training.mesh.join_processes`.
+
+    Raises ValueError for what cannot work, saying what to change, and FloatingPointError when the
+    loss is no longer finite.
+    """
+    check_counts(
+        batch_size=batch_size,
+        steps=steps,
+        microbatches=microbatches,
+        data_shards=data_shards,
+        log_every=log_every,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        keep_checkpoints=keep_checkpoints,
+        heldout_tokens=heldout_tokens,
+    )
+    if distributed:
+        join_processes()
+    console = make_console()
+    mesh = mesh()
+    data = first_process_first(lambda: corpus(run_dir))
+    console.print(data.summary)
+    setup = make_setup(
+        objective=objective(data.ids),
+        model=model(padded_vocabulary(data.ids)),
+        optimizer=optimizer(steps),
+        ids=data.ids,
+        sequence_lengths=sequence_lengths,
+        batch_size=batch_size,
+        microbatches=microbatches,
+        data_shards=data_shards,
+        z_loss=z_loss,
+        batch_shards=batch_shards(mesh),
+    )
+    print_plan(console, setup)
+
+    recipe = setup.recipe
+    end = data.ids.eos if mark_document_ends else None
+    abstract = abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh)
+    batches = Batches(
+        data.train,
+        recipe.groups,
+        setup.schedules,
+        data_shards=data_shards,
+        mesh=mesh,
+        end_of_document=end,
+    )
+    checkpoints = Checkpoints(checkpoint_dir or f"{run_dir}/checkpoints", keep_checkpoints)
+    state = resume(console, run_dir, config, checkpoints, abstract, batches)
+    if state is None:
+        state = new_state(abstract, seed, mesh)
+    elif int(state.step) >= steps:
+        checkpoints.close()
+        console.print(
+            f"\nThis run is finished: {int(state.step)} of {steps} steps, results in {run_dir}.\n"
+            f"To go on, raise its steps (--gin.STEPS={2 * steps}); to start anew, give another "
+            f"directory (--gin.RUN_DIR=\"'{run_dir.rstrip('/')}_2'\")."
+        )
+        return
+    if jax.process_index() == 0:
+        save_config(run_dir, config)
+    console.print(
+        f"{parameter_count(state):,} parameters, {batch_size} rows a step, "
+        f"mesh {dict(mesh.shape)} of {jax.devices()[0].device_kind}"
+    )
+
+    evaluator = Evaluator(
+        recipe,
+        mesh,
+        data.heldout(heldout_tokens),
+        ShardReader(data.train(0, 1), end),
+        tokens=heldout_tokens,
+        end_of_document=end,
+    )
+    writer = MetricsWriter(run_dir, int(state.step))
+    with contextlib.closing(writer), contextlib.closing(checkpoints):
+        state, scores = run_steps(
+            Tools(console, checkpoints, batches, evaluator, writer, setup, mesh),
+            state,
+            steps=steps,
+            seed=seed,
+            log_every=log_every,
+            evaluate_every=evaluate_every or steps,
+            checkpoint_every=checkpoint_every or steps,
+        )
+    step = int(state.step)
+    if step < steps:
+        console.print(
+            f"\nStopped at step {step} of {steps} as asked; a checkpoint is saved. "
+            "The same command goes on from there."
+        )
+        return
+    print_scores(console, scores, step)
+    if jax.process_index() == 0:
+        plot_losses(run_dir, scores)
+    if data.codec is not None:
+        text = np.concatenate(data.heldout(4000))
+        show_passages(
+            console, recipe.objective, recipe.model, state.params, data.ids, data.codec.decode, text
+        )
+    console.print(
+        f"\nDone. {run_dir} holds loss.png, metrics.jsonl, tensorboard/, checkpoints/ and "
+        f"config.gin. Next: `tensorboard --logdir={run_dir}` for the curves, or "
+        f"`--gin.STEPS={2 * steps}` with the same command to train on."
+    )
+
+
+def first_process_first(prepare: Callable):
+    """Hosts that share a disk find prepared what the first one left there."""
+    if jax.process_count() == 1:
+        return prepare()
+    result = prepare() if jax.process_index() == 0 else None
+    multihost_utils.sync_global_devices("prepared by the first process")
+    return prepare() if result is None else result
+
+
+def resume(
+    console: Console,
+    run_dir: str,
+    config: str,
+    checkpoints: Checkpoints,
+    abstract: Abstract,
+    batches: Batches,
+) -> State | None:
+    """The latest sound checkpoint's state, with `batches` put where it stood; None: start anew."""
+    changed = changed_values(run_dir, config)
+    try:
+        restored = checkpoints.restore(abstract.shapes)
+    except MismatchError as error:
+        raise ValueError(
+            f"The checkpoints in {run_dir} do not fit this configuration.\n"
+            f"Values that differ from the run's config.gin:\n{_indented(changed or ['none'])}\n"
+            f"Arrays that differ:\n{_indented(_first(str(error).splitlines(), 12))}\n"
+            "Set the values back, or start anew in another run directory."
+        ) from None
+    if restored is None:
+        return None
+    for message in restored.damaged:
+        console.print(f"[bold red]warning[/]: {message}")
+    step = int(restored.state.step)
+    try:
+        batches.restore(step, restored.read)
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(
+            f"The data position of checkpoint {step} in {run_dir} does not fit: {error}\n"
+            f"Values that differ from the run's config.gin:\n{_indented(changed or ['none'])}"
+        ) from error
+    console.print(f"Going on from the checkpoint of step {step}.")
+    if changed:
+        console.print(f"Values changed since:\n{_indented(changed)}", markup=False)
+    return restored.state
+
+
+def _first(lines: Sequence[str], most: int) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
+
+
+class Tools(NamedTuple):
+    """What the training loop works with."""
+
+    console: Console
+    checkpoints: Checkpoints
+    batches: Batches
+    evaluator: Evaluator
+    writer: MetricsWriter
+    setup: Setup
+    mesh: Mesh
+
+
+def run_steps(
+    tools: Tools,
+    state: State,
+    *,
+    steps: int,
+    seed: int,
+    log_every: int,
+    evaluate_every: int,
+    checkpoint_every: int,
+) -> tuple[State, list[Score]]:
+    """Takes steps until `steps`, or until asked to stop by SIGTERM; logs, evaluates and saves."""
+    take_step = compiled_step(tools.setup, seed)
+    asked_to_stop = stop_on_sigterm()
+    scores: list[Score] = []
+    step = int(state.step)
+    with StepProgress(tools.console, step, steps) as progress, placed_on(tools.mesh):
+        monitor = Monitor(tools.setup, tools.writer, progress)
+        while step < steps:
+            state, metrics = take_step(state, next(tools.batches))
+            step += 1
+            monitor.add(step, metrics)
+            stopping = asked_to_stop(step)
+            saving = stopping or step == steps or step % checkpoint_every == 0
+            # A checkpoint ends a line: a resumed run then writes the lines of an uninterrupted one.
+            if saving or step % log_every == 0:
+                monitor.report(step)
+            if step == steps or step % evaluate_every == 0:
+                scores = tools.evaluator(state.params)
+                tools.writer.write(step, {f"heldout/{s.member}": s.loss for s in scores})
+                monitor.restart_clock()
+            if saving:
+                monitor.check()
+                tools.checkpoints.save(state, tools.batches.state())
+            if stopping:
+                break
+    tools.checkpoints.wait()
+    return state, scores
+
+
+def stop_on_sigterm() -> Callable[[int], bool]:
+    """A function of the step that says whether to save and stop; all processes agree on it."""
+    if jax.process_count() > 1:
+        return multihost_utils.reached_preemption_sync_point
+    received = []
+    signal.signal(signal.SIGTERM, lambda *_: received.append(True))
+    return lambda step: bool(received)
+
+
+if __name__ == "__main__":
+    # Through an import, so that gin and this file mean the same functions.
+    from train import main as imported_main
+
+    imported_main()

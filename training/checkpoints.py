@@ -1,0 +1,225 @@
+"""Checkpoints: the state and the data position of one step, saved together by Orbax.
+
+A save copies the state to the host and goes on in the background. Beside the state stands a
+checksum of every array, computed on the device before it was saved, and of every file of the data
+position; a checkpoint that does not give the same checksums after loading, or cannot be loaded at
+all, is damaged: it is named, set aside, and the one before is used.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jax.experimental import multihost_utils
+from orbax.checkpoint import v1 as ocp
+
+from training.state import State
+
+
+class Restored(NamedTuple):
+    state: State
+    read: Callable[[str], bytes]  # the data position, see `Batches.restore`
+    damaged: tuple[str, ...]  # what was passed over, for people
+
+
+class MismatchError(ValueError):
+    """A checkpoint holds other arrays than the run is configured for."""
+
+
+class Checkpoints:
+    """The checkpoints of one run, `DIRECTORY/STEP`; the latest `keep` are kept."""
+
+    def __init__(self, directory: str, keep: int = 3):
+        self._root = epath.Path(directory).absolute()
+        self._checkpointer = ocp.training.Checkpointer(
+            self._root,
+            preservation_policy=ocp.training.preservation_policies.LatestN(keep),
+            cleanup_tmp_directories=True,
+        )
+
+    def steps(self) -> list[int]:
+        return sorted(c.step for c in self._checkpointer.checkpoints)
+
+    def save(self, state: State, position: dict[str, bytes]) -> None:
+        """Saves in the background; waits first for a save that is still under way."""
+        step = int(state.step)
+        if step in self.steps():
+            return
+        process = jax.process_index()
+        sums = {name: zlib.crc32(data) for name, data in position.items()}
+        files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
+        arrays = _checksums(state)  # by all processes together
+        if process == 0:
+            about = {"arrays": arrays, "processes": jax.process_count()}
+            files["checksums.json"] = json.dumps(about).encode()
+        self._checkpointer.save_checkpointables_async(
+            step, {"state": state._asdict(), "data": _Files(files)}, force=True
+        )
+
+    def restore(self, target: State) -> Restored | None:
+        """The latest sound checkpoint, placed as `target` (shapes and shardings) says.
+
+        None when there is no checkpoint. Raises MismatchError when the arrays are not those of
+        `target`, and ValueError when there are checkpoints and all are damaged.
+        """
+        damaged = []
+        for step in reversed(self.steps()):
+            differences = problem = state = files = None
+            try:
+                differences = self._differences(step, target)
+                if not differences:
+                    state, files = self._load(step, target)
+            except Exception as error:  # whatever the storage or the codecs make of the damage
+                if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
+                    raise
+                reason = str(error).strip().splitlines() or [type(error).__name__]
+                problem = reason[0][:200]
+            if _on_any_process(problem):
+                problem = problem or "another process cannot read it"
+            elif differences:
+                raise MismatchError("\n".join(differences))
+            else:
+                problem = _wrong(state, files, step)
+            if not problem:
+                return Restored(state, files.read, tuple(damaged))
+            where = self._set_aside(step)
+            damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")
+        if damaged:
+            raise ValueError(
+                "No checkpoint of this run can be read: "
+                + "; ".join(damaged)
+                + ". Start anew in another run directory."
+            )
+        return None
+
+    def wait(self) -> None:
+        """Until the save under way is complete."""
+        self._checkpointer.wait()
+
+    def close(self) -> None:
+        self._checkpointer.close()
+
+    def _load(self, step: int, target: State) -> "tuple[State, _Files]":
+        """State and data position, the position's files compared with their checksums."""
+        files = _Files({})
+        loaded = self._checkpointer.load_checkpointables(
+            step, {"state": target._asdict(), "data": files}
+        )
+        for process in range(files.read_json("checksums.json")["processes"]):
+            for name, value in files.read_json(f"checksums_{process}.json").items():
+                if zlib.crc32(files.read(name)) != value:
+                    raise ValueError(f"checksum of {name} does not agree with what was saved")
+        return State(**loaded["state"]), files
+
+    def _differences(self, step: int, target: State) -> list[str]:
+        """How the saved arrays differ from the target's, by name; [] when they agree."""
+        described = self._checkpointer.metadata(step).metadata
+        if described is None:
+            raise ValueError("the description of its arrays cannot be read")
+        saved = _by_path(described)
+        wanted = _by_path(target._asdict())
+        lines = []
+        for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
+            was, now = (tuple(x[name].shape) if name in x else None for x in (saved, wanted))
+            if was != now:
+                was, now = ("none" if shape is None else shape for shape in (was, now))
+                lines.append(f"{name}: the checkpoint has {was}, the run {now}")
+        return lines
+
+    def _set_aside(self, step: int) -> str:
+        place = self._root.parent / f"damaged_{self._root.name}" / str(step)
+        if jax.process_index() == 0:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.exists():
+                place.rmtree()
+            (self._root / str(step)).rename(place)
+        multihost_utils.sync_global_devices(f"set aside {step}")
+        self._checkpointer.reload()
+        return str(place)
+
+
+class _Files:
+    """Small files of a checkpoint: each process writes those it was given."""
+
+    def __init__(self, files: dict[str, bytes]):
+        self._files = files
+        self._directory = None
+
+    async def save(self, directory):
+        files = dict(self._files)
+
+        async def write():
+            path = await directory.await_creation()
+            for name, data in files.items():
+                (path / name).write_bytes(data)
+
+        return write()
+
+    async def load(self, directory):
+        self._directory = directory
+
+        async def nothing():
+            return None
+
+        return nothing()
+
+    def read(self, name: str) -> bytes:
+        return (epath.Path(self._directory) / name).read_bytes()
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads(self.read(name))
+        except ValueError as error:
+            raise ValueError(f"{name} is no JSON: {error}") from error
+
+
+def _wrong(state: State, files: _Files, step: int) -> str:
+    """What is wrong with a state that could be loaded; the same on every process."""
+    saved = files.read_json("checksums.json")["arrays"]
+    wrong = [name for name, value in _checksums(state).items() if saved.get(name) != value]
+    if wrong:
+        return f"checksum of {wrong[0]} does not agree with what was saved"
+    return "" if int(state.step) == step else f"it holds step {int(state.step)}"
+
+
+def _on_any_process(problem: str | None) -> bool:
+    """Whether a process has a problem: all must go the same way, or they wait for ever."""
+    if jax.process_count() == 1:
+        return bool(problem)
+    return bool(np.any(multihost_utils.process_allgather(np.array(bool(problem)))))
+
+
+def _by_path(tree) -> dict[str, Any]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {_name(path): leaf for path, leaf in flat if hasattr(leaf, "shape")}
+
+
+def _name(path) -> str:
+    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+
+
+def _checksums(state: State) -> dict[str, int]:
+    """A 32-bit checksum of every array, by name, computed where the array is."""
+    sums = jax.device_get(_sum_bits(state._asdict()))
+    return {name: int(np.asarray(value)) for name, value in _by_path(sums).items()}
+
+
+@jax.jit
+def _sum_bits(tree):
+    def one(x):
+        unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+        words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+        # An odd weight for each place, so that two values changing places are seen; summed in
+        # integers, so that the order does not matter, however the array is spread.
+        weight = jnp.uint32(1)
+        for axis in range(x.ndim):
+            place = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+            weight = weight + place * jnp.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
+        return jnp.sum(words * weight, dtype=jnp.uint32)
+
+    return jax.tree.map(one, tree)

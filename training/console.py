@@ -1,0 +1,113 @@
+"""What people see in the terminal: a progress bar, tables, and plain lines in a log."""
+
+import time
+from collections.abc import Sequence
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from objectives import RowGroup, members_of
+from training.evaluation import Score
+from training.setup import Setup
+
+SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal to draw a bar on
+
+
+def make_console() -> Console:
+    """The first process talks, the others are silent. A log is not wrapped at 80 columns."""
+    console = Console(quiet=jax.process_index() != 0, highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    return console
+
+
+class StepProgress:
+    """A live bar with loss, tokens/s and time left; lines now and then where output is a file."""
+
+    def __init__(self, console: Console, step: int, steps: int):
+        self._console, self._steps, self._printed = console, steps, time.monotonic()
+        self._bar = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=steps, completed=step, figures="compiling …")
+
+    def __enter__(self):
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self._bar.stop()
+
+    def update(self, step: int, loss: float, tokens_per_second: float) -> None:
+        figures = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+        self._bar.update(self._task, completed=step, figures=figures)
+        now = time.monotonic()
+        if not self._console.is_terminal and (
+            now - self._printed > SECONDS_BETWEEN_LINES or step == self._steps
+        ):
+            self._printed = now
+            self._console.print(f"step {step}/{self._steps}  {figures}")
+
+
+def print_plan(console: Console, setup: Setup) -> None:
+    """Which members go into which row group, how long their rows are, and how full."""
+    table = Table(title="Rows of a step", title_justify="left", box=None, header_style="bold")
+    for heading in ("member", "rows", "raw tokens", "stacks", "useful"):
+        table.add_column(heading, justify="left" if heading in ("member", "stacks") else "right")
+    members = members_of(setup.recipe.objective)
+    for group, schedule in zip(setup.recipe.groups, setup.schedules):
+        for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
+            share = (schedule.members == number).mean()
+            table.add_row(
+                members[number].name,
+                f"{share * schedule.rows:.1f}",
+                str(raw),
+                _stacks(group),
+                f"{useful:.2f}",
+            )
+    console.print(table)
+    console.print(f"Useful slots, all rows: {planned_useful(setup):.3f}")
+
+
+def planned_useful(setup: Setup) -> float:
+    """Share of all slots of a step that hold a token, when every row is full."""
+    used = total = 0.0
+    for group, schedule in zip(setup.recipe.groups, setup.schedules):
+        slots = schedule.rows * sum(group.stacks.get(s, 0) for s in ("encoder", "decoder"))
+        shares = [(schedule.members == m).mean() for m in group.members]
+        used += slots * sum(share * useful for share, useful in zip(shares, group.useful))
+        total += slots
+    return used / total
+
+
+def _stacks(group: RowGroup) -> str:
+    stacks = {name: group.stacks[name] for name in ("encoder", "decoder") if name in group.stacks}
+    return " + ".join(f"{name} {length}" for name, length in stacks.items())
+
+
+def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
+    table = Table(
+        title=f"Held-out loss after {step} steps, nats per target token",
+        title_justify="left",
+        box=None,
+        header_style="bold",
+    )
+    for heading in ("objective", "loss", "perplexity", "unigram", "better by", "targets"):
+        table.add_column(heading, justify="left" if heading == "objective" else "right")
+    for s in scores:
+        table.add_row(
+            s.member,
+            f"{s.loss:.3f}",
+            f"{s.perplexity:,.1f}",
+            f"{s.unigram:.3f}",
+            f"{s.gain:.0%}",
+            f"{s.targets:,}",
+        )
+    console.print(table)

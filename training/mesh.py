@@ -1,0 +1,125 @@
+"""The device mesh, and which axis of a model or a batch is spread over which axis of the mesh.
+
+Mesh axes: `data` (copies of the parameters), `fsdp` (parameters spread, gathered when used),
+`tensor` (matrix products spread). The rows of a batch are spread over data and fsdp together.
+"""
+
+import contextlib
+import os
+
+import flax.linen as nn
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+AXES = ("data", "fsdp", "tensor")
+BATCH = ("data", "fsdp")
+
+# Logical axis of a parameter or an activation -> mesh axes.
+RULES = (
+    ("batch", BATCH),
+    ("vocab", "tensor"),
+    ("heads", "tensor"),
+    ("mlp", "tensor"),
+    ("embed", "fsdp"),
+    ("kv", None),
+    ("length", None),
+    ("layers", None),
+    ("relpos_buckets", None),
+)
+
+
+def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> Mesh:
+    """A mesh over all devices of all processes; one axis may be -1, what is left over.
+
+    >>> make_mesh(data=2, fsdp=2, tensor=2).shape  # on eight devices
+    {'data': 2, 'fsdp': 2, 'tensor': 2}
+
+    Raises ValueError when the axes do not multiply to the number of devices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = [data, fsdp, tensor]
+    asked = dict(zip(AXES, sizes))
+    if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+        raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {asked}.")
+    known = 1
+    for size in sizes:
+        known *= size if size != -1 else 1
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = max(len(devices) // known, 1)
+        known *= sizes[[data, fsdp, tensor].index(-1)]
+    if known != len(devices):
+        raise ValueError(
+            f"The mesh {asked} takes {known} devices, there are {len(devices)}: "
+            "change make_mesh.data, .fsdp or .tensor so that they multiply to that."
+        )
+    return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def join_processes() -> None:
+    """Makes the processes of a run one; call it before anything touches a device.
+
+    Cloud TPU, Slurm, Kubernetes and Open MPI tell JAX where the processes are. Elsewhere three
+    environment variables do, on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
+    process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID from 0.
+
+    Raises ValueError when neither says where the processes are.
+    """
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = [os.environ.get(name) for name in names]
+    if any(given) and not all(given):
+        missing = [name for name, value in zip(names, given) if not value]
+        raise ValueError(f"A run of several processes also needs {missing} in the environment.")
+    address, *numbers = given
+    try:
+        jax.distributed.initialize(address, *(int(n) for n in numbers if n))
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"The processes of this run do not find each other: {error} Set {', '.join(names)} "
+            "on every host, or distributed = False for a single process."
+        ) from error
+
+
+@contextlib.contextmanager
+def placed_on(mesh: Mesh | AbstractMesh):
+    """Within it, logical axis names mean axes of this mesh."""
+    abstract = isinstance(mesh, AbstractMesh)
+    with jax.sharding.use_abstract_mesh(mesh) if abstract else jax.set_mesh(mesh):
+        with nn.logical_axis_rules(RULES):
+            yield
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows spread over data and fsdp, everything else whole."""
+    return NamedSharding(mesh, P(BATCH))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, P())
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Over how many devices the rows of a batch are spread."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def shardings_of(boxed, mesh: Mesh):
+    """Shardings for a tree of abstract arrays, some of them boxed with logical axis names.
+
+    An array whose rank is not that of its names (Adafactor keeps rows and columns of a matrix's
+    second moments) is kept whole on every device; such arrays are small.
+    """
+
+    def sharding(leaf):
+        if not isinstance(leaf, nn.LogicallyPartitioned) or len(leaf.names) != leaf.value.ndim:
+            return replicated(mesh)
+        spec = nn.logical_to_mesh_axes(leaf.names, RULES)
+        return NamedSharding(mesh, _divisible(spec, leaf.value.shape, mesh))
+
+    return jax.tree.map(sharding, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+
+def _divisible(spec, shape, mesh: Mesh):
+    """Leaves whole the dimensions that the mesh axis does not divide."""
+    fits = lambda axis, size: axis is not None and size % mesh.shape[axis] == 0  # noqa: E731
+    return P(*(axis if fits(axis, size) else None for axis, size in zip(spec, shape)))

@@ -1,0 +1,59 @@
+"""Metrics of a run, as JSON lines and for TensorBoard (written without TensorFlow)."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+from tensorboardX import SummaryWriter
+
+
+class MetricsWriter:
+    """Writes `RUN/metrics.jsonl` and `RUN/tensorboard`, on the first process only.
+
+    Args:
+      step: the step from which a resumed run goes on; what an interrupted one wrote after it is
+        taken back, so that the files read as if nothing had happened.
+    """
+
+    def __init__(self, run_dir: str | Path, step: int = 0):
+        self._on = jax.process_index() == 0
+        if not self._on:
+            return
+        path = Path(run_dir) / "metrics.jsonl"
+        kept = [line for line in _lines(path) if line["step"] <= step]
+        new = path.with_suffix(".tmp")  # a kill must not find the file half written
+        new.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        new.replace(path)
+        self._file = path.open("a", buffering=1)
+        self._tensorboard = SummaryWriter(
+            str(Path(run_dir) / "tensorboard"), purge_step=step + 1 if step else None
+        )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if not self._on:
+            return
+        self._file.write(json.dumps({"step": step} | dict(values)) + "\n")
+        for name, value in values.items():
+            self._tensorboard.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        if self._on:
+            self._file.close()
+            self._tensorboard.close()
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
+    """The lines of `RUN/metrics.jsonl`, oldest first."""
+    return _lines(Path(run_dir) / "metrics.jsonl")
+
+
+def _lines(path: Path) -> list[dict]:
+    """All whole lines; a line cut short by a kill is the last, and is left out."""
+    lines = []
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines

@@ -1,0 +1,85 @@
+"""Watches the steps: a guard against losses that are not finite, and a line now and then."""
+
+import time
+
+import jax
+import numpy as np
+
+from objectives import members_of
+from training.console import StepProgress
+from training.metrics import MetricsWriter
+from training.setup import Setup, mean_raw_tokens
+from training.throughput import peak_flops, step_flops
+
+# Those of a step that must be finite. The loss and the gradient belong to the parameters before
+# the step, the norm of the parameters to those after it, which may be about to be saved.
+WATCHED = ("loss", "gradient_norm", "parameter_norm")
+
+
+class Monitor:
+    """Takes in every step's metrics; writes and shows their means when told to.
+
+    A step's loss is looked at while the device is at the next one, so that watching never makes
+    the device wait.
+    """
+
+    def __init__(self, setup: Setup, writer: MetricsWriter, progress: StepProgress):
+        self._writer, self._progress = writer, progress
+        self._members = members_of(setup.recipe.objective)
+        self._flops = step_flops(setup.recipe, setup.schedules)
+        self._peak = peak_flops()
+        self._tokens = mean_raw_tokens(setup)
+        self._unseen: list[tuple[int, dict]] = []  # not yet looked at
+        self._recent: list[dict] = []  # since the last line
+        self.restart_clock()
+
+    def add(self, step: int, metrics: dict) -> None:
+        """Raises FloatingPointError when an earlier step was not finite."""
+        self.check()
+        self._unseen.append((step, metrics))
+        self._timed += 1
+
+    def check(self) -> None:
+        """Waits for all steps taken in, and raises as `add` does."""
+        for step, metrics in self._unseen:
+            values = jax.device_get(metrics)
+            watched = {name: float(values[name]) for name in WATCHED}
+            if not np.all(np.isfinite(list(watched.values()))):
+                said = ", ".join(f"{name} {value:g}" for name, value in watched.items())
+                raise FloatingPointError(
+                    f"At step {step} the training is no longer finite: {said}. It stops here; the "
+                    "last checkpoint is from before. Lower the learning rate, warm up for longer "
+                    "or clip the gradient's norm (clip_norm), and start the same command again."
+                )
+            self._recent.append(values)
+        self._unseen.clear()
+
+    def report(self, step: int) -> None:
+        """Writes and shows means over the steps since the last time."""
+        self.check()
+        seconds = (time.monotonic() - self._started) / max(self._timed, 1)
+        line = self._means() | {
+            "tokens_per_second": self._tokens / seconds,
+            "tflops_per_second": self._flops / seconds / 1e12,
+        }
+        if self._peak:
+            line["mfu"] = self._flops / seconds / self._peak
+        self._writer.write(step, line)
+        self._progress.update(step, line["loss"], line["tokens_per_second"])
+        self._recent.clear()
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Leaves out of the speed what was no training step."""
+        self._started, self._timed = time.monotonic(), 0
+
+    def _means(self) -> dict[str, float]:
+        names = [name for name in self._recent[0] if not name.startswith("member_")]
+        means = {name: float(np.mean([v[name] for v in self._recent])) for name in names}
+        if len(self._members) > 1:
+            sums = np.sum([v["member_sums"] for v in self._recent], axis=0)
+            weights = np.sum([v["member_weights"] for v in self._recent], axis=0)
+            for member, total, weight in zip(self._members, sums, weights):
+                if weight:
+                    means[f"loss/{member.name}"] = float(total / weight)
+        return means

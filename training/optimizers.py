@@ -1,0 +1,96 @@
+"""Optimizers and learning-rate schedules, bound by gin by their names.
+
+A schedule is a function of the total number of steps and returns an optax schedule; an optimizer
+is a function of the total number of steps and returns an optax transformation. Thus a run states
+its length once.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+
+def warmup_cosine(total_steps: int, *, peak: float, warmup_steps: int, end_share: float = 0.1):
+    """Linear from 0 to `peak`, then a cosine down to `end_share * peak` at the last step."""
+    _check_warmup(warmup_steps, total_steps)
+    return optax.warmup_cosine_decay_schedule(
+        0.0, peak, warmup_steps, max(total_steps, warmup_steps + 1), end_share * peak
+    )
+
+
+def warmup_rsqrt(total_steps: int, *, scale: float = 1.0, warmup_steps: int = 10_000):
+    """T5's: scale / sqrt(max(step, warmup_steps)). Raffel et al. 2020, section 3.1.2."""
+    del total_steps
+    return lambda step: scale / jnp.sqrt(jnp.maximum(step, warmup_steps))
+
+
+def warmup_constant(total_steps: int, *, peak: float, warmup_steps: int = 0):
+    """Linear from 0 to `peak`, then constant."""
+    _check_warmup(warmup_steps, total_steps)
+    return optax.join_schedules(
+        [optax.linear_schedule(0.0, peak, max(warmup_steps, 1)), optax.constant_schedule(peak)],
+        [warmup_steps],
+    )
+
+
+def adamw(
+    total_steps: int,
+    *,
+    learning_rate: Callable,
+    b1: float = 0.9,
+    b2: float = 0.98,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+    clip_norm: float | None = 1.0,
+) -> optax.GradientTransformation:
+    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first; decay spares vectors."""
+    return _clipped(
+        clip_norm,
+        optax.adamw(
+            learning_rate(total_steps),
+            b1=b1,
+            b2=b2,
+            eps=eps,
+            weight_decay=weight_decay,
+            mask=lambda params: jax.tree.map(lambda x: jnp.ndim(x) > 1, params),
+        ),
+    )
+
+
+def adafactor(
+    total_steps: int,
+    *,
+    learning_rate: Callable,
+    decay_rate: float = 0.8,
+    weight_decay: float | None = None,
+    multiply_by_parameter_scale: bool = True,
+    clip_norm: float | None = None,
+) -> optax.GradientTransformation:
+    """Adafactor (Shazeer & Stern 2018) with T5's settings."""
+    return _clipped(
+        clip_norm,
+        optax.adafactor(
+            learning_rate(total_steps),
+            decay_rate=decay_rate,
+            multiply_by_parameter_scale=multiply_by_parameter_scale,
+            weight_decay_rate=weight_decay,
+        ),
+    )
+
+
+def _clipped(clip_norm, transformation):
+    if clip_norm is None:
+        return transformation
+    if not clip_norm > 0:
+        raise ValueError(f"clip_norm must be above 0, or None for no clipping, got {clip_norm}.")
+    return optax.chain(optax.clip_by_global_norm(clip_norm), transformation)
+
+
+def _check_warmup(warmup_steps: int, total_steps: int):
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            f"warmup_steps must be at least 0 and below the run's {total_steps} steps, "
+            f"got {warmup_steps}."
+        )

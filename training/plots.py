@@ -1,0 +1,36 @@
+"""The loss plot of a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from training.evaluation import Score
+from training.metrics import read_metrics
+
+
+def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
+    """Draws training loss, and held-out loss and unigram baseline by member, to `RUN/loss.png`."""
+    import matplotlib  # here: half a second that no other step of a run needs
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    lines = read_metrics(run_dir)
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    if training:
+        axes.plot(*zip(*training), color="0.75", linewidth=1, label="training, all members")
+    colors = plt.get_cmap("tab10").colors
+    for score, color in zip(scores, colors * (1 + len(scores) // len(colors))):
+        name = f"heldout/{score.member}"
+        points = [(line["step"], line[name]) for line in lines if name in line]
+        if points:
+            axes.plot(*zip(*points), marker="o", markersize=3, color=color, label=score.member)
+        axes.axhline(score.unigram, color=color, linestyle=":", linewidth=1)
+    axes.plot([], [], color="0.4", linestyle=":", label="unigram baseline of each")
+    axes.set(xlabel="step", ylabel="loss, nats per target token", title=Path(run_dir).name)
+    axes.legend(fontsize="small", ncols=2, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    path = Path(run_dir) / "loss.png"
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return path

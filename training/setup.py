@@ -1,0 +1,94 @@
+"""A run before any parameter exists: lengths solved, everything checked against everything."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from objectives import Objective, Row, TokenIds, plan
+from objectives.layouts import LAYOUTS
+from training.batches import GroupSchedule, schedule
+from training.step import Recipe, arranged, check_recipe, train_step
+
+
+class Setup(NamedTuple):
+    recipe: Recipe
+    schedules: tuple[GroupSchedule, ...]  # of the recipe's row groups
+
+
+def make_setup(
+    *,
+    objective: Objective,
+    model,
+    optimizer: optax.GradientTransformation,
+    ids: TokenIds,
+    sequence_lengths: Mapping[str, int] | Sequence[Mapping[str, int]],
+    batch_size: int,
+    microbatches: int = 1,
+    data_shards: int = 1,
+    z_loss: float = 0.0,
+    batch_shards: int = 1,
+) -> Setup:
+    """Solves all lengths and checks that everything fits together: the place that says no.
+
+    Arguments are those of `train.train`; `batch_shards` is over how many devices rows are spread.
+    Raises ValueError, saying what was got, what is expected and what to change.
+    """
+    shapes = [sequence_lengths] if isinstance(sequence_lengths, Mapping) else sequence_lengths
+    groups = plan(objective, LAYOUTS[model.layout], ids, shapes)
+    recipe = check_recipe(Recipe(objective, model, ids, groups, optimizer, microbatches, z_loss))
+    schedules = schedule(objective, groups, batch_size, data_shards)
+    for group, scheduled in zip(groups, schedules):
+        if scheduled.rows % (microbatches * batch_shards):
+            raise ValueError(
+                f"The row group {group.stacks} has {scheduled.rows} rows, which {microbatches} "
+                f"microbatches over {batch_shards} devices do not divide: change batch_size, or "
+                f"set data_shards to a multiple of {microbatches * batch_shards}."
+            )
+    return Setup(recipe, schedules)
+
+
+def padded_vocabulary(ids: TokenIds) -> int:
+    """Rows of the embedding: ids rounded up to 128, so that they split evenly over devices.
+
+    >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
+    32128
+    """
+    return -(-ids.size // 128) * 128
+
+
+def compiled_step(setup: Setup, seed: int) -> Callable:
+    """(state, rows) -> (state, metrics), jitted; the new state takes the old one's memory."""
+    step = functools.partial(train_step, setup.recipe, jax.random.key(seed))
+    return jax.jit(step, donate_argnums=0)
+
+
+def abstract_rows(setup: Setup, sharding=None) -> tuple[Row, ...]:
+    """Shapes of the rows that a step is given."""
+
+    def array(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
+
+    return tuple(
+        Row(array(s.rows, g.row_length), array(s.rows, g.row_length), array(s.rows))
+        for g, s in zip(setup.recipe.groups, setup.schedules)
+    )
+
+
+def abstract_batch(setup: Setup) -> dict:
+    """Shapes of what the model eats of the first row group."""
+    rows = abstract_rows(setup)[0]
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows.member.shape[0]))
+    arrange = functools.partial(arranged, setup.recipe, setup.recipe.groups[0])
+    return jax.eval_shape(arrange, keys, rows)
+
+
+def mean_raw_tokens(setup: Setup) -> float:
+    """Tokens of text that a step takes, on average."""
+    return sum(
+        s.rows * sum((s.members == m).mean() * n for m, n in zip(g.members, g.raw_lengths))
+        for g, s in zip(setup.recipe.groups, setup.schedules)
+    )

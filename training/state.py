@@ -1,0 +1,64 @@
+"""The training state, born sharded: no host and no device ever holds it whole."""
+
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from training.mesh import placed_on, replicated, shardings_of
+
+
+class State(NamedTuple):
+    step: jax.Array  # i32[]: steps taken
+    params: Any  # f32
+    opt_state: Any
+
+
+class Abstract(NamedTuple):
+    """Shapes and shardings of a state, before anything is allocated."""
+
+    shapes: State  # jax.ShapeDtypeStruct with shardings
+    create: Any  # key -> State; jit it, or use `new_state`
+
+
+def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: Mesh) -> Abstract:
+    """What a state will be, from the shapes of a batch; nothing is allocated."""
+
+    def boxed(key):
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
+        params = model.init(key, blank)
+        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    def create(key):
+        return _unboxed(boxed(key))
+
+    with placed_on(mesh):
+        abstract = jax.eval_shape(boxed, jax.random.key(0))
+        shardings = shardings_of(abstract, mesh)
+        shapes = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+            _unboxed(abstract),
+            shardings,
+        )
+    return Abstract(shapes, create)
+
+
+def new_state(abstract: Abstract, seed: int, mesh: Mesh) -> State:
+    """Fresh parameters, each device making its own share."""
+    shardings = jax.tree.map(lambda x: x.sharding, abstract.shapes)
+    create = jax.jit(abstract.create, out_shardings=shardings, in_shardings=replicated(mesh))
+    with placed_on(mesh):
+        return create(jax.random.key(seed))
+
+
+def parameter_count(state: State) -> int:
+    return sum(x.size for x in jax.tree.leaves(state.params))
+
+
+def _unboxed(tree):
+    """Without the boxes of axis names; unlike nn.unbox it constrains nothing."""
+    is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)  # noqa: E731
+    return jax.tree.map(lambda x: x.value if is_box(x) else x, tree, is_leaf=is_box)

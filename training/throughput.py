@@ -1,0 +1,40 @@
+"""What a step costs by arithmetic, and how much of the hardware that is."""
+
+from collections.abc import Sequence
+
+import jax
+
+from training.batches import GroupSchedule
+from training.step import Recipe
+
+# Dense bf16 peak of one device as JAX names it, FLOP/s, from the makers' data sheets.
+PEAK_FLOPS = {
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA B200": 2250e12,
+}
+
+
+def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
+    """FLOPs of forward and backward of one step; recomputation does not count."""
+    forward = sum(
+        schedule.rows * recipe.model.flops({"predict": group.stacks["decoder"]} | group.stacks)
+        for group, schedule in zip(recipe.groups, schedules)
+    )
+    return 3 * forward
+
+
+def peak_flops() -> float | None:
+    """Of all devices together; None where the peak of the device is not known (a CPU's)."""
+    kind = jax.devices()[0].device_kind
+    known = [name for name in PEAK_FLOPS if kind.startswith(name)]
+    return PEAK_FLOPS[max(known, key=len)] * jax.device_count() if known else None
