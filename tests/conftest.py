@@ -10,3 +10,5 @@ os.environ["XLA_FLAGS"] = (
 import jax  # noqa: E402  (the flags above are read when jax is imported)
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# The programs are small and many: XLA's optimizer would take half of the time.
+jax.config.update("jax_disable_most_optimizations", True)

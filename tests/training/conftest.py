@@ -1,4 +1,4 @@
-"""These tests spend their time in XLA's optimizer, which they have no need of."""
+"""These tests start many programs, most of them alike: what is compiled is kept."""
 
 import jax
 import pytest
@@ -7,7 +7,6 @@ from jax.experimental.compilation_cache import compilation_cache
 from tests.training import tiny
 
 SETTINGS = {
-    "jax_disable_most_optimizations": True,
     "jax_compilation_cache_dir": tiny.compilation_cache(),
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
@@ -15,8 +14,8 @@ SETTINGS = {
 
 
 @pytest.fixture(autouse=True, scope="package")
-def quick_to_compile():
-    """Halves the time, and compiles nothing twice."""
+def compiled_once():
+    """Compiles nothing twice."""
     before = {name: jax.config.values[name] for name in SETTINGS}
     compilation_cache.reset_cache()  # else a directory given later is not looked at
     for name, value in SETTINGS.items():
