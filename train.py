@@ -9,6 +9,7 @@ holds all of it, and the same command started again goes on where it stopped.
 """
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -160,7 +161,7 @@ def train(
     state = resume(console, run_dir, config, checkpoints, abstract, batches)
     if state is None:
         state = new_state(abstract, seed, mesh)
-    elif int(state.step) >= steps:
+    elif int(state.step) >= steps and os.path.exists(f"{run_dir}/loss.png"):
         checkpoints.close()
         console.print(
             f"\nThis run is finished: {int(state.step)} of {steps} steps, results in {run_dir}.\n"
@@ -201,10 +202,11 @@ def train(
             "The same command goes on from there."
         )
         return
+    scores = scores or evaluator(state.params)  # none yet if it was killed after its last step
     print_scores(console, scores, step)
     if jax.process_index() == 0:
         plot_losses(run_dir, scores)
-    if data.codec is not None:
+    if data.codec is not None and jax.process_count() == 1:
         text = np.concatenate(data.heldout(4000))
         show_passages(
             console, recipe.objective, recipe.model, state.params, data.ids, data.codec.decode, text

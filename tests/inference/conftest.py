@@ -1,3 +1,3 @@
-from tests.training.conftest import quick_to_compile
+from tests.training.conftest import compiled_once
 
-__all__ = ["quick_to_compile"]
+__all__ = ["compiled_once"]
