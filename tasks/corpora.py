@@ -13,16 +13,15 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import rich.console
 import rich.progress
 
 from tasks import vocabularies
 from tasks.python_library import library_documents
 from tasks.sentencepiece_training import train_sentencepiece
-from tasks.text_files import Report, find_files, read_documents
+from tasks.text_files import Part, Report, find_files, read_documents
 from tasks.vocabularies import Vocabulary
-from training.data import Corpus
+from training.data import Corpus, Piece
 from training.token_arrays import (
     TokenArray,
     array_corpus,
@@ -87,7 +86,7 @@ def python_library(
 
         def texts(advance, some=some):
             for document in some:
-                yield document.read()
+                yield Part(document.read())
                 advance(1)
 
         arrays[name] = _tokenised(run_dir, name, vocabulary, source, texts, len(some))
@@ -122,8 +121,9 @@ def text_files(
         train.corpus = @corpora.text_files
         corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
 
-    A plain text file is a document (several of 128 kB, cut at line ends, when it is longer); a
-    JSONL line is a document. The text is tokenised once, into the run directory.
+    A plain text file is a document (read in parts of 128 kB, cut at line ends, when it is longer,
+    which are held out and shuffled like documents; only the last one ends it); a JSONL line is a
+    document. The text is tokenised once, into the run directory.
 
     Args:
         run_dir: where the vocabulary and the tokens are kept.
@@ -253,7 +253,6 @@ def run_vocabulary(
             )
     if trained:
         path = os.path.join(run_dir, "vocabulary.model")
-        os.makedirs(run_dir, exist_ok=True)
         with _progress() as progress:
             progress.add_task("Training a vocabulary", total=None)
             train_sentencepiece(texts(), path, size=size, model_type=name)
@@ -270,7 +269,7 @@ def _vocabulary_texts(paths: Sequence[str], text_field: str, on_malformed: str) 
     share = max(_VOCABULARY_CHARACTERS // len(paths), 1)
     for path in paths:
         left = share
-        for text in read_documents(path, text_field=text_field, on_malformed=on_malformed):
+        for text, _ in read_documents(path, text_field=text_field, on_malformed=on_malformed):
             yield text[:left]
             left -= len(text)
             if left <= 0:
@@ -282,7 +281,7 @@ def _tokenised(
     name: str,
     vocabulary: Vocabulary,
     source: str,
-    texts: Callable[[Callable[[int], None]], Iterable[str]],
+    texts: Callable[[Callable[[int], None]], Iterable[Part]],
     total: int,
     report: Report | None = None,
 ) -> TokenArray:
@@ -322,10 +321,10 @@ def _tokenised(
 
 @dataclasses.dataclass
 class _Counted:
-    texts: Iterable[str]
+    texts: Iterable[Part]
     documents: int = 0
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Part]:
         for text in self.texts:
             self.documents += 1
             yield text
@@ -336,17 +335,22 @@ def _left_out(report: Report, empty: int) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _encoded(texts: Iterable[str], vocabulary: Vocabulary) -> Iterator[np.ndarray]:
+def _encoded(texts: Iterable[Part], vocabulary: Vocabulary) -> Iterator[Piece]:
     """Token ids of each text; texts are tokenised in batches, on all cores."""
+
+    def encoded(batch: list[Part]) -> Iterator[Piece]:
+        tokens = vocabulary.tokenizer.encode_batch([part.text for part in batch])
+        return map(Piece, tokens, [part.ends for part in batch])
+
     batch, length = [], 0
-    for text in texts:
-        batch.append(text)
-        length += len(text)
+    for part in texts:
+        batch.append(part)
+        length += len(part.text)
         if length >= _BATCH_CHARACTERS:
-            yield from vocabulary.tokenizer.encode_batch(batch)
+            yield from encoded(batch)
             batch, length = [], 0
     if batch:
-        yield from vocabulary.tokenizer.encode_batch(batch)
+        yield from encoded(batch)
 
 
 def _progress() -> rich.progress.Progress:

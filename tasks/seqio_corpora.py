@@ -17,7 +17,7 @@ import tensorflow as tf
 from objectives import TokenIds
 from tasks import vocabularies
 from tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_of
-from training.data import Corpus
+from training.data import Corpus, Piece
 from training.token_arrays import text_checker
 
 _DRAWS = 1024  # draws of the mixture made at a time
@@ -45,8 +45,8 @@ def seqio_mixture(
         seqio_corpora.seqio_mixture.data_dir = "gs://my-bucket/tensorflow_datasets"
         seqio_corpora.seqio_mixture.vocabulary = "spiece.model"
 
-    The objective is applied later, on the device: name a task that gives text. A single
-    end-of-sequence id at the end of an example is taken off, the objective adds its own.
+    The objective is applied later, on the device: name a task that gives text. Every example is a
+    whole document; a single end-of-sequence id at its end is taken off, the run adds its own.
 
     Args:
         run_dir: where a description of the vocabulary, and its file, are kept.
@@ -74,9 +74,7 @@ def seqio_mixture(
         seqio.set_tfds_data_dir_override(data_dir)
     tasks, rates = _tasks_and_rates(mixture_or_task_name)
     tasks = [_checked(task, (split, heldout_split), feature, vocabulary) for task in tasks]
-    tokenizer = tokenizer_of(
-        tasks[0].output_features[feature].vocabulary, os.path.join(run_dir, "vocabulary.model")
-    )
+    tokenizer = tokenizer_of(tasks[0].output_features[feature].vocabulary)
     ids = vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
     _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
     texts = [_Text(task, feature, ids) for task in tasks]
@@ -163,10 +161,10 @@ class MixtureStream:
         described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
         self._fingerprint = zlib.crc32((described + repr([t.name for t in texts])).encode())
 
-    def next_document(self) -> np.ndarray:
-        document = self._tasks[self._choose()].next_document()
+    def next_document(self) -> Piece:
+        tokens = self._tasks[self._choose()].next_document()
         self._documents += 1
-        return document
+        return Piece(tokens, ends=True)
 
     def state(self) -> dict[str, np.ndarray]:
         places = np.asarray([task.place for task in self._tasks], np.int64)
@@ -277,7 +275,7 @@ class _TaskStream:
         )
 
 
-def _heldout(texts: Sequence[_Text], split: str, n: int) -> list[np.ndarray]:
+def _heldout(texts: Sequence[_Text], split: str, n: int) -> list[Piece]:
     """Documents of the tasks in turn until they hold `n` tokens, or there are no more."""
     readers = [text.documents(split, shuffle=False) for text in texts]
     documents, held = [], 0
@@ -287,7 +285,7 @@ def _heldout(texts: Sequence[_Text], split: str, n: int) -> list[np.ndarray]:
             if held >= n or document is None:
                 readers.remove(reader)
                 continue
-            documents.append(document)
+            documents.append(Piece(document, ends=True))
             held += len(document)
     if not documents:
         raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")

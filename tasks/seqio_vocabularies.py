@@ -4,6 +4,9 @@ SentencePiece and bytes are SeqIO's own classes; a Hugging Face `tokenizer.json`
 """
 
 import functools
+import os
+import tempfile
+import zlib
 
 import numpy as np
 import seqio
@@ -95,25 +98,22 @@ def seqio_vocabulary(name: str, *, extra_ids: int = vocabularies.T5_EXTRA_IDS) -
     return seqio.SentencePieceVocabulary(name, extra_ids=extra_ids)
 
 
-def tokenizer_of(vocabulary: seqio.Vocabulary, local_copy: str | None = None) -> Tokenizer:
+def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
     """The `Tokenizer` of a SeqIO vocabulary, for `vocabularies.token_ids` and `codec`.
+
+    A SentencePiece model from elsewhere (`gs://…`) is copied to the folder of temporary files.
 
     Args:
         vocabulary: SentencePiece, bytes or Hugging Face.
-        local_copy: where a SentencePiece model from elsewhere (`gs://…`) is copied to.
 
     Raises:
         ValueError: another kind of vocabulary.
+        FileNotFoundError: a SentencePiece model from elsewhere that cannot be read.
     """
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         path = vocabulary.sentencepiece_model_file
         if "://" in path:
-            with tf.io.gfile.GFile(path, "rb") as file:
-                model = file.read()
-            if local_copy is None:
-                raise ValueError(f"{path} is on another machine: set local_copy to a file's path.")
-            vocabularies.write_atomically(local_copy, model)
-            path = local_copy
+            path = _local_copy(path)
         return vocabularies.sentencepiece_tokenizer(path, extra_ids=vocabulary.extra_ids)
     if isinstance(vocabulary, seqio.ByteVocabulary):
         return _with_extra_ids(vocabularies.byte_tokenizer(), vocabulary.extra_ids)
@@ -123,6 +123,29 @@ def tokenizer_of(vocabulary: seqio.Vocabulary, local_copy: str | None = None) ->
         f"Got a {type(vocabulary).__name__}, expected a seqio.SentencePieceVocabulary, a "
         "seqio.ByteVocabulary or a HuggingFaceVocabulary, whose special ids are known."
     )
+
+
+def _local_copy(path: str) -> str:
+    """A file on this machine with what `path` holds, named by its CRC-32."""
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            model = file.read()
+    except tf.errors.OpError as error:
+        raise FileNotFoundError(
+            f"{path} cannot be read ({error}): set seqio_mixture.vocabulary to a local copy."
+        ) from error
+    copy = os.path.join(tempfile.gettempdir(), f"vocabulary-{zlib.crc32(model):08x}.model")
+    if not _holds(copy, model):  # another user's may not be replaced
+        vocabularies.write_atomically(copy, model)
+    return copy
+
+
+def _holds(path: str, content: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read() == content
+    except FileNotFoundError:
+        return False
 
 
 def _with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:

@@ -1,8 +1,8 @@
 """Reads documents from plain text and JSONL files, gzip'd or not, naming every line that is wrong.
 
-A plain text file is a document; one longer than 128 kB is read as several, cut at line ends, so
-that a file of any size is never in memory whole. A line of a `.jsonl`, `.ndjson`
-or `.json` file is a document: the string in its text field. `.gz` may follow any of them.
+A plain text file is a document; one longer than 128 kB is read in parts, cut at line ends, so that
+a file of any size is never in memory whole. A line of a `.jsonl`, `.ndjson` or `.json` file is a
+document: the string in its text field. `.gz` may follow any of them.
 """
 
 import dataclasses
@@ -12,11 +12,18 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
-_BLOCK = 1 << 17  # bytes of plain text in a document; tokenisers slow down on longer ones
+_BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
 _SHOWN = 5  # malformed lines named in a summary
+
+
+class Part(NamedTuple):
+    """A document, or a part of a long one."""
+
+    text: str
+    ends: bool = True  # the document ends with it; else the next part follows
 
 
 class MalformedLine(ValueError):
@@ -80,8 +87,10 @@ def read_documents(
     on_malformed: str = "error",
     report: Report | None = None,
     advance: Callable[[int], None] = lambda size: None,
-) -> Iterator[str]:
+) -> Iterator[Part]:
     """The documents of one file, in order; memory use does not depend on its size.
+
+    A long plain text file comes in parts, of which the last one ends the document.
 
     Args:
         path: the file; its name says what it is.
@@ -121,7 +130,7 @@ def read_documents(
             raise ValueError(f"{path} is no whole gzip file ({error}): get it again.") from error
 
 
-def _read_jsonl(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[str]:
+def _read_jsonl(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[Part]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             report.blank += 1
@@ -145,10 +154,10 @@ def _read_jsonl(file: BinaryIO, text_field: str, malformed, report: Report) -> I
         elif not _is_encodable(value[text_field]):
             malformed(number, f"field {text_field!r} holds half a surrogate pair, which is no text")
         else:
-            yield value[text_field]
+            yield Part(value[text_field])
 
 
-def _read_text(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[str]:
+def _read_text(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[Part]:
     del text_field, report
     number = 1  # of the block's first line
     while block := file.read(_BLOCK):
@@ -159,9 +168,10 @@ def _read_text(file: BinaryIO, text_field: str, malformed, report: Report) -> It
         if number == 1:
             block = block.removeprefix(b"\xef\xbb\xbf")
         try:
-            yield block.decode("utf-8")
+            text = block.decode("utf-8")
         except UnicodeDecodeError:
-            yield _decodable_lines(block, number, malformed)
+            text = _decodable_lines(block, number, malformed)
+        yield Part(text, ends=not file.peek(1))
         number += block.count(b"\n")
 
 

@@ -327,7 +327,6 @@ def save_vocabulary(
     `vocabulary.json` says what it is and its special ids; the tokenizer's own file lies beside it
     as `vocabulary.model` or `tokenizer.json`.
     """
-    os.makedirs(run_dir, exist_ok=True)
     file = {"sentencepiece": "vocabulary.model", "hugging_face": "tokenizer.json"}.get(
         tokenizer.kind
     )
@@ -382,16 +381,14 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
     return Vocabulary(tokenizer, ids_from_json(values["ids"]), values["about"])
 
 
-def load_codec(run_dir: str) -> Codec:
-    """The codec of the vocabulary that a run keeps in its directory."""
-    return load_vocabulary(run_dir).codec
-
-
 def write_atomically(path: str, content: bytes) -> None:
-    """Writes `path` whole or not at all, also where several processes write it at once."""
-    handle, temporary = tempfile.mkstemp(
-        prefix=f".{os.path.basename(path)}-", dir=os.path.dirname(os.path.abspath(path))
-    )
+    """Writes `path` whole or not at all, also where several processes write it at once.
+
+    Folders that are not there are made.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}-", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from objectives import Objective, Row, RowGroup, members_of
-from training.data import DocumentStream
+from training.data import DocumentStream, Piece
 from training.mesh import batch_sharding
 
 PERIOD = 840  # rows after which the order of members repeats; every count up to 8 divides it
@@ -83,19 +83,30 @@ def evenly(rates: Sequence[float], members: Sequence[int]) -> np.ndarray:
     return order
 
 
+def with_end(piece: Piece, end_of_document: int | None) -> np.ndarray:
+    """The piece's tokens, and after the last of a document `end_of_document`, if there is one.
+
+    with_end(Piece([5, 6], True), 1) -> [5, 6, 1]
+    with_end(Piece([5, 6], False), 1) -> [5, 6]
+    """
+    if not piece.ends or end_of_document is None:
+        return piece.tokens
+    return np.append(piece.tokens, np.int32(end_of_document))
+
+
 class ShardReader:
     """Cuts the documents of one logical shard, one after another, into stretches of any length."""
 
     def __init__(self, stream: DocumentStream, end_of_document: int | None):
         self._stream = stream
-        self._end = [] if end_of_document is None else [end_of_document]
+        self._end = end_of_document
         self._left = np.zeros(0, np.int32)
 
     def take(self, n: int) -> np.ndarray:
         pieces, have = [self._left], self._left.size
         while have < n:
-            pieces += [self._stream.next_document(), np.array(self._end, np.int32)]
-            have += pieces[-2].size + pieces[-1].size
+            pieces.append(with_end(self._stream.next_document(), self._end))
+            have += pieces[-1].size
         tokens = np.concatenate(pieces)
         self._left = tokens[n:]
         return tokens[:n]
@@ -158,7 +169,9 @@ class Batches:
         rows = []
         for group, schedule in zip(self._groups, self._schedules):
             size = schedule.rows // self._shards
-            numbers = self.step * schedule.rows + shard * size + np.arange(size)
+            # One row on after every full cycle, so that no shard serves the same members for ever.
+            cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
+            numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
             members = schedule.members[numbers % PERIOD]
             lengths = dict(zip(group.members, group.raw_lengths))
             stretches = [self._readers[shard].take(lengths[m]) for m in members]

@@ -1,7 +1,8 @@
 """What a data edge hands to `train.py`, whatever it reads from.
 
-`tasks.corpora` (SeqIO, text files, Python's own library) and `training.token_arrays` (NumPy files,
-no TensorFlow) each provide functions that return a `Corpus`; gin says which one a run uses.
+`tasks.corpora` (text files, Python's own library), `tasks.seqio_corpora` (SeqIO) and
+`training.token_arrays` (NumPy files) each provide functions that return a `Corpus`; gin says which
+one a run uses.
 """
 
 from collections.abc import Callable
@@ -12,11 +13,18 @@ import numpy as np
 from objectives import TokenIds
 
 
+class Piece(NamedTuple):
+    """A document, or a part of one that was cut."""
+
+    tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
+    ends: bool  # the document ends here; else it goes on in another piece, anywhere in the stream
+
+
 class DocumentStream(Protocol):
     """An endless, deterministic stream of tokenised documents that can stop and go on."""
 
-    def next_document(self) -> np.ndarray:
-        """The next document, int32[n] with n >= 1: text ids only, nothing appended."""
+    def next_document(self) -> Piece:
+        """The next document, or the next piece of one that was cut."""
 
     def state(self) -> dict[str, np.ndarray]:
         """The position as a few small arrays, the same keys at every call."""
@@ -40,6 +48,6 @@ class Corpus(NamedTuple):
     # run, not the number of hosts: the data order does not depend on the machines it is read on.
     train: Callable[[int, int], DocumentStream]
     # n -> held-out documents, always the same ones, until they hold n tokens or there are no more
-    heldout: Callable[[int], list[np.ndarray]]
+    heldout: Callable[[int], list[Piece]]
     codec: Codec | None = None  # None: ids only, nothing can be shown as text
     summary: str = ""  # what was read, for people: documents, tokens, skipped lines

@@ -14,7 +14,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from objectives import Row, members_of
-from training.batches import ShardReader, rows_of
+from training.batches import ShardReader, rows_of, with_end
+from training.data import Piece
 from training.mesh import batch_sharding, batch_shards, placed_on, replicated
 from training.step import Recipe, arranged, evaluate_batch
 
@@ -51,7 +52,7 @@ class Evaluator:
         self,
         recipe: Recipe,
         mesh: Mesh,
-        heldout: Sequence[np.ndarray],
+        heldout: Sequence[Piece],
         training: ShardReader,
         *,
         tokens: int,
@@ -60,7 +61,8 @@ class Evaluator:
     ):
         self._recipe, self._mesh = recipe, mesh
         size = _up(rows, int(np.lcm(2, batch_shards(mesh))))
-        heldout_tokens = _joined(heldout, end_of_document)[:tokens]
+        texts = [with_end(piece, end_of_document) for piece in heldout]
+        heldout_tokens = np.concatenate([np.zeros(0, np.int32), *texts])[:tokens]
         # Targets for the unigram baseline: rather more text than is held out, from training.
         training_tokens = training.take(8 * tokens)
         self._batches, self._score_of, self._unigram = {}, {}, {}
@@ -121,12 +123,6 @@ def _unigram_loss(training_counts: np.ndarray, heldout_counts: np.ndarray) -> fl
     """Nats per token of held-out targets under training frequencies, each count raised by one."""
     log_probability = np.log(training_counts + 1) - np.log(np.sum(training_counts + 1))
     return float(-np.sum(heldout_counts * log_probability) / max(heldout_counts.sum(), 1.0))
-
-
-def _joined(documents: Sequence[np.ndarray], end_of_document: int | None) -> np.ndarray:
-    end = np.array([] if end_of_document is None else [end_of_document], np.int32)
-    pieces = [piece for document in documents for piece in (document, end)]
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
 
 
 def _up(n: int, multiple: int) -> int:

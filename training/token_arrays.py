@@ -4,10 +4,12 @@ A token array is a folder:
 
     tokens.npy    uint16 or int32 [tokens]         every document's ids, one after another
     offsets.npy   int64 [documents + 1]            document i is tokens[offsets[i]:offsets[i+1]]
+    closed.npy    bool [documents]                 false where document i goes on in i + 1, having
+                                                   been cut; not there where no document was
     ids.json      {"ids": {…}, "about": {…}}       the TokenIds, and what the array was made from
 
-Both arrays are memory-mapped, so a corpus larger than memory costs no memory. Anything that can
-write NumPy files can write one; `write_token_array` does it from a stream of documents.
+The tokens and offsets are memory-mapped, so a corpus larger than memory costs no memory. Anything
+that can write NumPy files can write one; `write_token_array` does it from a stream of documents.
 """
 
 import dataclasses
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from objectives import TokenIds, check_token_ids
-from training.data import Codec, Corpus
+from training.data import Codec, Corpus, Piece
 
 LONGEST_PIECE = 16384  # tokens; longer documents are read in pieces, so that shuffling can mix them
 LONGEST_HELDOUT_PIECE = 2048  # shorter, so that a few thousand held-out tokens span many documents
@@ -38,6 +40,7 @@ class TokenArray:
     tokens: np.ndarray  # uint16 or int32, memory-mapped
     starts: np.ndarray  # int64 [documents]: document i is tokens[starts[i]:ends[i]]
     ends: np.ndarray  # int64 [documents]
+    closed: np.ndarray  # bool [documents]: false where a document was cut and goes on elsewhere
     ids: TokenIds
     about: dict[str, Any]  # what `write_token_array` was told
 
@@ -49,10 +52,6 @@ class TokenArray:
     def size(self) -> int:
         """Tokens in all its documents."""
         return int((self.ends - self.starts).sum())
-
-    def document(self, i: int) -> np.ndarray:
-        """Document `i`, int32[n]."""
-        return np.asarray(self.tokens[self.starts[i] : self.ends[i]], np.int32)
 
 
 class Written(NamedTuple):
@@ -139,20 +138,21 @@ class TokenArrayStream:
         if not 0 <= shard < num_shards:
             raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
         self._array = array
-        starts, ends = _pieces(array, LONGEST_PIECE, at_least=num_shards)
-        self._starts, self._ends = starts[shard::num_shards], ends[shard::num_shards]
+        pieces = _pieces(array, LONGEST_PIECE, at_least=num_shards)
+        self._starts, self._ends, self._closed = (each[shard::num_shards] for each in pieces)
         self._fingerprint = _fingerprint(array, shard, num_shards, seed)
         self._key = (seed, shard)
         self._epoch, self._position = 0, 0
         self._order = self._draw_order()
 
-    def next_document(self) -> np.ndarray:
+    def next_document(self) -> Piece:
         if self._position == len(self._order):
             self._epoch, self._position = self._epoch + 1, 0
             self._order = self._draw_order()
         i = self._order[self._position]
         self._position += 1
-        return np.asarray(self._array.tokens[self._starts[i] : self._ends[i]], np.int32)
+        tokens = np.asarray(self._array.tokens[self._starts[i] : self._ends[i]], np.int32)
+        return Piece(tokens, bool(self._closed[i]))
 
     def state(self) -> dict[str, np.ndarray]:
         return {
@@ -179,16 +179,17 @@ class TokenArrayStream:
         return np.argsort(bits.random_raw(len(self._starts)), kind="stable")
 
 
-def heldout_documents(array: TokenArray, n: int) -> list[np.ndarray]:
+def heldout_documents(array: TokenArray, n: int) -> list[Piece]:
     """Held-out documents in a fixed shuffled order until they hold `n` tokens, or all of them."""
-    starts, ends = _pieces(array, LONGEST_HELDOUT_PIECE)
+    starts, ends, closed = _pieces(array, LONGEST_HELDOUT_PIECE)
     bits = np.random.Philox(np.random.SeedSequence(0)).random_raw(len(starts))
     documents, held = [], 0
     for i in np.argsort(bits, kind="stable"):
         if held >= n:
             break
-        documents.append(np.asarray(array.tokens[starts[i] : ends[i]], np.int32))
-        held += len(documents[-1])
+        tokens = np.asarray(array.tokens[starts[i] : ends[i]], np.int32)
+        documents.append(Piece(tokens, bool(closed[i])))
+        held += len(tokens)
     return documents
 
 
@@ -202,9 +203,11 @@ def split_heldout(
     """
     if array.documents >= every:
         held = np.arange(array.documents) % every == every - 1
-        return (
-            dataclasses.replace(array, starts=array.starts[~held], ends=array.ends[~held]),
-            dataclasses.replace(array, starts=array.starts[held], ends=array.ends[held]),
+        return tuple(
+            dataclasses.replace(
+                array, starts=array.starts[some], ends=array.ends[some], closed=array.closed[some]
+            )
+            for some in (~held, held)
         )
     if array.size < 2:
         raise ValueError(
@@ -216,19 +219,27 @@ def split_heldout(
     cut = array.starts + np.clip(kept - before, 0, lengths)  # where each document is cut
     first, second = cut > array.starts, cut < array.ends
     return (
-        dataclasses.replace(array, starts=array.starts[first], ends=cut[first]),
-        dataclasses.replace(array, starts=cut[second], ends=array.ends[second]),
+        dataclasses.replace(
+            array,
+            starts=array.starts[first],
+            ends=cut[first],
+            closed=(array.closed & ~second)[first],
+        ),
+        dataclasses.replace(
+            array, starts=cut[second], ends=array.ends[second], closed=array.closed[second]
+        ),
     )
 
 
 def write_token_array(
     path: str | os.PathLike,
-    documents: Iterable[np.ndarray],
+    documents: Iterable[np.ndarray | Piece],
     ids: TokenIds,
     about: Callable[[int], dict[str, Any]] | None = None,
 ) -> Written:
     """Writes `documents` (each int[n]) to the folder `path`, a document at a time.
 
+    Parts of one document, one after another, are given as `Piece`s of which the last one ends it.
     The folder appears whole or not at all; an existing one is replaced. What `about(empty)` returns
     once the documents are read is kept in `ids.json`. No folder is written for no tokens at all.
 
@@ -246,20 +257,26 @@ def write_token_array(
     dtype = np.uint16 if ids.size <= 1 << 16 else np.int32
     folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}-", dir=parent)
     try:
-        offsets, empty = [0], 0
+        offsets, closed, empty = [0], [], 0
         with open(os.path.join(folder, "tokens.npy"), "wb") as file:
             _write_header(file, 0, dtype)
             for i, document in enumerate(documents):
-                document = np.asarray(document)
+                tokens, ends = document if isinstance(document, Piece) else (document, True)
+                document = np.asarray(tokens)
                 if document.size == 0:
                     empty += 1
+                    if ends and closed:
+                        closed[-1] = True  # an empty last piece ends the document before it
                     continue
                 check(document, f"Document {i} for {path}")
                 document.astype(dtype).tofile(file)
                 offsets.append(offsets[-1] + len(document))
+                closed.append(ends)
             file.flush()
             _write_header(file, offsets[-1], dtype)
         np.save(os.path.join(folder, "offsets.npy"), np.asarray(offsets, np.int64))
+        if not all(closed):
+            np.save(os.path.join(folder, "closed.npy"), np.asarray(closed, bool))
         with open(os.path.join(folder, "ids.json"), "w", encoding="utf-8") as file:
             said = about(empty) if about else {}
             json.dump({"ids": ids_to_json(ids), "about": said}, file, indent=1)
@@ -318,7 +335,8 @@ def open_token_array(
         look = text_checker(ids)
         for start in range(0, len(tokens), _CHECK_BLOCK):
             look(tokens[start : start + _CHECK_BLOCK], tokens_file)
-    return TokenArray(path, tokens, offsets[:-1], offsets[1:], ids, about)
+    closed = _read_closed(path, len(offsets) - 1)
+    return TokenArray(path, tokens, offsets[:-1], offsets[1:], closed, ids, about)
 
 
 def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
@@ -400,6 +418,20 @@ def _read_offsets(path: str, tokens: int) -> np.ndarray:
     return offsets
 
 
+def _read_closed(path: str, documents: int) -> np.ndarray:
+    closed_file = os.path.join(path, "closed.npy")
+    if not os.path.isdir(path) or not os.path.exists(closed_file):
+        return np.ones(documents, bool)
+    closed = _map_npy(closed_file)
+    if closed.dtype != bool or closed.shape != (documents,):
+        raise ValueError(
+            f"{closed_file}: got {closed.dtype}{list(closed.shape)}, expected bool[{documents}], "
+            "whether each document ends where it does here. Write the array anew, or delete the "
+            "file if no document was cut."
+        )
+    return closed
+
+
 def _map_npy(file: str) -> np.ndarray:
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)
@@ -413,9 +445,14 @@ def _map_npy(file: str) -> np.ndarray:
             ) from error
 
 
-def _pieces(array: TokenArray, longest: int, at_least: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Starts and ends of the documents, those longer than `longest` cut into equal pieces."""
-    starts, ends = np.asarray(array.starts), np.asarray(array.ends)
+def _pieces(
+    array: TokenArray, longest: int, at_least: int = 1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Starts and ends of the documents, those longer than `longest` cut into equal pieces.
+
+    And for each piece whether the document ends with it.
+    """
+    starts, ends, closed = (np.asarray(x) for x in (array.starts, array.ends, array.closed))
     if array.size < at_least:
         raise ValueError(
             f"{array.path}: {array.size} tokens cannot be shared among {at_least} shards: "
@@ -427,11 +464,15 @@ def _pieces(array: TokenArray, longest: int, at_least: int = 1) -> tuple[np.ndar
             break
         longest //= 2
     if (counts == 1).all():
-        return starts, ends
+        return starts, ends, closed
     document = np.repeat(np.arange(len(counts)), counts)
     piece = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
     length, start, parts = (ends - starts)[document], starts[document], counts[document]
-    return start + length * piece // parts, start + length * (piece + 1) // parts
+    return (
+        start + length * piece // parts,
+        start + length * (piece + 1) // parts,
+        closed[document] & (piece == parts - 1),
+    )
 
 
 def _fingerprint(array: TokenArray, shard: int, num_shards: int, seed: int) -> int:
@@ -477,8 +518,9 @@ def _move_into_place(folder: str, path: str) -> None:
 
 
 def _same_array(a: str, b: str) -> bool:
-    return all(
-        filecmp.cmp(os.path.join(a, name), os.path.join(b, name), shallow=False)
-        for name in ("ids.json", "offsets.npy", "tokens.npy")
-        if os.path.exists(os.path.join(b, name))
-    )
+    def same(name: str) -> bool:
+        files = [os.path.join(folder, name) for folder in (a, b)]
+        there = [os.path.exists(file) for file in files]
+        return there == [False, False] or all(there) and filecmp.cmp(*files, shallow=False)
+
+    return all(map(same, ("ids.json", "offsets.npy", "closed.npy", "tokens.npy")))

@@ -9,7 +9,7 @@ import seqio
 from tasks.seqio_corpora import import_tasks, seqio_mixture
 from tasks.seqio_vocabularies import HuggingFaceVocabulary, seqio_vocabulary, tokenizer_of
 from tasks.tfds_tasks import register_text
-from tasks.vocabularies import token_ids
+from tasks.vocabularies import load_vocabulary, token_ids
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,9 @@ def tiny(tfds_dir, model):
 
 
 def read(stream, n):
-    return [stream.next_document() for _ in range(n)]
+    pieces = [stream.next_document() for _ in range(n)]
+    assert all(piece.ends for piece in pieces)
+    return [piece.tokens for piece in pieces]
 
 
 def same(a, b):
@@ -48,7 +50,7 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
     for shard in range(num_shards):
         stream, epoch = corpus.train(shard, num_shards), []
         while stream.state()["places"][0, 0] == 0:
-            epoch.append(stream.next_document())
+            epoch += read(stream, 1)
         seen += texts(corpus, epoch[:-1])  # the last one is of the next epoch
     expected = [
         f"document {i} of 60: " + f"def value_{i}(): return {i}; " * (i % 7) for i in range(60)
@@ -60,7 +62,9 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
 
 def test_heldout_is_fixed(tmp_path, tiny):
     corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_and_numbers")
-    few, all_of_them = corpus.heldout(100), corpus.heldout(10**6)
+    few, all_of_them = (
+        [piece.tokens for piece in corpus.heldout(n) if piece.ends] for n in (100, 10**6)
+    )
     assert same(few, all_of_them[: len(few)]) and 100 <= sum(map(len, few)) < 300
     assert sum("of 10:" in text for text in texts(corpus, all_of_them)) == 10
     assert sum("number" in text for text in texts(corpus, all_of_them)) == 30
@@ -247,6 +251,50 @@ def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
     assert vocabulary.encode_tf(text).numpy().tolist() == vocabulary.encode(text)
     with pytest.raises(ValueError, match="PassThroughVocabulary"):
         tokenizer_of(seqio.PassThroughVocabulary(10))
+
+
+@pytest.fixture
+def elsewhere(tmp_path, model, monkeypatch) -> str:
+    """A vocabulary that is reached as one in the cloud is; temporary files go to `tmp_path`."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    return f"file://{model}"
+
+
+def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, elsewhere):
+    run_dir = tmp_path / "not" / "there"  # yet
+    for _ in range(2):
+        corpus = seqio_mixture(
+            str(run_dir), mixture_or_task_name="tiny_text", vocabulary=elsewhere, shuffle=False
+        )
+    assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
+    assert (run_dir / "vocabulary.model").read_bytes() == open(model, "rb").read()
+    kept = load_vocabulary(str(run_dir))
+    assert kept.ids == corpus.ids
+    assert len(list((tmp_path / "temporary").iterdir())) == 1
+    with pytest.raises(FileNotFoundError, match="no.model cannot be read .*to a local copy"):
+        seqio_mixture(
+            str(tmp_path / "other"),
+            mixture_or_task_name="tiny_text",
+            vocabulary=f"file://{tmp_path}/no.model",
+        )
+
+
+def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere):
+    def long_texts(split, shuffle_files=False, seed=None):
+        import tensorflow as tf
+
+        return tf.data.Dataset.from_tensor_slices({"text": ["some text and more of it " * 20] * 8})
+
+    vocabulary = seqio.SentencePieceVocabulary(elsewhere, extra_ids=100)
+    register_text("far", seqio.FunctionDataSource(long_texts, splits=["train"]), vocabulary)
+    for suffix in ("span_corruption", "ul2"):
+        dataset = seqio.get_mixture_or_task(f"far_{suffix}").get_dataset(
+            {"inputs": 64, "targets": 64}, split="train", shuffle=False, seed=0
+        )
+        example = next(dataset.as_numpy_iterator())
+        ids = token_ids(tokenizer_of(vocabulary))
+        assert set(example["inputs"]) & set(ids.sentinels) and example["targets"][-1] == ids.eos
 
 
 def test_gin_may_copy_a_vocabulary(hugging_face):

@@ -21,8 +21,12 @@ def everything(corpus):
     """Every document of the corpus's first epoch over one shard, and every one held out."""
     stream, documents = corpus.train(0, 1), []
     while int(stream.state()["epoch"]) == 0:
-        documents.append(stream.next_document())
-    return documents[:-1], corpus.heldout(10**9)
+        documents.append(stream.next_document().tokens)
+    return documents[:-1], [piece.tokens for piece in corpus.heldout(10**9)]
+
+
+def texts_of(path, **settings):
+    return [part.text for part in read_documents(str(path), **settings)]
 
 
 def decoded(corpus, documents):
@@ -37,7 +41,7 @@ def test_a_malformed_line_is_named(tmp_path, line):
         list(read_documents(str(path)))
     assert MALFORMED[line] in str(error.value)
     report = Report()
-    got = list(read_documents(str(path), on_malformed="skip", report=report))
+    got = texts_of(path, on_malformed="skip", report=report)
     assert got == ["fine", "fine too"]
     assert report.malformed == 1 and "a.jsonl:2: " in report.describe()
 
@@ -48,7 +52,7 @@ def test_malformed_text(tmp_path):
     with pytest.raises(MalformedLine, match=r"a.txt:3: not UTF-8"):
         list(read_documents(str(path)))
     report = Report()
-    got = list(read_documents(str(path), on_malformed="skip", report=report))
+    got = texts_of(path, on_malformed="skip", report=report)
     assert got == ["fine\nalso fine\nfine again\n"] and report.malformed == 1
 
 
@@ -65,8 +69,30 @@ def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
         path.write_bytes(text.encode())
-        got = list(read_documents(str(path)))
+        got = texts_of(path)
         assert "".join(got) == text and len(got) > 1
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("tasks.text_files._BLOCK", 16)
+    content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    (tmp_path / "b.txt").write_text("short")
+    parts = list(read_documents(str(tmp_path / name), on_malformed="skip"))
+    assert len(parts) > 10 and [part.ends for part in parts[:-1]] == [False] * (len(parts) - 1)
+    assert parts[-1] == ("", True)
+    corpus = text_files(
+        str(tmp_path / "run"),
+        files=str(tmp_path / name),
+        heldout_files=str(tmp_path / "b.txt"),
+        on_malformed="skip",
+        vocabulary="bytes",
+    )
+    stream = corpus.train(0, 1)
+    pieces = [stream.next_document() for _ in range(parts.index(("", True)))]
+    assert sum(piece.ends for piece in pieces) == 1
+    assert [piece.ends for piece in corpus.heldout(100)] == [True]
 
 
 def test_gzip_and_plain_give_the_same(tmp_path):
@@ -78,18 +104,14 @@ def test_gzip_and_plain_give_the_same(tmp_path):
             file.write((tmp_path / name).read_bytes())
     report, sizes = Report(), []
     plain, packed = (
-        list(
-            read_documents(
-                str(tmp_path / name), text_field="body", report=report, advance=sizes.append
-            )
-        )
+        texts_of(tmp_path / name, text_field="body", report=report, advance=sizes.append)
         for name in ("a.jsonl", "a.jsonl.gz")
     )
     assert plain == packed == [f"document {i}" for i in range(30)]
     assert report.blank == 60
     assert sum(sizes) > len(lines)  # both files' bytes on disk are reported for the progress bar
     for name in ("a.txt", "a.txt.gz"):
-        assert list(read_documents(str(tmp_path / name))) == ["text\r\nwith é"]
+        assert texts_of(tmp_path / name) == ["text\r\nwith é"]
 
 
 def test_a_damaged_gzip_file(tmp_path):

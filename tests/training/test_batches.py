@@ -48,7 +48,8 @@ def test_every_token_of_a_shard_is_used_once_and_in_order():
         stream, tokens = tiny.Stream(shard, shards), np.concatenate(taken[shard])
         expected = np.zeros(0, np.int32)
         while expected.size < tokens.size:
-            expected = np.concatenate([expected, stream.next_document(), [EOS]])
+            piece = stream.next_document()
+            expected = np.concatenate([expected, piece.tokens, [EOS] * piece.ends])
         np.testing.assert_array_equal(tokens, expected[: tokens.size])
 
 
@@ -61,6 +62,16 @@ def test_members_follow_their_rates_by_row_number():
         np.testing.assert_array_equal(got, one.schedules[0].members[numbers % PERIOD])
         assert abs(np.mean(got == 0) - 5 / 7) <= 1 / 24  # in every step, as near as can be
     assert np.sum(np.concatenate(members) == 0) == PERIOD * 5 // 7
+
+
+def test_every_member_sees_every_shard():
+    """Even where the members' period divides the rows of a step."""
+    objective = mixture(tiny.IDS, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
+    one = tiny.setup(tiny.decoder(), objective, {"decoder": 32}, batch_size=16)
+    seen = set()
+    for (rows,) in steps(batches(one, tiny.mesh_of(1)), PERIOD):
+        seen |= {(int(member), row // 2) for row, member in enumerate(rows.member)}
+    assert seen == {(member, shard) for member in (0, 1) for shard in range(8)}
 
 
 @pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 4, 2)])
@@ -116,7 +127,7 @@ def test_a_reader_cuts_documents_one_after_another():
     np.testing.assert_array_equal(reader.take(3), [1, 1, 1])
     np.testing.assert_array_equal(reader.take(4), [1, EOS, 3, 3])
     np.testing.assert_array_equal(reader.take(0), [])
-    np.testing.assert_array_equal(reader.take(5), [3, 3, 3, 3, EOS])
+    np.testing.assert_array_equal(reader.take(5), [3, 3, 3, 3, 5])  # no document ends with the 3s
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from objectives import TokenIds
+from training.batches import ShardReader
+from training.data import Piece
 from training.token_arrays import (
     TokenArrayStream,
     heldout_documents,
@@ -34,7 +36,11 @@ def array(tmp_path):
 
 
 def read(stream, n):
-    return [stream.next_document().tolist() for _ in range(n)]
+    return [stream.next_document().tokens.tolist() for _ in range(n)]
+
+
+def document(array, i):
+    return array.tokens[array.starts[i] : array.ends[i]]
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -47,9 +53,8 @@ def test_what_is_written_is_read(tmp_path):
     assert array.tokens.dtype == np.uint16 and isinstance(array.tokens, np.memmap)
     assert array.ids == IDS and array.about == {"empty": 1}
     assert (array.documents, array.size) == written[:2]
-    for i, document in enumerate(given):
-        np.testing.assert_array_equal(array.document(i), document)
-        assert array.document(i).dtype == np.int32
+    for i, expected in enumerate(given):
+        np.testing.assert_array_equal(document(array, i), expected)
     large = IDS._replace(size=100_000, sentinels=(99_999,))
     write_token_array(tmp_path / "a", given[:3], large)  # replaces it
     array = open_token_array(tmp_path / "a")
@@ -126,11 +131,46 @@ def test_long_documents_are_read_in_pieces(tmp_path):
     array = open_token_array(tmp_path / "a")
     pieces = read(TokenArrayStream(array, 0, 1), 5)
     assert sorted(map(len, pieces)) == [2, 12_500, 12_500, 12_500, 12_500]
-    held = heldout_documents(array, 10**6)
-    assert max(map(len, held)) <= 2048 and sum(map(len, held)) == 50_002
-    assert [len(d) for d in heldout_documents(array, 3000)] == [len(d) for d in held[:2]]
-    shards = [TokenArrayStream(array, shard, 64).next_document() for shard in range(64)]
+    held = [len(piece.tokens) for piece in heldout_documents(array, 10**6)]
+    assert max(held) <= 2048 and sum(held) == 50_002
+    assert [len(piece.tokens) for piece in heldout_documents(array, 3000)] == held[:2]
+    shards = [TokenArrayStream(array, shard, 64).next_document().tokens for shard in range(64)]
     assert {len(shard) for shard in shards} <= {2, 510, 511}  # fewer pieces than shards: shorter
+
+
+def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
+    long = np.arange(50_000) % 250 + 3
+    write_token_array(tmp_path / "a", [long, [7, 7]], IDS)
+    array = open_token_array(tmp_path / "a")
+    stream = TokenArrayStream(array, 0, 1)
+    for pieces in ([stream.next_document() for _ in range(5)], heldout_documents(array, 10**6)):
+        last = [piece.tokens.tolist() for piece in pieces if piece.ends]
+        assert len(pieces) > len(last) == 2 and [7, 7] in last
+        assert all(long.tolist()[-len(tokens) :] == tokens for tokens in last if len(tokens) > 2)
+    text = ShardReader(TokenArrayStream(array, 0, 1), 1).take(50_004)  # an epoch
+    assert np.sum(text == 1) == 2
+
+
+def test_pieces_are_written_and_held_out_as_such(tmp_path):
+    given = [([5, 6], False), ([], False), ([7], False), ([], True), ([], False), ([8], True)]
+    write_token_array(tmp_path / "a", [Piece(np.array(t, int), ends) for t, ends in given], IDS)
+    array = open_token_array(tmp_path / "a")
+    assert array.closed.tolist() == [False, True, True]
+    train, heldout = split_heldout(array)
+    assert train.closed.tolist() == [False, True] and heldout.closed.tolist() == [True]
+    write_token_array(tmp_path / "a", [[5, 6], [7], [8]], IDS)  # the same but for the ends
+    array = open_token_array(tmp_path / "a")
+    assert array.closed.all()
+    train, heldout = split_heldout(array, tail=0.75)  # cuts the first one
+    assert train.closed.tolist() == [False] and heldout.closed.tolist() == [True, True, True]
+    np.save(tmp_path / "a" / "closed.npy", [True])
+    with pytest.raises(ValueError, match=r"closed.npy: got bool\[1\], expected bool\[3\]"):
+        open_token_array(tmp_path / "a")
+    write_token_array(
+        tmp_path / "b", [Piece(np.array([5 + i]), i % 2 == 1) for i in range(40)], IDS
+    )
+    train, heldout = split_heldout(open_token_array(tmp_path / "b"))
+    assert heldout.closed.all() and train.closed.sum() == 18
 
 
 def test_more_shards_than_tokens(tmp_path):
@@ -149,7 +189,7 @@ def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
     write_token_array(tmp_path / "a", given, IDS)
     train, heldout = split_heldout(open_token_array(tmp_path / "a"))
     parts = [
-        np.concatenate([part.document(i) for i in range(part.documents)])
+        np.concatenate([document(part, i) for i in range(part.documents)])
         for part in (train, heldout)
     ]
     whole = np.concatenate(given)
@@ -159,7 +199,7 @@ def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
         assert heldout.size == len(whole) - int(len(whole) * 0.95)
     else:
         assert heldout.documents == n // 20
-        np.testing.assert_array_equal(heldout.document(0), given[19])
+        np.testing.assert_array_equal(document(heldout, 0), given[19])
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(whole))
 
 
@@ -171,10 +211,13 @@ def test_token_array_edge(tmp_path):
     assert "50 documents" in corpus.summary and "5 documents" in corpus.summary
     np.save(tmp_path / "bare.npy", np.concatenate(documents()).astype(np.int64))
     corpus = token_array("unused", path=str(tmp_path / "bare.npy"), ids=IDS)
-    document = corpus.train(0, 1).next_document()
-    held = np.concatenate(corpus.heldout(10**6))
-    assert document.dtype == np.int32
-    assert len(document) + len(held) == sum(map(len, documents()))
+    (train, train_ends), ((held, held_ends),) = (
+        corpus.train(0, 1).next_document(),
+        corpus.heldout(9),
+    )
+    assert train.dtype == held.dtype == np.int32
+    assert len(train) + len(held) == sum(map(len, documents()))
+    assert (train_ends, held_ends) == (False, True)  # one document, cut in two
     other = IDS._replace(mask=None)
     write_token_array(tmp_path / "o", documents(5), other)
     with pytest.raises(ValueError, match="other token ids"):

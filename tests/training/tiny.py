@@ -20,7 +20,7 @@ import models
 from objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
 from training import token_arrays
 from training.batches import Batches
-from training.data import Codec
+from training.data import Codec, Piece
 from training.mesh import batch_shards, make_mesh
 from training.setup import abstract_batch, make_setup
 from training.state import abstract_state
@@ -51,14 +51,17 @@ def write_array(path) -> str:
 
 
 class Stream:
-    """Documents 0, 1, 2, … of one shard: document k is [k, k, …], so that each can be told."""
+    """Documents 0, 1, 2, … of one shard: document k is [k, k, …], so that each can be told.
+
+    Every third one is a piece with which no document ends.
+    """
 
     def __init__(self, shard: int, num_shards: int):
         self.number, self.step = shard, num_shards
 
     def next_document(self):
         number, self.number = self.number, self.number + self.step
-        return np.full(3 + number % 11, number, np.int32)
+        return Piece(np.full(3 + number % 11, number, np.int32), ends=number % 3 != 0)
 
     def state(self):
         return {"number": np.int64(self.number)}
@@ -71,7 +74,8 @@ class TextStream(Stream):
     """The same, with ids that a model knows."""
 
     def next_document(self):
-        return documents(1, seed=int(super().next_document()[0]))[0]
+        piece = super().next_document()
+        return piece._replace(tokens=documents(1, seed=int(piece.tokens[0]))[0])
 
 
 def decoder(**settings):
