@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from rich.console import Console
+from rich.text import Text
 
 from inference import show_passages
 from objectives import Objective, TokenIds
@@ -29,8 +30,10 @@ from training.checkpoints import Checkpoints, MismatchError
 from training.configuration import (
     changed_values,
     check_counts,
+    check_directories,
     configure,
     exit_with,
+    explanation,
     parse_command_line,
     save_config,
 )
@@ -49,16 +52,20 @@ QUICKSTART = "gin_configs/runs/quickstart.gin"
 
 def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    files, bindings = parse_command_line(argv, __doc__, QUICKSTART)
+    files, bindings, traceback = parse_command_line(argv, __doc__, QUICKSTART)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # modules of one's own, beside a gin file that imports them
     try:
         config = configure(files, bindings)
         gin.get_configurable(train)(config=config)
-    except (ValueError, OSError, FloatingPointError) as error:
-        exit_with(error)
-    except TypeError as error:
-        if "required keyword-only argument" not in str(error):
+    except KeyboardInterrupt:
+        print("\nInterrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
+        raise SystemExit(130) from None
+    except Exception as error:
+        words = explanation(error)
+        if traceback or words is None:
             raise
-        exit_with(error)  # a value that no gin file gives, by name
+        exit_with(words)
 
 
 def train(
@@ -106,7 +113,10 @@ def train(
         not on the hosts.
       z_loss: weight of the squared log-partition in the loss.
       mark_document_ends: put end-of-sequence between documents (usual for causal LM; T5 does not).
+      seed: of the initial parameters, the noise and dropout; the order of the data is the corpus's.
+      log_every: steps between lines of metrics.
       evaluate_every, checkpoint_every: in steps; None: only at the end.
+      keep_checkpoints: how many of the latest are kept.
       checkpoint_dir: None: in run_dir. On several hosts a place that all of them can write, such as
         "gs://my-bucket/NAME"; their run_dir may be on their own disks.
       heldout_tokens: how much held-out text every member of the objective is evaluated on.
@@ -126,12 +136,18 @@ def train(
         keep_checkpoints=keep_checkpoints,
         heldout_tokens=heldout_tokens,
     )
+    check_directories(run_dir, checkpoint_dir)
     if distributed:
         join_processes()
+    elif jax.process_count() > 1:
+        raise ValueError(
+            f"There are {jax.process_count()} processes: set train.train.distributed = True, so "
+            "that they save and stop together."
+        )
     console = make_console()
     mesh = mesh()
     data = first_process_first(lambda: corpus(run_dir))
-    console.print(data.summary)
+    console.print(data.summary, markup=False)
     setup = make_setup(
         objective=objective(data.ids),
         model=model(padded_vocabulary(data.ids)),
@@ -161,12 +177,14 @@ def train(
     state = resume(console, run_dir, config, checkpoints, abstract, batches)
     if state is None:
         state = new_state(abstract, seed, mesh)
-    elif int(state.step) >= steps and os.path.exists(f"{run_dir}/loss.png"):
+    elif int(state.step) >= steps and reported(run_dir):
         checkpoints.close()
         console.print(
             f"\nThis run is finished: {int(state.step)} of {steps} steps, results in {run_dir}.\n"
-            f"To go on, raise its steps (--gin.STEPS={2 * steps}); to start anew, give another "
-            f"directory (--gin.RUN_DIR=\"'{run_dir.rstrip('/')}_2'\")."
+            f"To go on, raise its steps (--gin.STEPS={2 * steps}), which stretches the learning "
+            "rate's schedule to the new length; to start anew, give another directory "
+            f"(--gin.RUN_DIR=\"'{run_dir.rstrip('/')}_2'\").",
+            markup=False,
         )
         return
     if jax.process_index() == 0:
@@ -187,7 +205,7 @@ def train(
     writer = MetricsWriter(run_dir, int(state.step))
     with contextlib.closing(writer), contextlib.closing(checkpoints):
         state, scores = run_steps(
-            Tools(console, checkpoints, batches, evaluator, writer, setup, mesh),
+            Tools(console, checkpoints, batches, evaluator, writer, setup, abstract.shapes, mesh),
             state,
             steps=steps,
             seed=seed,
@@ -206,15 +224,17 @@ def train(
     print_scores(console, scores, step)
     if jax.process_index() == 0:
         plot_losses(run_dir, scores)
-    if data.codec is not None and jax.process_count() == 1:
-        text = np.concatenate(data.heldout(4000))
+    if data.codec is not None:
+        text = np.concatenate([piece.tokens for piece in data.heldout(4000)])
         show_passages(
             console, recipe.objective, recipe.model, state.params, data.ids, data.codec.decode, text
         )
     console.print(
         f"\nDone. {run_dir} holds loss.png, metrics.jsonl, tensorboard/, checkpoints/ and "
         f"config.gin. Next: `tensorboard --logdir={run_dir}` for the curves, or "
-        f"`--gin.STEPS={2 * steps}` with the same command to train on."
+        f"`--gin.STEPS={2 * steps}` with the same command to train on, which stretches the "
+        "learning rate's schedule to the new length.",
+        markup=False,
     )
 
 
@@ -225,6 +245,12 @@ def first_process_first(prepare: Callable):
     result = prepare() if jax.process_index() == 0 else None
     multihost_utils.sync_global_devices("prepared by the first process")
     return prepare() if result is None else result
+
+
+def reported(run_dir: str) -> bool:
+    """Whether the first process, which draws the plot, has done so; the same on all of them."""
+    here = np.array(os.path.exists(f"{run_dir}/loss.png"))
+    return bool(multihost_utils.broadcast_one_to_all(here))
 
 
 def resume(
@@ -249,7 +275,7 @@ def resume(
     if restored is None:
         return None
     for message in restored.damaged:
-        console.print(f"[bold red]warning[/]: {message}")
+        console.print("[bold red]warning[/]:", Text(message))
     step = int(restored.state.step)
     try:
         batches.restore(step, restored.read)
@@ -282,6 +308,7 @@ class Tools(NamedTuple):
     evaluator: Evaluator
     writer: MetricsWriter
     setup: Setup
+    shapes: State
     mesh: Mesh
 
 
@@ -296,7 +323,7 @@ def run_steps(
     checkpoint_every: int,
 ) -> tuple[State, list[Score]]:
     """Takes steps until `steps`, or until asked to stop by SIGTERM; logs, evaluates and saves."""
-    take_step = compiled_step(tools.setup, seed)
+    take_step = compiled_step(tools.setup, seed, tools.shapes, tools.mesh)
     asked_to_stop = stop_on_sigterm()
     scores: list[Score] = []
     step = int(state.step)
@@ -318,6 +345,7 @@ def run_steps(
             if saving:
                 monitor.check()
                 tools.checkpoints.save(state, tools.batches.state())
+                monitor.restart_clock()
             if stopping:
                 break
     tools.checkpoints.wait()

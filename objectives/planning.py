@@ -6,6 +6,7 @@ end-of-sequence, mode tokens and sentinels counted. One bisection inverts every 
 """
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import NamedTuple
 
 from objectives.arithmetic import MAX_LENGTH
@@ -82,8 +83,8 @@ def plan(
     Raises ValueError when a member does not fit the largest shape, or needs more sentinels than
     the vocabulary has.
     """
-    shapes = [dict(shape) for shape in shapes]
     _check_shapes(shapes)
+    shapes = [dict(shape) for shape in shapes]
     placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
     for number, member in enumerate(members_of(objective)):
         longest_row = _with_name(member, lambda m: raw_length(m.objective, layout, **shapes[-1]))
@@ -117,12 +118,19 @@ def _row_group(shape, placement, layout: Layout) -> RowGroup:
 
 
 def _check_shapes(shapes):
+    if not isinstance(shapes, Sequence) or not all(isinstance(s, Mapping) for s in shapes):
+        raise ValueError(
+            'Sequence lengths must be a mapping such as {"encoder": 512, "decoder": 128}, or a '
+            f"list of them, got {shapes!r}."
+        )
     if not shapes:
         raise ValueError("Sequence lengths must name at least one shape, got none.")
     for shape in shapes:
         for stack, slots in shape.items():
-            if int(slots) != slots or slots < 1:
-                raise ValueError(f"The {stack} length must be a whole number above 0, got {slots}.")
+            if not isinstance(slots, Real) or slots % 1 or slots < 1:
+                raise ValueError(
+                    f"The {stack} length must be a whole number above 0, got {slots!r}."
+                )
     for small, large in zip(shapes, shapes[1:]):
         if small.keys() != large.keys() or any(small[k] > large[k] for k in small):
             raise ValueError(

@@ -2,7 +2,11 @@
 
 import re
 import signal
+import sys
 
+import gin
+import jax
+import numpy as np
 import pytest
 
 import train
@@ -47,6 +51,12 @@ def test_help_explains_and_exits_0(capsys):
     [
         (["--gin.train.train.batchsize=8"], r"batchsize"),
         (["--gin.trian.train.steps=8"], r"trian"),
+        (["--gin.STEPZ=10"], r"Nothing .* uses STEPZ\. .*DATA, PEAK, RUN_DIR, STEPS, WAIT;"),
+        (["--gin.train.train.steps=5", "--gin.STEPS=10"], r"Nothing .* uses STEPS\."),
+        (
+            ["--gin.train.train.optimizer=@optimizers.adafactor"],
+            r"No configurable matching.*gin file of yours that imports it",
+        ),
         (["--gin.STEPS=eight"], r"parse token 'eight'.*quoted twice"),
         (["--gin_file=absent.gin"], r"no gin file 'absent.gin'.*quickstart.gin"),
         (["--steps=8"], r"unknown argument '--steps=8'; gin values are --gin.NAME=VALUE"),
@@ -89,6 +99,13 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ({"optimizers__warmup_constant__warmup_steps": 12}, r"warmup_steps .* below the run's 12"),
         ({"optimizers__adamw__clip_norm": 0}, r"clip_norm must be above 0, .* got 0"),
         ({"models__decoder__num_layers": 0}, r"num_layers=0, expected a whole number"),
+        ({"optimizers__warmup_constant__peak": "0.1"}, r"peak must be a number, got '0.1'"),
+        ({"STEPS": 1, "optimizers__warmup_constant__warmup_steps": 1}, r"constant.warmup_steps"),
+        ({"train__train__sequence_lengths": 128}, r"mapping such as .*, got 128"),
+        ({"train__train__sequence_lengths": [128]}, r"mapping such as .*, got \[128\]"),
+        ({"train__train__sequence_lengths": {"decoder": "64"}}, r"number above 0, got '64'"),
+        ({"RUN_DIR": "gs://bucket/run"}, r"directory on disk, got gs://bucket/run: set checkpoint"),
+        ({"RUN_DIR": "runs/a[1]"}, r"brackets cannot be read, got runs/a\[1\]"),
         ({"DATA": "/absent"}, r"/absent.* does not exist: expected a token array"),
     ],
     ids=lambda x: ",".join(x) if isinstance(x, dict) else None,
@@ -97,6 +114,122 @@ def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expect
     run = tiny.Run(tmp_path, data)
     assert re.search(expected, fails(capsys, run.arguments(**values)))
     assert not run.dir.exists()
+
+
+@pytest.mark.parametrize(
+    "file, name", [("own_text", "FILES"), ("token_array", "TOKENS"), ("own_task", "MODULE")]
+)
+def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
+    if name == "MODULE":
+        pytest.importorskip("seqio")
+    given = ["--gin.MIXTURE_OR_TASK_NAME='none'"] if name == "MODULE" else []
+    said = fails(capsys, [f"--gin_file={GIN / file}.gin", *given])
+    assert f"{name} has no value: give --gin.{name}=" in said and len(said.splitlines()) < 5
+
+
+def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
+    from training.configuration import configure
+
+    mine = tmp_path / "mine.gin"
+    mine.write_text(
+        "from __gin__ import dynamic_registration\n"
+        "import objectives\nimport train\n"
+        "train.train.steps = 5\ntrain.train.objective = @objectives.span_corruption\n"
+    )
+    gin.clear_config()
+    with gin.unlock_config():
+        assert "steps = 5" in configure([str(GIN / "quickstart.gin"), str(mine)], [])
+    mine.write_text("STEPZ = 5\n")
+    gin.clear_config()
+    with gin.unlock_config(), pytest.raises(ValueError, match="STEPZ"):
+        configure([str(GIN / "quickstart.gin"), str(mine)], [])
+
+
+def ends_with(monkeypatch, error):
+    """Lets `train` end with this error."""
+
+    def raise_it(**_):
+        raise error
+
+    monkeypatch.setattr(train.gin, "get_configurable", lambda _: raise_it)
+
+
+def test_traceback_shows_where(data, tmp_path, monkeypatch, capsys):
+    arguments = tiny.Run(tmp_path, data).arguments()
+    ends_with(monkeypatch, ValueError("of a user's own"))
+    assert "of a user's own\n(--traceback shows where)" in fails(capsys, arguments)
+    with pytest.raises(ValueError, match="own") as raised:
+        tiny.run_here([*arguments, "--traceback"])
+    assert raised.traceback[-1].name == "raise_it"
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: 8G"), r"8G.*lower batch_size.*fsdp"),
+        (FloatingPointError("the loss is nan"), r"loss is nan"),
+    ],
+)
+def test_a_failure_while_training_is_told_in_words(
+    data, tmp_path, monkeypatch, capsys, error, expected
+):
+    ends_with(monkeypatch, error)
+    said = fails(capsys, tiny.Run(tmp_path, data).arguments())
+    assert re.search(expected, said, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("unsupported"), KeyError("a"), jax.errors.JaxRuntimeError("INTERNAL: x")]
+)
+def test_what_nobody_foresaw_keeps_its_traceback(data, tmp_path, monkeypatch, error):
+    ends_with(monkeypatch, error)
+    with pytest.raises(type(error)):
+        tiny.run_here(tiny.Run(tmp_path, data).arguments())
+
+
+def test_an_interrupt_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
+    ends_with(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(SystemExit) as end:
+        tiny.run_here(tiny.Run(tmp_path, data).arguments())
+    assert end.value.code == 130
+    assert "Interrupted; the same command goes on" in capsys.readouterr().err
+
+
+def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
+    """Gin files are found here, then in the repository; modules beside them are found too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "objectives_of_mine.py").write_text("from objectives import causal_lm as mine\n")
+    (tmp_path / "mine.gin").write_text(
+        "from __gin__ import dynamic_registration\n"
+        "import objectives_of_mine\nimport train\n"
+        'include "gin_configs/runs/quickstart.gin"\n'
+        "train.train.objective = @objectives_of_mine.mine\n"
+    )
+    for arguments in ([], ["--gin_file=gin_configs/runs/decoder.gin"], ["--gin_file=mine.gin"]):
+        said = fails(capsys, [*arguments, "--gin.train.train.batch_size=0"])
+        assert "batch_size must be a whole number above 0" in said
+    assert "gin_configs/runs/quickstart.gin" in fails(capsys, ["--gin_file=absent.gin"])
+
+
+def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monkeypatch):
+    summary = "Read data[old]/a[/x].txt."
+    corpus = tiny.token_arrays.token_array
+    monkeypatch.setattr(
+        tiny.token_arrays,
+        "token_array",
+        lambda *args, **more: corpus(*args, **more)._replace(summary=summary),
+    )
+    run = tiny.Run(tmp_path, data, STEPS=1)
+    directories = {
+        "RUN_DIR": str(tmp_path / "run[1]"),
+        "train__train__checkpoint_dir": str(tmp_path / "checkpoints"),  # Orbax takes no brackets
+    }
+    said = run.here(capsys, **directories)
+    assert summary in said and "run[1] holds" in said.replace("\n", "")
+    assert "the learning rate's schedule" in said.replace("\n", " ")
+    again = run.here(capsys, **directories)
+    assert "run[1]" in again and "the learning rate's schedule" in again.replace("\n", " ")
 
 
 def test_a_missing_value_is_named(data, tmp_path, capsys):
@@ -115,8 +248,6 @@ def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
 
 
 def test_an_array_without_tokens(data, tmp_path, capsys):
-    import numpy as np
-
     np.save(tmp_path / "empty.npy", np.zeros(0, np.int32))
     run = tiny.Run(tmp_path / "run", data)
     said = fails(capsys, run.arguments(DATA=str(tmp_path / "empty.npy")))
