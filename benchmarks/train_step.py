@@ -70,13 +70,12 @@ def main() -> None:
         batch_shards=batch_shards(mesh),
     )
     recipe = setup.recipe
-    state = new_state(
-        abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh), 0, mesh
-    )
+    abstract = abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh)
+    state = new_state(abstract, 0, mesh)
     parameters = parameter_count(state)
     rows = jax.device_put(synthetic_rows(setup), batch_sharding(mesh))
     with placed_on(mesh):
-        step = compiled_step(setup, seed=0)
+        step = compiled_step(setup, 0, abstract.shapes, mesh)
         corrupt = jax.jit(functools.partial(make_batches, recipe, jax.random.key(0)))
         seconds, _ = timed(lambda state: step(state, rows), state, options.repeats)
         corruption, _ = timed(lambda state: (state, corrupt(rows)), jnp.int32(0), options.repeats)

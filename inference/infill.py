@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from objectives import Objective, Row, RowGroup, TokenIds, batched
 from objectives.layouts import LAYOUTS
@@ -32,7 +34,10 @@ def infill(
     unknown = features | {"targets": 0 * room, "targets_segments": room, "targets_weights": room}
     layout = LAYOUTS[model.layout]
     batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos))(unknown)
-    predicted = jax.jit(lambda params: greedy_targets(model, params, batch))(params)
+    decode = jax.jit(
+        lambda params: greedy_targets(model, params, batch), out_shardings=_everywhere(params)
+    )
+    predicted = decode(params)
     given, truth, predicted = jax.device_get((features["inputs"], features["targets"], predicted))
     return [
         Infilled(*(_until(np.asarray(tokens).tolist(), ids.eos) for tokens in row))
@@ -61,6 +66,12 @@ def greedy_targets(model, params, batch):
 
     predicted = jnp.zeros((rows, targets), jnp.int32)
     return lax.fori_loop(0, targets, step, (batch["decoder_input_tokens"], predicted))[1]
+
+
+def _everywhere(params):
+    """A sharding that puts the result whole on every device of the parameters' mesh."""
+    sharding = jax.tree.leaves(params)[0].sharding
+    return NamedSharding(sharding.mesh, P()) if isinstance(sharding, NamedSharding) else None
 
 
 def _until(tokens: list[int], eos: int) -> list[int]:

@@ -6,7 +6,9 @@ position; a checkpoint that does not give the same checksums after loading, or c
 all, is damaged: it is named, set aside, and the one before is used.
 """
 
+import contextlib
 import json
+import logging
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,6 +27,12 @@ class Restored(NamedTuple):
     state: State
     read: Callable[[str], bytes]  # the data position, see `Batches.restore`
     damaged: tuple[str, ...]  # what was passed over, for people
+
+
+# Orbax logs, with tracebacks, the errors of its threads that it raises as well.
+logging.getLogger("absl").addFilter(
+    lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
+)
 
 
 class MismatchError(ValueError):
@@ -57,9 +65,10 @@ class Checkpoints:
         if process == 0:
             about = {"arrays": arrays, "processes": jax.process_count()}
             files["checksums.json"] = json.dumps(about).encode()
-        self._checkpointer.save_checkpointables_async(
-            step, {"state": state._asdict(), "data": _Files(files)}, force=True
-        )
+        with self._errors_in_words():
+            self._checkpointer.save_checkpointables_async(
+                step, {"state": state._asdict(), "data": _Files(files)}, force=True
+            )
 
     def restore(self, target: State) -> Restored | None:
         """The latest sound checkpoint, placed as `target` (shapes and shardings) says.
@@ -77,8 +86,7 @@ class Checkpoints:
             except Exception as error:  # whatever the storage or the codecs make of the damage
                 if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
                     raise
-                reason = str(error).strip().splitlines() or [type(error).__name__]
-                problem = reason[0][:200]
+                problem = _first_line(error)
             if _on_any_process(problem):
                 problem = problem or "another process cannot read it"
             elif differences:
@@ -98,11 +106,25 @@ class Checkpoints:
         return None
 
     def wait(self) -> None:
-        """Until the save under way is complete."""
-        self._checkpointer.wait()
+        """Until the save under way is complete; raises OSError when it failed."""
+        with self._errors_in_words():
+            self._checkpointer.wait()
 
     def close(self) -> None:
-        self._checkpointer.close()
+        with self._errors_in_words():
+            self._checkpointer.close()
+
+    @contextlib.contextmanager
+    def _errors_in_words(self):
+        """What failed in the background comes up at the next call; most often the disk is full."""
+        try:
+            yield
+        except Exception as error:
+            raise OSError(
+                f"A checkpoint could not be saved in {self._root}: {_first_line(error)}\n"
+                f"Complete ones: {self.steps() or 'none'}. Make room there, or set checkpoint_dir, "
+                "and start the same command again: it goes on from the last of them."
+            ) from error
 
     def _load(self, step: int, target: State) -> "tuple[State, _Files]":
         """State and data position, the position's files compared with their checksums."""
@@ -185,6 +207,11 @@ def _wrong(state: State, files: _Files, step: int) -> str:
     if wrong:
         return f"checksum of {wrong[0]} does not agree with what was saved"
     return "" if int(state.step) == step else f"it holds step {int(state.step)}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
 
 
 def _on_any_process(problem: str | None) -> bool:

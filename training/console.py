@@ -45,8 +45,10 @@ class StepProgress:
     def __exit__(self, *_):
         self._bar.stop()
 
-    def update(self, step: int, loss: float, tokens_per_second: float) -> None:
-        figures = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+    def update(self, step: int, loss: float, tokens_per_second: float | None) -> None:
+        figures = f"loss {loss:.3f}"
+        if tokens_per_second is not None:
+            figures += f"  {tokens_per_second:,.0f} tokens/s"
         self._bar.update(self._task, completed=step, figures=figures)
         now = time.monotonic()
         if not self._console.is_terminal and (

@@ -31,13 +31,19 @@ class Monitor:
         self._tokens = mean_raw_tokens(setup)
         self._unseen: list[tuple[int, dict]] = []  # not yet looked at
         self._recent: list[dict] = []  # since the last line
+        self._compiled = False
         self.restart_clock()
 
     def add(self, step: int, metrics: dict) -> None:
         """Raises FloatingPointError when an earlier step was not finite."""
         self.check()
         self._unseen.append((step, metrics))
-        self._timed += 1
+        if self._compiled:
+            self._timed += 1
+        else:  # the first step's time is that of compiling it
+            jax.block_until_ready(metrics)
+            self._compiled = True
+            self.restart_clock()
 
     def check(self) -> None:
         """Waits for all steps taken in, and raises as `add` does."""
@@ -57,21 +63,25 @@ class Monitor:
     def report(self, step: int) -> None:
         """Writes and shows means over the steps since the last time."""
         self.check()
-        seconds = (time.monotonic() - self._started) / max(self._timed, 1)
-        line = self._means() | {
-            "tokens_per_second": self._tokens / seconds,
-            "tflops_per_second": self._flops / seconds / 1e12,
-        }
-        if self._peak:
-            line["mfu"] = self._flops / seconds / self._peak
+        line = self._means() | self._speed()
         self._writer.write(step, line)
-        self._progress.update(step, line["loss"], line["tokens_per_second"])
+        self._progress.update(step, line["loss"], line.get("tokens_per_second"))
         self._recent.clear()
         self.restart_clock()
 
     def restart_clock(self) -> None:
         """Leaves out of the speed what was no training step."""
         self._started, self._timed = time.monotonic(), 0
+
+    def _speed(self) -> dict[str, float]:
+        if not self._timed:
+            return {}
+        seconds = (time.monotonic() - self._started) / self._timed
+        speed = {
+            "tokens_per_second": self._tokens / seconds,
+            "tflops_per_second": self._flops / seconds / 1e12,
+        }
+        return speed | ({"mfu": self._flops / seconds / self._peak} if self._peak else {})
 
     def _means(self) -> dict[str, float]:
         names = [name for name in self._recent[0] if not name.startswith("member_")]

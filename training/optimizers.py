@@ -14,7 +14,7 @@ import optax
 
 def warmup_cosine(total_steps: int, *, peak: float, warmup_steps: int, end_share: float = 0.1):
     """Linear from 0 to `peak`, then a cosine down to `end_share * peak` at the last step."""
-    _check_warmup(warmup_steps, total_steps)
+    _check_warmup("warmup_cosine", peak, warmup_steps, total_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, max(total_steps, warmup_steps + 1), end_share * peak
     )
@@ -28,7 +28,7 @@ def warmup_rsqrt(total_steps: int, *, scale: float = 1.0, warmup_steps: int = 10
 
 def warmup_constant(total_steps: int, *, peak: float, warmup_steps: int = 0):
     """Linear from 0 to `peak`, then constant."""
-    _check_warmup(warmup_steps, total_steps)
+    _check_warmup("warmup_constant", peak, warmup_steps, total_steps)
     return optax.join_schedules(
         [optax.linear_schedule(0.0, peak, max(warmup_steps, 1)), optax.constant_schedule(peak)],
         [warmup_steps],
@@ -45,7 +45,7 @@ def adamw(
     weight_decay: float = 0.0,
     clip_norm: float | None = 1.0,
 ) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first; decay spares vectors."""
+    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first; decay spares norms."""
     return _clipped(
         clip_norm,
         optax.adamw(
@@ -54,7 +54,7 @@ def adamw(
             b2=b2,
             eps=eps,
             weight_decay=weight_decay,
-            mask=lambda params: jax.tree.map(lambda x: jnp.ndim(x) > 1, params),
+            mask=_decayed,
         ),
     )
 
@@ -66,17 +66,32 @@ def adafactor(
     decay_rate: float = 0.8,
     weight_decay: float | None = None,
     multiply_by_parameter_scale: bool = True,
+    min_dim_size_to_factor: int = 32,
     clip_norm: float | None = None,
 ) -> optax.GradientTransformation:
-    """Adafactor (Shazeer & Stern 2018) with T5's settings."""
+    """Adafactor (Shazeer & Stern 2018), its learning rate relative to each parameter's size.
+
+    The second moments of an array with two dimensions of at least `min_dim_size_to_factor` are
+    kept as rows and columns. T5X's limit is 128 on kernels of width heads × head_dim; here heads
+    have a dimension of their own, hence the lower one. A parameter's size, and the clipping of
+    its update, are taken over all layers of a scanned stack together.
+    """
     return _clipped(
         clip_norm,
         optax.adafactor(
             learning_rate(total_steps),
+            min_dim_size_to_factor=min_dim_size_to_factor,
             decay_rate=decay_rate,
             multiply_by_parameter_scale=multiply_by_parameter_scale,
             weight_decay_rate=weight_decay,
         ),
+    )
+
+
+def _decayed(params):
+    """True for what weight decay shrinks: matrices; a scanned norm's scale looks like one."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: jnp.ndim(x) > 1 and "norm" not in jax.tree_util.keystr(path), params
     )
 
 
@@ -88,9 +103,11 @@ def _clipped(clip_norm, transformation):
     return optax.chain(optax.clip_by_global_norm(clip_norm), transformation)
 
 
-def _check_warmup(warmup_steps: int, total_steps: int):
-    if not 0 <= warmup_steps < total_steps:
+def _check_warmup(schedule: str, peak: float, warmup_steps: int, total_steps: int):
+    if not isinstance(peak, int | float):
+        raise ValueError(f"optimizers.{schedule}.peak must be a number, got {peak!r}.")
+    if not isinstance(warmup_steps, int) or not 0 <= warmup_steps < total_steps:
         raise ValueError(
-            f"warmup_steps must be at least 0 and below the run's {total_steps} steps, "
-            f"got {warmup_steps}."
+            f"optimizers.{schedule}.warmup_steps must be a whole number of at least 0 and below "
+            f"the run's {total_steps} steps, got {warmup_steps!r}: set it, or raise the steps."
         )

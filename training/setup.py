@@ -7,10 +7,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from objectives import Objective, Row, TokenIds, plan
 from objectives.layouts import LAYOUTS
 from training.batches import GroupSchedule, schedule
+from training.mesh import replicated
+from training.state import State
 from training.step import Recipe, arranged, check_recipe, train_step
 
 
@@ -60,10 +63,15 @@ def padded_vocabulary(ids: TokenIds) -> int:
     return -(-ids.size // 128) * 128
 
 
-def compiled_step(setup: Setup, seed: int) -> Callable:
-    """(state, rows) -> (state, metrics), jitted; the new state takes the old one's memory."""
+def compiled_step(setup: Setup, seed: int, shapes: State, mesh: Mesh) -> Callable:
+    """(state, rows) -> (state, metrics), jitted; the new state takes the old one's memory.
+
+    The new state is spread as the old one, which `shapes` tells (`Abstract.shapes`): left to
+    itself XLA may choose otherwise, and compile again for the next step.
+    """
     step = functools.partial(train_step, setup.recipe, jax.random.key(seed))
-    return jax.jit(step, donate_argnums=0)
+    shardings = jax.tree.map(lambda x: x.sharding, shapes)
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(mesh)))
 
 
 def abstract_rows(setup: Setup, sharding=None) -> tuple[Row, ...]:

@@ -33,12 +33,18 @@ class Recipe(NamedTuple):
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """Raises ValueError when the objective asks for a head that the model has not."""
+    """Raises ValueError when the objective asks for what the model or the batch has not."""
     missing = [head for head in recipe.objective.heads if head not in recipe.model.heads]
     if missing:
         raise ValueError(
             f"The objective needs the heads {missing}, the model offers {recipe.model.heads}: "
             "choose a model that has them."
+        )
+    if recipe.objective.couples_rows and (recipe.microbatches > 1 or len(recipe.groups) > 1):
+        raise ValueError(
+            "The objective's loss couples the rows of a batch, which microbatches and row groups "
+            f"would take apart: got {recipe.microbatches} microbatches and {len(recipe.groups)} "
+            "row groups, expected one of each."
         )
     return recipe
 
@@ -54,10 +60,10 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     gradient_norm    before clipping
     parameter_norm   after the update
     """
-    key = jax.random.fold_in(seed_key, state.step)
-    batches = make_batches(recipe, key, rows)
+    noise_key, dropout_key = jax.random.split(jax.random.fold_in(seed_key, state.step))
+    batches = make_batches(recipe, noise_key, rows)
     weights = term_weights(recipe, batches)
-    loss, sums, grads = gradients(recipe, state.params, batches, weights, key)
+    loss, sums, grads = gradients(recipe, state.params, batches, weights, dropout_key)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     first = next(iter(sums))

@@ -207,3 +207,14 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
     checkpoints.wait()
     assert checkpoints.steps() == [2, 3]
     checkpoints.close()
+
+
+def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
+
+    def no_room():
+        raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
+
+    monkeypatch.setattr(checkpoints._checkpointer, "wait", no_room)
+    with pytest.raises(OSError, match="could not be saved in .*No space left.*\n.*Make room"):
+        checkpoints.wait()

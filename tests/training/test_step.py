@@ -57,9 +57,10 @@ def steps_of(name, shape, microbatches, n=2):
     """Parameters and metrics after each of `n` steps, on the host."""
     mesh = tiny.mesh_of(*shape)
     one = setup_of(name, mesh, microbatches)
-    state = new_state(tiny.abstract(one, mesh), 0, mesh)
+    abstract = tiny.abstract(one, mesh)
+    state = new_state(abstract, 0, mesh)
     rows = tiny.batches(one, mesh, data_shards=16)
-    take_step, steps = compiled_step(one, seed=0), []
+    take_step, steps = compiled_step(one, 0, abstract.shapes, mesh), []
     with placed_on(mesh):
         for _ in range(n):
             state, metrics = take_step(state, next(rows))
@@ -148,11 +149,20 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh():
         one = tiny.setup(
             wide, causal_lm(tiny.IDS), {"decoder": 16}, mesh=mesh, optimizer=adafactor()
         )
-        state = new_state(tiny.abstract(one, mesh), 0, mesh)
+        abstract = tiny.abstract(one, mesh)
+        state = new_state(abstract, 0, mesh)
         names = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
         assert any(".v_row" in name for name in names)
         with placed_on(mesh):
-            state, _ = compiled_step(one, 0)(state, next(tiny.batches(one, mesh)))
+            take_step = compiled_step(one, 0, abstract.shapes, mesh)
+            rows = tiny.batches(one, mesh)
+            for _ in range(2):
+                state, _ = take_step(state, next(rows))
+        assert take_step._cache_size() == 1, "the second step must not compile again"
+        kept = jax.tree.map(
+            lambda x, s: x.sharding.is_equivalent_to(s.sharding, x.ndim), state, abstract.shapes
+        )
+        assert all(jax.tree.leaves(kept))
         results.append(jax.device_get(state))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), *results)
 
@@ -160,9 +170,11 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh():
 def test_the_new_state_takes_the_memory_of_the_old():
     mesh = tiny.mesh_of(2, 2, 2)
     one = setup_of("decoder_mixture", mesh)
-    state = new_state(tiny.abstract(one, mesh), 0, mesh)
+    abstract = tiny.abstract(one, mesh)
+    state = new_state(abstract, 0, mesh)
+    rows = next(tiny.batches(one, mesh, data_shards=16))
     with placed_on(mesh):
-        new, _ = compiled_step(one, 0)(state, next(tiny.batches(one, mesh, data_shards=16)))
+        new, _ = compiled_step(one, 0, abstract.shapes, mesh)(state, rows)
     assert all(x.is_deleted() for x in jax.tree.leaves(state))
     assert not any(x.is_deleted() for x in jax.tree.leaves(new))
 
@@ -206,7 +218,7 @@ def test_metrics_are_what_they_say():
     state = new_state(tiny.abstract(one, mesh), 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
     new, metrics = steps_of(name, (1, 1, 1), 4)[0]
-    key = jax.random.fold_in(jax.random.key(0), 0)
+    key, _ = jax.random.split(jax.random.fold_in(jax.random.key(0), 0))
     forward = jax.jit(
         lambda params, batch: (outputs := recipe.model.apply(params, batch)).head(
             "vocabulary", outputs.hidden["top"]

@@ -1,0 +1,44 @@
+"""Optimizers and schedules do what their docstrings say."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from training.optimizers import adamw, warmup_constant, warmup_cosine, warmup_rsqrt
+
+
+def constant(total_steps):
+    return warmup_constant(total_steps, peak=1.0)
+
+
+def test_weight_decay_spares_norms_of_scanned_layers_and_vectors():
+    params = {
+        "mlp_norm": {"scale": jnp.ones((2, 4))},
+        "mlp": {"wi": jnp.ones((2, 4, 4))},
+        "bias": jnp.ones(4),
+    }
+    optimizer = adamw(10, learning_rate=constant, weight_decay=0.1)
+    zeros = {"mlp_norm": {"scale": jnp.zeros((2, 4))}, "mlp": {"wi": jnp.zeros((2, 4, 4))}}
+    updates, _ = optimizer.update(zeros | {"bias": jnp.zeros(4)}, optimizer.init(params), params)
+    np.testing.assert_array_equal(updates["mlp_norm"]["scale"], 0)
+    np.testing.assert_array_equal(updates["bias"], 0)
+    np.testing.assert_allclose(updates["mlp"]["wi"], -0.1, rtol=1e-6)
+
+
+def test_schedules_reach_their_peaks_and_ends():
+    cosine = warmup_cosine(100, peak=2.0, warmup_steps=10)
+    assert [float(cosine(s)) for s in (0, 5, 10)] == [0.0, 1.0, 2.0]
+    assert float(cosine(100)) == pytest.approx(0.2)
+    rsqrt = warmup_rsqrt(100, warmup_steps=25)
+    assert [float(rsqrt(s)) for s in (0, 25, 100)] == pytest.approx([0.2, 0.2, 0.1])
+
+
+@pytest.mark.parametrize("warmup_steps", [-1, 100, 200])
+def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
+    with pytest.raises(ValueError, match="warmup_steps"):
+        warmup_cosine(100, peak=1.0, warmup_steps=warmup_steps)
+
+
+def test_a_clip_norm_of_zero_is_an_error():
+    with pytest.raises(ValueError, match="clip_norm"):
+        adamw(10, learning_rate=constant, clip_norm=0.0)
