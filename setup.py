@@ -2,32 +2,33 @@
 
 from setuptools import find_packages, setup
 
-# Ranges that were tested, closed at both ends: an unpinned dependency is a program that stops
-# working one day.
+# From the versions that were tested up to the next that may break something: an unpinned dependency
+# is a program that stops working one day.
 TRAINING = [
-    "jax>=0.10.0,<0.12",
-    "flax>=0.12.5,<0.13",
-    "optax>=0.2.6,<0.3",
-    "orbax-checkpoint>=0.12.0,<0.13",
-    "numpy>=2.0,<3",
+    "jax>=0.10.2,<0.11",
+    "flax>=0.12.8,<0.13",
+    "optax>=0.2.8,<0.3",
+    "orbax-checkpoint>=0.12.8,<0.13",
+    "numpy>=2.4,<3",
     "gin-config>=0.5.0,<0.6",
-    "rich>=13.9,<16",
-    "matplotlib>=3.9,<4",
-    "tensorboardX>=2.6.2,<2.7",
+    "etils[epath]>=1.15,<2",
+    "rich>=15.0,<16",
+    "matplotlib>=3.11,<4",
+    "tensorboardX>=2.6.5,<2.7",
 ]
 DATA = [
     "seqio>=0.0.20,<0.0.21",
     "tensorflow>=2.21,<2.22",
-    "tensorflow-text>=2.21,<2.22",
-    "tensorflow-datasets>=4.9.8,<5",
-    "sentencepiece>=0.2.0,<0.3",
-    "tokenizers>=0.21,<0.24",
+    "tensorflow-text>=2.21.1,<2.22",
+    "tensorflow-datasets>=4.9.10,<5",
+    "sentencepiece>=0.2.3,<0.3",
+    "tokenizers>=0.23,<0.24",
 ]
 TEST = [
-    "pytest>=8.3,<10",
-    "hypothesis>=6.100,<7",
-    "scipy>=1.13,<2",
-    "ruff>=0.14,<0.18",
+    "pytest>=9.0,<10",
+    "hypothesis>=6.170,<7",
+    "scipy>=1.17,<2",
+    "ruff>=0.17,<0.18",
 ]
 
 setup(
