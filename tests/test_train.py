@@ -54,7 +54,7 @@ def test_help_explains_and_exits_0(capsys):
         (["--gin.STEPZ=10"], r"Nothing .* uses STEPZ\. .*DATA, PEAK, RUN_DIR, STEPS, WAIT;"),
         (["--gin.train.train.steps=5", "--gin.STEPS=10"], r"Nothing .* uses STEPS\."),
         (
-            ["--gin.train.train.optimizer=@optimizers.warmup_constant"],
+            ["--gin.train.train.optimizer=@objectives.raw_length"],
             r"No configurable matching.*gin file of yours that imports it",
         ),
         (["--gin.STEPS=eight"], r"parse token 'eight'.*quoted twice"),
