@@ -74,8 +74,8 @@ def plan(
 
     That is the first shape whose rows for this member are at least nine tenths as long as those
     of the largest shape, the last; shapes that suit none are left out. A plain objective is a
-    mixture of one. With UL2 at 512, three
-    shapes with decoders of 128, 256 and 512 waste a tenth of the slots, one shape a third.
+    mixture of one. With UL2 at 512, three shapes with decoders of 128, 256 and 512 waste a tenth
+    of the slots, one shape a third.
 
     Args:
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.

@@ -155,7 +155,8 @@ class Batches:
 
     def state(self) -> dict[str, bytes]:
         """The position of every shard that this process is the first to hold, by file name."""
-        mine = [s for s in self._readers if self._first_process(s) == jax.process_index()]
+        earlier = set().union(*map(self._shards_of, range(jax.process_index())))
+        mine = [s for s in self._readers if s not in earlier]
         return {f"shard_{s:05d}.npz": _to_bytes(self._readers[s].state()) for s in mine}
 
     def restore(self, step: int, read: Callable[[str], bytes]) -> None:
@@ -179,30 +180,31 @@ class Batches:
         return rows
 
     def _spread(self, blocks: dict[int, np.ndarray], rows: int) -> jax.Array:
-        size = rows // self._shards
         shape = (rows,) + next(iter(blocks.values())).shape[1:]
 
         def local(index):
-            start, stop, _ = index[0].indices(rows)
-            owners = range(start // size, -(-stop // size))
+            owners = self._owners(index[0], rows)
             joined = np.concatenate([blocks[shard] for shard in owners])
-            return joined[start - owners[0] * size : stop - owners[0] * size]
+            start, stop, _ = index[0].indices(rows)
+            before = owners[0] * (rows // self._shards)
+            return joined[start - before : stop - before]
 
         return jax.make_array_from_callback(shape, self._sharding, local)
 
     def _shards_of(self, process: int) -> set[int]:
         shards = set()
         for schedule in self._schedules:
-            size = schedule.rows // self._shards
             placement = self._sharding.devices_indices_map((schedule.rows,))
-            for device, (rows,) in placement.items():
+            for device, (index,) in placement.items():
                 if device.process_index == process:
-                    start, stop, _ = rows.indices(schedule.rows)
-                    shards |= set(range(start // size, -(-stop // size)))
+                    shards |= set(self._owners(index, schedule.rows))
         return shards
 
-    def _first_process(self, shard: int) -> int:
-        return next(p for p in range(jax.process_count()) if shard in self._shards_of(p))
+    def _owners(self, index: slice, rows: int) -> range:
+        """The shards in whose blocks these rows, of so many, lie."""
+        size = rows // self._shards
+        start, stop, _ = index.indices(rows)
+        return range(start // size, -(-stop // size))
 
 
 def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.ndarray]]:

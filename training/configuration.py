@@ -172,7 +172,7 @@ def check_directories(run_dir: str, checkpoint_dir: str | None) -> None:
             "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
         )
     where = str(checkpoint_dir or run_dir)
-    if "[" in where or "]" in where:  # Orbax 0.11 takes them for a pattern, and finds nothing
+    if "[" in where or "]" in where:  # Orbax takes them for a pattern, and finds nothing
         raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
 
 
