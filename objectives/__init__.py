@@ -9,6 +9,7 @@ from objectives.contract import (
     Term,
     TokenIds,
     batched,
+    bitmap,
     check_token_ids,
     members_of,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "Term",
     "TokenIds",
     "batched",
+    "bitmap",
     "causal_lm",
     "check_token_ids",
     "layouts",

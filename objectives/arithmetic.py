@@ -54,3 +54,21 @@ def round_ratio(a, b):
 def below(bits, n):
     """Uniform integers in 0 … n-1 from uint32 bits; the bias is less than n / 2**32."""
     return (bits % jnp.maximum(n, 1).astype(jnp.uint32)).astype(jnp.int32)
+
+
+def share24(probability: float, name: str) -> int:
+    """A probability as a 24-bit integer, so that draws are compared exactly.
+
+    >>> share24(0.5, "rate")
+    8388608
+
+    Raises ValueError, naming the setting, when it is not inside [0, 1].
+    """
+    if not 0 <= probability <= 1:
+        raise ValueError(f"{name} must be from 0 to 1, got {probability}.")
+    return round(probability * 2**24)
+
+
+def hits(bits, share):
+    """bool[...]: true with a probability of share / 2**24, from uint32 bits."""
+    return (bits >> 8).astype(jnp.int32) < share

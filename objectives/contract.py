@@ -4,7 +4,8 @@ Axis letters used in this package:
 
     B  rows of a batch            L  raw tokens of a row        D  documents packed in a row
     S  sentinels (noise spans)    I  slots of `inputs`          T  slots of `targets`
-    Q  queries of an attention    K  predicted places           V  vocabulary
+    Q  queries of an attention    K  places predicted in place  V  vocabulary
+    P  places pooled (one hidden state for a document, a pair or a view)
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 Array = Any  # a NumPy or JAX array
 
@@ -34,6 +36,9 @@ class TokenIds(NamedTuple):
     sentinels: tuple[int, ...] = ()  # in order of use: T5's <extra_id_0>, <extra_id_1>, …
     modes: tuple[tuple[str, int], ...] = ()  # UL2's mode tokens by name: (("R", 32100), …)
     fim: tuple[int, ...] = ()  # fill-in-the-middle: prefix, suffix, middle
+    # Bit i says that a word begins with id i, or that a sentence ends with it (`bitmap`).
+    word_starts: bytes = b""
+    sentence_ends: bytes = b""
 
     def mode(self, name: str) -> int:
         """The id of the mode token `name`; raises ValueError when the vocabulary has none."""
@@ -45,6 +50,31 @@ class TokenIds(NamedTuple):
                 "or set the objective's mode to None."
             )
         return known[name]
+
+    def special(self, name: str) -> int:
+        """The id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has none."""
+        found = getattr(self, name)
+        if found is None:
+            raise ValueError(
+                f"The objective asks for the special token {name!r}, the vocabulary has none: "
+                f"add {name!r} to the vocabulary's specials."
+            )
+        return found
+
+    def flags(self, name: str) -> np.ndarray:
+        """bool[size] from "word_starts" or "sentence_ends"; raises ValueError when not known."""
+        packed = getattr(self, name)
+        if not packed:
+            raise ValueError(
+                f"The objective asks for the {name} of the vocabulary, which does not tell them: "
+                "make it with `tasks.vocabularies.token_ids`, or leave the setting out."
+            )
+        return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
+
+
+def bitmap(flags) -> bytes:
+    """bool[size] packed into bytes, as `TokenIds` keeps it."""
+    return np.packbits(np.asarray(flags, bool)).tobytes()
 
 
 def check_token_ids(ids: TokenIds) -> TokenIds:
@@ -79,6 +109,13 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
                 f"The {owner[x]} id and the {name} id are both {x}: give each its own."
             )
         owner[x] = name
+    for name in ("word_starts", "sentence_ends"):
+        got, expected = len(getattr(ids, name)), (ids.size + 7) // 8
+        if got not in (0, expected):
+            raise ValueError(
+                f"{name} must be {expected} bytes for {ids.size} ids, got {got}: make it with "
+                "`objectives.bitmap`."
+            )
     return ids
 
 
@@ -95,10 +132,10 @@ class Row(NamedTuple):
 class Outputs(Protocol):
     """What an objective's loss sees of a model."""
 
-    hidden: dict[str, Array]  # "top": f[B, T, d]
+    hidden: dict[str, Array]  # "top": f[B, T, d]; "ahead": f[n, B, T, d]; …
 
     def head(self, name: str, hidden: Array) -> Array:
-        """Projects hidden states; "vocabulary" gives f32[..., V]."""
+        """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
 
 
 class Term(NamedTuple):
@@ -109,15 +146,15 @@ class Term(NamedTuple):
 
     sums: Array  # f32[B] summed loss of each row
     weights: Array  # f32[B] what to divide by; a function of the batch alone, never of outputs
-    scale: Any = 1.0
+    scale: Any = 1.0  # a number, or a function of the step (an optax schedule)
 
 
 class Objective(NamedTuple):
     """A pre-training objective: a few pure functions, built by the function named after it."""
 
-    # n -> {"inputs": slots, "targets": slots, "sentinels": ids used} for one document of n >= 1
-    # tokens. Python ints, non-decreasing in n, never raises. "both", where given, is a bound on
-    # inputs and targets together that is tighter than the sum of the two.
+    # n -> {stream: slots, "sentinels": ids used} for one document of n >= 1 tokens; the streams
+    # are in `objectives.features`. Python ints, non-decreasing in n, never raises. "both", where
+    # given, is a bound on inputs and targets together that is tighter than the sum of the two.
     lengths: Callable[[int], dict[str, int]]
     # (key, row, partner, lengths) -> {feature: i32[...]} of exactly those lengths
     corrupt: Callable
@@ -133,7 +170,7 @@ class Member(NamedTuple):
 
     name: str
     objective: Objective
-    rate: float  # share of rows, relative to the other members
+    rate: Any  # share of rows, relative to the others: a number, or a function of the step
 
 
 def members_of(objective: Objective) -> tuple[Member, ...]:

@@ -1,23 +1,41 @@
 """The features an objective may give: named streams, each with its columns.
 
-    inputs    inputs, inputs_segments                     what is given
-    targets   targets, targets_segments, targets_weights  what is predicted, left to right
+    inputs     inputs, inputs_segments                     what is given
+    types      inputs_types                                0 or 1 for each input: BERT's token types
+    targets    targets, targets_segments, targets_weights  what is predicted, left to right
+    positions  targets_positions, targets_block_positions  where a target stands, if not in line
+    labels     labels, labels_places, labels_weights       what is predicted in place: the token, and
+                                                           which input it is predicted at
+    pools      pools_places, pools_labels, pools_weights   inputs whose hidden state stands for a
+                                                           document, a pair or a view; and its class
+    rates      rates                                       probabilities as 24-bit integers
 
-Segments number the documents of a row from 1, 0 is padding. Loss weights are a column of their
-own: no token value ever decides whether a place counts.
+An objective's `lengths` says how many slots each stream takes. Segments number the documents of a
+row from 1, 0 is padding. Labels and pools are compact, their weights 1 and then 0. Loss weights
+are a column of their own: no token value ever decides whether a place counts.
 """
 
 import jax.numpy as jnp
 
 COLUMNS = {
     "inputs": ("inputs", "inputs_segments"),
+    "types": ("inputs_types",),
     "targets": ("targets", "targets_segments", "targets_weights"),
+    "positions": ("targets_positions", "targets_block_positions"),
+    "labels": ("labels", "labels_places", "labels_weights"),
+    "pools": ("pools_places", "pools_labels", "pools_weights"),
+    "rates": ("rates",),
 }
 
 
 def sequence_pair(inputs, targets) -> dict:
     """Features from two (tokens, segments) pairs; every target counts."""
-    return {"inputs": inputs[0], "inputs_segments": inputs[1]} | target_sequence(targets)
+    return input_sequence(inputs) | target_sequence(targets)
+
+
+def input_sequence(inputs) -> dict:
+    """Features from one (tokens, segments) pair that is given."""
+    return {"inputs": inputs[0], "inputs_segments": inputs[1]}
 
 
 def target_sequence(targets) -> dict:
@@ -27,6 +45,32 @@ def target_sequence(targets) -> dict:
         "targets": tokens,
         "targets_segments": segments,
         "targets_weights": (segments > 0).astype(jnp.int32),
+    }
+
+
+def labels_in_place(tokens, chosen, shift, size: int) -> dict:
+    """Labels: the chosen ones of a row's tokens, each predicted at its own place.
+
+    Args:
+      tokens: i32[I].
+      chosen: bool[I].
+      shift: added to the places: -1 predicts each token one place before it.
+      size: K, slots of the labels. Chosen tokens beyond it are lost, so plan lengths first.
+
+    >>> labels_in_place(jnp.array([7, 8, 9]), jnp.array([False, True, True]), 0, 3)["labels"]
+    Array([8, 9, 0], dtype=int32)
+    """
+    slot = jnp.where(chosen, jnp.cumsum(chosen) - 1, size)
+    place = (
+        jnp.zeros(size, jnp.int32)
+        .at[slot]
+        .set(jnp.arange(tokens.size, dtype=jnp.int32), mode="drop")
+    )
+    weight = (jnp.arange(size) < jnp.sum(chosen)).astype(jnp.int32)
+    return {
+        "labels": weight * tokens[place],
+        "labels_places": weight * (place + shift),
+        "labels_weights": weight,
     }
 
 

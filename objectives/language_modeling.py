@@ -29,11 +29,11 @@ def causal_lm(ids: TokenIds) -> Objective:
     Features: targets, targets_segments, targets_weights i32[T].
 
     >>> causal_lm(ids).lengths(512)
-    {'targets': 512, 'sentinels': 0}
+    {'targets': 512}
     """
     del ids  # takes them like every builder, needs none
     return Objective(
-        lengths=lambda n: {"targets": n, "sentinels": 0},
+        lengths=lambda n: {"targets": n},
         corrupt=Partial(_copy_row),
         loss=token_loss,
     )
@@ -60,7 +60,7 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
     End-of-sequence closes inputs and targets. A document of one token is all target.
 
     >>> prefix_lm(ids, 0.25).lengths(512)
-    {'inputs': 512, 'targets': 257, 'both': 514, 'sentinels': 0}
+    {'inputs': 512, 'targets': 257, 'both': 514}
 
     Raises ValueError for a share out of range, or a mode the vocabulary has not.
     """
@@ -73,7 +73,6 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
             "inputs": len(head) + max(n - 1, 0) + 1,
             "targets": _longest_suffix(n, given.as_integer_ratio(), max, min) + 1,
             "both": len(head) + n + 2,
-            "sentinels": 0,
         }
 
     closing = jnp.array([ids.eos, *head], jnp.int32)

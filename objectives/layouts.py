@@ -5,11 +5,13 @@ arranges that for a model, under SeqIO's names. Every attention pattern (causal,
 prefix, cross, with packed documents) is, for each query, one interval of keys [start, end).
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from objectives.features import COLUMNS
 from objectives.splicing import Runs, documents, splice
 
 
@@ -24,7 +26,7 @@ class Layout(NamedTuple):
 
 
 def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
-    if "inputs" not in n or "targets" not in n:
+    if "inputs" not in n or "targets" not in n or "labels" in n or "pools" in n:
         raise ValueError(
             f"An encoder-decoder needs inputs and targets, the objective gives {_streams(n)}: "
             "use a decoder model, or another objective."
@@ -62,64 +64,115 @@ def joint_slots(n: dict[str, int]) -> int:
     return n.get("both", n.get("inputs", 0) + n.get("targets", 0))
 
 
+def _single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
+    if "targets" not in n and "labels" not in n and "pools" not in n:
+        raise ValueError(f"Nothing to learn: the objective gives {_streams(n)} only.")
+    return {stack: joint_slots(n), "predict": n.get("targets", 0) + n.get("labels", 0)}
+
+
 def _decoder_lengths(n: dict[str, int]) -> dict[str, int]:
-    if "targets" not in n:
-        raise ValueError(f"A decoder needs targets, the objective gives {_streams(n)}.")
-    return {"decoder": joint_slots(n), "predict": n["targets"]}
+    return _single_stack_lengths("decoder", n)
 
 
-def _decoder(features, lengths, bos):
+def _encoder_lengths(n: dict[str, int]) -> dict[str, int]:
+    if "targets" in n:
+        raise ValueError(
+            "An encoder predicts in place, the objective gives targets to be written from left to "
+            "right: use a decoder or encoder-decoder model, or another objective."
+        )
+    return _single_stack_lengths("encoder", n)
+
+
+def _single_stack(stack: str, features, lengths, bos):
     """Documents one after another, inputs then targets of each, no gap between them.
 
     Inputs see all inputs of their document, targets see those and the targets before them.
     """
-    D, T = lengths.get("documents", 1), lengths["decoder"]
-    written = features["targets_segments"]
-    target = documents(written, D)
-    shifted = _shift_right(features["targets"], written, target, bos)
-    if "inputs" in features:
-        given = documents(features["inputs_segments"], D)
-        source = jnp.concatenate([features["inputs"], shifted])
-    else:
-        given, source = documents(jnp.zeros(1, jnp.int32), D), shifted
-    offset = source.size - shifted.size
+    absent = {c: jnp.zeros(0, jnp.int32) for columns in COLUMNS.values() for c in columns}
+    f = absent | features
+    # Each view of a contrastive objective is a segment of its own, and has a pool.
+    D = max(lengths.get("documents", 1), f["pools_places"].size)
+    T, offset = lengths[stack], f["inputs"].size
+    given, target = documents(f["inputs_segments"], D), documents(f["targets_segments"], D)
 
+    # Where each slot of the stack comes from: the inputs, and after them the targets.
     runs = Runs(
         slot=jnp.stack([jnp.zeros_like(given.length), given.length], 1),
         source=jnp.stack([given.start, offset + target.start], 1),
         keep=jnp.stack([given.length > 0, target.length > 0], 1),
     )
-    tokens, segments = splice(source, runs, given.length + target.length, T)
+    streams = jnp.arange(offset + f["targets"].size, dtype=jnp.int32)
+    origin, segments = splice(streams, runs, given.length + target.length, T)
     whole = documents(segments, D)
-    position = _positions(segments, whole)
-    start, inputs_end = whole.start, whole.start + given.length
-    i = jnp.arange(T, dtype=jnp.int32)
-    end = jnp.maximum(_of(inputs_end, segments), i + 1)
-    # Places that predict, in the order of the targets.
-    place = _of(start + given.length - target.start, written) + jnp.arange(written.size)
-    place = jnp.where(written > 0, place, 0)
+
+    def joined(of_inputs, of_targets):
+        return jnp.where(segments > 0, jnp.concatenate([of_inputs, of_targets])[origin], 0)
+
+    # Where each input, and each target, stands in the stack.
+    input_place = _of(whole.start - given.start, f["inputs_segments"])
+    input_place += jnp.arange(offset, dtype=jnp.int32)
+    target_place = _of(whole.start + given.length - target.start, f["targets_segments"])
+    target_place += jnp.arange(f["targets"].size, dtype=jnp.int32)
+
+    shifted = _shift_right(f["targets"], f["targets_segments"], target, bos)
+    end = jnp.maximum(_of(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1)
     model_features = {
-        "decoder_input_tokens": tokens,
-        "decoder_target_tokens": _fit(features["targets"], lengths["predict"]),
-        "decoder_target_places": _fit(place, lengths["predict"]),
-        "decoder_loss_weights": _fit(features["targets_weights"], lengths["predict"]),
-        "decoder_segment_ids": segments,
-        "decoder_positions": position,
-        "decoder_key_intervals": _guarded(_of(start, segments), end, segments),
-        "member": features["member"],
+        f"{stack}_input_tokens": joined(f["inputs"], shifted),
+        f"{stack}_segment_ids": segments,
+        f"{stack}_positions": _positions(segments, whole),
+        f"{stack}_key_intervals": _guarded(_of(whole.start, segments), end, segments),
+        "member": f["member"],
     }
-    if "inputs" not in features:  # every place predicts: no gather before the projection
-        del model_features["decoder_target_places"]
+    if "inputs_types" in features:
+        types = joined(f["inputs_types"], jnp.zeros_like(f["targets"]))
+        model_features[f"{stack}_types"] = types
+    if "targets_positions" in features:
+        in_line = jnp.arange(offset, dtype=jnp.int32) - _of(given.start, f["inputs_segments"])
+        outside = jnp.zeros(offset, jnp.int32)
+        model_features |= {
+            f"{stack}_positions": joined(in_line, f["targets_positions"]),
+            f"{stack}_block_positions": joined(outside, f["targets_block_positions"]),
+        }
+    if "pools_places" in features:
+        place = jnp.where(f["pools_weights"] > 0, input_place[f["pools_places"]], 0)
+        pools = {column: f[column] for column in COLUMNS["pools"]}
+        model_features |= pools | {"pools_places": place}
+    if "rates" in features:
+        model_features["rates"] = f["rates"]
+    if lengths.get("predict"):
+        model_features |= _predictions(stack, f, lengths["predict"], target_place, input_place)
+        if "inputs" not in features:  # every place predicts: no gather before the projection
+            del model_features[f"{stack}_target_places"]
     return model_features
 
 
+def _predictions(stack, f, size, target_place, input_place):
+    """What reaches the vocabulary projection: the targets and then the labels, compact."""
+    written, labelled = f["targets_segments"] > 0, f["labels_weights"] > 0
+    target_place = jnp.where(written, target_place, 0)
+    if not labelled.size:
+        columns = f["targets"], target_place, f["targets_weights"]
+        merged = [_fit(column, size) for column in columns]
+    else:
+        slot = jnp.where(labelled, jnp.sum(written) + jnp.arange(labelled.size), size)
+        pairs = (
+            (f["targets"], f["labels"]),
+            (target_place, input_place[f["labels_places"]]),
+            (f["targets_weights"], f["labels_weights"]),
+        )
+        merged = [_fit(t, size).at[slot].set(label, mode="drop") for t, label in pairs]
+    names = "target_tokens", "target_places", "loss_weights"
+    return {f"{stack}_{name}": column for name, column in zip(names, merged)}
+
+
 encoder_decoder = Layout(_encoder_decoder_lengths, _encoder_decoder)
-decoder = Layout(_decoder_lengths, _decoder)
-LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder}
+decoder = Layout(_decoder_lengths, functools.partial(_single_stack, "decoder"))
+encoder = Layout(_encoder_lengths, functools.partial(_single_stack, "encoder"))
+LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": encoder}
 
 
 def _streams(n):
-    return [name for name in ("inputs", "targets") if name in n] or "nothing"
+    return [name for name in COLUMNS if name in n] or "nothing"
 
 
 def _of(values_D, segments):

@@ -139,7 +139,7 @@ def _check_shapes(shapes):
 
 
 def _check_sentinels(member: Member, n: int, ids: TokenIds):
-    needed = member.objective.lengths(n)["sentinels"]
+    needed = member.objective.lengths(n).get("sentinels", 0)
     if needed > len(ids.sentinels):
         raise ValueError(
             f"{_label(member)}rows of {n} tokens need {needed} sentinels, the vocabulary has "

@@ -376,16 +376,21 @@ def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
     return check
 
 
+_BITMAPS = ("word_starts", "sentence_ends")
+
+
 def ids_to_json(ids: TokenIds) -> dict[str, Any]:
     """`ids` as JSON values; `ids_from_json` is the inverse."""
-    return ids._asdict() | {"modes": dict(ids.modes)}
+    bitmaps = {name: getattr(ids, name).hex() for name in _BITMAPS}
+    return ids._asdict() | {"modes": dict(ids.modes)} | bitmaps
 
 
 def ids_from_json(values: dict[str, Any]) -> TokenIds:
     """The `TokenIds` that `ids_to_json` was given."""
     tuples = {k: tuple(values[k]) for k in ("text", "sentinels", "fim") if k in values}
     modes = tuple((name, int(i)) for name, i in dict(values.get("modes", {})).items())
-    return TokenIds(**values | tuples | {"modes": modes})
+    bitmaps = {name: bytes.fromhex(values.get(name, "")) for name in _BITMAPS}
+    return TokenIds(**values | tuples | bitmaps | {"modes": modes})
 
 
 def _read_ids(ids_file: str) -> tuple[TokenIds, dict[str, Any]]:

@@ -1,28 +1,90 @@
 """What an objective did, undone in plain Python: written from the papers, not from the code.
 
-Each function takes the inputs and the targets of ONE document as lists of ids and gives the
-document back; it asserts everything that the objective promises about their form.
+Each function takes what became of ONE document, as lists of ids, and gives the document back; it
+asserts everything that the objective promises about its form.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from objectives import TokenIds
 
 
-def documents_of(features, stream: str) -> dict[int, list[int]]:
-    """{document number: its ids} of one stream of one row; asserts that documents are compact."""
-    tokens = np.asarray(features.get(stream, ()))
-    segments = np.asarray(features.get(f"{stream}_segments", ()))
+class Corrupted(NamedTuple):
+    """What became of one document."""
+
+    inputs: list[int]
+    targets: list[int]
+    labels: dict[int, int]  # place in these inputs -> the token predicted there
+    columns: dict[str, list[int]]  # inputs_types, targets_positions, targets_block_positions
+    pools: list[tuple[int, int, int]]  # place in these inputs, label, weight
+
+
+def corrupted_documents(features) -> dict[int, Corrupted]:
+    """{segment number: what became of it} for one row; asserts that documents are compact."""
+    empty = np.zeros(0, int)
+    f = {key: np.asarray(value) for key, value in features.items()}
+    given, written = (f.get(f"{name}_segments", empty) for name in ("inputs", "targets"))
+    _assert_compact(f.get("inputs", empty), given)
+    _assert_compact(f.get("targets", empty), written)
+    for stream in ("labels", "pools"):
+        weights = f.get(f"{stream}_weights", empty)
+        for column in ("", "_places", "_labels"):
+            rest = f.get(stream + column, empty)[int((weights > 0).sum()) :]
+            assert not rest.any(), f"{stream}{column} beyond those that count"
+        assert (np.diff((weights > 0).astype(int)) <= 0).all(), f"{stream} are not compact"
+    documents = {}
+    for d in sorted({*given[given > 0].tolist(), *written[written > 0].tolist()}):
+        mine, first = given == d, int((given < d)[given > 0].sum())
+
+        def at(stream, column, mine=mine, first=first):
+            live = f.get(f"{stream}_weights", empty) > 0
+            places, values = f.get(f"{stream}_places", empty), f.get(column, empty)
+            return [
+                (int(place) - first, int(value))
+                for place, value in zip(places[live], values[live])
+                if mine[place]
+            ]
+
+        labels = at("labels", "labels")
+        assert len(dict(labels)) == len(labels), "two labels at one place"
+        documents[d] = Corrupted(
+            f["inputs"][mine].tolist() if "inputs" in f else [],
+            f["targets"][written == d].tolist() if "targets" in f else [],
+            dict(labels),
+            {"inputs_types": f["inputs_types"][mine].tolist()} if "inputs_types" in f else {},
+            [
+                (place, label, weight)
+                for (place, label), (_, weight) in zip(
+                    at("pools", "pools_labels"), at("pools", "pools_weights")
+                )
+            ],
+        )
+        for column in ("targets_positions", "targets_block_positions"):
+            if column in f:
+                documents[d].columns[column] = f[column][written == d].tolist()
+    return documents
+
+
+def _assert_compact(tokens, segments):
     live = segments[segments > 0]
     assert (segments[: live.size] > 0).all(), "padding between documents"
     assert (np.diff(live) >= 0).all(), "documents out of order"
     assert (tokens[live.size :] == 0).all(), "ids in the padding"
-    return {int(d): tokens[segments == d].tolist() for d in np.unique(live)}
+
+
+def documents_of(features, stream: str) -> dict[int, list[int]]:
+    """{document number: its ids} of one stream of one row; asserts that documents are compact."""
+    tokens = np.asarray(features.get(stream, ()))
+    segments = np.asarray(features.get(f"{stream}_segments", ()))
+    _assert_compact(tokens, segments)
+    return {int(d): tokens[segments == d].tolist() for d in np.unique(segments[segments > 0])}
 
 
 def undo_spans(ids: TokenIds, mode: int | None = None):
-    def undo(inputs, targets):
-        inputs, targets = _without_eos(ids, inputs), _without_eos(ids, targets)
+    def undo(document):
+        inputs, targets = _without_eos(ids, document.inputs), _without_eos(ids, document.targets)
         inputs = _without_mode(mode, inputs)
         number = {sentinel: i for i, sentinel in enumerate(ids.sentinels)}
         spans: list[list[int]] = []
@@ -49,17 +111,17 @@ def undo_spans(ids: TokenIds, mode: int | None = None):
 
 
 def undo_split(ids: TokenIds, mode: int | None = None):
-    def undo(inputs, targets):
-        suffix = _without_eos(ids, targets)
+    def undo(document):
+        suffix = _without_eos(ids, document.targets)
         assert suffix, "nothing to predict"
-        return _without_mode(mode, _without_eos(ids, inputs)) + suffix
+        return _without_mode(mode, _without_eos(ids, document.inputs)) + suffix
 
     return undo
 
 
-def undo_copy(inputs, targets):
-    assert not inputs
-    return targets
+def undo_copy(document):
+    assert not document.inputs
+    return document.targets
 
 
 def _without_eos(ids, tokens):

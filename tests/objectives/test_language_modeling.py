@@ -56,7 +56,7 @@ def test_bad_suffix_shares_are_refused(share):
 
 def test_causal_lm_copies_the_row():
     row, _ = text_row((3, 1, 4), 8)
-    lengths = {"targets": 8, "sentinels": 0, "documents": 3}
+    lengths = {"targets": 8, "documents": 3}
     features = causal_lm(IDS).corrupt(jax.random.key(0), row, row, lengths)
     np.testing.assert_array_equal(features["targets"], row.tokens)
     np.testing.assert_array_equal(features["targets_segments"], row.segments)

@@ -57,7 +57,7 @@ def test_ul2s_denoisers_are_the_papers():
 def _toy(name, loss):
     def build(ids):
         return Objective(
-            lengths=lambda n: {"targets": n, "sentinels": 0},
+            lengths=lambda n: {"targets": n},
             corrupt=jax.tree_util.Partial(lambda key, row, partner, lengths: {}),
             loss=loss,
             heads=(name,),
