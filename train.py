@@ -25,7 +25,7 @@ from rich.text import Text
 
 from inference import show_passages
 from objectives import Objective, TokenIds
-from training.batches import Batches, ShardReader
+from training.batches import Batches
 from training.checkpoints import Checkpoints, MismatchError
 from training.configuration import (
     changed_values,
@@ -82,6 +82,8 @@ def train(
     mesh: Callable[[], Mesh] = make_mesh,
     microbatches: int = 1,
     data_shards: int = 1,
+    packing: str = "concatenate",
+    max_documents: int = 16,
     z_loss: float = 0.0,
     mark_document_ends: bool = False,
     seed: int = 0,
@@ -100,7 +102,7 @@ def train(
       run_dir: where everything goes; a directory on disk.
       corpus: run_dir -> Corpus.
       objective: TokenIds -> Objective.
-      model: vocabulary size -> Model.
+      model: (vocabulary size, heads that the objective asks for) -> Model.
       optimizer: number of steps -> optax transformation.
       sequence_lengths: lengths of the model's stacks, {"encoder": 512, "decoder": 128}; or several
         of those, smallest first, for row groups with shapes of their own.
@@ -111,6 +113,9 @@ def train(
       data_shards: into how many streams the corpus is split; the rows of each row group are a
         multiple of it. At least the number of hosts that read; the data order depends on it, and
         not on the hosts.
+      packing: how documents become rows, see `training.packing`: "concatenate", "isolate", "whole"
+        or "single".
+      max_documents: of a row, where packing is "isolate" or "whole".
       z_loss: weight of the squared log-partition in the loss.
       mark_document_ends: put end-of-sequence between documents (usual for causal LM; T5 does not).
       seed: of the initial parameters, the noise and dropout; the order of the data is the corpus's.
@@ -130,6 +135,7 @@ def train(
         steps=steps,
         microbatches=microbatches,
         data_shards=data_shards,
+        max_documents=max_documents,
         log_every=log_every,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
@@ -148,15 +154,18 @@ def train(
     mesh = mesh()
     data = first_process_first(lambda: corpus(run_dir))
     console.print(data.summary, markup=False)
+    learned = objective(data.ids)
     setup = make_setup(
-        objective=objective(data.ids),
-        model=model(padded_vocabulary(data.ids)),
+        objective=learned,
+        model=model(padded_vocabulary(data.ids), learned.heads),
         optimizer=optimizer(steps),
         ids=data.ids,
         sequence_lengths=sequence_lengths,
         batch_size=batch_size,
         microbatches=microbatches,
         data_shards=data_shards,
+        packing=packing,
+        max_documents=max_documents,
         z_loss=z_loss,
         batch_shards=batch_shards(mesh),
     )
@@ -172,6 +181,7 @@ def train(
         data_shards=data_shards,
         mesh=mesh,
         end_of_document=end,
+        packing=setup.packing,
     )
     checkpoints = Checkpoints(checkpoint_dir or f"{run_dir}/checkpoints", keep_checkpoints)
     state = resume(console, run_dir, config, checkpoints, abstract, batches)
@@ -196,9 +206,10 @@ def train(
 
     evaluator = Evaluator(
         recipe,
+        setup.packing,
         mesh,
         data.heldout(heldout_tokens),
-        ShardReader(data.train(0, 1), end),
+        data.train(0, 1),
         tokens=heldout_tokens,
         end_of_document=end,
     )
@@ -340,7 +351,7 @@ def run_steps(
                 monitor.report(step)
             if step == steps or step % evaluate_every == 0:
                 scores = tools.evaluator(state.params)
-                tools.writer.write(step, {f"heldout/{s.member}": s.loss for s in scores})
+                tools.writer.write(step, {f"heldout/{s.name}": s.loss for s in scores})
                 monitor.restart_clock()
             if saving:
                 monitor.check()

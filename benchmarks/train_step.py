@@ -25,14 +25,13 @@ from rich.table import Table
 
 import models
 import objectives
-from training.batches import rows_of
 from training.mesh import batch_sharding, batch_shards, make_mesh, placed_on
 from training.optimizers import adafactor, warmup_rsqrt
+from training.packing import rows_of
 from training.setup import (
     abstract_batch,
     compiled_step,
     make_setup,
-    mean_raw_tokens,
     padded_vocabulary,
 )
 from training.state import abstract_state, new_state, parameter_count
@@ -58,9 +57,10 @@ IDS = objectives.check_token_ids(
 def main() -> None:
     options = parse()
     mesh = make_mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor)
+    objective = OBJECTIVES[options.objective](IDS)
     setup = make_setup(
-        objective=OBJECTIVES[options.objective](IDS),
-        model=make_model(options)(padded_vocabulary(IDS)),
+        objective=objective,
+        model=make_model(options)(padded_vocabulary(IDS), objective.heads),
         optimizer=adafactor(1000, learning_rate=warmup_rsqrt),
         ids=IDS,
         sequence_lengths=shapes(options),
@@ -90,7 +90,7 @@ def main() -> None:
         ("model", f"{options.model}, {parameters:,} parameters, {options.dtype}"),
         ("objective", f"{options.objective}, {options.rows} rows, {shapes(options)}"),
         ("step", f"{seconds * 1e3:,.1f} ms (median of {options.repeats})"),
-        ("text", f"{mean_raw_tokens(setup) / seconds:,.0f} tokens/s"),
+        ("text", f"{sum(int((r.segments > 0).sum()) for r in rows) / seconds:,.0f} tokens/s"),
         ("compute", f"{flops / seconds / 1e12:,.2f} TFLOP/s"),
         ("MFU", f"{flops / seconds / peak:.1%}" if peak else "unknown peak for this device"),
         ("corruption", f"{corruption * 1e3:,.2f} ms, {corruption / seconds:.2%} of the step"),
@@ -153,7 +153,7 @@ def synthetic_rows(setup):
     generator = np.random.default_rng(0)
     rows = []
     for group, schedule in zip(setup.recipe.groups, setup.schedules):
-        members = schedule.members[: schedule.rows]
+        members = schedule.order(0)[: schedule.rows]
         members = np.resize(members, schedule.rows)
         lengths = dict(zip(group.members, group.raw_lengths))
         stretches = [generator.integers(*IDS.text, lengths[m], np.int32) for m in members]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from models import transformer
+from models.heads import HEADS
 from models.transformer import Config, Transformer
 
 
@@ -23,15 +24,16 @@ class Model(NamedTuple):
         decoder_positions       [B, T]       places within the document
         decoder_key_intervals   [B, 2, T]    query q sees keys [..., 0, q] <= k < [..., 1, q]
 
-    and an encoder-decoder also `encoder_…` under the same four names, and `cross_key_intervals`
-    [B, 2, T] of decoder queries over encoder keys. Intervals are never empty: a query of padding
-    sees itself, or key 0 of the encoder. They alone say what is seen.
+    an encoder `encoder_…` under the same four names, and an encoder-decoder both and
+    `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys. Intervals are never empty:
+    a query of padding sees itself, or key 0 of the encoder. They alone say what is seen. Where a
+    batch has `…_types` (0 or 1) or `…_block_positions`, these are embedded and added.
     """
 
     init: Callable  # (key, batch) -> params, boxed with the names of their axes; batch: shapes only
     apply: Callable  # (params, batch, rngs=None) -> Outputs; rngs={'dropout': key} turns dropout on
-    layout: str  # 'encoder_decoder' or 'decoder': the features it eats
-    heads: tuple  # the names that Outputs.head knows
+    layout: str  # 'encoder_decoder', 'decoder' or 'encoder': the features it eats
+    heads: tuple  # the names that Outputs.head knows, and 'ahead_2', 'ahead_3', …
     flops: Callable  # (lengths) -> int: forward FLOPs of one row, see `forward_flops`
     vocab_size: int  # rows of the embedding and of the logits
 
@@ -43,12 +45,13 @@ class Outputs(NamedTuple):
     of the cost. Not a pytree of arrays; use it inside the jitted function that called `apply`.
     """
 
-    hidden: dict  # {'top': [B, T, E]} in the compute dtype, after the final norm
+    hidden: dict  # {'top': [B, T, E]} in the compute dtype, after the final norm; see `objectives`
     head: Callable  # (name, hidden [..., E]) -> float32 [..., V]; an unknown name is a ValueError
 
 
 def encoder_decoder(
     vocab_size,
+    heads=("vocabulary",),
     *,
     emb_dim=512,
     num_heads=6,
@@ -107,10 +110,12 @@ def encoder_decoder(
             mlp_activations=tuple(mlp_activations),
             rope_theta=None,
             dropout_rate=dropout_rate,
+            dropout_shared=True,
             logits_via_embedding=logits_via_embedding,
             dtype=dtype,
             remat_policy=remat_policy,
             scan_layers=scan_layers,
+            heads=_offered(heads, ("vocabulary",)),
         ),
         layout="encoder_decoder",
     )
@@ -118,6 +123,7 @@ def encoder_decoder(
 
 def decoder(
     vocab_size,
+    heads=("vocabulary",),
     *,
     emb_dim,
     num_heads,
@@ -127,6 +133,7 @@ def decoder(
     num_kv_heads=None,
     mlp_activations=("silu", "linear"),
     rope_theta=10_000.0,
+    ahead="parallel",
     dropout_rate=0.0,
     logits_via_embedding=False,
     dtype="float32",
@@ -142,9 +149,13 @@ def decoder(
     Initial weights as in `encoder_decoder`, queries not divided further.
 
     Args:
+      heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once.
       num_kv_heads: key heads, each shared by num_heads / num_kv_heads query heads in turn (Ainslie
         et al. 2023, arXiv:2305.13245); None: num_heads.
       rope_theta: the base of the rotary wavelengths (Su et al. 2021, arXiv:2104.09864).
+      ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
+        of num_layers - 1 (Gloeckle et al. 2024), or 'sequential', a module for each that goes on
+        from the one before (DeepSeek-V3). Nothing where no such head is asked for.
       The others: as in `encoder_decoder`.
 
     Returns:
@@ -154,6 +165,139 @@ def decoder(
       ValueError: num_heads is not a multiple of num_kv_heads, head_dim is odd, or a value is not
         among those that `encoder_decoder` lists.
     """
+    num_ahead = 0
+    while f"ahead_{num_ahead + 2}" in heads:
+        num_ahead += 1
+    if ahead not in ("parallel", "sequential"):
+        raise ValueError(f"Got ahead={ahead!r}, expected 'parallel' or 'sequential'.")
+    if num_ahead and ahead == "parallel" and num_layers < 2:
+        raise ValueError(
+            f"Got num_layers={num_layers}, expected 2 or more: with ahead='parallel' the last layer "
+            "is one for each predicted token, the others are their trunk."
+        )
+    config = _rotary_config(
+        vocab_size,
+        emb_dim=emb_dim,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        mlp_dim=mlp_dim,
+        num_encoder_layers=0,
+        num_decoder_layers=num_layers,
+        mlp_activations=mlp_activations,
+        rope_theta=rope_theta,
+        dropout_rate=dropout_rate,
+        dropout_shared=True,
+        logits_via_embedding=logits_via_embedding,
+        dtype=dtype,
+        remat_policy=remat_policy,
+        scan_layers=scan_layers,
+        heads=_offered(heads, ("vocabulary",)),
+        num_ahead=num_ahead,
+        ahead=ahead,
+    )
+    return _model(config, layout="decoder")
+
+
+def encoder(
+    vocab_size,
+    heads=("vocabulary",),
+    *,
+    emb_dim,
+    num_heads,
+    head_dim,
+    mlp_dim,
+    num_layers,
+    num_kv_heads=None,
+    mlp_activations=("gelu", "linear"),
+    rope_theta=10_000.0,
+    dropout_rate=0.0,
+    logits_via_embedding=False,
+    dtype="float32",
+    remat_policy="minimal",
+    scan_layers=True,
+):
+    """A single stack that sees both ways, in the manner of ModernBERT (arXiv:2412.13663).
+
+        models.encoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=1152, num_layers=22)
+
+    The layers are those of `decoder`. Dropout is drawn for each place of its own, since SimCSE's
+    two views of a text differ by nothing else.
+
+    Args:
+      heads: 'vocabulary', and those of `models.heads`: 'pair', 'embedding', 'logit_scale',
+        'replaced'.
+      The others: as in `decoder`.
+
+    Returns:
+      A `Model` of layout 'encoder'.
+
+    Raises:
+      ValueError: as `decoder` does.
+    """
+    config = encoder_config(
+        vocab_size,
+        heads,
+        emb_dim=emb_dim,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        mlp_dim=mlp_dim,
+        num_layers=num_layers,
+        mlp_activations=mlp_activations,
+        rope_theta=rope_theta,
+        dropout_rate=dropout_rate,
+        logits_via_embedding=logits_via_embedding,
+        dtype=dtype,
+        remat_policy=remat_policy,
+        scan_layers=scan_layers,
+    )
+    return _model(config, layout="encoder")
+
+
+def encoder_config(
+    vocab_size,
+    heads=("vocabulary",),
+    *,
+    num_layers,
+    num_kv_heads=None,
+    mlp_activations=("gelu", "linear"),
+    rope_theta=10_000.0,
+    dropout_rate=0.0,
+    logits_via_embedding=False,
+    dtype="float32",
+    remat_policy="minimal",
+    scan_layers=True,
+    **widths,
+):
+    """The `Config` of `encoder`, checked; its arguments."""
+    config = _rotary_config(
+        vocab_size,
+        num_kv_heads=num_kv_heads,
+        num_encoder_layers=num_layers,
+        num_decoder_layers=0,
+        mlp_activations=mlp_activations,
+        rope_theta=rope_theta,
+        dropout_rate=dropout_rate,
+        dropout_shared=False,
+        logits_via_embedding=logits_via_embedding,
+        dtype=dtype,
+        remat_policy=remat_policy,
+        scan_layers=scan_layers,
+        heads=_offered(heads, ("vocabulary", *HEADS)),
+        **widths,
+    )
+    _check(config, "encoder")
+    return config
+
+
+def _offered(asked, known):
+    """The heads of a model: of those asked for, the ones it can have."""
+    return tuple(name for name in known if name in asked)
+
+
+def _rotary_config(vocab_size, *, num_heads, num_kv_heads, head_dim, rope_theta, **others):
+    """A `Config` with rotary positions; raises ValueError for what they cannot have."""
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     if num_kv_heads < 1 or num_heads % num_kv_heads:
         raise ValueError(
@@ -167,25 +311,14 @@ def decoder(
         )
     if not rope_theta > 0:
         raise ValueError(f"Got rope_theta={rope_theta}, expected a positive number such as 10000.")
-    return _model(
-        Config(
-            vocab_size=vocab_size,
-            emb_dim=emb_dim,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            mlp_dim=mlp_dim,
-            num_encoder_layers=0,
-            num_decoder_layers=num_layers,
-            mlp_activations=tuple(mlp_activations),
-            rope_theta=rope_theta,
-            dropout_rate=dropout_rate,
-            logits_via_embedding=logits_via_embedding,
-            dtype=dtype,
-            remat_policy=remat_policy,
-            scan_layers=scan_layers,
-        ),
-        layout="decoder",
+    others["mlp_activations"] = tuple(others["mlp_activations"])
+    return Config(
+        vocab_size=vocab_size,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        rope_theta=rope_theta,
+        **others,
     )
 
 
@@ -206,42 +339,52 @@ def forward_flops(config, lengths):
     def mlp(places):
         return 2 * places * c.emb_dim * c.mlp_dim * (len(c.mlp_activations) + 1)
 
-    places = lengths["decoder"]
-    total = c.num_decoder_layers * (attention(places, places) + mlp(places))
-    if c.num_encoder_layers:
-        sources = lengths["encoder"]
-        total += c.num_encoder_layers * (attention(sources, sources) + mlp(sources))
+    places, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
+    total = (c.num_decoder_layers + c.num_ahead) * (attention(places, places) + mlp(places))
+    total += c.num_encoder_layers * (attention(sources, sources) + mlp(sources))
+    if c.num_decoder_layers and c.num_encoder_layers:
         total += c.num_decoder_layers * attention(places, sources)
-    return total + 2 * lengths["predict"] * c.emb_dim * c.vocab_size
+    if c.num_ahead and c.ahead == "sequential":
+        total += c.num_ahead * 4 * places * c.emb_dim**2
+    predictions = lengths["predict"] * (1 + c.num_ahead) if "vocabulary" in c.heads else 0
+    return total + 2 * predictions * c.emb_dim * c.vocab_size
 
 
 def _model(config, layout):
     _check(config, layout)
-    network = Transformer(config)
+    ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
+    return from_network(
+        Transformer(config),
+        layout=layout,
+        heads=config.heads,
+        hidden=ahead,
+        flops=lambda lengths: forward_flops(config, lengths),
+        vocab_size=config.vocab_size,
+    )
+
+
+def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
+    """A `Model` from a Flax module with `__call__(batch)`, `initialise(batch)`, `head(name, hidden)`.
+
+    `heads` are those that `head` knows; `hidden`: names that an objective may ask for as it asks for
+    heads, of what `__call__` gives.
+    """
 
     def init(key, batch):
-        return network.init(key, batch)["params"]
+        return network.init(key, batch, method="initialise")["params"]
 
     def apply(params, batch, rngs=None):
-        def head(name, hidden):
+        def head(name, states):
             if name not in heads:
                 raise ValueError(
                     f"Got head {name!r}, expected one of {heads}: this model has no other, so use "
                     "an objective that asks for these only."
                 )
-            return network.apply({"params": params}, hidden, method="logits")
+            return network.apply({"params": params}, name, states, method="head")
 
-        return Outputs({"top": network.apply({"params": params}, batch, rngs=rngs)}, head)
+        return Outputs(network.apply({"params": params}, batch, rngs=rngs), head)
 
-    heads = ("vocabulary",)
-    return Model(
-        init=init,
-        apply=apply,
-        layout=layout,
-        heads=heads,
-        flops=lambda lengths: forward_flops(config, lengths),
-        vocab_size=config.vocab_size,
-    )
+    return Model(init, apply, layout, (*heads, *hidden), flops, vocab_size)
 
 
 def _check(config, layout):
@@ -250,8 +393,8 @@ def _check(config, layout):
         name: getattr(c, name)
         for name in ("vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim")
     }
-    if layout == "decoder":
-        counts["num_layers"] = c.num_decoder_layers
+    if layout != "encoder_decoder":
+        counts["num_layers"] = c.num_decoder_layers + c.num_encoder_layers
     else:
         counts["num_encoder_layers"] = c.num_encoder_layers
         counts["num_decoder_layers"] = c.num_decoder_layers

@@ -32,6 +32,7 @@ import numpy as np
 from flax import linen as nn
 
 from models import attention
+from models.heads import HEADS
 
 ACTIVATIONS = {
     "gelu": nn.gelu,  # the tanh approximation, which T5 1.1 was trained with
@@ -49,6 +50,7 @@ REMAT_POLICIES = {
     "full": jax.checkpoint_policies.nothing_saveable,  # keep only what passes between layers
 }
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
+_STREAM = ("batch", "length", None)  # axes of the residual stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Config:
     num_kv_heads: int
     head_dim: int
     mlp_dim: int
-    num_encoder_layers: int  # 0: a single stack
+    num_encoder_layers: int  # one of the two may be 0: a single stack
     num_decoder_layers: int
     mlp_activations: tuple  # their outputs are multiplied: ('gelu', 'linear') is a gated MLP
     rope_theta: float | None  # None: T5's relative bias in place of rotary positions
@@ -70,10 +72,14 @@ class Config:
     dtype: str
     remat_policy: str
     scan_layers: bool
+    dropout_shared: bool = True  # one draw for all places of a row, as T5 does to save random bits
+    heads: tuple = ("vocabulary",)  # of `models.heads.HEADS`, and "vocabulary"
+    num_ahead: int = 0  # tokens predicted beyond the next one
+    ahead: str = "parallel"  # how: see `ParallelHeads` and "sequential": `SequentialModules`
 
 
 class Transformer(nn.Module):
-    """Maps a batch of features to hidden states; `logits` maps these on to the vocabulary."""
+    """Maps a batch of features to hidden states; `head` maps these on to what a loss asks for."""
 
     config: Config
 
@@ -84,36 +90,50 @@ class Transformer(nn.Module):
             _init(nn.initializers.normal(1.0), "vocab", "embed"),
             (c.vocab_size, c.emb_dim),
         )
-        if not c.logits_via_embedding:
+        if "vocabulary" in c.heads and not c.logits_via_embedding:
             self.vocabulary_head = self.param(
                 "vocabulary_head", _init(_fan_in(), "embed", "vocab"), (c.emb_dim, c.vocab_size)
             )
+        self.projections = {name: HEADS[name](c.dtype) for name in c.heads if name in HEADS}
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
-        self.decoder = Stack(
-            c, c.num_decoder_layers, cross=c.num_encoder_layers > 0, bidirectional=False
-        )
+        if c.num_decoder_layers:
+            self.decoder = Stack(
+                c, c.num_decoder_layers, cross=c.num_encoder_layers > 0, bidirectional=False
+            )
 
     def __call__(self, batch):
-        """Hidden states of the top layer, [B, T, E], for a batch as described in `models.Model`."""
-        encoded_BxSxE, cross_intervals = None, None
-        if self.config.num_encoder_layers:
-            encoded_BxSxE = self.encoder(
-                self._embed(batch["encoder_input_tokens"]),
-                batch["encoder_positions"],
-                batch["encoder_key_intervals"],
-            )
+        """Hidden states for a batch as described in `models.Model`, by name; "top" is [B, T, E]."""
+        c, encoded_BxSxE, cross_intervals = self.config, None, None
+        if c.num_encoder_layers:
+            encoded_BxSxE = self._run(self.encoder, "encoder", batch)["top"]
+            if not c.num_decoder_layers:
+                return {"top": encoded_BxSxE}
             cross_intervals = batch["cross_key_intervals"]
-        return self.decoder(
-            self._embed(batch["decoder_input_tokens"]),
-            batch["decoder_positions"],
-            batch["decoder_key_intervals"],
-            encoded_BxSxE,
+        return self._run(self.decoder, "decoder", batch, encoded_BxSxE, cross_intervals)
+
+    def initialise(self, batch):
+        """Creates every parameter, those of the heads too."""
+        top = self(batch)["top"]
+        for name in self.config.heads:
+            self.head(name, top[:, 0])
+
+    def head(self, name, hidden):
+        """Float32 [..., V] for "vocabulary"; the others are in `models.heads`."""
+        return self._logits(hidden) if name == "vocabulary" else self.projections[name](hidden)
+
+    def _run(self, stack, name, batch, encoded=None, cross_intervals=None):
+        return stack(
+            embedded(self, self.token_embedding, batch[f"{name}_input_tokens"]),
+            batch[f"{name}_positions"],
+            batch[f"{name}_key_intervals"],
+            encoded,
             cross_intervals,
+            batch.get(f"{name}_types"),
+            batch.get(f"{name}_block_positions"),
         )
 
-    def logits(self, hidden):
-        """Float32 [..., V] for hidden states [..., E]."""
+    def _logits(self, hidden):
         c = self.config
         hidden = hidden.astype(c.dtype)
         if c.logits_via_embedding:
@@ -122,13 +142,17 @@ class Transformer(nn.Module):
             return logits * c.emb_dim**-0.5
         return _project(hidden, self.vocabulary_head.astype(c.dtype), jnp.float32)
 
-    def _embed(self, tokens_BxT):
-        # Looking up in a sharded table makes XLA fall back to copying the whole activation to
-        # every device. The cast comes after the look-up: its gradient adds up all places that
-        # hold a token, and in bfloat16 the sum for a frequent one would stop growing.
-        table_VxE = nn.with_logical_constraint(self.token_embedding, (None, None))
-        x_BxTxE = table_VxE[tokens_BxT].astype(self.config.dtype)
-        return _constrain(_dropout(self, x_BxTxE), "batch", "length", None)
+
+def embedded(module, table_VxE, tokens_BxT):
+    """The rows of a table for each token, with the module's dropout: [B, T, E]."""
+    return _constrain(_dropout(module, _looked_up(module, table_VxE, tokens_BxT)), *_STREAM)
+
+
+def _looked_up(module, table_VxE, tokens_BxT):
+    # Looking up in a sharded table makes XLA fall back to copying the whole activation to
+    # every device. The cast comes after the look-up: its gradient adds up all places that
+    # hold a token, and in bfloat16 the sum for a frequent one would stop growing.
+    return _constrain(table_VxE, None, None)[tokens_BxT].astype(module.config.dtype)
 
 
 class Context(NamedTuple):
@@ -150,8 +174,26 @@ class Stack(nn.Module):
     bidirectional: bool  # of the relative bias; what a query sees is in the intervals
 
     @nn.compact
-    def __call__(self, x_BxTxE, positions_BxT, intervals, encoded=None, cross_intervals=None):
+    def __call__(
+        self,
+        x_BxTxE,
+        positions_BxT,
+        intervals,
+        encoded=None,
+        cross_intervals=None,
+        types_BxT=None,
+        block_positions_BxT=None,
+    ):
+        """Hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if asked for."""
         c = self.config
+        if types_BxT is not None:
+            init = _init(nn.initializers.normal(1.0), None, "embed")
+            types_2xE = self.param("type_embedding", init, (2, c.emb_dim))
+            x_BxTxE += _looked_up(self, types_2xE, types_BxT)
+        if block_positions_BxT is not None:
+            x_BxTxE += _sinusoids(block_positions_BxT, c.emb_dim).astype(c.dtype)
+        embedded_BxTxE = x_BxTxE
+        num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
         bias = rotation = None
         if c.rope_theta is None:
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(x_BxTxE.shape[1])
@@ -168,7 +210,7 @@ class Stack(nn.Module):
         if c.scan_layers:
             layers = nn.scan(
                 layer,
-                length=self.num_layers,
+                length=num_layers,
                 in_axes=nn.broadcast,
                 variable_axes={"params": 0},
                 split_rngs={"params": True, "dropout": True},
@@ -176,9 +218,99 @@ class Stack(nn.Module):
             )
             x_BxTxE, _ = layers(c, self.cross, name="layers")(x_BxTxE, context)
         else:
-            for i in range(self.num_layers):
+            for i in range(num_layers):
                 x_BxTxE, _ = layer(c, self.cross, name=f"layers_{i}")(x_BxTxE, context)
-        return _dropout(self, RMSNorm(c, name="final_norm")(x_BxTxE))
+        if num_layers < self.num_layers:
+            return ParallelHeads(c, layer, name="ahead")(x_BxTxE, context)
+        top = {"top": _dropout(self, RMSNorm(c, name="final_norm")(x_BxTxE))}
+        if not c.num_ahead:
+            return top
+        modules = SequentialModules(c, layer, name="ahead")
+        return top | modules(x_BxTxE, embedded_BxTxE, context)
+
+
+class ParallelHeads(nn.Module):
+    """A last layer for each of the next tokens, on one trunk (Gloeckle et al. 2024).
+
+    Layer k predicts from place t the token k + 1 places on; the norm and the vocabulary head after
+    it are shared (arXiv:2404.19737, section 2).
+    """
+
+    config: Config
+    layer: type
+
+    @nn.compact
+    def __call__(self, x_BxTxE, context):
+        c = self.config
+        layers = _scan_ahead(LastLayer, c.num_ahead + 1)(c, self.layer, name="layers")
+        _, x_NxBxTxE = layers(None, x_BxTxE, context)
+        x_NxBxTxE = _dropout(self, RMSNorm(c, name="final_norm")(x_NxBxTxE))
+        return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
+
+
+class LastLayer(nn.Module):
+    """One of `ParallelHeads`."""
+
+    config: Config
+    layer: type
+
+    @nn.compact
+    def __call__(self, _, x_BxTxE, context):
+        x_BxTxE, _ = self.layer(self.config, False, name="layer")(x_BxTxE, context)
+        return None, x_BxTxE
+
+
+class SequentialModules(nn.Module):
+    """A module for each token beyond the next, each going on from the one before (DeepSeek-V3).
+
+    Embedding and vocabulary head are the trunk's (arXiv:2412.19437, section 2.2).
+    """
+
+    config: Config
+    layer: type
+
+    @nn.compact
+    def __call__(self, x_BxTxE, embedded_BxTxE, context):
+        c = self.config
+        modules = _scan_ahead(NextModule, c.num_ahead)(c, self.layer, name="modules")
+        _, ahead_NxBxTxE = modules((x_BxTxE, embedded_BxTxE), context)
+        return {"ahead": _dropout(self, ahead_NxBxTxE)}
+
+
+class NextModule(nn.Module):
+    """One of `SequentialModules`.
+
+    At place t it joins the state of the module before it with the embedding of the token that the
+    former predicts there, and takes one layer.
+    """
+
+    config: Config
+    layer: type
+
+    @nn.compact
+    def __call__(self, carry, context):
+        c = self.config
+        x_BxTxE, embedded_BxTxE = carry
+        # The places that roll round, and those that reach another document, are never labelled.
+        embedded_BxTxE = jnp.roll(embedded_BxTxE, -1, axis=1)
+        state = RMSNorm(c, name="state_norm")(x_BxTxE)
+        token = RMSNorm(c, name="embedding_norm")(embedded_BxTxE)
+        join_init = _init(_fan_in(), "embed", None)
+        join_2ExE = self.param("join", join_init, (2 * c.emb_dim, c.emb_dim))
+        x_BxTxE = _project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
+        x_BxTxE, _ = self.layer(c, False, name="layer")(x_BxTxE, context)
+        return (x_BxTxE, embedded_BxTxE), RMSNorm(c, name="final_norm")(x_BxTxE)
+
+
+def _scan_ahead(module, length):
+    return nn.scan(
+        module,
+        length=length,
+        in_axes=nn.broadcast,
+        variable_axes={"params": 0},
+        split_rngs={"params": True, "dropout": True},
+        metadata_params={nn.PARTITION_NAME: "layers"},
+    )
 
 
 class Block(nn.Module):
@@ -201,7 +333,7 @@ class Block(nn.Module):
             x_BxTxE += _dropout(self, y)
         y = RMSNorm(c, name="mlp_norm")(x_BxTxE)
         x_BxTxE = (x_BxTxE + _dropout(self, MLP(c, name="mlp")(y))).astype(c.dtype)
-        return _constrain(x_BxTxE, "batch", "length", None), None  # a pair, as scan asks
+        return _constrain(x_BxTxE, *_STREAM), None  # a pair, as scan asks
 
 
 class Attention(nn.Module):
@@ -327,6 +459,12 @@ def relative_position_buckets(distances, bidirectional):
     return ahead + np.where(distances < exact, distances, far)
 
 
+def _sinusoids(positions_BxT, width):
+    """Fixed embeddings of positions (Vaswani et al. 2017), float32 [B, T, width]."""
+    cos, sin = _rotation(positions_BxT, width, 10_000.0)
+    return jnp.concatenate([sin, cos], -1)[:, :, 0, :width]
+
+
 def _rotation(positions_BxT, width, theta):
     """Cosines and sines of RoPE (arXiv:2104.09864), each [B, T, 1, d/2]."""
     frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
@@ -348,7 +486,7 @@ def _project(x, kernel, dtype=None, axes=1):
 
 
 def _dropout(module, x, over=-2):
-    """Dropout, with one draw shared along an axis (as T5 does: it saves random bits).
+    """Dropout; where the config says so, one draw is shared along an axis.
 
     On only where `apply` was given a 'dropout' key.
     """
@@ -356,7 +494,8 @@ def _dropout(module, x, over=-2):
     if not rate or not module.has_rng("dropout"):
         return x
     shape = list(x.shape)
-    shape[over] = 1
+    if module.config.dropout_shared:
+        shape[over] = 1
     keep = jax.random.bernoulli(module.make_rng("dropout"), 1 - rate, shape)
     return jnp.where(keep, x / (1 - rate), 0)
 

@@ -51,6 +51,17 @@ def round_ratio(a, b):
     return q + ((2 * r > b) | ((2 * r == b) & (q % 2 == 1)))
 
 
+def isqrt(n, xp=jnp):
+    """The whole part of the square root of ints or integer arrays, exactly, up to 2**30.
+
+    >>> int(isqrt(35, np)), int(isqrt(36, np))
+    (5, 6)
+    """
+    root = xp.sqrt(xp.asarray(n, xp.float32)).astype(xp.int32)  # wrong by one at most
+    root = root - (root * root > n)
+    return root + ((root + 1) * (root + 1) <= n)
+
+
 def below(bits, n):
     """Uniform integers in 0 … n-1 from uint32 bits; the bias is less than n / 2**32."""
     return (bits % jnp.maximum(n, 1).astype(jnp.uint32)).astype(jnp.int32)

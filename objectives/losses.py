@@ -19,22 +19,48 @@ def cross_entropy(logits, labels):
     return log_partition - chosen, log_partition
 
 
-def token_loss(outputs: Outputs, batch) -> dict[str, Term]:
-    """Cross-entropy of `decoder_target_tokens`, weighted by `decoder_loss_weights`.
+def binary_cross_entropy(logits, labels):
+    """Cross-entropy in nats, f32[...], of labels 0 or 1 under sigmoid(logits [...])."""
+    logits = logits.astype(jnp.float32)
+    return jax.nn.softplus(logits) - logits * labels
 
-    Where the predicted places are fewer than the places of the stack (`decoder_target_places`),
-    only those reach the vocabulary projection.
+
+def predictions(batch) -> tuple:
+    """(tokens, places or None, weights) of what is predicted, whichever stack predicts it.
+
+    i32[B, K] each; without places, place k of the stack predicts token k. None for all three where
+    nothing is.
+    """
+    for stack in ("decoder", "encoder"):
+        if f"{stack}_target_tokens" in batch:
+            return (
+                batch[f"{stack}_target_tokens"],
+                batch.get(f"{stack}_target_places"),
+                batch[f"{stack}_loss_weights"],
+            )
+    return None, None, None
+
+
+def at_places(hidden, places):
+    """Hidden states [B, K, d] at places i32[B, K] of [B, T, d]."""
+    return jnp.take_along_axis(hidden, places[..., None], axis=1)
+
+
+def token_loss(
+    outputs: Outputs, batch, hidden: str = "top", head: str = "vocabulary"
+) -> dict[str, Term]:
+    """Cross-entropy of `…_target_tokens`, weighted by `…_loss_weights`.
+
+    Where the predicted places are fewer than the places of the stack (`…_target_places`), only
+    those reach the vocabulary projection.
 
     Terms: "tokens", and "z", the squared log-partition, of scale 0 until a run asks for a z-loss
     (Chowdhery et al. 2022, PaLM, section 5).
     """
-    hidden = outputs.hidden["top"]
-    if "decoder_target_places" in batch:
-        places = batch["decoder_target_places"][..., None]
-        hidden = jnp.take_along_axis(hidden, places, axis=1)
-    w = batch["decoder_loss_weights"].astype(jnp.float32)
-    logits = outputs.head("vocabulary", hidden)
-    losses, log_partition = cross_entropy(logits, batch["decoder_target_tokens"])
+    tokens, places, weights = predictions(batch)
+    states, w = outputs.hidden[hidden], weights.astype(jnp.float32)
+    states = states if places is None else at_places(states, places)
+    losses, log_partition = cross_entropy(outputs.head(head, states), tokens)
     return {
         "tokens": Term(jnp.sum(losses * w, -1), jnp.sum(w, -1)),
         "z": Term(jnp.sum(log_partition**2 * w, -1), jnp.sum(w, -1), scale=0.0),

@@ -50,13 +50,17 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
     return low
 
 
+# Streams that every document of a row has slots of its own in, however short it is.
+PER_DOCUMENT = ("pools", "rates")
+
+
 class RowGroup(NamedTuple):
     """Rows of a step that share one static shape."""
 
     members: tuple[int, ...]  # numbers of the mixture's members whose rows go here
-    raw_lengths: tuple[int, ...]  # tokens that a row of each of them is cut to
-    features: dict[str, int]  # lengths of the objective's features
-    stacks: dict[str, int]  # lengths of the model's stacks
+    raw_lengths: tuple[int, ...]  # tokens that a document of each of them is cut to
+    features: dict[str, int]  # lengths of the objective's features; "documents", where several
+    stacks: dict[str, int]  # lengths of the model's stacks; "documents" as well
     useful: tuple[float, ...]  # share of the stacks' slots that a full row of each fills, at most
 
     @property
@@ -69,6 +73,7 @@ def plan(
     layout: Layout,
     ids: TokenIds,
     shapes: Sequence[Mapping[str, int]],
+    documents: int = 1,
 ) -> tuple[RowGroup, ...]:
     """Puts every member of a mixture into the smallest of the given shapes that suits it.
 
@@ -79,11 +84,15 @@ def plan(
 
     Args:
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
+      documents: how many a row may hold. Together they take no more slots than one document of
+        the raw length, but for those of `PER_DOCUMENT`.
 
     Raises ValueError when a member does not fit the largest shape, or needs more sentinels than
     the vocabulary has.
     """
     _check_shapes(shapes)
+    if not isinstance(documents, int) or documents < 1:
+        raise ValueError(f"A row must have room for at least 1 document, got {documents!r}.")
     shapes = [dict(shape) for shape in shapes]
     placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
     for number, member in enumerate(members_of(objective)):
@@ -94,11 +103,14 @@ def plan(
                 placement.append((number, member, n))
                 break
         _check_sentinels(member, n, ids)
-    return tuple(
-        _row_group(shape, placement, layout)
+    groups = [
+        _row_group(shape, placement, layout, documents)
         for shape, placement in zip(shapes, placed)
         if placement
-    )
+    ]
+    # The kernels of all members are in the program of every group: none of its streams is missing.
+    nothing = {stream: 0 for group in groups for stream in group.features}
+    return tuple(group._replace(features=nothing | group.features) for group in groups)
 
 
 def _raw_length_or_zero(objective, layout, shape) -> int:
@@ -108,13 +120,18 @@ def _raw_length_or_zero(objective, layout, shape) -> int:
         return 0
 
 
-def _row_group(shape, placement, layout: Layout) -> RowGroup:
+def _row_group(shape, placement, layout: Layout, documents: int) -> RowGroup:
     numbers, members, raw = zip(*placement)
     lengths = [m.objective.lengths(n) for m, n in zip(members, raw)]
     stacks = longest([layout.lengths(each) for each in lengths]) | shape
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
-    useful = tuple(min(joint_slots(each) / slots, 1.0) for each in lengths)
-    return RowGroup(numbers, raw, longest(lengths), stacks, useful)
+    features = longest(lengths)
+    filled = [joint_slots(each) for each in lengths]
+    if documents > 1:
+        filled = [features.get("inputs", 0) + features.get("targets", 0)] * len(members)
+        features |= {s: documents * features[s] for s in PER_DOCUMENT if s in features}
+        features["documents"] = stacks["documents"] = documents
+    return RowGroup(numbers, raw, features, stacks, tuple(min(n / slots, 1.0) for n in filled))
 
 
 def _check_shapes(shapes):

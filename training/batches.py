@@ -1,12 +1,13 @@
 """Rows for every step: cut from endless document streams, the same on any number of hosts.
 
 Which member of a mixture a row belongs to is a function of its number alone, and each row takes
-as many tokens as its member's raw length, so that no token is ever dropped and few slots are
-padding. The stream of documents is split into logical shards; a process reads the shards whose
-rows its devices hold. The position (what each shard has read, and what is left over of its last
-document) is part of the training state.
+as much text as its member has room for (`training.packing`), so that no token is ever dropped and
+few slots are padding. The stream of documents is split into logical shards; a process reads the
+shards whose rows its devices hold. The position (what each shard has read, and the pieces that
+still wait for a row) is part of the training state.
 """
 
+import functools
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +18,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from objectives import Objective, Row, RowGroup, members_of
-from training.data import DocumentStream, Piece
+from training.data import DocumentStream
 from training.mesh import batch_sharding
+from training.packing import Packing, ShardReader, concatenation, stacked
 
 PERIOD = 840  # rows after which the order of members repeats; every count up to 8 divides it
 
@@ -27,7 +29,16 @@ class GroupSchedule(NamedTuple):
     """The rows of one row group in every step."""
 
     rows: int  # rows of this group in a step, over all processes
-    members: np.ndarray  # i32[PERIOD]: member of the group's row number r is members[r % PERIOD]
+    members: tuple[int, ...]  # those whose rows these are
+    rates: tuple  # their rates: numbers, or functions of the step
+
+    def order(self, step: int) -> np.ndarray:
+        """i32[PERIOD]: the group's row number r is of member order[r % PERIOD]."""
+        return evenly(tuple(_rate(rate, step) for rate in self.rates), self.members)
+
+    def share(self, member: int, step: int = 0) -> float:
+        """Of the group's rows, how many are this member's."""
+        return float((self.order(step) == member).mean())
 
 
 def schedule(
@@ -49,11 +60,21 @@ def schedule(
             f"got {batch_size}: change batch_size, data_shards or the row groups."
         )
     rates = [member.rate for member in members_of(objective)]
-    counts = largest_remainder([sum(rates[m] for m in group.members) for group in groups], units)
+    if len(groups) > 1 and any(map(callable, rates)):
+        raise ValueError(
+            f"The rates of the mixture follow a schedule, and its members are in {len(groups)} row "
+            "groups, whose rows are fixed: give one sequence length."
+        )
+    shares = [sum(_rate(rates[m], 0) for m in group.members) for group in groups]
+    counts = largest_remainder(shares, units) if len(groups) > 1 else [units]
     return tuple(
-        GroupSchedule(count * multiple, evenly([rates[m] for m in g.members], g.members))
-        for count, g in zip(counts, groups)
+        GroupSchedule(count * multiple, group.members, tuple(rates[m] for m in group.members))
+        for count, group in zip(counts, groups)
     )
+
+
+def _rate(rate, step: int) -> float:
+    return float(rate(step)) if callable(rate) else rate
 
 
 def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
@@ -71,54 +92,25 @@ def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
     return counts.tolist()
 
 
-def evenly(rates: Sequence[float], members: Sequence[int]) -> np.ndarray:
-    """An order of PERIOD rows in which every member appears at its rate, spread out evenly."""
-    rates = np.array(rates) / np.sum(rates)
-    done = np.zeros(len(rates))
+@functools.lru_cache(maxsize=256)
+def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
+    """An order of PERIOD rows in which every member appears at its rate, spread out evenly.
+
+    Raises ValueError for rates below 0, or none above it.
+    """
+    if min(rates) < 0 or not 0 < sum(rates) < math.inf:
+        raise ValueError(
+            f"The rates of the mixture's members {list(members)} came to {list(rates)}, expected "
+            "none below 0 and some above: change the schedule of the rates."
+        )
+    shares = np.array(rates) / np.sum(rates)
+    done = np.zeros(len(shares))
     order = np.empty(PERIOD, np.int32)
     for i in range(PERIOD):
-        owed = np.argmax(np.round((i + 1) * rates - done, 9))
+        owed = np.argmax(np.round((i + 1) * shares - done, 9))
         done[owed] += 1
         order[i] = members[owed]
     return order
-
-
-def with_end(piece: Piece, end_of_document: int | None) -> np.ndarray:
-    """The piece's tokens, and after the last of a document `end_of_document`, if there is one.
-
-    with_end(Piece([5, 6], True), 1) -> [5, 6, 1]
-    with_end(Piece([5, 6], False), 1) -> [5, 6]
-    """
-    if not piece.ends or end_of_document is None:
-        return piece.tokens
-    return np.append(piece.tokens, np.int32(end_of_document))
-
-
-class ShardReader:
-    """Cuts the documents of one logical shard, one after another, into stretches of any length."""
-
-    def __init__(self, stream: DocumentStream, end_of_document: int | None):
-        self._stream = stream
-        self._end = end_of_document
-        self._left = np.zeros(0, np.int32)
-
-    def take(self, n: int) -> np.ndarray:
-        pieces, have = [self._left], self._left.size
-        while have < n:
-            pieces.append(with_end(self._stream.next_document(), self._end))
-            have += pieces[-1].size
-        tokens = np.concatenate(pieces)
-        self._left = tokens[n:]
-        return tokens[:n]
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {"left": self._left} | {f"stream.{k}": v for k, v in self._stream.state().items()}
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        self._left = np.asarray(state["left"], np.int32)
-        self._stream.restore(
-            {k.removeprefix("stream."): v for k, v in state.items() if k != "left"}
-        )
 
 
 class Batches:
@@ -133,11 +125,14 @@ class Batches:
         data_shards: int,
         mesh: Mesh,
         end_of_document: int | None = None,
+        packing: Packing | None = None,  # None: documents end to end
     ):
+        packing = packing or concatenation(groups)
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
+        self._limits = packing.limits
         self._sharding = batch_sharding(mesh)
         self._readers = {
-            shard: ShardReader(open_shard(shard, data_shards), end_of_document)
+            shard: ShardReader(open_shard(shard, data_shards), end_of_document, packing.policy)
             for shard in sorted(self._shards_of(jax.process_index()))
         }
         self.step = 0
@@ -173,10 +168,9 @@ class Batches:
             # One row on after every full cycle, so that no shard serves the same members for ever.
             cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
-            members = schedule.members[numbers % PERIOD]
-            lengths = dict(zip(group.members, group.raw_lengths))
-            stretches = [self._readers[shard].take(lengths[m]) for m in members]
-            rows.append(rows_of(stretches, members, group.row_length))
+            members = schedule.order(self.step)[numbers % PERIOD]
+            packed = [self._readers[shard].row(self._limits[m]) for m in members]
+            rows.append(stacked(packed, members, group.row_length))
         return rows
 
     def _spread(self, blocks: dict[int, np.ndarray], rows: int) -> jax.Array:
@@ -210,16 +204,6 @@ class Batches:
 def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.ndarray]]:
     """For each field of a row, the shards' blocks of it."""
     return [{shard: rows[group][f] for shard, rows in blocks.items()} for f in range(3)]
-
-
-def rows_of(stretches: Sequence[np.ndarray], members, length: int) -> Row:
-    """Rows padded to one length; each stretch of tokens is one segment, an empty one none."""
-    tokens = np.zeros((len(stretches), length), np.int32)
-    segments = np.zeros((len(stretches), length), np.int32)
-    for i, stretch in enumerate(stretches):
-        tokens[i, : stretch.size] = stretch
-        segments[i, : stretch.size] = 1
-    return Row(tokens, segments, np.asarray(members, np.int32))
 
 
 def _to_bytes(arrays: dict[str, np.ndarray]) -> bytes:

@@ -1,5 +1,6 @@
 """What people see in the terminal: a progress bar, tables, and plain lines in a log."""
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -66,7 +67,7 @@ def print_plan(console: Console, setup: Setup) -> None:
     members = members_of(setup.recipe.objective)
     for group, schedule in zip(setup.recipe.groups, setup.schedules):
         for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
-            share = (schedule.members == number).mean()
+            share = schedule.share(number)
             table.add_row(
                 members[number].name,
                 f"{share * schedule.rows:.1f}",
@@ -83,7 +84,7 @@ def planned_useful(setup: Setup) -> float:
     used = total = 0.0
     for group, schedule in zip(setup.recipe.groups, setup.schedules):
         slots = schedule.rows * sum(group.stacks.get(s, 0) for s in ("encoder", "decoder"))
-        shares = [(schedule.members == m).mean() for m in group.members]
+        shares = [schedule.share(m) for m in group.members]
         used += slots * sum(share * useful for share, useful in zip(shares, group.useful))
         total += slots
     return used / total
@@ -96,19 +97,21 @@ def _stacks(group: RowGroup) -> str:
 
 def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
     table = Table(
-        title=f"Held-out loss after {step} steps, nats per target token",
+        title=f"Held-out loss after {step} steps, nats per target",
         title_justify="left",
         box=None,
         header_style="bold",
+        caption="baseline: tokens by frequency, classes by share, or all texts alike",
+        caption_justify="left",
     )
-    for heading in ("objective", "loss", "perplexity", "unigram", "better by", "targets"):
+    for heading in ("objective", "loss", "perplexity", "baseline", "better by", "targets"):
         table.add_column(heading, justify="left" if heading == "objective" else "right")
     for s in scores:
         table.add_row(
-            s.member,
+            s.name,
             f"{s.loss:.3f}",
-            f"{s.perplexity:,.1f}",
-            f"{s.unigram:.3f}",
+            f"{math.exp(min(s.loss, 700.0)):,.1f}",
+            f"{s.baseline:.3f}",
             f"{s.gain:.0%}",
             f"{s.targets:,}",
         )

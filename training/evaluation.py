@@ -1,4 +1,8 @@
-"""Held-out loss of every member of the objective, beside a unigram baseline on the same targets.
+"""Held-out loss of every member of the objective, beside a baseline on the same targets.
+
+The baseline is the objective's own loss of a model that looks at nothing: it predicts tokens by
+their frequency among the training targets (a unigram model), classes by their share, and gives all
+texts one embedding (the loss is then the logarithm of the batch).
 
 All members are given the same held-out text, cut to their own raw lengths, with noise that depends
 on the row's number alone: the figures of two checkpoints, or two runs, can be compared.
@@ -13,36 +17,42 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from objectives import Row, members_of
-from training.batches import ShardReader, rows_of, with_end
-from training.data import Piece
+from objectives import members_of
+from objectives.losses import predictions
+from training.data import DocumentStream, Piece
 from training.mesh import batch_sharding, batch_shards, placed_on, replicated
+from training.packing import PackedRow, Packing, rows_of_documents, stacked
 from training.step import Recipe, arranged, evaluate_batch
 
 EVALUATION_SEED = 20_200_101  # noise of held-out rows; the same in every run
 
 
 class Score(NamedTuple):
-    """Held-out figures of one member."""
+    """Held-out figures of one term of one member's loss."""
 
     member: str
-    loss: float  # nats per target token
-    unigram: float  # the same for a unigram model of the training targets
-    targets: int  # how many target tokens were predicted
+    term: str  # "tokens" nearly always
+    loss: float  # nats per target: token, pair, …
+    baseline: float  # the same for a model that looks at nothing
+    targets: int  # how many there were
 
     @property
-    def perplexity(self) -> float:
-        return float(np.exp(min(self.loss, 700.0)))
+    def name(self) -> str:
+        return label(self.member, self.term)
 
     @property
     def gain(self) -> float:
         """Share of the baseline's nats that the model saves."""
-        return 1.0 - self.loss / self.unigram if self.unigram else 0.0
+        return 1.0 - self.loss / self.baseline if self.baseline else 0.0
 
 
-class _Batch(NamedTuple):
-    rows: Row
-    keys: jax.Array
+def label(member: str, term: str) -> str:
+    """How figures of a member's term are called.
+
+    >>> label("x_3_50", "tokens"), label("x_3_50", "pair")
+    ('x_3_50', 'x_3_50/pair')
+    """
+    return member if term == "tokens" else f"{member}/{term}"
 
 
 class Evaluator:
@@ -51,9 +61,10 @@ class Evaluator:
     def __init__(
         self,
         recipe: Recipe,
+        packing: Packing,
         mesh: Mesh,
         heldout: Sequence[Piece],
-        training: ShardReader,
+        training: DocumentStream,
         *,
         tokens: int,
         end_of_document: int | None,
@@ -61,68 +72,115 @@ class Evaluator:
     ):
         self._recipe, self._mesh = recipe, mesh
         size = _up(rows, int(np.lcm(2, batch_shards(mesh))))
-        texts = [with_end(piece, end_of_document) for piece in heldout]
-        heldout_tokens = np.concatenate([np.zeros(0, np.int32), *texts])[:tokens]
-        # Targets for the unigram baseline: rather more text than is held out, from training.
-        training_tokens = training.take(8 * tokens)
-        self._batches, self._score_of, self._unigram = {}, {}, {}
+        # Replicated, so that every process can read the figures.
+        jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
+        self._score = jit(functools.partial(evaluate_batch, recipe))
+        count = jit(functools.partial(_count_targets, recipe))
+        # Frequencies for the baseline: of rather more text than is held out, from training.
+        seen = _pieces(training, 8 * tokens)
+        self._batches, self._constants, self._baselines = {}, {}, {}
         for group in recipe.groups:
-            # Replicated, so that every process can read the figures.
-            jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
-            score = jit(functools.partial(evaluate_batch, recipe, group))
-            count = jit(functools.partial(_count_targets, recipe, group))
-            for member, raw in zip(group.members, group.raw_lengths):
-                cut = functools.partial(self._cut, raw, member, group.row_length, size)
-                self._batches[member] = cut(heldout_tokens)
-                self._score_of[member] = score
-                self._unigram[member] = _unigram_loss(
-                    self._sum(count, cut(training_tokens)),
-                    self._sum(count, self._batches[member]),
-                )
+            arrange = jax.jit(
+                functools.partial(arranged, recipe, group), out_shardings=batch_sharding(mesh)
+            )
+            for member in group.members:
+
+                def batches_of(pieces, tokens, member=member, group=group, arrange=arrange):
+                    packed = rows_of_documents(
+                        pieces,
+                        packing.policy,
+                        packing.limits[member],
+                        end_of_document=end_of_document,
+                        tokens=tokens,
+                    )
+                    return self._arranged(arrange, packed, member, group.row_length, size)
+
+                self._batches[member] = batches_of(heldout, tokens)
+                counts = self._sum(count(batch) for batch in batches_of(seen, 8 * tokens))
+                self._constants[member] = {
+                    head: _log_shares(count, 2 if head == "pair" else recipe.model.vocab_size)
+                    for head, count in counts.items()
+                }
 
     def __call__(self, params) -> list[Score]:
         scores = []
         for number, member in enumerate(members_of(self._recipe.objective)):
-            with placed_on(self._mesh):
-                totals = [self._score_of[number](params, *batch) for batch in self._batches[number]]
-            sums, weights = np.sum(np.asarray(jax.device_get(totals), np.float64), axis=0)
-            loss = sums / max(weights, 1.0)
-            scores.append(Score(member.name, float(loss), self._unigram[number], int(weights)))
+            batches = self._batches[number]
+            terms = self._sum(self._score(params, batch) for batch in batches)
+            if number not in self._baselines:
+                constants = self._constants[number]
+                blank = self._sum(self._score(params, batch, constants) for batch in batches)
+                self._baselines[number] = blank
+            share = terms.pop("replaced_share", None)
+            for term in sorted(terms, key=lambda term: term != "tokens"):
+                total, weight = terms[term]
+                baseline = self._baselines[number][term][0]
+                if term == "replaced":  # what was replaced changes with the generator
+                    baseline = weight * _entropy(share[0] / max(weight, 1.0))
+                mean = [float(x / max(weight, 1.0)) for x in (total, baseline)]
+                scores.append(Score(member.name, term, *mean, targets=int(weight)))
         return scores
 
-    def _cut(self, raw: int, member: int, length: int, size: int, text: np.ndarray):
-        """Batches of `size` rows of this text; the last row may be short, rows of padding follow."""
-        stretches = [text[i : i + raw] for i in range(0, len(text), raw)]
-        stretches += [text[:0]] * (_up(len(stretches), size) - len(stretches))
-        sharding = batch_sharding(self._mesh)
-        keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(stretches))
+    def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
+        """Batches of `size` rows for the model; rows of padding fill the last one."""
+        nothing = np.zeros(0, np.int32)
+        packed = packed + [PackedRow(nothing, nothing)] * (_up(len(packed), size) - len(packed))
+        keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(packed))
+        spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
-        for i in range(0, len(stretches), size):
-            rows = rows_of(stretches[i : i + size], np.full(size, member), length)
-            spread = functools.partial(_spread, sharding=sharding)
-            batches.append(_Batch(jax.tree.map(spread, rows), keys[i : i + size]))
+        for i in range(0, len(packed), size):
+            rows = stacked(packed[i : i + size], np.full(size, member), length)
+            with placed_on(self._mesh):
+                batches.append(arrange(keys[i : i + size], jax.tree.map(spread, rows)))
         return batches
 
-    def _sum(self, count, batches) -> np.ndarray:
+    def _sum(self, trees) -> dict:
+        """The sum of trees of arrays, computed one after another, as float64."""
+        total = None
         with placed_on(self._mesh):
-            return np.sum([np.asarray(count(*batch), np.float64) for batch in batches], axis=0)
+            for tree in trees:
+                tree = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(tree))
+                total = tree if total is None else jax.tree.map(np.add, total, tree)
+        return total
 
 
 def _spread(x: np.ndarray, sharding) -> jax.Array:
     return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
-def _count_targets(recipe: Recipe, group, rows: Row, keys):
-    """f32[V]: how often each id is a target that counts."""
-    batch = arranged(recipe, group, keys, rows)
-    counts = jnp.zeros(recipe.ids.size, jnp.float32)
-    return counts.at[batch["decoder_target_tokens"]].add(batch["decoder_loss_weights"] * 1.0)
+def _count_targets(recipe: Recipe, batch) -> dict:
+    """{head: f32[classes]}: how often each class is what a head ought to say."""
+    tokens, _, weights = predictions(batch)
+    found = {}
+    if tokens is not None:
+        vocabulary = jnp.zeros(recipe.ids.size, jnp.float32)
+        found["vocabulary"] = vocabulary.at[tokens].add((weights > 0).astype(jnp.float32))
+        found["generator"] = found["vocabulary"]
+    if "pools_labels" in batch:
+        right = batch["pools_weights"].astype(jnp.float32)
+        found["pair"] = jnp.zeros(2, jnp.float32).at[batch["pools_labels"]].add(right)
+    return found
 
 
-def _unigram_loss(training_counts: np.ndarray, heldout_counts: np.ndarray) -> float:
-    """Nats per token of held-out targets under training frequencies, each count raised by one."""
-    log_probability = np.log(training_counts + 1) - np.log(np.sum(training_counts + 1))
-    return float(-np.sum(heldout_counts * log_probability) / max(heldout_counts.sum(), 1.0))
+def _log_shares(counts, classes: int):
+    """Logits of the shares of these counts, each raised by one; classes beyond them never come."""
+    never = jnp.full(classes - len(counts), -1e9)
+    return jnp.concatenate([jnp.log(counts + 1).astype(jnp.float32), never])
+
+
+def _entropy(share: float) -> float:
+    """Nats per answer of saying yes with this probability, when it is right so often."""
+    inside = [p for p in (share, 1 - share) if p > 0]
+    return -sum(p * np.log(p) for p in inside)
+
+
+def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:
+    """The stream's next documents, until they hold so many tokens."""
+    pieces = []
+    while tokens > 0:
+        pieces.append(stream.next_document())
+        tokens -= pieces[-1].tokens.size
+    return pieces
 
 
 def _up(n: int, multiple: int) -> int:

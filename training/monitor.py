@@ -7,8 +7,9 @@ import numpy as np
 
 from objectives import members_of
 from training.console import StepProgress
+from training.evaluation import label
 from training.metrics import MetricsWriter
-from training.setup import Setup, mean_raw_tokens
+from training.setup import Setup
 from training.throughput import peak_flops, step_flops
 
 # Those of a step that must be finite. The loss and the gradient belong to the parameters before
@@ -28,7 +29,6 @@ class Monitor:
         self._members = members_of(setup.recipe.objective)
         self._flops = step_flops(setup.recipe, setup.schedules)
         self._peak = peak_flops()
-        self._tokens = mean_raw_tokens(setup)
         self._unseen: list[tuple[int, dict]] = []  # not yet looked at
         self._recent: list[dict] = []  # since the last line
         self._compiled = False
@@ -63,7 +63,8 @@ class Monitor:
     def report(self, step: int) -> None:
         """Writes and shows means over the steps since the last time."""
         self.check()
-        line = self._means() | self._speed()
+        line = self._means()
+        line |= self._speed(line["text_tokens"])
         self._writer.write(step, line)
         self._progress.update(step, line["loss"], line.get("tokens_per_second"))
         self._recent.clear()
@@ -73,23 +74,24 @@ class Monitor:
         """Leaves out of the speed what was no training step."""
         self._started, self._timed = time.monotonic(), 0
 
-    def _speed(self) -> dict[str, float]:
+    def _speed(self, tokens: float) -> dict[str, float]:
         if not self._timed:
             return {}
         seconds = (time.monotonic() - self._started) / self._timed
         speed = {
-            "tokens_per_second": self._tokens / seconds,
+            "tokens_per_second": tokens / seconds,
             "tflops_per_second": self._flops / seconds / 1e12,
         }
         return speed | ({"mfu": self._flops / seconds / self._peak} if self._peak else {})
 
     def _means(self) -> dict[str, float]:
-        names = [name for name in self._recent[0] if not name.startswith("member_")]
+        names = [name for name in self._recent[0] if name != "member_terms"]
         means = {name: float(np.mean([v[name] for v in self._recent])) for name in names}
         if len(self._members) > 1:
-            sums = np.sum([v["member_sums"] for v in self._recent], axis=0)
-            weights = np.sum([v["member_weights"] for v in self._recent], axis=0)
-            for member, total, weight in zip(self._members, sums, weights):
-                if weight:
-                    means[f"loss/{member.name}"] = float(total / weight)
+            terms = self._recent[0]["member_terms"]
+            for term in (name for name in terms if name != "z"):
+                total = np.sum([v["member_terms"][term] for v in self._recent], axis=0)
+                for member, sums, weights in zip(self._members, *total):
+                    if weights:
+                        means[f"loss/{label(member.name, term)}"] = float(sums / weights)
         return means

@@ -8,7 +8,7 @@ from training.metrics import read_metrics
 
 
 def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
-    """Draws training loss, and held-out loss and unigram baseline by member, to `RUN/loss.png`."""
+    """Draws training loss, and held-out loss and baseline by member, to `RUN/loss.png`."""
     import matplotlib  # here: half a second that no other step of a run needs
 
     matplotlib.use("Agg")
@@ -21,13 +21,13 @@ def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
         axes.plot(*zip(*training), color="0.75", linewidth=1, label="training, all members")
     colors = plt.get_cmap("tab10").colors
     for score, color in zip(scores, colors * (1 + len(scores) // len(colors))):
-        name = f"heldout/{score.member}"
+        name = f"heldout/{score.name}"
         points = [(line["step"], line[name]) for line in lines if name in line]
         if points:
-            axes.plot(*zip(*points), marker="o", markersize=3, color=color, label=score.member)
-        axes.axhline(score.unigram, color=color, linestyle=":", linewidth=1)
-    axes.plot([], [], color="0.4", linestyle=":", label="unigram baseline of each")
-    axes.set(xlabel="step", ylabel="loss, nats per target token", title=Path(run_dir).name)
+            axes.plot(*zip(*points), marker="o", markersize=3, color=color, label=score.name)
+        axes.axhline(score.baseline, color=color, linestyle=":", linewidth=1)
+    axes.plot([], [], color="0.4", linestyle=":", label="baseline of each")
+    axes.set(xlabel="step", ylabel="loss, nats per target", title=Path(run_dir).name)
     axes.legend(fontsize="small", ncols=2, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     path = Path(run_dir) / "loss.png"

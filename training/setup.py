@@ -13,6 +13,7 @@ from objectives import Objective, Row, TokenIds, plan
 from objectives.layouts import LAYOUTS
 from training.batches import GroupSchedule, schedule
 from training.mesh import replicated
+from training.packing import Packing, documents_of_a_row, plan_packing
 from training.state import State
 from training.step import Recipe, arranged, check_recipe, train_step
 
@@ -20,6 +21,7 @@ from training.step import Recipe, arranged, check_recipe, train_step
 class Setup(NamedTuple):
     recipe: Recipe
     schedules: tuple[GroupSchedule, ...]  # of the recipe's row groups
+    packing: Packing
 
 
 def make_setup(
@@ -32,6 +34,8 @@ def make_setup(
     batch_size: int,
     microbatches: int = 1,
     data_shards: int = 1,
+    packing: str = "concatenate",
+    max_documents: int = 16,
     z_loss: float = 0.0,
     batch_shards: int = 1,
 ) -> Setup:
@@ -41,7 +45,8 @@ def make_setup(
     Raises ValueError, saying what was got, what is expected and what to change.
     """
     shapes = [sequence_lengths] if isinstance(sequence_lengths, Mapping) else sequence_lengths
-    groups = plan(objective, LAYOUTS[model.layout], ids, shapes)
+    layout, documents = LAYOUTS[model.layout], documents_of_a_row(packing, max_documents)
+    groups = plan(objective, layout, ids, shapes, documents)
     recipe = check_recipe(Recipe(objective, model, ids, groups, optimizer, microbatches, z_loss))
     schedules = schedule(objective, groups, batch_size, data_shards)
     for group, scheduled in zip(groups, schedules):
@@ -51,7 +56,7 @@ def make_setup(
                 f"microbatches over {batch_shards} devices do not divide: change batch_size, or "
                 f"set data_shards to a multiple of {microbatches * batch_shards}."
             )
-    return Setup(recipe, schedules)
+    return Setup(recipe, schedules, plan_packing(packing, objective, layout, groups))
 
 
 def padded_vocabulary(ids: TokenIds) -> int:
@@ -92,11 +97,3 @@ def abstract_batch(setup: Setup) -> dict:
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows.member.shape[0]))
     arrange = functools.partial(arranged, setup.recipe, setup.recipe.groups[0])
     return jax.eval_shape(arrange, keys, rows)
-
-
-def mean_raw_tokens(setup: Setup) -> float:
-    """Tokens of text that a step takes, on average."""
-    return sum(
-        s.rows * sum((s.members == m).mean() * n for m, n in zip(g.members, g.raw_lengths))
-        for g, s in zip(setup.recipe.groups, setup.schedules)
-    )

@@ -4,8 +4,7 @@ The step is given raw rows. Corruption, arrangement, the model, the loss and the
 jitted program: the host ships token ids, and every epoch draws new noise.
 """
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -40,11 +39,10 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"The objective needs the heads {missing}, the model offers {recipe.model.heads}: "
             "choose a model that has them."
         )
-    if recipe.objective.couples_rows and (recipe.microbatches > 1 or len(recipe.groups) > 1):
+    if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
-            "The objective's loss couples the rows of a batch, which microbatches and row groups "
-            f"would take apart: got {recipe.microbatches} microbatches and {len(recipe.groups)} "
-            "row groups, expected one of each."
+            "The objective's loss couples the rows of a batch, which row groups would take apart: "
+            f"got {len(recipe.groups)} row groups, expected one: give one sequence length."
         )
     return recipe
 
@@ -54,24 +52,23 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
 
     loss             in nats, as differentiated
     loss/TERM        mean of each term
-    member_sums      f32[members]: the first term's sum over the rows of each member of a mixture
-    member_weights   f32[members]: and its weight
+    member_terms     {term: f32[2, members]}: sums and weights over the rows of each member
     useful           share of the stacks' slots that hold a token
+    text_tokens      tokens of text in the rows, before corruption
     gradient_norm    before clipping
     parameter_norm   after the update
     """
     noise_key, dropout_key = jax.random.split(jax.random.fold_in(seed_key, state.step))
     batches = make_batches(recipe, noise_key, rows)
-    weights = term_weights(recipe, batches)
-    loss, sums, grads = gradients(recipe, state.params, batches, weights, dropout_key)
+    weights = term_weights(recipe, state.params, batches)
+    loss, sums, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
-    first = next(iter(sums))
     metrics = {
         "loss": loss,
-        "member_sums": sums[first],
-        "member_weights": weights[first],
+        "member_terms": {name: jnp.stack([sums[name], weights[name]]) for name in sums},
         "useful": useful_share(batches),
+        "text_tokens": sum(jnp.sum(group_rows.segments > 0) for group_rows in rows),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
     }
@@ -98,57 +95,121 @@ def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
     return jax.vmap(lambda row: layout.arrange(row, group.stacks, recipe.ids.bos))(features)
 
 
-def term_weights(recipe: Recipe, batches: Sequence[dict]) -> dict:
+def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
     """{term: f32[members]}: what each term of the loss is divided by, over all rows of the step.
 
-    Weights depend on the batch alone, so this runs the loss on blank outputs; XLA drops all of it
-    but the weights.
+    Weights depend on the batch alone, so this runs the loss on outputs of zeros; XLA drops all of
+    it but the weights.
     """
     total: dict = {}
     for batch in batches:
-        for name, term in recipe.objective.loss(_Blank(batch, recipe.model), batch).items():
+        zeros = constant_outputs(recipe.model, params, batch)
+        for name, term in recipe.objective.loss(zeros, batch).items():
             total[name] = total.get(name, 0.0) + by_member(recipe, batch, term.weights)
     return total
 
 
-class _Blank:
-    """Outputs of the right shapes, up to widths, for a loss whose weights alone are wanted."""
+def constant_outputs(model, params, batch, constants: Mapping[str, jax.Array] | None = None):
+    """Outputs that do not look at the batch, of the shapes that the model gives; nothing is run.
 
-    def __init__(self, batch, model):
-        self.hidden = {"top": jnp.zeros(batch["decoder_input_tokens"].shape + (1,))}
-        self._width = {"vocabulary": model.vocab_size}
+    Hidden states are zeros; a head gives `constants[name]`, or ones, everywhere.
+    """
+    constants = constants or {}
+    shapes = jax.eval_shape(lambda p, b: model.apply(p, b).hidden, params, batch)
 
-    def head(self, name, hidden):
-        return jnp.zeros(hidden.shape[:-1] + (self._width[name],))
+    def head(name, hidden):
+        like = jax.eval_shape(
+            lambda p, b, h: model.apply(p, b).head(name, h), params, batch, hidden
+        )
+        return jnp.broadcast_to(constants.get(name, jnp.ones((1,) * len(like.shape))), like.shape)
+
+    return _Constant(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), head)
 
 
-def gradients(recipe: Recipe, params, batches, weights, key):
+class _Constant(NamedTuple):
+    hidden: dict
+    head: Callable
+
+
+def gradients(recipe: Recipe, params, batches, weights, step, key):
     """Loss, sums by term and member, and gradients, over all row groups and microbatches."""
     total = None
     for number, batch in enumerate(batches):
-        more = _group_gradients(recipe, params, batch, weights, jax.random.fold_in(key, number))
+        group_key = jax.random.fold_in(key, number)
+        if recipe.microbatches == 1:
+            more = _differentiated(recipe, params, batch, weights, step, group_key)
+        elif recipe.objective.couples_rows:
+            more = _coupled_gradients(recipe, params, batch, weights, step, group_key)
+        else:
+            more = _summed_gradients(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
     (loss, sums), grads = total
     return loss, sums, grads
 
 
-def _group_gradients(recipe: Recipe, params, batch, weights, key):
-    differentiate = functools.partial(
-        jax.value_and_grad(weighted_loss, argnums=1, has_aux=True), recipe, params
-    )
-    if recipe.microbatches == 1:
-        return differentiate(batch, weights, key)
+def _differentiated(recipe: Recipe, params, batch, weights, step, key):
+    def loss(params):
+        outputs = recipe.model.apply(params, batch, {"dropout": key})
+        return weighted_loss(recipe, outputs, batch, weights, step)
 
-    def add(total, numbered):
+    return jax.value_and_grad(loss, has_aux=True)(params)
+
+
+def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
+    """Gradients of one microbatch after another, added up: the loss is a sum over rows."""
+
+    def differentiate(numbered):
         number, microbatch = numbered
-        more = differentiate(microbatch, weights, jax.random.fold_in(key, number))
-        return jax.tree.map(jnp.add, total, more), None
+        own_key = jax.random.fold_in(key, number)
+        return _differentiated(recipe, params, microbatch, weights, step, own_key)
 
+    pieces = _microbatches(recipe, batch)
+    first = jax.tree.map(lambda x: x[0], pieces)
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(differentiate, first))
+    add = lambda total, piece: (jax.tree.map(jnp.add, total, differentiate(piece)), None)  # noqa: E731
+    return lax.scan(add, nothing, pieces)[0]
+
+
+def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
+    """Gradients of a loss that is no sum over rows, with one microbatch's activations at a time.
+
+    First every microbatch's hidden states; then the loss of all rows and its gradient with regard
+    to these states and the heads; then each microbatch again, to carry that gradient on to the
+    parameters (Gao et al. 2021, arXiv:2101.06983).
+    """
+    pieces = _microbatches(recipe, batch)
+
+    def hidden_states(params, numbered):
+        number, microbatch = numbered
+        dropout = {"dropout": jax.random.fold_in(key, number)}
+        return recipe.model.apply(params, microbatch, dropout).hidden
+
+    hidden = lax.map(lambda piece: hidden_states(params, piece), pieces)
+    whole = jax.tree.map(_joined_rows, pieces[1])
+
+    def loss(params, hidden):
+        # Only the heads of this application are used; XLA drops the rest.
+        outputs = recipe.model.apply(params, whole)
+        outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, hidden))
+        return weighted_loss(recipe, outputs, whole, weights, step)
+
+    (value, sums), (grads, of_hidden) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+        params, hidden
+    )
+
+    def carry_on(total, piece):
+        numbered, cotangents = piece
+        _, pull_back = jax.vjp(lambda p: hidden_states(p, numbered), params)
+        return jax.tree.map(jnp.add, total, pull_back(cotangents)[0]), None
+
+    grads, _ = lax.scan(carry_on, grads, (pieces, of_hidden))
+    return (value, sums), grads
+
+
+def _microbatches(recipe: Recipe, batch):
+    """(their numbers, the batch as [microbatches, rows of each, …])"""
     pieces = jax.tree.map(lambda x: _split_rows(x, recipe.microbatches), batch)
-    piece = jax.tree.map(lambda x: x[0], pieces)
-    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(differentiate, piece, weights, key))
-    total, _ = lax.scan(add, nothing, (jnp.arange(recipe.microbatches), pieces))
-    return total
+    return jnp.arange(recipe.microbatches), pieces
 
 
 def _split_rows(x, pieces: int):
@@ -159,15 +220,26 @@ def _split_rows(x, pieces: int):
     return lax.with_sharding_constraint(x, P(None, BATCH))
 
 
-def weighted_loss(recipe: Recipe, params, batch, weights, key):
+def _joined_rows(x):
+    """[M, B / M, …] back to [B, …], in the order that `_split_rows` took apart."""
+    return x.swapaxes(0, 1).reshape((-1,) + x.shape[2:])
+
+
+def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     """These rows' share of the loss of the whole step, and the sums it is made of."""
-    outputs = recipe.model.apply(params, batch, {"dropout": key})
     terms = recipe.objective.loss(outputs, batch)
     loss = sum(
-        (recipe.z_loss if name == "z" else term.scale) * jnp.sum(term.sums) / _total(weights[name])
+        term_scale(recipe, name, term, step) * jnp.sum(term.sums) / _total(weights[name])
         for name, term in terms.items()
     )
     return loss, {name: by_member(recipe, batch, term.sums) for name, term in terms.items()}
+
+
+def term_scale(recipe: Recipe, name: str, term, step):
+    """What a term of the loss is multiplied by in the total at this step."""
+    if name == "z":
+        return recipe.z_loss
+    return term.scale(step) if callable(term.scale) else term.scale
 
 
 def _total(weights_by_member):
@@ -187,9 +259,15 @@ def useful_share(batches: Sequence[dict]):
     return sum(jnp.sum(s > 0) for s in segments) / sum(s.size for s in segments)
 
 
-def evaluate_batch(recipe: Recipe, group: RowGroup, params, rows: Row, keys):
-    """Sums and weights of the loss's first term over rows, without dropout: two scalars."""
-    batch = arranged(recipe, group, keys, rows)
-    outputs = recipe.model.apply(params, batch)
-    term = next(iter(recipe.objective.loss(outputs, batch).values()))
-    return jnp.sum(term.sums), jnp.sum(term.weights)
+def evaluate_batch(recipe: Recipe, params, batch, constants=None) -> dict:
+    """{term: (sum, weight)} of an arranged batch, without dropout.
+
+    With `constants` the outputs are those of `constant_outputs`.
+    """
+    outputs = (
+        recipe.model.apply(params, batch)
+        if constants is None
+        else constant_outputs(recipe.model, params, batch, constants)
+    )
+    terms = recipe.objective.loss(outputs, batch)
+    return {name: (jnp.sum(t.sums), jnp.sum(t.weights)) for name, t in terms.items() if name != "z"}

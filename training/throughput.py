@@ -27,7 +27,8 @@ PEAK_FLOPS = {
 def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
     """FLOPs of forward and backward of one step; recomputation does not count."""
     forward = sum(
-        schedule.rows * recipe.model.flops({"predict": group.stacks["decoder"]} | group.stacks)
+        schedule.rows
+        * recipe.model.flops({"predict": group.stacks.get("decoder", 0)} | group.stacks)
         for group, schedule in zip(recipe.groups, schedules)
     )
     return 3 * forward

@@ -1,5 +1,7 @@
 """Lengths are solved once, when a run is configured; that is the one place that says no."""
 
+import functools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -63,7 +65,7 @@ def test_raw_length_is_the_longest_that_fits(name, encoder, decoder):
     n = raw_length(CASES[name].objective, DECODER, decoder=decoder)
     assert DECODER.lengths(lengths(n))["decoder"] <= decoder
     assert DECODER.lengths(lengths(n + 1))["decoder"] > decoder
-    if "inputs" in lengths(2):
+    if lengths(2).keys() >= {"inputs", "targets"} and not lengths(2).keys() & {"labels", "pools"}:
         n = raw_length(CASES[name].objective, ENCODER_DECODER, encoder=encoder, decoder=decoder)
         fits = lambda n: (  # noqa: E731
             lengths(n)["inputs"] <= encoder and lengths(n)["targets"] <= decoder
@@ -127,6 +129,30 @@ def test_a_plain_objective_is_a_mixture_of_one():
     assert (group.raw_lengths, group.stacks) == ((64,), {"decoder": 64, "predict": 64})
 
 
+def test_room_for_several_documents_changes_no_shape():
+    """Only what each of them has slots of its own in is multiplied."""
+    lengths = {"inputs": lambda n: n + 2, "labels": lambda n: n // 2, "pools": lambda n: 3}
+    lengths |= {"rates": lambda n: 1}
+    objective = causal_lm(IDS)._replace(lengths=lambda n: {k: f(n) for k, f in lengths.items()})
+    (one,), (several,) = (
+        plan(objective, layouts.encoder, IDS, [{"encoder": 64}], documents) for documents in (1, 5)
+    )
+    assert one.features == {"inputs": 64, "labels": 31, "pools": 3, "rates": 1}
+    assert several.features == one.features | {"pools": 15, "rates": 5, "documents": 5}
+    assert one.stacks == {"encoder": 64, "predict": 31}
+    assert several.stacks == one.stacks | {"documents": 5}
+    assert several.raw_lengths == one.raw_lengths == (62,)
+
+
+def test_useful_of_rows_of_several_documents_is_a_bound_for_every_member():
+    """The targets planned for one member are there for the documents of another."""
+    long = functools.partial(span_corruption, mean_span_length=8)
+    built = mixture(IDS, {"short": (span_corruption, 1), "long": (long, 1)})
+    (group,) = plan(built, ENCODER_DECODER, IDS, shapes(128), 4)
+    assert group.features["targets"] == 114
+    assert group.useful == (626 / 640, 626 / 640)
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -163,6 +189,12 @@ def test_a_stack_of_no_whole_length_is_refused():
     for wrong in (0, -4, 10.5):
         with pytest.raises(ValueError, match=f"decoder length .*got {wrong}"):
             plan(causal_lm(IDS), DECODER, IDS, [{"decoder": wrong}])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.0, "2"])
+def test_a_row_without_room_for_a_document_is_refused(wrong):
+    with pytest.raises(ValueError, match=f"at least 1 document, got {wrong!r}"):
+        plan(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}], wrong)
 
 
 def test_unknown_or_missing_stacks_are_named():

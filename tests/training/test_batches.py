@@ -6,7 +6,8 @@ import pytest
 
 from objectives import mixture, prefix_lm, span_corruption
 from tests.training import tiny
-from training.batches import PERIOD, Batches, ShardReader, evenly, largest_remainder, schedule
+from training.batches import PERIOD, Batches, evenly, largest_remainder, schedule
+from training.packing import ShardReader
 
 EOS = 1
 
@@ -59,7 +60,7 @@ def test_members_follow_their_rates_by_row_number():
     members = [s[0].member for s in steps(batches(one, tiny.mesh_of(1)), PERIOD // 24)]
     for step, got in enumerate(members):
         numbers = step * 24 + np.arange(24)
-        np.testing.assert_array_equal(got, one.schedules[0].members[numbers % PERIOD])
+        np.testing.assert_array_equal(got, one.schedules[0].order(0)[numbers % PERIOD])
         assert abs(np.mean(got == 0) - 5 / 7) <= 1 / 24  # in every step, as near as can be
     assert np.sum(np.concatenate(members) == 0) == PERIOD * 5 // 7
 
@@ -74,26 +75,49 @@ def test_every_member_sees_every_shard():
     assert seen == {(member, shard) for member in (0, 1) for shard in range(8)}
 
 
-@pytest.mark.parametrize("shape", [(8, 1, 1), (2, 2, 2), (1, 4, 2)])
-def test_the_mesh_does_not_matter(shape):
-    one = setup()
-    assert_same(
-        steps(batches(one, tiny.mesh_of(*shape)), 3), steps(batches(one, tiny.mesh_of(1)), 3)
+@pytest.mark.parametrize(
+    "shape, packing", [((8, 1, 1), "concatenate"), ((2, 2, 2), "whole"), ((1, 4, 2), "isolate")]
+)
+def test_the_mesh_does_not_matter(shape, packing):
+    one = setup(packing=packing)
+    spread, alone = (
+        batches(one, mesh, packing=one.packing) for mesh in (tiny.mesh_of(*shape), tiny.mesh_of(1))
     )
+    assert_same(steps(spread, 3), steps(alone, 3))
 
 
-def test_going_on_from_a_position_is_exact():
-    one, mesh = setup(), tiny.mesh_of(1)
-    rows = batches(one, mesh, end_of_document=EOS)
+@pytest.mark.parametrize("packing", ["concatenate", "isolate", "whole", "single"])
+def test_going_on_from_a_position_is_exact(packing):
+    one, mesh = setup(packing=packing), tiny.mesh_of(1)
+    settings = {"end_of_document": EOS, "packing": one.packing}
+    rows = batches(one, mesh, **settings)
     for n in (0, 1, 3):
         steps(rows, n)
         position, step = rows.state(), rows.step
         expected = steps(rows, 2)
-        again = batches(one, mesh, end_of_document=EOS)
+        again = batches(one, mesh, **settings)
         steps(again, 1)  # wherever it stood before
         again.restore(step, position.__getitem__)
         assert_same(steps(again, 2), expected)
         assert again.step == step + 2
+
+
+def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
+    """Whoever else reads: the order of the data is a function of the logical shard."""
+    one = setup(packing="whole", max_documents=3)
+    taken = steps(batches(one, tiny.mesh_of(1), packing=one.packing), 4)
+    assert max(rows.segments.max() for step in taken for rows in step) == 3
+    for shard in (0, 5):
+        reader = ShardReader(tiny.Stream(shard, 8), None, "whole")
+        for step in taken:
+            for rows, scheduled in zip(step, one.schedules):
+                size = scheduled.rows // 8
+                block = jax.tree.map(lambda x: x[shard * size : (shard + 1) * size], rows)  # noqa: B023
+                for tokens, segments, member in zip(*block):
+                    row = reader.row(one.packing.limits[member])
+                    padding = (0, tokens.size - row.tokens.size)
+                    np.testing.assert_array_equal(tokens, np.pad(row.tokens, padding))
+                    np.testing.assert_array_equal(segments, np.pad(row.segments, padding))
 
 
 def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
@@ -147,7 +171,7 @@ def test_largest_remainder(shares, units, expected):
 
 def test_evenly_keeps_every_member_within_one_row_of_its_rate():
     rates = np.array([3, 1, 2, 1])
-    order = evenly(rates, [10, 20, 30, 40])
+    order = evenly(tuple(rates), (10, 20, 30, 40))
     assert order.shape == (PERIOD,)
     for rate, member in zip(rates / rates.sum(), (10, 20, 30, 40)):
         seen = np.cumsum(order == member)

@@ -240,8 +240,8 @@ def test_metrics_are_what_they_say():
         useful += (np.asarray(batch["encoder_segment_ids"]) > 0).sum()
         useful += (np.asarray(batch["decoder_segment_ids"]) > 0).sum()
         slots += batch["encoder_segment_ids"].size + batch["decoder_segment_ids"].size
-    np.testing.assert_allclose(metrics["member_sums"], sums, rtol=1e-5)
-    np.testing.assert_array_equal(metrics["member_weights"], weights)
+    np.testing.assert_allclose(metrics["member_terms"]["tokens"][0], sums, rtol=1e-5)
+    np.testing.assert_array_equal(metrics["member_terms"]["tokens"][1], weights)
     assert (weights > 0).all()
     np.testing.assert_allclose(metrics["loss/tokens"], sums.sum() / weights.sum(), rtol=1e-5)
     np.testing.assert_allclose(metrics["loss/z"], squares / weights.sum(), rtol=1e-5)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from objectives import TokenIds
-from training.batches import ShardReader
 from training.data import Piece
+from training.packing import ShardReader
 from training.token_arrays import (
     TokenArrayStream,
     heldout_documents,

@@ -1,0 +1,178 @@
+"""How full rows are, and how fast they are made, under each way of packing documents into rows.
+
+    python benchmarks/packing.py
+
+Documents have the lengths of the functions of Python's library (four characters a token), or are
+log-normal with a median of 200 tokens, like web text. The useful share is that of all slots of the
+model's stacks which hold a token. `greedy` is SeqIO's packer: it corrupts documents first, keeps one
+row open, and closes it when the next document does not fit.
+"""
+
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from objectives import TokenIds, causal_lm, layouts, plan, span_corruption  # noqa: E402
+from tasks.python_library import library_documents  # noqa: E402
+from training.data import Piece  # noqa: E402
+from training.packing import (  # noqa: E402
+    ShardReader,
+    documents_of_a_row,
+    plan_packing,
+    stacked,
+)
+
+IDS = TokenIds(size=32_100, text=(2, 31_900), sentinels=tuple(range(32_099, 31_969, -1)))
+SPAN, CAUSAL = span_corruption(IDS), causal_lm(IDS)
+MODELS = {
+    "span corruption, 512 + 128": (SPAN, layouts.encoder_decoder, {"encoder": 512, "decoder": 128}),
+    "causal, 512": (CAUSAL, layouts.decoder, {"decoder": 512}),
+}
+POLICIES = ("single", "concatenate", "isolate", "whole")
+BATCH = 64  # rows that a timed reader gives at a time
+TOKENS = 10_000_000  # that a timed reader gives
+REPEATS = 3
+
+
+def main() -> None:
+    corpora = {"Python functions": python_functions(), "log-normal": log_normal()}
+    console, fill, speed = Console(width=120), new_table("useful share"), new_table("Mtokens/s")
+    fill_columns = ("one document a row", "greedy after corruption", "best fit", "documents a row")
+    for table, columns in ((fill, fill_columns), (speed, POLICIES)):
+        for heading in columns:
+            table.add_column(heading, justify="right")
+    for name, (objective, layout, shape) in MODELS.items():
+        for corpus, lengths in corpora.items():
+            shares, documents = filled(objective, layout, shape, lengths)
+            fill.add_row(name, corpus, *(f"{s:.3f}" for s in shares), f"{documents:.1f}")
+            speeds = (
+                reader_speed(policy, objective, layout, shape, lengths) for policy in POLICIES
+            )
+            speed.add_row(name, corpus, *(f"{s / 1e6:.1f}" for s in speeds))
+    for corpus, lengths in corpora.items():
+        console.print(
+            f"{corpus}: {lengths.size:,} documents, {lengths.sum():,} tokens, "
+            f"median {np.median(lengths):.0f}, mean {lengths.mean():.0f}"
+        )
+    console.print(fill, speed)
+
+
+def new_table(title: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("model")
+    table.add_column("documents")
+    return table
+
+
+# --- documents -----------------------------------------------------------------------------------
+
+
+def python_functions() -> np.ndarray:
+    """Lengths of the library's top-level functions, in an order drawn at random."""
+    texts = (document.read() for document in library_documents())
+    functions = [function for text in texts for function in text.split("\ndef ")]
+    lengths = np.array([max(len(function) // 4, 1) for function in functions])
+    return np.random.default_rng(0).permutation(lengths)
+
+
+def log_normal() -> np.ndarray:
+    lengths = np.random.default_rng(1).lognormal(np.log(200), 1.1, 20_000)
+    return np.clip(lengths, 4, 20_000).astype(int)
+
+
+class Stream:
+    """Documents of these lengths, again and again."""
+
+    def __init__(self, lengths):
+        self._pieces = [Piece(np.full(n, 2, np.int32), True) for n in lengths]
+        self._number = -1
+
+    def next_document(self) -> Piece:
+        self._number += 1
+        return self._pieces[self._number % len(self._pieces)]
+
+    def state(self):
+        return {"number": np.int64(self._number)}
+
+    def restore(self, state):
+        self._number = int(state["number"])
+
+
+# --- how full ------------------------------------------------------------------------------------
+
+
+def filled(objective, layout, shape, lengths) -> tuple[list[float], float]:
+    """Useful shares of the three ways, and how many documents a row of the last has."""
+    limits = limits_of("whole", objective, layout, shape)
+    pieces = [piece for n in lengths for piece in cut(n, limits.raw)]
+    slots = [slots_of(objective, layout, shape, n) for n in pieces]
+    reader = ShardReader(Stream(lengths), None, "whole")
+    rows, tokens = [], 0
+    while tokens < lengths.sum():
+        row = reader.row(limits)
+        rows.append(np.bincount(row.segments)[1:])
+        tokens += row.tokens.size
+    best_fit = [sum(slots_of(objective, layout, shape, n) for n in row) for row in rows]
+    ways = (slots, greedy(slots, shape), best_fit)
+    documents = np.mean([len(row) for row in rows])
+    return [share(rows, shape) for rows in ways], documents
+
+
+def greedy(documents, shape) -> list[np.ndarray]:
+    """SeqIO's packer: one open row, closed when the next document, corrupted, does not fit."""
+    capacity, rows = list(shape.values()), [documents[0]]
+    for document in documents[1:]:
+        if (rows[-1] + document <= capacity).all():
+            rows[-1] = rows[-1] + document
+        else:
+            rows.append(document)
+    return rows
+
+
+def share(rows, shape) -> float:
+    return np.sum(rows) / (len(rows) * sum(shape.values()))
+
+
+def slots_of(objective, layout, shape, n) -> np.ndarray:
+    """What a document of n tokens fills of each stack."""
+    needs = layout.lengths(objective.lengths(int(n)))
+    return np.array([needs[stack] for stack in shape])
+
+
+def cut(n: int, longest: int) -> list[int]:
+    return [longest] * (n // longest) + ([n % longest] if n % longest else [])
+
+
+def limits_of(policy, objective, layout, shape):
+    groups = plan(objective, layout, IDS, [shape], documents_of_a_row(policy, 16))
+    return plan_packing(policy, objective, layout, groups).limits[0]
+
+
+# --- how fast ------------------------------------------------------------------------------------
+
+
+def reader_speed(policy, objective, layout, shape, lengths) -> float:
+    """Tokens of text per second of CPU time that one reader gives, the median of a few runs."""
+    limits = limits_of(policy, objective, layout, shape)
+    reader, rates = ShardReader(Stream(lengths), None, policy), []
+    for _ in range(REPEATS):
+        start, tokens = time.process_time(), 0
+        while tokens < TOKENS:
+            rows = [reader.row(limits) for _ in range(BATCH)]
+            tokens += np.sum(stacked(rows, np.zeros(BATCH), limits.raw).segments > 0)
+        rates.append(tokens / (time.process_time() - start))
+    return statistics.median(rates)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Heads beside the vocabulary: small networks from hidden states to what a loss asks for.
+
+Each is called with hidden states [..., E]. The vocabulary head is in `models.transformer`, since
+it may share the embedding.
+"""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+class PairHead(nn.Module):
+    """Two classes of a pair of texts from the state of its first place: float32 [..., 2].
+
+    A layer with tanh, BERT's pooler, and a linear classifier (Devlin et al. 2019).
+    """
+
+    dtype: str
+
+    @nn.compact
+    def __call__(self, hidden):
+        pooled = jnp.tanh(dense(hidden.shape[-1], self.dtype, name="pooler")(hidden))
+        return _classifier(2, self.dtype)(pooled)
+
+
+class EmbeddingHead(nn.Module):
+    """An embedding of a text from the state of its first place: float32 [..., E].
+
+    A layer with tanh, as SimCSE has it (Gao et al. 2021, arXiv:2104.08821).
+    """
+
+    dtype: str
+
+    @nn.compact
+    def __call__(self, hidden):
+        layer = dense(hidden.shape[-1], self.dtype, name="layer")
+        return jnp.tanh(layer(hidden)).astype(jnp.float32)
+
+
+class LogitScale(nn.Module):
+    """A learned factor for similarities, whatever the hidden states: float32 [].
+
+    Starts at 1 / 0.07 and stays at most 100 (Radford et al. 2021, CLIP, arXiv:2103.00020). At 100
+    it keeps its gradient, so that it can fall again.
+    """
+
+    dtype: str
+
+    @nn.compact
+    def __call__(self, hidden):
+        init = nn.with_logical_partitioning(nn.initializers.constant(math.log(1 / 0.07)), ())
+        log_scale = self.param("log_scale", init, ())
+        excess = jnp.maximum(log_scale - math.log(100.0), 0.0)
+        return jnp.exp(log_scale - jax.lax.stop_gradient(excess))
+
+
+class ReplacedHead(nn.Module):
+    """The logit that a token was replaced: float32 [..., 1] (Clark et al. 2020, ELECTRA)."""
+
+    dtype: str
+
+    @nn.compact
+    def __call__(self, hidden):
+        layer = dense(hidden.shape[-1], self.dtype, name="layer")
+        return _classifier(1, self.dtype)(nn.gelu(layer(hidden)))
+
+
+HEADS = {
+    "pair": PairHead,
+    "embedding": EmbeddingHead,
+    "logit_scale": LogitScale,
+    "replaced": ReplacedHead,
+}
+
+
+def dense(features, dtype, axes=("embed", "mlp"), **settings):
+    """A linear layer whose kernel's axes are named."""
+    kernel = nn.with_logical_partitioning(nn.initializers.lecun_normal(), axes)
+    bias = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
+    return nn.Dense(features, dtype=dtype, kernel_init=kernel, bias_init=bias, **settings)
+
+
+def _classifier(features, dtype):
+    layer = dense(features, dtype, ("embed", None), name="classifier")
+    return lambda hidden: layer(hidden).astype(jnp.float32)

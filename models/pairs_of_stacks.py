@@ -1,0 +1,191 @@
+"""Models of two encoders: ELECTRA's generator and discriminator, and two towers."""
+
+import dataclasses
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from models.builders import encoder_config, forward_flops, from_network
+from models.heads import LogitScale, ReplacedHead, dense
+from models.transformer import Config, Stack, Transformer, embedded
+
+
+def electra(
+    vocab_size,
+    heads=("generator", "replaced"),
+    *,
+    generator_share=0.25,
+    **encoder_settings,
+):
+    """A discriminator, and the small generator whose guesses it judges (Clark et al. 2020).
+
+        models.electra(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=12)
+
+    The generator reads the masked text and predicts what was masked; a sample of its predictions
+    takes the masks' place, and the discriminator says of each token whether it was replaced. No
+    gradient passes through the sample. Both share the token embedding (arXiv:2003.10555, 3.2).
+
+    Args:
+      generator_share: heads and MLP width of the generator, relative to the discriminator's: 1/4
+        for small and large models, 1/3 for base.
+      heads: 'generator' and 'replaced'; `objectives.replaced_token_detection` asks for both.
+      The others: of the discriminator, as in `encoder`.
+
+    Returns:
+      A `Model` of layout 'encoder'. Its hidden states: 'top' [B, T, E] of the discriminator,
+      'generator' [B, T, e], and 'replaced' i32[B, T]: 1 where the sample is not the original.
+
+    Raises:
+      ValueError: as `encoder` does, or a share that is not above 0.
+    """
+    if not 0 < generator_share <= 1:
+        raise ValueError(
+            f"Got generator_share={generator_share}, expected above 0 and at most 1: it is the "
+            "generator's share of the discriminator's width."
+        )
+    config = encoder_config(vocab_size, **encoder_settings)
+    num_heads = max(round(config.num_heads * generator_share), 1)
+    small = dataclasses.replace(
+        config,
+        emb_dim=num_heads * config.head_dim,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        mlp_dim=max(round(config.mlp_dim * generator_share), 1),
+    )
+
+    def flops(lengths):
+        both = [forward_flops(one, lengths | {"predict": 0}) for one in (config, small)]
+        places, predict, E, e = (
+            lengths["encoder"],
+            lengths["predict"],
+            config.emb_dim,
+            small.emb_dim,
+        )
+        around = E * e * (places + predict) + E * (E + 1) * places  # generator in and out, replaced
+        return sum(both) + 2 * (around + predict * E * vocab_size)
+
+    return from_network(
+        Electra(config, small),
+        layout="encoder",
+        heads=tuple(name for name in ("generator", "replaced") if name in heads),
+        flops=flops,
+        vocab_size=vocab_size,
+    )
+
+
+class Electra(nn.Module):
+    config: Config  # of the discriminator
+    small: Config  # of the generator
+
+    def setup(self):
+        c = self.config
+        embedding = nn.with_logical_partitioning(nn.initializers.normal(1.0), ("vocab", "embed"))
+        self.token_embedding = self.param("token_embedding", embedding, (c.vocab_size, c.emb_dim))
+        e = self.small.emb_dim
+        self.generator_in = dense(e, c.dtype, ("embed", None), use_bias=False)
+        self.generator = Stack(self.small, c.num_encoder_layers, cross=False, bidirectional=True)
+        self.generator_out = dense(c.emb_dim, c.dtype, ("embed", None), use_bias=False)
+        self.discriminator = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
+        self.replaced = ReplacedHead(c.dtype)
+
+    def __call__(self, batch):
+        tokens_BxT = batch["encoder_input_tokens"]
+        given_BxTxE = embedded(self, self.token_embedding, tokens_BxT)
+        state_BxTxe = self._run(self.generator, self.generator_in(given_BxTxE), batch)
+        places_BxK, labels_BxK = batch["encoder_target_places"], batch["encoder_target_tokens"]
+        live_BxK = batch["encoder_loss_weights"] > 0
+        logits_BxKxV = self._generator_logits(
+            jnp.take_along_axis(state_BxTxe, places_BxK[..., None], axis=1)
+        )
+        # Evaluation draws the same sample every time.
+        key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
+        sampled_BxK = jax.random.categorical(key, jax.lax.stop_gradient(logits_BxKxV))
+        # Places that are not live are out of range, and dropped.
+        at_BxK = jnp.where(live_BxK, places_BxK, tokens_BxT.shape[1])
+        row_Bx1 = jnp.arange(tokens_BxT.shape[0])[:, None]
+        judged_BxT = tokens_BxT.at[row_Bx1, at_BxK].set(
+            sampled_BxK.astype(tokens_BxT.dtype), mode="drop"
+        )
+        replaced_BxT = (
+            jnp.zeros_like(tokens_BxT)
+            .at[row_Bx1, at_BxK]
+            .set((sampled_BxK != labels_BxK).astype(tokens_BxT.dtype), mode="drop")
+        )
+        judged_BxTxE = embedded(self, self.token_embedding, judged_BxT)
+        top_BxTxE = self._run(self.discriminator, judged_BxTxE, batch)
+        return {"top": top_BxTxE, "generator": state_BxTxe, "replaced": replaced_BxT}
+
+    def initialise(self, batch):
+        hidden = self(batch)
+        self.head("replaced", hidden["top"])
+
+    def head(self, name, hidden):
+        return self.replaced(hidden) if name == "replaced" else self._generator_logits(hidden)
+
+    def _generator_logits(self, hidden):
+        c = self.config
+        states = nn.gelu(self.generator_out(hidden)).astype(c.dtype)
+        table_ExV = self.token_embedding.T.astype(c.dtype)
+        logits = jnp.tensordot(states, table_ExV, 1, preferred_element_type=jnp.float32)
+        return logits * c.emb_dim**-0.5  # embeddings have variance 1
+
+    def _run(self, stack, x, batch):
+        return stack(x, batch["encoder_positions"], batch["encoder_key_intervals"])["top"]
+
+
+def two_towers(vocab_size, heads=("embedding", "logit_scale"), **encoder_settings):
+    """Two encoders of one shape, one for each text of a pair (Radford et al. 2021, CLIP).
+
+        models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)
+
+    The first text of a pair is an odd segment of its row, the second the even one after it. Both
+    towers run over the row, since how long each text is differs from row to row; each place keeps
+    the state of its own tower, times a projection of that tower's (arXiv:2103.00020).
+
+    Args:
+      heads: 'embedding' and 'logit_scale'; `objectives.contrastive` asks for them.
+      The others: of each tower, as in `encoder`.
+
+    Returns:
+      A `Model` of layout 'encoder'.
+
+    Raises:
+      ValueError: as `encoder` does.
+    """
+    config = encoder_config(vocab_size, heads=(), **encoder_settings)
+
+    def flops(lengths):
+        projection = 2 * lengths["encoder"] * config.emb_dim**2
+        return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
+
+    return from_network(
+        TwoTowers(config),
+        layout="encoder",
+        heads=tuple(name for name in ("embedding", "logit_scale") if name in heads),
+        flops=flops,
+        vocab_size=vocab_size,
+    )
+
+
+class TwoTowers(nn.Module):
+    config: Config
+
+    def setup(self):
+        c = self.config
+        self.first, self.second = Transformer(c), Transformer(c)
+        self.first_out = dense(c.emb_dim, c.dtype, use_bias=False)
+        self.second_out = dense(c.emb_dim, c.dtype, use_bias=False)
+        self.logit_scale = LogitScale(c.dtype)
+
+    def __call__(self, batch):
+        first = self.first_out(self.first(batch)["top"])
+        second = self.second_out(self.second(batch)["top"])
+        odd = batch["encoder_segment_ids"] % 2 == 1
+        return {"top": jnp.where(odd[..., None], first, second)}
+
+    def initialise(self, batch):
+        self.head("logit_scale", self(batch)["top"])
+
+    def head(self, name, hidden):
+        return self.logit_scale(hidden) if name == "logit_scale" else hidden.astype(jnp.float32)

@@ -1,0 +1,383 @@
+"""Documents into rows: nothing lost, nothing beyond what was planned, and rows well filled."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.packing import MODELS, filled, log_normal
+from objectives import batched, causal_lm, layouts, members_of, plan, span_corruption, ul2
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import CASES, IDS, quick_jit
+from tests.training import tiny
+from training import packing
+from training.data import Piece
+from training.packing import (
+    POOL,
+    ShardReader,
+    concatenation,
+    documents_of_a_row,
+    plan_packing,
+    rows_of_documents,
+    stacked,
+)
+
+POLICIES = ("concatenate", "isolate", "whole", "single")
+LAYOUTS = {
+    "encoder_decoder": (layouts.encoder_decoder, {"encoder": 48, "decoder": 40}),
+    "decoder": (layouts.decoder, {"decoder": 64}),
+}
+EOS = 1
+UL2 = ul2(IDS)
+
+
+class Documents:
+    """Documents of these lengths, again and again; token p of document d is 1000 d + p."""
+
+    def __init__(self, lengths):
+        self.lengths, self.number = lengths, 0
+
+    def next_document(self):
+        start, n = 1000 * self.number, self.lengths[self.number % len(self.lengths)]
+        self.number += 1
+        return Piece(np.arange(start, start + n, dtype=np.int32), ends=True)
+
+    def state(self):
+        return {"number": np.int64(self.number)}
+
+    def restore(self, state):
+        self.number = int(state["number"])
+
+
+@functools.cache
+def ul2_groups(layout, policy, documents=4):
+    planned_for = documents_of_a_row(policy, documents)
+    return plan(UL2, LAYOUTS[layout][0], IDS, [LAYOUTS[layout][1]], planned_for)
+
+
+@functools.cache
+def ul2_packing(layout, policy):
+    return plan_packing(policy, UL2, LAYOUTS[layout][0], ul2_groups(layout, policy))
+
+
+def causal_limits(policy, length, documents=16):
+    groups = plan(
+        causal_lm(IDS),
+        layouts.decoder,
+        IDS,
+        [{"decoder": length}],
+        documents_of_a_row(policy, documents),
+    )
+    return plan_packing(policy, causal_lm(IDS), layouts.decoder, groups).limits[0]
+
+
+def documents_of(row) -> list[list[int]]:
+    """The documents of a row, by its segments."""
+    assert (np.diff(row.segments) >= 0).all() and row.tokens.size == row.segments.size
+    assert {x.dtype for x in row} == {np.dtype(np.int32)}
+    return [row.tokens[row.segments == d].tolist() for d in range(1, row.segments.max() + 1)]
+
+
+def by_document(rows) -> dict[int, list[int]]:
+    """The tokens of each document, in the order in which the rows give them."""
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        for token in row.tokens.tolist():
+            found.setdefault(token // 1000, []).append(token)
+    return found
+
+
+# --- nothing lost, nothing twice -----------------------------------------------------------------
+
+LENGTHS = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 400)), min_size=1, max_size=40)
+CASES_OF_ROWS = [(layout, policy) for layout in LAYOUTS for policy in POLICIES]
+
+
+@pytest.mark.parametrize("layout, policy", CASES_OF_ROWS)
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(lengths=LENGTHS)
+def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
+    layout, policy, lengths
+):
+    limits = ul2_packing(layout, policy).limits
+    stream = Documents(lengths)
+    reader = ShardReader(stream, None, policy)
+    rows = [reader.row(limits[i % len(limits)]) for i in range(60)]
+    served = by_document(rows)
+    left = packing.PackedRow(reader.state()["waiting"], None)
+    for d, waiting in by_document([left]).items():
+        served[d] = served.get(d, []) + waiting
+    assert sorted(served) == list(range(stream.number))
+    for d, tokens in served.items():
+        n = lengths[d % len(lengths)]
+        assert tokens == list(range(1000 * d, 1000 * d + n))
+    if policy != "concatenate":  # no segment has text of two documents, or with a gap
+        for row in rows:
+            for document in documents_of(row):
+                assert document == list(range(document[0], document[0] + len(document)))
+                assert document[0] // 1000 == document[-1] // 1000
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("tokens", [None, 0, 1, 157, 158, 10**6])
+def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
+    stream = Documents([3, 150, 1, 64, 65, 2] + [7] * 40)
+    pieces = [stream.next_document()._replace(ends=i != 1) for i in range(46)]
+    rows = rows_of_documents(
+        pieces, policy, causal_limits(policy, 64), end_of_document=EOS, tokens=tokens
+    )
+    text = np.concatenate([packing.with_end(piece, EOS) for piece in pieces])[:tokens]
+    got = np.concatenate([np.zeros(0, int), *(row.tokens for row in rows)])
+    np.testing.assert_array_equal(np.sort(got), np.sort(text))
+    assert all(0 < row.tokens.size <= 64 for row in rows)
+    if policy in ("concatenate", "isolate"):
+        np.testing.assert_array_equal(got, text)
+
+
+# --- never more than planned ---------------------------------------------------------------------
+
+
+def assert_fits(row, member, layout, group):
+    """Written from the contract: streams add up over a row, sentinels are used anew."""
+    lengths = [UL2.members[member].objective.lengths(len(d)) for d in documents_of(row)]
+    for name in ("inputs", "targets"):
+        assert sum(n[name] for n in lengths) <= group.features[name]
+    assert max(n.get("sentinels", 0) for n in lengths) <= group.features["sentinels"]
+    if layout == "encoder_decoder":
+        assert sum(n["inputs"] for n in lengths) <= group.stacks["encoder"]
+        assert sum(n["targets"] for n in lengths) <= group.stacks["decoder"]
+    else:
+        both = [n.get("both", n["inputs"] + n["targets"]) for n in lengths]
+        assert sum(both) <= group.stacks["decoder"]
+        assert sum(n["targets"] for n in lengths) <= group.stacks["predict"]
+    assert len(lengths) <= group.features.get("documents", 1)
+    assert row.tokens.size <= group.row_length
+
+
+@pytest.mark.parametrize("layout, policy", CASES_OF_ROWS)
+@settings(derandomize=True, deadline=None, max_examples=25)
+@given(lengths=LENGTHS)
+def test_no_row_of_any_member_of_ul2_takes_more_than_planned(layout, policy, lengths):
+    (group,) = ul2_groups(layout, policy)
+    limits = ul2_packing(layout, policy).limits
+    reader = ShardReader(Documents(lengths), None, policy)
+    for i in range(60):
+        member = i % len(limits)
+        assert_fits(reader.row(limits[member]), member, layout, group)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 60, 100])
+def test_rows_keep_to_the_planned_features_where_the_stacks_are_longer(n):
+    objective, layout, shape = MODELS["span corruption, 512 + 128"]
+    (group,) = plan(objective, layout, IDS, [shape], 500)
+    assert group.features["targets"] == 114 < group.stacks["decoder"]
+    reader = ShardReader(Documents([n]), None, "whole")
+    row = reader.row(plan_packing("whole", objective, layout, [group]).limits[0])
+    lengths, documents = objective.lengths(n), row.segments.max()
+    assert documents == min(512 // lengths["inputs"], 114 // lengths["targets"], 568 // n)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packed_rows_come_through_corruption_and_layout_whole(layout):
+    (group,) = ul2_groups(layout, "whole")
+    limits, inverses = ul2_packing(layout, "whole").limits, CASES["ul2"].inverses
+    lengths = np.random.default_rng(0).choice([1, 2, 3, 5, 9, 14, 30, 60], 300)
+    reader = ShardReader(Documents(lengths), None, "whole")
+    members = np.arange(56) % len(limits)
+    rows = [reader.row(limits[m]) for m in members]
+    rows = [row._replace(tokens=row.tokens % 30_000 + 2) for row in rows]  # ids that are text
+    keys = jax.random.split(jax.random.key(0), len(rows))
+    batch = stacked(rows, members, group.row_length)
+    features = jax.device_get(quick_jit(batched(UL2, group.features))(keys, batch))
+    arrange = LAYOUTS[layout][0].arrange
+    arranged = jax.vmap(lambda row: arrange(row, group.stacks, IDS.bos))(features)
+    for i, row in enumerate(rows):
+        mine = {name: column[i] for name, column in features.items()}
+        corrupted = corrupted_documents(mine)
+        restored = [inverses[members[i]](corrupted[d]) for d in sorted(corrupted)]
+        assert restored == documents_of(row)
+        given, written = ((mine[f"{s}_segments"] > 0).sum() for s in ("inputs", "targets"))
+        stacks = [(column[i] > 0).sum() for k, column in arranged.items() if "segment_ids" in k]
+        assert sorted(stacks) == sorted([given, written] if len(stacks) == 2 else [given + written])
+    assert max(row.segments.max() for row in rows) == 4
+
+
+# --- the policies, worked by hand ----------------------------------------------------------------
+
+
+def first_rows(policy, lengths, rows, length=10, documents=16):
+    """The first rows as lists of (document, tokens) of each segment."""
+    reader = ShardReader(Documents(lengths), None, policy)
+    limits = causal_limits(policy, length, documents)
+    return [
+        [(document[0] // 1000, len(document)) for document in documents_of(reader.row(limits))]
+        for _ in range(rows)
+    ]
+
+
+def test_isolated_documents_keep_their_order_and_are_cut_where_the_row_is_full():
+    assert first_rows("isolate", [4, 9, 3, 25], 4) == [
+        [(0, 4), (1, 6)],
+        [(1, 3), (2, 3), (3, 4)],
+        [(3, 10)],
+        [(3, 10)],
+    ]
+    assert first_rows("isolate", [2], 2, documents=3) == [
+        [(0, 2), (1, 2), (2, 2)],
+        [(3, 2), (4, 2), (5, 2)],
+    ]
+
+
+def test_isolated_documents_of_a_causal_model_are_the_text_that_concatenation_gives():
+    a, b = (ShardReader(tiny.Stream(0, 1), EOS, policy) for policy in ("isolate", "concatenate"))
+    for _ in range(20):
+        np.testing.assert_array_equal(
+            a.row(causal_limits("isolate", 32)).tokens,
+            b.row(causal_limits("concatenate", 32)).tokens,
+        )
+
+
+def test_whole_documents_are_chosen_by_best_fit(monkeypatch):
+    monkeypatch.setattr(packing, "POOL", 6)
+    assert first_rows("whole", [4, 7, 5, 2, 5, 3, 9, 1, 9, 9, 9, 9], 3) == [
+        [(0, 4), (2, 5)],  # of the two fives the older; the 1 does not wait yet
+        [(1, 7), (5, 3)],  # not 2, which is smaller
+        [(3, 2), (4, 5), (7, 1)],
+    ]
+    assert first_rows("whole", [2, 2, 2, 2, 3, 3], 1, documents=3) == [[(0, 2), (4, 3), (5, 3)]]
+
+
+def test_only_a_document_longer_than_a_row_is_cut_and_its_rest_waits_behind_all(monkeypatch):
+    monkeypatch.setattr(packing, "POOL", 3)
+    assert first_rows("whole", [23, 10, 8, 6], 6) == [
+        [(0, 10)],
+        [(1, 10)],
+        [(2, 8)],
+        [(0, 10)],
+        [(3, 6), (0, 3)],
+        [(4, 10)],
+    ]
+
+
+@pytest.mark.parametrize("policy", ["single", "whole"])
+@pytest.mark.parametrize("lengths", [[300, 300, 1], [16_384], [2000, 3, 3]])
+def test_neighbouring_rows_come_from_different_documents(policy, lengths):
+    # Documents of up to 16 384 tokens, so the number of one is kept in all of its tokens.
+    class Long(Documents):
+        def next_document(self):
+            piece = super().next_document()
+            return piece._replace(tokens=np.full(piece.tokens.size, self.number, np.int32))
+
+    reader, limits = ShardReader(Long(lengths), None, policy), causal_limits(policy, 64)
+    rows = [set(reader.row(limits).tokens.tolist()) for _ in range(1000)]
+    if policy == "single":
+        assert all(len(row) == 1 for row in rows)
+    assert not any(a & b for a, b in zip(rows, rows[1:]))
+
+
+# --- best fit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_best_fit_fills_better_than_greedy_packing_after_corruption(model):
+    objective, layout, shape = MODELS[model]
+    (single, greedy, best_fit), _ = filled(objective, layout, shape, log_normal()[:4000])
+    assert single < greedy - 0.2
+    assert greedy < best_fit - 0.1
+    assert best_fit > 0.96
+
+
+@pytest.mark.parametrize("lengths", [[60, 4, 60, 4, 33], [64], [1], [5, 700, 9, 31, 64]])
+def test_no_piece_waits_for_more_rows_than_the_pool_has_pieces(lengths):
+    class Watched(Documents):
+        def next_document(self):
+            arrived[self.number] = row
+            return super().next_document()
+
+    arrived, row = {}, 0
+    reader, limits = ShardReader(Watched(lengths), None, "whole"), causal_limits("whole", 64)
+    for row in range(1500):  # noqa: B007
+        for document in documents_of(reader.row(limits)):
+            number = document[0] // 1000
+            assert row - arrived[number] < POOL  # the rest of a cut one has arrived anew
+            arrived[number] = row + 1
+
+
+def test_a_saved_position_stays_small_where_documents_are_long():
+    reader, limits = ShardReader(Documents([16_384]), None, "whole"), causal_limits("whole", 64)
+    for _ in range(200):
+        reader.row(limits)
+    assert reader.state()["waiting"].size <= packing.POOL_TOKENS + 16_384
+
+
+# --- position ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_going_on_from_a_position_is_exact(policy):
+    lengths = np.random.default_rng(3).integers(1, 300, 501).tolist()
+    limits = causal_limits(policy, 64)
+
+    def reader():
+        return ShardReader(Documents(lengths), EOS, policy)
+
+    def rows(reader, n):
+        return [reader.row(limits) for _ in range(n)]
+
+    first = reader()
+    for n in (0, 1, 400):
+        rows(first, n)
+        position = first.state()
+        assert list(position) == ["waiting", "waiting_lengths", "stream.number"]
+        again = reader()
+        rows(again, 5)  # wherever it stood before
+        again.restore(position)
+        jax.tree.map(np.testing.assert_array_equal, again.state(), position)
+        jax.tree.map(np.testing.assert_array_equal, rows(again, 300), rows(first, 300))
+        jax.tree.map(np.testing.assert_array_equal, again.state(), first.state())
+
+
+def test_the_policy_may_change_at_a_position():
+    before = ShardReader(Documents([150, 5]), None, "whole")
+    before.row(causal_limits("whole", 64))
+    after = ShardReader(Documents([150, 5]), None, "concatenate")
+    after.restore(before.state())
+    waiting = before.state()["waiting"]
+    np.testing.assert_array_equal(after.take(waiting.size), waiting)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def small(**settings):
+    return tiny.setup(tiny.decoder(), span_corruption(tiny.IDS), {"decoder": 32}, **settings)
+
+
+def test_settings_that_cannot_work_are_refused():
+    with pytest.raises(ValueError, match=r"packing must be one of \['concatenate', .*got 'hole'"):
+        small(packing="hole")
+    for wrong in (0, -3, 2.5):
+        with pytest.raises(ValueError, match=f"at least 1 document, got {wrong}"):
+            small(packing="whole", max_documents=wrong)
+
+
+def test_only_policies_of_several_documents_plan_for_them():
+    for policy in POLICIES:
+        one = small(packing=policy, max_documents=5)
+        (group,) = one.recipe.groups
+        several = policy in ("isolate", "whole")
+        assert group.features.get("documents", 1) == (5 if several else 1)
+        assert one.packing.limits[0].documents == (5 if several else 1)
+        assert one.packing.limits[0].raw == group.raw_lengths[0]
+    assert concatenation(small().recipe.groups) == small().packing
+
+
+def test_a_limit_that_says_the_same_is_looked_at_once():
+    limits = causal_limits("whole", 64)
+    assert limits.taken == (tuple(range(65)),) and limits.longest == (list(range(65)),)
+    members = members_of(UL2)
+    for number, each in ul2_packing("encoder_decoder", "whole").limits.items():
+        assert len(each.taken) == 3, members[number].name  # tokens, inputs, targets

@@ -1,0 +1,366 @@
+"""Documents into rows: which text stands in a row, and to which document each token belongs.
+
+A row is cut for one member of a mixture, and every document is measured by that member's
+`objective.lengths` before anything is corrupted: a row takes what fits the planned features, and
+nothing is trimmed later. There are four policies:
+
+    concatenate   documents end to end and cut, all of a row one segment: text runs on over their
+                  borders (GPT-2; with end-of-sequence between, RoBERTa's FULL-SENTENCES)
+    isolate       the same order, each document a segment of its own; the last of a row is cut where
+                  the row is full, and goes on in the next
+    whole         only documents longer than a row are cut; a row begins with the piece that waits
+                  longest, and the largest that still fit fill it up
+    single        one document a row, or one piece of a longer one
+
+Under `whole` and `single` the rest of a cut document waits behind all others, so that neighbouring
+rows come from different documents.
+
+Source: Liu et al. 2019, "RoBERTa", section 4.2, for FULL-SENTENCES; Ding et al. 2024, "Fewer
+Truncations Improve Language Modeling", for best-fit packing.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
+from operator import getitem
+from typing import NamedTuple
+
+import numpy as np
+
+from objectives import Objective, Row, RowGroup, members_of
+from objectives.layouts import Layout
+from training.data import DocumentStream, Piece
+
+# Pieces that `whole` chooses among. They are saved with the position: fewer wait if they are long.
+POOL = 256
+POOL_TOKENS = 2**20
+SMALL_POOL = 16  # pieces among which `single` takes turns
+
+
+class Limits(NamedTuple):
+    """What a row of one member may hold.
+
+    The documents of a row share its tokens, the slots of every stream and those of every stack;
+    each is a limit, as two tables.
+    """
+
+    documents: int  # at most
+    taken: tuple[Sequence[int], ...]  # of each limit, [n]: what a document of n tokens takes
+    longest: tuple[Sequence[int], ...]  # of each limit, [left]: the longest document it allows
+
+    @property
+    def raw(self) -> int:
+        """Tokens of the longest document."""
+        return len(self.taken[0]) - 1
+
+
+class Packing(NamedTuple):
+    """How the documents of a run become rows."""
+
+    policy: str
+    limits: Mapping[int, Limits]  # of the rows of each member, by its number
+
+
+class PackedRow(NamedTuple):
+    """One row without its padding."""
+
+    tokens: np.ndarray  # i32[n]
+    segments: np.ndarray  # i32[n]: document 1, 2, … of each token
+
+
+def documents_of_a_row(policy: str, max_documents: int) -> int:
+    """How many documents a row has to have room for.
+
+    >>> documents_of_a_row("whole", 16), documents_of_a_row("concatenate", 16)
+    (16, 1)
+
+    Raises ValueError for a policy that there is not.
+    """
+    if policy not in _POLICIES:
+        raise ValueError(f"packing must be one of {list(_POLICIES)}, got {policy!r}.")
+    return max_documents if policy in ("isolate", "whole") else 1
+
+
+def plan_packing(
+    policy: str, objective: Objective, layout: Layout, groups: Sequence[RowGroup]
+) -> Packing:
+    """The limits of every member's rows, from row groups planned for so many documents."""
+    members = members_of(objective)
+    return Packing(
+        policy,
+        {
+            number: _limits(members[number].objective, layout, group, raw)
+            for group in groups
+            for number, raw in zip(group.members, group.raw_lengths)
+        },
+    )
+
+
+def concatenation(groups: Sequence[RowGroup]) -> Packing:
+    """Documents end to end, cut to the raw length of each member."""
+    raw_of = {m: raw for g in groups for m, raw in zip(g.members, g.raw_lengths)}
+    return Packing("concatenate", {m: _one_document(raw) for m, raw in raw_of.items()})
+
+
+def rows_of_documents(
+    pieces: Sequence[Piece],
+    policy: str,
+    limits: Limits,
+    *,
+    end_of_document: int | None = None,
+    tokens: int | None = None,
+) -> list[PackedRow]:
+    """All rows of finitely many documents: every token is in one of them, once.
+
+    Args:
+      tokens: how many of them are taken, end-of-sequence included; None: all.
+
+    rows_of_documents([Piece([5, 6], True), Piece([7], True)], "isolate", limits)
+    -> [PackedRow([5, 6, 7], [1, 1, 2])]
+    """
+    waiting = _Waiting(None, None)
+    for piece in pieces:
+        text = with_end(piece, end_of_document)[:tokens]
+        tokens = tokens if tokens is None else tokens - text.size
+        if text.size:
+            waiting.add(text)
+    rows = []
+    while waiting.gather(1):
+        rows.append(_packed(_POLICIES[policy](waiting, limits)))
+    return rows
+
+
+class ShardReader:
+    """Reads the rows of one logical shard."""
+
+    def __init__(
+        self,
+        stream: DocumentStream,
+        end_of_document: int | None,
+        policy: str = "concatenate",
+    ):
+        self._stream = stream
+        self._waiting = _Waiting(stream, end_of_document)
+        self._fill = _POLICIES[policy]
+
+    def row(self, limits: Limits) -> PackedRow:
+        """The next row, for the member whose limits these are."""
+        return _packed(self._fill(self._waiting, limits))
+
+    def take(self, n: int) -> np.ndarray:
+        """i32[n]: text as it comes, documents one after another."""
+        return _take(self._waiting, n)
+
+    def state(self) -> dict[str, np.ndarray]:
+        stream = {f"stream.{k}": v for k, v in self._stream.state().items()}
+        return self._waiting.state() | stream
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        self._waiting.restore(state)
+        prefix = "stream."
+        self._stream.restore(
+            {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        )
+
+
+def with_end(piece: Piece, end_of_document: int | None) -> np.ndarray:
+    """The piece's tokens, and after the last of a document `end_of_document`, if there is one.
+
+    with_end(Piece([5, 6], True), 1) -> [5, 6, 1]
+    with_end(Piece([5, 6], False), 1) -> [5, 6]
+    """
+    if not piece.ends or end_of_document is None:
+        return piece.tokens
+    return np.concatenate([piece.tokens, np.array([end_of_document], np.int32)])
+
+
+def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
+    """Rows padded to one length, as a batch."""
+    tokens, segments = np.zeros((2, len(rows), length), np.int32)
+    for i, row in enumerate(rows):
+        tokens[i, : row.tokens.size] = row.tokens
+        segments[i, : row.tokens.size] = row.segments
+    return Row(tokens, segments, np.asarray(members, np.int32))
+
+
+def rows_of(stretches: Sequence[np.ndarray], members, length: int) -> Row:
+    """Rows padded to one length; each stretch of tokens is one segment, an empty one none."""
+    one_document = [PackedRow(x, np.ones(x.size, np.int32)) for x in stretches]
+    return stacked(one_document, members, length)
+
+
+# --- policies: (pieces that wait, limits) -> the documents of one row ----------------------------
+
+
+def _concatenate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    return [_take(waiting, limits.raw)]
+
+
+def _take(waiting: "_Waiting", n: int) -> np.ndarray:
+    pieces = [np.zeros(0, np.int32)]
+    while n and waiting.gather(1):
+        pieces.append(waiting.oldest(n, rest_first=True))
+        n -= pieces[-1].size
+    return np.concatenate(pieces)
+
+
+def _isolate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    room, pieces = _Room(limits), []
+    while (longest := room.longest()) and waiting.gather(1):
+        pieces.append(waiting.oldest(longest, rest_first=True))
+        room.put(pieces[-1].size)
+    return pieces
+
+
+def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    waiting.gather(POOL)
+    room, pieces = _Room(limits), []
+    piece = waiting.oldest(limits.raw)  # else a piece that always leaves gaps would never come up
+    while piece is not None:
+        pieces.append(piece)
+        room.put(piece.size)
+        piece = waiting.largest(room.longest())
+    return pieces
+
+
+def _single(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    waiting.gather(SMALL_POOL)
+    return [waiting.oldest(limits.raw)]
+
+
+_POLICIES = {
+    "concatenate": _concatenate,
+    "isolate": _isolate,
+    "whole": _whole,
+    "single": _single,
+}
+
+
+def _packed(pieces: Sequence[np.ndarray]) -> PackedRow:
+    numbers = np.arange(1, len(pieces) + 1, dtype=np.int32)
+    return PackedRow(np.concatenate(pieces), np.repeat(numbers, [piece.size for piece in pieces]))
+
+
+# --- how much fits -------------------------------------------------------------------------------
+
+
+def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> Limits:
+    documents = group.features.get("documents", 1)
+    if documents == 1:
+        return _one_document(raw)
+    planned = {"tokens": group.row_length} | group.features | group.stacks
+    needs = [_needs(objective, layout, n) for n in range(1, raw + 1)]
+    # What takes equally much of two limits is held by the narrower one.
+    capacity_of: dict[tuple[int, ...], int] = {}
+    for name in needs[0]:
+        taken = (0, *(each[name] for each in needs))
+        capacity_of[taken] = min(planned[name], capacity_of.get(taken, planned[name]))
+    longest = [
+        np.searchsorted(taken, np.arange(capacity + 1), side="right") - 1
+        for taken, capacity in capacity_of.items()
+    ]
+    return Limits(documents, tuple(capacity_of), tuple(table.tolist() for table in longest))
+
+
+def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
+    """What a document takes that adds up over a row; sentinels are used anew by each document."""
+    lengths = objective.lengths(n)
+    streams = {name: slots for name, slots in lengths.items() if name not in ("sentinels", "both")}
+    return {"tokens": n} | streams | layout.lengths(lengths)
+
+
+def _one_document(raw: int) -> Limits:
+    tokens = range(raw + 1)
+    return Limits(1, (tokens,), (tokens,))
+
+
+class _Room:
+    """What is left of a row."""
+
+    def __init__(self, limits: Limits):
+        self._limits, self._documents = limits, limits.documents
+        self._left = [len(longest) - 1 for longest in limits.longest]
+
+    def longest(self) -> int:
+        """Tokens of the longest document that still fits; 0 when none does."""
+        return min(map(getitem, self._limits.longest, self._left)) if self._documents else 0
+
+    def put(self, n: int) -> None:
+        """Takes in a document of n tokens, at most `longest()`."""
+        self._documents -= 1
+        self._left = [left - taken[n] for left, taken in zip(self._left, self._limits.taken)]
+
+
+# --- what waits ----------------------------------------------------------------------------------
+
+
+class _Waiting:
+    """Pieces that wait for a row, found by age or by length."""
+
+    def __init__(self, stream: DocumentStream | None, end_of_document: int | None):
+        self._stream, self._end = stream, end_of_document
+        self._clear()
+
+    def gather(self, count: int) -> bool:
+        """Reads until so many pieces wait, or `POOL_TOKENS`; False when there are none at all."""
+        while (
+            self._stream is not None
+            and len(self._pieces) < count
+            and (self._tokens < POOL_TOKENS or len(self._pieces) < 2)
+        ):
+            self.add(with_end(self._stream.next_document(), self._end))
+        return bool(self._pieces)
+
+    def add(self, piece: np.ndarray) -> None:
+        """One more piece, behind all others."""
+        self._put(self._arrived, piece)
+        self._arrived += 1
+
+    def oldest(self, at_most: int, rest_first: bool = False) -> np.ndarray:
+        """Takes the oldest piece out; its rest beyond `at_most` tokens waits as the first or last."""
+        number, piece = next(iter(self._pieces.items()))
+        self._forget(number, piece)
+        piece, rest = piece[:at_most], piece[at_most:]
+        if rest.size and rest_first:
+            self._put(number, rest)  # the place of a number in `_pieces` is kept
+            return piece
+        del self._pieces[number]
+        if rest.size:
+            self.add(rest)
+        return piece
+
+    def largest(self, at_most: int) -> np.ndarray | None:
+        """Takes the largest piece of at most so many tokens out, of equals the oldest."""
+        i = bisect_left(self._lengths, (at_most + 1,)) - 1
+        if i < 0:
+            return None
+        number = -self._lengths[i][1]
+        piece = self._pieces.pop(number)
+        self._forget(number, piece)
+        return piece
+
+    def state(self) -> dict[str, np.ndarray]:
+        pieces = list(self._pieces.values())
+        return {
+            "waiting": np.concatenate([np.zeros(0, np.int32), *pieces]),
+            "waiting_lengths": np.array([piece.size for piece in pieces], np.int64),
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        self._clear()
+        ends = np.cumsum(state["waiting_lengths"])
+        for start, end in zip(ends - state["waiting_lengths"], ends):
+            self.add(state["waiting"][start:end])
+
+    def _clear(self):
+        self._pieces: dict[int, np.ndarray] = {}  # by number, oldest first
+        self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
+        self._arrived = self._tokens = 0
+
+    def _put(self, number: int, piece: np.ndarray) -> None:
+        self._pieces[number] = piece
+        self._tokens += piece.size
+        insort(self._lengths, (piece.size, -number))
+
+    def _forget(self, number: int, piece: np.ndarray) -> None:
+        self._tokens -= piece.size
+        del self._lengths[bisect_left(self._lengths, (piece.size, -number))]
