@@ -1,6 +1,15 @@
 """Pre-training objectives as pure JAX functions on token ids."""
 
 from objectives import layouts
+from objectives.autoencoding import (
+    bart,
+    document_rotation,
+    sentence_permutation,
+    text_infilling,
+    token_deletion,
+    token_masking,
+)
+from objectives.blanks import blank_infilling
 from objectives.contract import (
     Member,
     Objective,
@@ -13,10 +22,21 @@ from objectives.contract import (
     check_token_ids,
     members_of,
 )
-from objectives.denoising import span_corruption
+from objectives.contrastive_learning import contrastive, contrastive_pairs, info_nce
+from objectives.denoising import deshuffling, iid_denoising, span_corruption
+from objectives.infilling import causal_masking, fill_in_the_middle
 from objectives.language_modeling import causal_lm, prefix_lm
-from objectives.mixtures import mixture, ul2
+from objectives.masked_diffusion import masked_diffusion
+from objectives.masked_language_modeling import (
+    masked_lm,
+    masked_next_token,
+    replaced_token_detection,
+)
+from objectives.mixtures import mixture, turns, ul2
+from objectives.multi_token_prediction import multi_token_prediction
 from objectives.planning import RowGroup, plan, raw_length
+from objectives.selection import geometric_lengths, inverse_lengths
+from objectives.sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
 
 __all__ = [
     "Member",
@@ -26,16 +46,41 @@ __all__ = [
     "RowGroup",
     "Term",
     "TokenIds",
+    "bart",
     "batched",
     "bitmap",
+    "blank_infilling",
     "causal_lm",
+    "causal_masking",
     "check_token_ids",
+    "contrastive",
+    "contrastive_pairs",
+    "deshuffling",
+    "document_rotation",
+    "fill_in_the_middle",
+    "geometric_lengths",
+    "iid_denoising",
+    "info_nce",
+    "inverse_lengths",
     "layouts",
+    "masked_diffusion",
+    "masked_lm",
+    "masked_next_token",
     "members_of",
     "mixture",
+    "multi_token_prediction",
+    "next_sentence_prediction",
     "plan",
     "prefix_lm",
     "raw_length",
+    "replaced_token_detection",
+    "sentence_order_prediction",
+    "sentence_permutation",
     "span_corruption",
+    "text_infilling",
+    "then",
+    "token_deletion",
+    "token_masking",
+    "turns",
     "ul2",
 ]

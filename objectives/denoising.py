@@ -1,6 +1,6 @@
-"""Denoising objectives: hide spans of the text, predict what was hidden.
+"""T5's denoising objectives: hide some of the text, predict what was hidden, or all of it.
 
-Sources: Raffel et al. 2020 (T5) for span corruption, Tay et al. 2022 (UL2) for the mode tokens.
+Sources: Raffel et al. 2020 (T5), section 3.3; Tay et al. 2022 (UL2) for the mode tokens.
 """
 
 from fractions import Fraction
@@ -14,6 +14,13 @@ from objectives.arithmetic import below, ratio, traced
 from objectives.contract import Objective, TokenIds
 from objectives.features import sequence_pair
 from objectives.losses import token_loss
+from objectives.noising import (
+    REPLACEMENTS,
+    from_noise,
+    iid_hidden,
+    iid_told,
+    permutation,
+)
 from objectives.span_lengths import noise_counts, span_starts
 from objectives.splicing import (
     Runs,
@@ -31,6 +38,7 @@ def span_corruption(
     noise_density: float = 0.15,
     mean_span_length: float | tuple[int, int] = 3.0,
     mode: str | None = None,
+    placement: str = "end",
 ) -> Objective:
     """T5's span corruption: each hidden span becomes one sentinel, targets tell the spans.
 
@@ -45,6 +53,9 @@ def span_corruption(
       mean_span_length: in tokens, above or equal to 1. A pair (low, high) draws one whole number
         uniformly for each document; lengths are then those of the worst draw.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
+      placement: where spans may stand. "end" is T5's law: a document starts with text and ends
+        with noise, so that a single span is always the end. "anywhere": every mask with those
+        counts is equally likely, which is what short documents need.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets of every document, and counts in `lengths`.
@@ -52,9 +63,12 @@ def span_corruption(
     >>> span_corruption(ids).lengths(568)
     {'inputs': 512, 'targets': 114, 'sentinels': 28}
 
-    Raises ValueError for a density or length out of range, or a mode the vocabulary has not.
+    Raises ValueError for a density or length out of range, an unknown placement, or a mode the
+    vocabulary has not.
     """
     density = ratio(noise_density, "noise_density", 0, 1)
+    if placement not in ("end", "anywhere"):
+        raise ValueError(f'placement must be "end" or "anywhere", got {placement!r}.')
     low, high = _span_range(mean_span_length)
     head = () if mode is None else (ids.mode(mode),)
 
@@ -70,11 +84,84 @@ def span_corruption(
         }
 
     specials = jnp.array([*ids.sentinels], jnp.int32), jnp.array([ids.eos, *head], jnp.int32)
+    numbers = traced(density, low, high), jnp.int32(placement == "anywhere")
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_corrupt_spans, traced(density, low, high), specials),
+        corrupt=Partial(_corrupt_spans, numbers, specials),
         loss=token_loss,
     )
+
+
+def iid_denoising(
+    ids: TokenIds,
+    noise_density: float = 0.15,
+    replace: str = "spans",
+    predict: str = "noise",
+    mode: str | None = None,
+) -> Objective:
+    """Denoising of tokens that are hidden independently of each other, as in T5's ablation.
+
+    With text `a b c d e f`, noise on `b c` and `e`, sentinels X Y Z, the mask _ and
+    end-of-sequence /, where the targets are the noise alone, and else `a b c d e f /`:
+
+        replace             inputs           targets: the noise
+        "spans"             a X d Y f /      X b c Y e /
+        "tokens"            a X Y d Z f /    X b Y c Z e /
+        "mask"              a _ _ d _ f /    b c e /
+        "drop"              a d f /          b c e /
+        "random"            a p q d r f /
+        "mask_or_random"    a _ q d _ f /
+
+    Args:
+      ids: needs sentinels, as many as `lengths` says, or the mask token.
+      noise_density: probability that a token of text is hidden, in (0, 1). At most the mean and
+        six standard deviations of a document are, so that lengths can be planned: tokens beyond
+        that, which less than one document in a million has at this density, stay text.
+      replace: what stands in the inputs for hidden tokens: one sentinel for each run of them, one
+        for each of them, the mask token, nothing, or random text. "mask_or_random" is T5's
+        BERT-style noise: one mask in ten is random text instead.
+      predict: "noise" or "everything".
+      mode: name of a mode token put before each document's inputs.
+
+    Sentinel k stands before piece k in the targets, also when a document starts with noise.
+
+    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
+    End-of-sequence closes inputs and targets of every document.
+
+    >>> iid_denoising(ids).lengths(512)
+    {'inputs': 513, 'targets': 251, 'sentinels': 125}
+    >>> iid_denoising(ids, replace="mask", predict="everything").lengths(512)
+    {'inputs': 513, 'targets': 513}
+
+    Raises ValueError for a density out of range, an unknown setting, noise alone to be predicted
+    where nothing tells it from text ("random", "mask_or_random"), or tokens that the vocabulary
+    has not.
+    """
+    given = iid_hidden(ids, noise_density, replace)
+    if predict not in ("noise", "everything"):
+        raise ValueError(f'predict must be "noise" or "everything", got {predict!r}.')
+    if predict == "noise" and REPLACEMENTS[replace].random_share:
+        raise ValueError(
+            f"With replace={replace!r} nothing in the inputs tells which tokens to predict: set "
+            'predict to "everything", or replace to "mask".'
+        )
+    asked = iid_told(ids, noise_density, replace) if predict == "noise" else None
+    return from_noise(ids, given, asked, mode)
+
+
+def deshuffling(ids: TokenIds) -> Objective:
+    """T5's deshuffling: the tokens of a document in random order, the document predicted.
+
+        inputs    d a f c b e /
+        targets   a b c d e f /
+
+    All orders are equally likely. End-of-sequence stays at the end.
+
+    >>> deshuffling(ids).lengths(512)
+    {'inputs': 513, 'targets': 513}
+    """
+    every_token = np.ones(ids.size, bool)
+    return from_noise(ids, permutation(every_token))
 
 
 def _span_range(mean_span_length) -> tuple[Fraction, Fraction]:
@@ -99,32 +186,32 @@ def _corrupt_spans(numbers, specials, key, row, partner, lengths):
     modes = closing.size - 1  # 0 or 1 mode tokens before the inputs
     S = max(lengths["sentinels"], 1)
     document = documents(row.segments, lengths.get("documents", 1))
-    noise, spans, noise_start, text_start = jax.vmap(_draw_spans, (None, 0, 0, None, None))(
+    noise, spans, noise_edge, text_before = jax.vmap(_draw_spans, (None, 0, 0, None, None))(
         key, jnp.arange(document.length.size), document.length, numbers, S
     )
     source, (sentinel_at, eos_at) = with_specials(row.tokens, sentinels, closing)
 
-    # Stretch k of text ends where stretch k + 1 starts; noise span k follows it.
+    # Span k has text_before[k] tokens of text and noise_edge[k] tokens of noise before it.
     k = jnp.arange(S, dtype=jnp.int32)[None]
     text = document.length - noise
-    text_end = jnp.concatenate([text_start[:, 1:], text[:, None]], axis=1)
     present, span = document.length > 0, k < spans[:, None]
-    text_from = document.start[:, None] + text_start + noise_start
-    noise_from = document.start[:, None] + text_end + noise_start
+    noise_start, noise_end = noise_edge[:, :-1], noise_edge[:, 1:]
+    place = document.start[:, None] + text_before
     sentinel = jnp.broadcast_to(sentinel_at + k, span.shape)
 
     inputs = concatenate(
         single(0, eos_at + 1, present & (modes > 0)),
+        single(modes, document.start, present),
         interleave(
-            Runs(modes + text_start + k, text_from, span | ((k == 0) & present[:, None])),
-            Runs(modes + text_end + k, sentinel, span),
+            Runs(modes + text_before + k, sentinel, span),
+            Runs(modes + text_before + k + 1, place + noise_end, span),
         ),
         single(modes + text + spans, eos_at, present),
     )
     targets = concatenate(
         interleave(
             Runs(noise_start + k, sentinel, span),
-            Runs(noise_start + k + 1, noise_from, span),
+            Runs(noise_start + k + 1, place + noise_start, span),
         ),
         single(noise + spans, eos_at, present),
     )
@@ -137,14 +224,17 @@ def _corrupt_spans(numbers, specials, key, row, partner, lengths):
 
 
 def _draw_spans(key, number, n, numbers, size):
-    """Counts and span starts of document `number` of n tokens, which has a key of its own."""
-    density, low, high = numbers
+    """Counts and places of the spans of document `number` of n tokens, with a key of its own."""
+    (density, low, high), anywhere = numbers
     # Bits of one dimension, noise and text in turn: the first do not depend on how many there are.
-    bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size - 1,), jnp.uint32)
+    bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size + 1,), jnp.uint32)
     # low == high unless a range was asked for, and then both are whole numbers.
     choice = below(bits[0], (high[0] - low[0]) // low[1] + 1)
     noise, spans = noise_counts(n, density, (low[0] + choice * low[1], low[1]))
-    noise_start, text_start = jax.vmap(span_starts, (1, 0, None))(
-        bits[1:].reshape(size - 1, 2), jnp.stack([noise, n - noise]), spans
+    # One more token before the text and one after it let the first and last stretch be empty.
+    noise_edge, text_edge = jax.vmap(span_starts, (1, 0, 0))(
+        bits[1:].reshape(size, 2),
+        jnp.stack([noise, n - noise + 2 * anywhere]),
+        jnp.stack([spans, spans + anywhere]),
     )
-    return noise, spans, noise_start, text_start
+    return noise, spans, noise_edge, text_edge[1:] - anywhere

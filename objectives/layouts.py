@@ -127,11 +127,14 @@ def _single_stack(stack: str, features, lengths, bos):
         types = joined(f["inputs_types"], jnp.zeros_like(f["targets"]))
         model_features[f"{stack}_types"] = types
     if "targets_positions" in features:
-        in_line = jnp.arange(offset, dtype=jnp.int32) - _of(given.start, f["inputs_segments"])
-        outside = jnp.zeros(offset, jnp.int32)
+        # Block positions count from 1: inputs, and targets of another member of a mixture, have 0.
+        place, block = (
+            joined(jnp.zeros_like(f["inputs"]), f[column]) for column in COLUMNS["positions"]
+        )
+        in_line = model_features[f"{stack}_positions"]
         model_features |= {
-            f"{stack}_positions": joined(in_line, f["targets_positions"]),
-            f"{stack}_block_positions": joined(outside, f["targets_block_positions"]),
+            f"{stack}_positions": jnp.where(block > 0, place, in_line),
+            f"{stack}_block_positions": block,
         }
     if "pools_places" in features:
         place = jnp.where(f["pools_weights"] > 0, input_place[f["pools_places"]], 0)

@@ -27,7 +27,8 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
     Args:
       ids: given to every builder.
       members: name -> (builder, rate). Builders take the ids and return an objective; rates are
-        relative to each other and share out the rows of a batch.
+        relative to each other and share out the rows of a batch. A rate may be a function of the
+        step: an optax schedule, or `turns`.
 
     Lengths are the largest of any member, each at the length it is given. Members that differ
     only in numbers (UL2's six span denoisers) share one kernel; each distinct loss function is
@@ -44,14 +45,14 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         raise ValueError("A mixture needs at least one member, got none.")
     built = []
     for name, (build, rate) in members.items():
-        if not rate > 0:
+        if not callable(rate) and not rate > 0:
             raise ValueError(f"The rate of {name!r} must be above 0, got {rate}: leave it out?")
         objective = build(ids)
         if objective.members:
             raise ValueError(
                 f"Member {name!r} is itself a mixture: list its members in this mixture instead."
             )
-        built.append(Member(name, objective, float(rate)))
+        built.append(Member(name, objective, rate if callable(rate) else float(rate)))
     objectives = [m.objective for m in built]
 
     def lengths(n: int) -> dict[str, int]:
@@ -65,6 +66,23 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         members=tuple(built),
         couples_rows=any(o.couples_rows for o in objectives),
     )
+
+
+def turns(every: int, turn: int, of: int = 2) -> Callable[[int], float]:
+    """A rate for members that take turns: 1 in every `of`-th stretch of `every` steps, else 0.
+
+    AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modelling:
+
+    >>> [[turns(100, turn)(step) for step in (0, 99, 100, 200)] for turn in (0, 1)]
+    [[1.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
+
+    Raises ValueError when there is no such turn.
+    """
+    if every < 1 or not 0 <= turn < of:
+        raise ValueError(
+            f"Got every={every}, turn={turn}, of={of}, expected every >= 1 and 0 <= turn < of."
+        )
+    return lambda step: float(step // every % of == turn)
 
 
 def longest(lengths) -> dict[str, int]:
@@ -144,6 +162,15 @@ _UL2_PRESETS = {
         ("x_64_50", {"mean_span_length": 64, "noise_density": 0.5, "mode": "X"}, 1),
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
     ),
+    # Tay et al. 2022, "Transcending Scaling Laws with 0.1% Extra Compute" (U-PaLM), section 3: half
+    # prefix language modelling, a quarter each of regular and of extreme denoising; extreme there
+    # means long spans (32) or a high rate (one half), here half of the quarter each.
+    "ul2r": (
+        ("s_25", {"suffix_share": 0.25, "mode": "S"}, 4),
+        ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 2),
+        ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
+        ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
+    ),
     # A variant in circulation in tutorials: S there means short spans, and the mean span length
     # is drawn for each document.
     "tutorial": (
@@ -160,7 +187,8 @@ def ul2(ids: TokenIds, preset: str = "paper", rates: tuple[float, ...] | None = 
     Args:
       ids: needs the mode tokens R, S and X, and sentinels: 128 of them for rows of 512 inputs
         (three-token spans at density one half), more than T5's hundred.
-      preset: "paper" (seven denoisers at equal rates) or "tutorial" (three, with drawn spans).
+      preset: "paper" (seven denoisers at equal rates), "ul2r" (continued pre-training of a causal
+        model, half of it prefix language modelling), or "tutorial" (three, with drawn spans).
       rates: other rates, one for each denoiser in the preset's order.
 
     >>> [m.name for m in ul2(ids).members]

@@ -1,18 +1,25 @@
-"""How many tokens and spans span corruption hides in a document, and where.
+"""How many tokens and spans are hidden in a document, and how long spans are.
 
-The law is T5's (`random_spans_noise_mask`): the number of noise tokens and of spans follow from
-the length alone; the noise tokens are split into that many spans, and the others into that many
-stretches between them, each split being uniform over all the ways to do it. A document starts
-with text and ends with noise.
+Span corruption follows T5's law (`random_spans_noise_mask`): the number of noise tokens and of
+spans follow from the length alone; the noise tokens are split into that many spans, and the others
+into stretches between them, each split being uniform over all the ways to do it.
 
-Source: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
-Transformer", section 3.3.4, and its published code.
+Text infilling follows BART's: lengths are drawn from a Poisson law until enough is covered.
+
+Sources: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+Transformer", section 3.3.4, and its published code; Lewis et al. 2020, "BART: Denoising
+Sequence-to-Sequence Pre-training", section 2.2.
 """
+
+from decimal import Decimal, localcontext
+from fractions import Fraction
 
 import jax.numpy as jnp
 from jax import lax
 
-from objectives.arithmetic import below, round_ratio
+from objectives.arithmetic import below, isqrt, ratio, round_ratio
+
+_LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 there is one longer in 10**13
 
 
 def noise_counts(n, density, mean_span_length, xp=jnp):
@@ -62,3 +69,67 @@ def span_starts(bits, total, parts):
     chosen = lax.fori_loop(0, bits.size, choose, jnp.zeros_like(cut))
     chosen = jnp.sort(jnp.where(cut < parts - 1, chosen, total))
     return jnp.concatenate([first, chosen])
+
+
+def infilling_counts(n, density, mean_span_length, xp=jnp):
+    """(hidden tokens, most spans) of a document of n tokens under text infilling.
+
+    There is at most one span between two tokens that stay. Nor are there more spans than it takes
+    to cover what is to be hidden, but for one document in e**18: k spans cover a Poisson number
+    of tokens of mean k * mean, which is less than its mean by six of its standard deviations with
+    a probability below e**-18.
+
+    >>> [int(x) for x in infilling_counts(512, (3, 10), (3, 1), np)]
+    [154, 84]
+
+    Args:
+      n: int or i32[...].
+      density, mean_span_length: (numerator, denominator) pairs, traced or not.
+      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
+    """
+    hidden = round_ratio(n * density[0], density[1])
+    # mean - 6 sqrt(mean) = hidden, solved for the mean and rounded up
+    mean = hidden + 24 + 6 * isqrt(hidden + 9, xp)
+    spans = -(-mean * mean_span_length[1] // mean_span_length[0])
+    return hidden, xp.where(hidden > 0, xp.minimum(spans, n - hidden + 1), 0)
+
+
+def mean_fits(mean_span_length: float, density: Fraction) -> Fraction:
+    """The mean of a Poisson law of span lengths, if that leaves text to part the spans.
+
+    Raises ValueError when it is not in [1, 20], or there would be more spans than places for them.
+    """
+    mean = ratio(mean_span_length, "mean_span_length", 0, 20 + 1e-9)
+    if mean < 1:
+        raise ValueError(f"mean_span_length must be at least 1 token, got {mean_span_length}.")
+    if density / mean > 1 - density:
+        raise ValueError(
+            f"A noise_density of {float(density):g} in spans of {float(mean):g} tokens makes more "
+            "spans than there are tokens to part them: lower noise_density, or raise "
+            "mean_span_length."
+        )
+    return mean
+
+
+def poisson_table(mean: Fraction) -> list[int]:
+    """The 24-bit probabilities that a Poisson number is at most 0, 1, … 62, exactly rounded.
+
+    >>> [round(p / 2**24, 3) for p in poisson_table(Fraction(3))[:4]]
+    [0.05, 0.199, 0.423, 0.647]
+    """
+    with localcontext() as context:
+        context.prec = 50
+        decimal = Decimal(mean.numerator) / mean.denominator
+        term = total = (-decimal).exp()
+        table = []
+        for k in range(_LONGEST_SPAN):
+            table.append(round(total * 2**24))
+            term = term * decimal / (k + 1)
+            total += term
+    return table
+
+
+def poisson_lengths(bits, table):
+    """i32[...] Poisson numbers up to 63 from uint32 bits, by the inverse of a `poisson_table`."""
+    drawn = (bits >> 8).astype(jnp.int32)
+    return jnp.searchsorted(table, drawn, side="right").astype(jnp.int32)

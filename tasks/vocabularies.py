@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from objectives import TokenIds, check_token_ids
+from objectives import TokenIds, bitmap, check_token_ids
 from training.data import Codec
 from training.token_arrays import ids_from_json, ids_to_json
 
@@ -40,6 +40,9 @@ FIM_NAMES = (
 )
 
 
+SENTENCE_ENDS = tuple(".!?\n。！？")
+
+
 class Tokenizer(NamedTuple):
     """Text to ids and back, special tokens apart."""
 
@@ -48,6 +51,7 @@ class Tokenizer(NamedTuple):
     size: int  # its own ids are 0 … size-1
     encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never gives a special id
     decode: Callable[[Sequence[int]], str]  # ordinary ids alone
+    surface: Callable[[int], str]  # how an id reads within a text, with the space before a word
     named: dict[str, int]  # the special tokens that it names
     blocked: tuple[int, ...]  # its ids that are no text
     pad: int | None
@@ -120,6 +124,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         own + extra_ids,
         encode_batch,
         lambda ids: processor.Decode([int(i) for i in ids]),
+        lambda i: _surface_of_piece(processor.IdToPiece(i)) if i < own else "",
         named,
         tuple(blocked),
         pad=processor.pad_id() if processor.pad_id() >= 0 else None,
@@ -142,6 +147,7 @@ def byte_tokenizer() -> Tokenizer:
             np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32) + 3 for text in texts
         ],
         lambda ids: bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", "replace"),
+        lambda i: chr(i - 3) if 3 <= i < 131 else "",
         {},
         (0, 1, 2),
         pad=0,
@@ -183,17 +189,27 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
                 ids[i] = [x for part in parts for x in part.ids]
         return [np.asarray(row, np.int32) for row in ids]
 
+    word_pieces = isinstance(tokenizer.model, tokenizers.models.WordPiece)
+    bytewise = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
+
+    def surface(i: int) -> str:
+        piece = tokenizer.id_to_token(i) or ""
+        if word_pieces:
+            return piece.removeprefix("##") if piece.startswith("##") else " " + piece
+        return tokenizer.decode([i]) if bytewise else _surface_of_piece(piece)
+
     return Tokenizer(
         "hugging_face",
         path,
         size,
         encode_batch,
         lambda ids: tokenizer.decode([int(i) for i in ids], skip_special_tokens=False),
+        surface,
         named,
         tuple(sorted(set(named.values()))),
         pad,
         eos,
-        spaced=not isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel),
+        spaced=not bytewise,
     )
 
 
@@ -260,9 +276,30 @@ def token_ids(
             sentinels=sentinel_ids,
             modes=modes,
             fim=fim,
+            **_word_and_sentence_flags(tokenizer, blocked, taken.size),
             **singles,
         )
     )
+
+
+def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int) -> dict:
+    """Where words start and sentences end, as far as an id tells by itself.
+
+    A word starts with the space before it; a sentence ends with a full stop, a question or
+    exclamation mark, or a line break.
+    """
+    starts, ends = np.zeros((2, size), bool)
+    for i in range(tokenizer.size):
+        surface = "" if i in blocked else tokenizer.surface(i)
+        starts[i] = surface[:1].isspace()
+        ends[i] = surface.rstrip(" ")[-1:] in SENTENCE_ENDS and surface.strip(" ") != ""
+    return {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
+
+
+def _surface_of_piece(piece: str) -> str:
+    """A SentencePiece piece as text: ▁ is a space, <0x0A> a byte."""
+    byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
+    return chr(int(byte[1], 16)) if byte else piece.replace("▁", " ")
 
 
 def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:

@@ -4,11 +4,12 @@ from pathlib import Path
 
 import gin
 import jax
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
 import train
-from objectives import TokenIds, check_token_ids
+from objectives import TokenIds, bitmap, check_token_ids
 from training.configuration import configure
 from training.mesh import AXES, batch_sharding, batch_shards, placed_on
 from training.setup import (
@@ -25,15 +26,35 @@ RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
 LEFT_OPEN = ("FILES", "TOKENS", "MODULE", "MIXTURE_OR_TASK_NAME")  # by some runs
 
-# T5's vocabulary, with UL2's mode tokens and sentinels above it.
+# T5's vocabulary, with UL2's mode tokens and sentinels above it, and other special tokens.
 IDS = check_token_ids(
     TokenIds(
-        size=32131,
+        size=32137,
         text=(3, 32000),
+        mask=32131,
+        cls=32132,
+        sep=32133,
         sentinels=tuple(range(32099, 31999, -1)) + tuple(range(32100, 32128)),
         modes=(("R", 32128), ("S", 32129), ("X", 32130)),
+        fim=(32134, 32135, 32136),
+        word_starts=bitmap(np.arange(32137) % 2),
+        sentence_ends=bitmap(np.arange(32137) % 20 == 0),
     )
 )
+
+# The small run that trains an objective, where it is not the quickstart's encoder-decoder.
+RUN_OF = {
+    "encoder": (
+        *("albert_ngrams", "bert", "contrastive", "masked_diffusion", "masked_lm", "spanbert"),
+        *("next_sentence_prediction", "sentence_order_prediction", "whole_word_masking"),
+    ),
+    "decoder": (
+        *("antlm", "blank_infilling", "causal_lm", "causal_masking", "fill_in_the_middle"),
+        *("gpt_bert", "masked_next_token", "multi_token_prediction"),
+    ),
+    "electra": ("replaced_token_detection",),
+    "two_towers": ("contrastive_pairs",),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +88,10 @@ def bound(name):
 def configured_setup():
     sizes = tuple(value(f"mesh.make_mesh.{axis}", 1) for axis in AXES)
     mesh = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3)
+    learned = bound("objective")(IDS)
     setup = make_setup(
-        objective=bound("objective")(IDS),
-        model=bound("model")(padded_vocabulary(IDS)),
+        objective=learned,
+        model=bound("model")(padded_vocabulary(IDS), learned.heads),
         optimizer=bound("optimizer")(bound("steps")),
         ids=IDS,
         sequence_lengths=bound("sequence_lengths"),
@@ -107,7 +129,7 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
 def test_objective_trains_on_some_laptop_run(objective):
-    run = "decoder" if objective.stem == "causal_lm" else "quickstart"
+    run = next((run for run, its in RUN_OF.items() if objective.stem in its), "quickstart")
     configure([f"gin_configs/runs/{run}.gin", str(objective)], [])
     lowered(*configured_setup())
 

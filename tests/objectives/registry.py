@@ -17,14 +17,50 @@ from objectives import (
     Objective,
     Row,
     TokenIds,
+    bart,
+    blank_infilling,
     causal_lm,
+    causal_masking,
+    contrastive,
+    contrastive_pairs,
+    deshuffling,
+    document_rotation,
+    fill_in_the_middle,
+    geometric_lengths,
+    iid_denoising,
+    masked_diffusion,
+    masked_lm,
+    masked_next_token,
     members_of,
     mixture,
+    multi_token_prediction,
+    next_sentence_prediction,
     prefix_lm,
+    replaced_token_detection,
+    sentence_order_prediction,
+    sentence_permutation,
     span_corruption,
+    text_infilling,
+    then,
+    token_deletion,
+    token_masking,
     ul2,
 )
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
+from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
+from tests.objectives.undo_masking import undo_masks, undo_masks_before
+from tests.objectives.undo_noising import (
+    infilled,
+    left_out,
+    permuted_and_infilled,
+    replaced,
+    rotated,
+    sentences_permuted,
+    shuffled,
+    undo_pieces,
+    undo_whole,
+)
+from tests.objectives.undo_pairs import undo_masked_order, undo_order
 
 # T5's sentinels descend from the top; more follow elsewhere, so that order is no arithmetic.
 IDS = objectives.check_token_ids(
@@ -75,7 +111,9 @@ def _case(
     exempt: dict[str, str] | None = None,
     **settings,
 ) -> Case:
-    return Case(build.__name__, build(IDS, **settings), inverses, exact, exempt or {})
+    exempt = exempt or {}
+    assert inverses or "nothing is lost" in exempt, "give the inverse, or say why there is none"
+    return Case(build.__name__, build(IDS, **settings), inverses or (None,), exact, exempt)
 
 
 def cases_under(law: str) -> list[str]:
@@ -88,6 +126,19 @@ THREE_KINDS = {
     "span": (span_corruption, 2),
     "prefix": (functools.partial(prefix_lm, mode="S"), 1),
     "causal": (causal_lm, 1),
+}
+
+FAR = {"lengths are reached": "the bound lies six standard deviations away"}
+
+UNCUT = {
+    "lengths are reached": "a document of one token has no pair to be judged",
+}
+PAIRED = UNCUT | {
+    "nothing is lost": "text that follows is not shown where other text stands in its place",
+}
+VIEWS = {
+    "nothing is lost": "a text becomes several segments: test_contrastive_learning undoes them",
+    "lengths are reached": "only documents with separators have several texts",
 }
 
 CASES = {
@@ -118,8 +169,104 @@ CASES = {
     "span_infeasible": _case(  # more spans asked for than there are tokens to part them
         span_corruption, undo_spans(IDS), exact=True, noise_density=0.9, mean_span_length=1
     ),
+    "span_anywhere": _case(
+        span_corruption, undo_pieces(IDS), exact=True, noise_density=0.4, placement="anywhere"
+    ),
+    "iid": _case(iid_denoising, undo_pieces(IDS, R), exempt=FAR, noise_density=0.3, mode="R"),
+    "iid_bert": _case(
+        iid_denoising,
+        undo_whole(IDS, replaced(lambda token: token == IDS.mask or 2 <= token < 32_000)),
+        exact=True,
+        replace="mask_or_random",
+        predict="everything",
+    ),
+    "deshuffling": _case(deshuffling, undo_whole(IDS, shuffled), exact=True),
+    "token_masking": _case(
+        token_masking, undo_whole(IDS, replaced(lambda token: token == IDS.mask)), exact=True
+    ),
+    "token_deletion": _case(token_deletion, undo_whole(IDS, left_out)),
+    "text_infilling": _case(text_infilling, undo_whole(IDS, infilled(IDS)), exempt=FAR),
+    "sentence_permutation": _case(
+        sentence_permutation, undo_whole(IDS, sentences_permuted(IDS)), exact=True
+    ),
+    "document_rotation": _case(document_rotation, undo_whole(IDS, rotated), exact=True),
+    "bart": _case(bart, undo_whole(IDS, permuted_and_infilled(IDS)), exempt=FAR),
     "span_drawn_mean": _case(
         span_corruption, undo_spans(IDS, R), noise_density=0.3, mean_span_length=(1, 4), mode="R"
+    ),
+    "middle": _case(fill_in_the_middle, undo_middle(IDS)),
+    "middle_always": _case(
+        fill_in_the_middle, undo_middle(IDS, "spm"), exact=True, rate=1, spm_rate=0.75, spm="spm"
+    ),
+    "causal_masking": _case(
+        causal_masking,
+        undo_causal_masking(IDS),
+        exempt={
+            "every target counts": "sentinels stand at random places: no loss",
+            "lengths are reached": "eight spans are drawn once in a hundred thousand documents",
+        },
+    ),
+    "causal_masking_single": _case(
+        causal_masking,
+        undo_causal_masking(IDS, 1),
+        exact=True,
+        max_spans=1,
+        exempt={"every target counts": "sentinels stand at random places: no loss"},
+    ),
+    "blanks": _case(blank_infilling, undo_blanks(IDS)),
+    "blanks_dense": _case(blank_infilling, undo_blanks(IDS), density=0.6, mean_span_length=1.5),
+    "masked_lm": _case(masked_lm, undo_masks(IDS), exact=True),
+    "masked_lm_drawn": _case(
+        masked_lm,
+        undo_masks(IDS),
+        selection="bernoulli",
+        exempt={"lengths are reached": "six standard deviations above the mean are never drawn"},
+    ),
+    "masked_lm_static": _case(
+        masked_lm, undo_masks(IDS), exact=True, static_copies=3, max_predictions=20
+    ),
+    "masked_words": _case(masked_lm, undo_masks(IDS), rate=0.3, whole_words=True),
+    "masked_spans": _case(
+        masked_lm,
+        undo_masks(IDS),
+        whole_words=True,
+        span_lengths=geometric_lengths(),
+        replace_together=True,
+    ),
+    "masked_next": _case(masked_next_token, undo_masks_before(IDS), exact=True),
+    "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
+    "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True)),
+    "next_other": _case(next_sentence_prediction, exempt=PAIRED),
+    "next_same": _case(
+        next_sentence_prediction,
+        exempt=PAIRED,
+        negatives="same",
+        at_sentence_ends=False,
+    ),
+    "order": _case(sentence_order_prediction, undo_order(IDS), exempt=UNCUT),
+    "order_masked": _case(
+        then,
+        undo_masked_order(IDS),
+        exempt=UNCUT,
+        first=sentence_order_prediction,
+        second=functools.partial(masked_lm, rate=0.3),
+    ),
+    "ahead": _case(
+        multi_token_prediction,
+        undo_copy,
+        exact=True,
+        exempt={"other key, other bits": "nothing is drawn"},
+    ),
+    "contrastive_dropout": _case(
+        contrastive,
+        exact=True,
+        exempt=VIEWS | {"other key, other bits": "the model's dropout tells the views apart"},
+    ),
+    "contrastive_cropping": _case(contrastive, exempt=VIEWS, views="cropping"),
+    "contrastive_deletion": _case(contrastive, exempt=VIEWS, views="deletion"),
+    "contrastive_pairs": _case(
+        contrastive_pairs,
+        exempt=VIEWS | {"other key, other bits": "nothing is drawn"},
     ),
     "mixture": _case(mixture, undo_spans(IDS), undo_split(IDS, S), undo_copy, members=THREE_KINDS),
     "ul2": _case(ul2, *(undo_spans(IDS, mode) for mode in (R, R, X, X, X, X)), undo_split(IDS, S)),

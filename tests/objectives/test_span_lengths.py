@@ -142,6 +142,52 @@ def test_masks_are_uniform_over_all_that_the_counts_allow(n, density, mean, mask
     assert_uniform(both, masks)
 
 
+@pytest.mark.parametrize(
+    "n, density, mean, masks",
+    [
+        (7, 0.4, 1.5, 20),  # C(3-1, 2-1) splits of the noise, C(4+1, 2) sets of gaps in the text
+        (8, 0.5, 1.3, 30),  # 4 noise tokens in 3 spans: C(3, 2) splits, C(5, 3) sets of gaps
+        (6, 0.15, 3, 6),  # one token, anywhere
+        (2, 0.15, 3, 2),
+        (1, 0.15, 3, 1),
+    ],
+)
+def test_masks_placed_anywhere_are_uniform_over_all_with_those_counts(n, density, mean, masks):
+    objective = span_corruption(IDS, density, mean, placement="anywhere")
+    features = corrupt_copies(objective, (n,), 24_000, seed=n)
+    both = np.concatenate([features["inputs"], features["targets"]], axis=1)
+    assert_uniform(both, masks)
+    noise, spans = (int(x) for x in noise_counts(n, *_pairs(density, mean), np))
+    every = [mask for mask in itertools.product((0, 1), repeat=n) if sum(mask) == noise]
+    assert masks == sum(_runs(mask) == spans for mask in every)
+
+
+def _pairs(density, mean):
+    return [ratio(x, "x", 0, 100).as_integer_ratio() for x in (density, mean)]
+
+
+def _runs(mask):
+    return sum(b > a for a, b in zip((0, *mask), mask))
+
+
+def test_placement_changes_no_length():
+    end, anywhere = (span_corruption(IDS, placement=where) for where in ("end", "anywhere"))
+    assert all(end.lengths(n) == anywhere.lengths(n) for n in range(1, 600))
+
+
+def test_a_short_document_loses_more_than_its_end_when_spans_stand_anywhere():
+    # T5's law gives it one span, which is always the end.
+    for where, starts in (("end", {8}), ("anywhere", set(range(9)))):
+        objective = span_corruption(IDS, placement=where)
+        inputs = corrupt_copies(objective, (10,), 400, seed=8)["inputs"]
+        assert set((inputs == IDS.sentinels[0]).argmax(1).tolist()) == starts
+
+
+def test_an_unknown_placement_is_refused():
+    with pytest.raises(ValueError, match='placement must be "end" or "anywhere", got \'start\''):
+        span_corruption(IDS, placement="start")
+
+
 def test_masks_of_packed_documents_are_independent_of_each_other():
     # Each document has 3 noise tokens in 2 spans: 2 x 2 masks, and 16 pairs of them.
     features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6, 6), 16_000, seed=3)

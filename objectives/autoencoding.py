@@ -1,0 +1,125 @@
+"""Denoising autoencoders: documents are shown under noise, and asked for as they were.
+
+Source: Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language
+Generation, Translation, and Comprehension", section 2.2.
+"""
+
+from objectives.contract import Objective, TokenIds
+from objectives.noising import from_noise, iid_hidden, in_turn, permutation, poisson_spans, rotation
+
+
+def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0) -> Objective:
+    """BART: the sentences of a document in random order, and 30% of it infilled.
+
+    With text `a b . c d e f .`, the mask _ and end-of-sequence /:
+
+        inputs    c _ f . a _ b . /
+        targets   a b . c d e f . /
+
+    The noises are those of `sentence_permutation` and then `text_infilling`, with their settings.
+
+    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
+    Inputs have a bound that some rows reach; targets are the document and end-of-sequence.
+
+    >>> bart(ids).lengths(512)
+    {'inputs': 443, 'targets': 513}
+
+    Raises ValueError for a density or length out of range, or a vocabulary that has no mask token
+    or does not tell where sentences end.
+    """
+    sentences = permutation(ids.flags("sentence_ends"))
+    return from_noise(ids, in_turn(sentences, poisson_spans(ids, noise_density, mean_span_length)))
+
+
+def token_masking(ids: TokenIds, noise_density: float = 0.15) -> Objective:
+    """Random tokens replaced by the mask token, the whole document predicted.
+
+        inputs    a _ c _ _ f /
+        targets   a b c d e f /
+
+    Args:
+      noise_density: probability that a token is masked, in (0, 1), up to a bound on their number
+        (`iid_denoising`). The paper gives none; 0.15 is BERT's.
+
+    >>> token_masking(ids).lengths(512)
+    {'inputs': 513, 'targets': 513}
+
+    Raises ValueError for a density out of range, or a vocabulary without a mask token.
+    """
+    return from_noise(ids, iid_hidden(ids, noise_density, "mask"))
+
+
+def token_deletion(ids: TokenIds, noise_density: float = 0.15) -> Objective:
+    """Random tokens left out, the whole document predicted: the model finds where they were.
+
+        inputs    a c f /
+        targets   a b c d e f /
+
+    Args:
+      noise_density: as for `token_masking`.
+
+    >>> token_deletion(ids).lengths(512)
+    {'inputs': 513, 'targets': 513}
+
+    Raises ValueError for a density out of range.
+    """
+    return from_noise(ids, iid_hidden(ids, noise_density, "drop"))
+
+
+def text_infilling(
+    ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0
+) -> Objective:
+    """Spans of Poisson lengths replaced by one mask token each, the whole document predicted.
+
+    Below, `b` to `d` are hidden; the mask after `e` is a span of no tokens:
+
+        inputs    a _ e _ f /
+        targets   a b c d e f /
+
+    Args:
+      noise_density: share of tokens hidden, in (0, 1): exactly round(density * n) of n. The last
+        span is trimmed to what is left.
+      mean_span_length: of the Poisson law, in tokens, from 1 to 20. Spans stand anywhere, all
+        places equally likely, with a token between any two of them.
+
+    Inputs have a bound: a document that draws more short spans than one in e**18 covers what is
+    left by its last span.
+
+    >>> text_infilling(ids).lengths(512)
+    {'inputs': 443, 'targets': 513}
+
+    Raises ValueError for a density or length out of range, spans that would leave no text to part
+    them, or a vocabulary without a mask token.
+    """
+    return from_noise(ids, poisson_spans(ids, noise_density, mean_span_length))
+
+
+def sentence_permutation(ids: TokenIds) -> Objective:
+    """The sentences of a document in random order, the document predicted.
+
+        inputs    c d . a b . /
+        targets   a b . c d . /
+
+    A sentence ends with an id that the vocabulary's `sentence_ends` flags; what is left after the
+    last one is a sentence as well. All orders are equally likely, the original among them.
+
+    >>> sentence_permutation(ids).lengths(512)
+    {'inputs': 513, 'targets': 513}
+
+    Raises ValueError for a vocabulary that does not tell where sentences end.
+    """
+    return from_noise(ids, permutation(ids.flags("sentence_ends")))
+
+
+def document_rotation(ids: TokenIds) -> Objective:
+    """A document turned so that it begins with a random token, the document predicted.
+
+        inputs    d e f a b c /
+        targets   a b c d e f /
+
+    Every token is equally likely to come first. End-of-sequence stays at the end.
+
+    >>> document_rotation(ids).lengths(512)
+    {'inputs': 513, 'targets': 513}
+    """
+    return from_noise(ids, rotation())

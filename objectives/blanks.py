@@ -1,0 +1,154 @@
+"""Blank infilling: spans become blanks, and are written one after another in any order.
+
+Source: Du et al. 2022, "GLM: General Language Model Pretraining with Autoregressive Blank
+Infilling", section 2.1, and its published code.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.tree_util import Partial
+
+from objectives.arithmetic import ratio, round_ratio, traced
+from objectives.contract import Objective, TokenIds
+from objectives.features import input_sequence, target_sequence
+from objectives.losses import token_loss
+from objectives.pieces import Pieces, interleaved, pieces, with_markers, write
+from objectives.span_lengths import poisson_lengths, poisson_table, span_starts
+from objectives.splicing import documents, with_specials
+
+
+def blank_infilling(
+    ids: TokenIds, density: float = 0.15, mean_span_length: float = 3.0
+) -> Objective:
+    """GLM's blank infilling: each hidden span becomes one mask; targets tell the spans, shuffled.
+
+    With text `a b c d e f`, spans b c and f, masks _, and end-of-sequence / after each span:
+
+        inputs            a _ d e _        seen from everywhere
+        targets           f / b c /        written from left to right
+        positions         4 4 1 1 1        the place of the span's mask in its document's inputs
+        block positions   1 2 1 2 3        the place in the span
+
+    The target that closes a span also begins the next: a decoder is given each target's
+    predecessor. Span lengths are Poisson, those of 0 left out, and are drawn until
+    round(density n) tokens are hidden, at least one; the last span is cut to that number. No two
+    spans touch. Where they stand, and in which order they are written, are each uniform.
+
+    Args:
+      ids: needs `mask`.
+      density: share of tokens hidden, in (0, 1).
+      mean_span_length: of the Poisson law, above 0 and at most 20.
+
+    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights,
+    targets_positions, targets_block_positions i32[T]. `lengths` leaves room for a third more spans
+    than usual and six besides; of a million documents at most one or two draw more, and get a
+    longer last span instead.
+
+    >>> blank_infilling(ids).lengths(512)
+    {'inputs': 475, 'targets': 117, 'positions': 117}
+
+    Raises ValueError for settings out of range, or ids without a mask.
+    """
+    share = ratio(density, "density", 0, 1)
+    mean = ratio(mean_span_length, "mean_span_length", 0, 20 + 1e-9)
+    specials = jnp.array([ids.special("mask"), ids.eos], jnp.int32)
+
+    def lengths(n: int) -> dict[str, int]:
+        hidden, spans = (
+            int(x) for x in blank_counts(n, share.as_integer_ratio(), mean.as_integer_ratio(), np)
+        )
+        targets = hidden + spans
+        return {"inputs": n - hidden + spans, "targets": targets, "positions": targets}
+
+    law = traced(share, mean), jnp.array(_positive(poisson_table(mean)), jnp.int32)
+    return Objective(lengths, Partial(_blank_spans, law, specials), token_loss)
+
+
+def blank_counts(n, density, mean_span_length, xp=jnp):
+    """(tokens hidden, most spans) of a document of n tokens.
+
+    Args:
+      n: int or i32[...].
+      density, mean_span_length: (numerator, denominator) pairs, traced or not.
+      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
+
+    >>> [int(x) for x in blank_counts(512, (3, 20), (3, 1), np)]
+    [77, 40]
+    """
+    hidden = xp.clip(round_ratio(n * density[0], density[1]), xp.minimum(n, 1), n)
+    usual = round_ratio(hidden * mean_span_length[1], mean_span_length[0])
+    return hidden, xp.minimum(xp.minimum(hidden, n - hidden + 1), usual + usual // 3 + 6)
+
+
+def _positive(table: list[int]) -> list[int]:
+    """The table of a law, given that what is drawn is not 0."""
+    zero = table[0]
+    return [int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table]
+
+
+def _blank_spans(law, specials, key, row, partner, lengths):
+    S = max(lengths["targets"] // 2, 1)  # a span takes two targets or more
+    document = documents(row.segments, lengths.get("documents", 1))
+    number = jnp.arange(document.length.size)
+    begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, None, None))(
+        key, number, document.length, law, S
+    )
+    source, (mask_at, eos_at) = with_specials(row.tokens, specials[0], specials[1])
+    live = end > begin
+    from_row = document.start[:, None] + begin
+
+    inputs = with_markers(document, begin, end, pieces(mask_at, live))
+    blocks = interleaved(
+        Pieces(*(jnp.take_along_axis(x, order, axis=1) for x in (from_row, end - begin))),
+        pieces(eos_at, jnp.take_along_axis(live, order, axis=1)),
+    )
+    places = jnp.arange(source.size, dtype=jnp.int32)
+    origin, segments = write(places, blocks, lengths["targets"])
+
+    # The mask of a span stands after the text before it and the masks of the spans before it.
+    hidden = jnp.cumsum(end - begin, axis=1)
+    mask_place = begin - (hidden - (end - begin)) + jnp.arange(S, dtype=jnp.int32)[None]
+    mask_of = jnp.zeros(source.size, jnp.int32)
+    mask_of = mask_of.at[jnp.where(live, from_row, source.size)].set(mask_place, mode="drop")
+
+    slot = jnp.arange(origin.size, dtype=jnp.int32)
+    closes = (segments > 0) & (origin == eos_at)
+    block = lax.cummax(jnp.where(jnp.roll(closes, 1), slot, 0))  # where each target's block begins
+    return (
+        input_sequence(write(source, inputs, lengths["inputs"]))
+        | target_sequence((jnp.where(segments > 0, source[origin], 0), segments))
+        | {
+            "targets_positions": jnp.where(segments > 0, mask_of[origin[block]], 0),
+            "targets_block_positions": jnp.where(segments > 0, slot - block + 1, 0),
+        }
+    )
+
+
+def _draw_blanks(key, number, n, law, size):
+    """Spans of document `number` of n tokens, and the order in which they are written.
+
+    Returns:
+      begin, end: i32[size], counted from the document's first token; n where there is none.
+      order: i32[size] numbers of the spans, those that there are first.
+    """
+    numbers, table = law
+    # Bits of one dimension, four a span: the first do not depend on how many there are.
+    bits = jax.random.bits(jax.random.fold_in(key, number), (4 * size,), jnp.uint32)
+    bits = bits.reshape(size, 4)
+    hidden, most = blank_counts(n, *numbers)
+    drawn = jnp.cumsum(poisson_lengths(bits[:, 0], table))
+    spans = jnp.minimum(1 + jnp.sum(drawn < hidden, dtype=jnp.int32), most)
+    drawn = jnp.where(jnp.arange(size) < spans - 1, drawn, hidden)  # the last takes the rest
+    length = jnp.diff(drawn, prepend=0)[_shuffled(bits[:, 1], spans)]
+    # Text before each span: between two of them there is some, at either end there need not be.
+    text_before = span_starts(bits[:, 3], n - hidden + 2, spans + 1)[1:] - 1
+    begin = jnp.minimum(text_before, n - hidden) + jnp.cumsum(length) - length
+    return begin, begin + length, _shuffled(bits[:, 2], spans)
+
+
+def _shuffled(bits, count):
+    """i32[size]: 0 … count-1 in random order, then the rest in their own."""
+    last = jnp.uint32(2**32 - 1)
+    return jnp.argsort(jnp.where(jnp.arange(bits.size) < count, bits >> 1, last))

@@ -1,0 +1,269 @@
+"""Contrastive objectives: two views of a text lie near each other, all other texts far.
+
+Sources: Gao et al. 2021 (SimCSE, arXiv:2104.08821) for dropout views and hard negatives; Wu et al.
+2020 (CLEAR, arXiv:2012.15466) for views by deletion, shuffling and spans; Radford et al. 2021
+(CLIP, arXiv:2103.00020) for the symmetric loss and its learned temperature.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from objectives.arithmetic import below, ratio, round_ratio, traced
+from objectives.contract import Objective, Term, TokenIds
+from objectives.features import input_sequence
+from objectives.losses import at_places, cross_entropy
+from objectives.noising import Noise, Text, iid_hidden, permutation, poisson_spans, untouched
+from objectives.pieces import Pieces, interleaved, pieces, write
+from objectives.splicing import documents, single, splice, with_specials
+
+VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
+POOLINGS = ("first", "mean")
+
+
+def contrastive(
+    ids: TokenIds,
+    views: str = "dropout",
+    share: float = 0.2,
+    temperature: float | None = 0.05,
+    pooling: str = "first",
+) -> Objective:
+    """Contrastive learning on two views of each text.
+
+        text      a b c d
+        inputs    [CLS] a c d [CLS] a b d      with views = "deletion"
+
+    The views are segments of one row that do not see each other. From either view of a text, the
+    other one is to be told from those of all other texts of the batch, over all devices.
+
+    Args:
+      ids: needs `cls`; and `mask` for masking.
+      views: "dropout", the text twice, so that dropout alone tells the views apart (SimCSE; the
+        model's dropout_rate must not be 0, or both views are one); "deletion" of random tokens,
+        "shuffling" of all, "cropping" to a random stretch, or "masking" of spans of three on
+        average, each drawn anew for each view.
+      share: of the tokens deleted, cropped away or masked; in (0, 1).
+      temperature: similarities are divided by it; None: the model's "logit_scale" is learned.
+      pooling: a view is embedded from its "first" place, [CLS], or from the "mean" of its places.
+
+    Features: inputs, inputs_segments i32[I], two segments a text; pools_places, pools_labels,
+    pools_weights i32[P], two pools a text.
+
+    >>> contrastive(ids).lengths(63)
+    {'inputs': 128, 'pools': 2}
+
+    Raises ValueError for unknown views or pooling, a share or temperature out of range, or missing
+    special tokens.
+    """
+    if views not in VIEWS:
+        raise ValueError(f"views must be one of {VIEWS}, got {views!r}.")
+    noise = _noise(ids, views, share)
+    cls = jnp.array([ids.special("cls")], jnp.int32)
+    return Objective(
+        lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
+        corrupt=Partial(_two_views, noise.apply, cls),
+        loss=_contrastive_loss(2, temperature, pooling),
+        heads=_heads(temperature),
+        couples_rows=True,
+    )
+
+
+def contrastive_pairs(
+    ids: TokenIds,
+    hard_negatives: bool = False,
+    temperature: float | None = None,
+    pooling: str = "first",
+) -> Objective:
+    """Contrastive learning on pairs of texts: a question and its answer, a docstring and its code.
+
+        text      a b [SEP] c d e
+        inputs    [CLS] a b [CLS] c d e
+
+    Args:
+      ids: needs `cls` and `sep`; `sep` stands in a document where its second text begins.
+      hard_negatives: a document has a third text, unlike the first, after another `sep` (SimCSE's
+        supervised form): one more text that must lie far from the first of every document.
+      temperature, pooling: as in `contrastive`. CLIP's temperature is learned.
+
+    A document with another number of `sep` does not count. Features as in `contrastive`, with a
+    segment and a pool for each text.
+
+    >>> contrastive_pairs(ids).lengths(127)
+    {'inputs': 128, 'pools': 2}
+
+    Raises ValueError as `contrastive` does.
+    """
+    texts = 3 if hard_negatives else 2
+    specials = jnp.array([ids.special("cls"), ids.special("sep")], jnp.int32)
+    # A whole document without separators keeps its tokens, and has texts - 1 empty ones beside it.
+    return Objective(
+        lengths=lambda n: {"inputs": n + texts, "pools": texts},
+        corrupt=Partial(_split_at_separators, jnp.zeros(texts, jnp.int32), specials),
+        loss=_contrastive_loss(texts, temperature, pooling),
+        heads=_heads(temperature),
+        couples_rows=True,
+    )
+
+
+def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M):
+    """Symmetric InfoNCE, the CLIP loss, of N pairs (left_i, right_i): f32[N] in nats.
+
+    Args:
+      left_Nxe, right_Mxe: embeddings of any length, M >= N; the right ones beyond N are negatives
+        for all left ones (hard negatives).
+      scale: what cosine similarities are multiplied by, 1 / temperature.
+      live_N, live_M: bool; what is not live is nobody's negative, and its loss has no meaning.
+
+    With all embeddings alike it is the logarithm of the number of live texts. The batch may be
+    spread over devices: the negatives are all of it, with their gradients.
+
+    >>> info_nce(jnp.eye(2), jnp.eye(2), 1.0, jnp.array([True] * 2), jnp.array([True] * 2))
+    Array([0.31326166, 0.31326166], dtype=float32)
+    """
+    left_Nxe, right_Mxe = _unit(left_Nxe), _unit(right_Mxe)
+    similarity_NxM = scale * jnp.einsum("ne,me->nm", left_Nxe, right_Mxe)
+    N = left_Nxe.shape[0]
+    own_N = jnp.arange(N)
+    to_right, _ = cross_entropy(jnp.where(live_M[None], similarity_NxM, -1e9), own_N)
+    to_left, _ = cross_entropy(jnp.where(live_N[None], similarity_NxM[:, :N].T, -1e9), own_N)
+    return (to_right + to_left) / 2
+
+
+def _unit(x):
+    x = x.astype(jnp.float32)
+    return x * jax.lax.rsqrt(jnp.sum(x * x, -1, keepdims=True) + 1e-12)
+
+
+# --- the loss ------------------------------------------------------------------------------------
+
+
+def _heads(temperature) -> tuple[str, ...]:
+    return ("embedding", "logit_scale") if temperature is None else ("embedding",)
+
+
+def _contrastive_loss(texts: int, temperature, pooling: str) -> Callable:
+    if pooling not in POOLINGS:
+        raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}.")
+    if temperature is not None and not temperature > 0:
+        raise ValueError(f"temperature must be above 0, or None to learn it, got {temperature}.")
+
+    def loss(outputs, batch) -> dict[str, Term]:
+        top, places_BxP = outputs.hidden["top"], batch["pools_places"]
+        pooled = _mean_of_segments(top, batch) if pooling == "mean" else at_places(top, places_BxP)
+        embeddings_BxPxe = outputs.head("embedding", pooled)
+        B, P, _ = embeddings_BxPxe.shape
+        by_text = embeddings_BxPxe.reshape(B * P // texts, texts, -1).swapaxes(0, 1)
+        live = batch["pools_weights"].reshape(B * P // texts, texts).swapaxes(0, 1) > 0
+        scale = outputs.head("logit_scale", top) if temperature is None else 1 / temperature
+        right = by_text[1:].reshape(-1, by_text.shape[-1])
+        losses = info_nce(by_text[0], right, scale, live[0] & live[1], live[1:].reshape(-1))
+        w_BxD = (live[0] & live[1]).astype(jnp.float32).reshape(B, -1)
+        sums = jnp.where(w_BxD > 0, losses.reshape(B, -1), 0.0)
+        return {"contrastive": Term(jnp.sum(sums, -1), jnp.sum(w_BxD, -1))}
+
+    return loss
+
+
+def _mean_of_segments(top_BxTxd, batch):
+    """The mean state of each pool's segment, [B, P, d]."""
+    P = batch["pools_places"].shape[1]
+    number_1xPx1 = 1 + jnp.arange(P)[None, :, None]
+    inside = (batch["encoder_segment_ids"][:, None] == number_1xPx1).astype(top_BxTxd.dtype)
+    share = inside / jnp.maximum(jnp.sum(inside, -1, keepdims=True), 1)
+    return jnp.einsum("bpt,btd->bpd", share, top_BxTxd)
+
+
+# --- views of one text ---------------------------------------------------------------------------
+
+
+def _noise(ids: TokenIds, views: str, share: float) -> Noise:
+    if views == "dropout":
+        return untouched()
+    if views == "deletion":
+        return iid_hidden(ids, share, "drop")
+    if views == "shuffling":
+        return permutation([True] * ids.size)
+    if views == "masking":
+        return poisson_spans(ids, share, 3.0)
+    return crop(share)
+
+
+def crop(share: float) -> Noise:
+    """A stretch of each document, without round(share * n) tokens; at least one token is left."""
+    away = ratio(share, "share", 0, 1)
+    return Noise(lambda n: n, Partial(_crop, traced(away)))
+
+
+def _crop(numbers, key, text: Text, count: int) -> Text:
+    document = documents(text.segments, count)
+    away = jnp.minimum(
+        round_ratio(document.length * numbers[0][0], numbers[0][1]), document.length - 1
+    )
+    away = jnp.maximum(away, 0)
+    bits = jax.vmap(lambda d: jax.random.bits(jax.random.fold_in(key, d), (), jnp.uint32))(
+        jnp.arange(count)
+    )
+    first = document.start + below(bits, away + 1)
+    runs = single(0, first, document.length > 0)
+    return Text(*splice(text.tokens, runs, document.length - away, text.tokens.size))
+
+
+def _two_views(apply, cls, key, row, partner, lengths):
+    count = lengths.get("documents", 1)
+    present = documents(row.segments, count).length > 0
+    room = max(row.tokens.size, lengths["inputs"] // 2)
+    text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
+    seen = [apply(jax.random.fold_in(key, view), text, count) for view in range(2)]
+    source, (second_at, cls_at) = with_specials(seen[0].tokens, seen[1].tokens, cls)
+    each = [documents(view.segments, count) for view in seen]
+    body = [
+        pieces((view.start + at)[:, None], view.length[:, None])
+        for view, at in zip(each, (0, second_at))
+    ]
+    return _texts_of_rows(source, cls_at, body, present, present, lengths)
+
+
+# --- several texts in one document ---------------------------------------------------------------
+
+
+def _split_at_separators(texts, specials, key, row, partner, lengths):
+    count, texts = lengths.get("documents", 1), texts.size
+    document = documents(row.segments, count)
+    present = document.length > 0
+    source, (cls_at,) = with_specials(row.tokens, specials)
+    place = jnp.arange(row.tokens.size)[None]
+    start, end = document.start[:, None], (document.start + document.length)[:, None]
+    separates = (place >= start) & (place < end) & (row.tokens == specials[1])[None]
+    number = jnp.cumsum(separates, axis=1)
+    total = number[:, -1]
+    at = [jnp.sum(jnp.where(separates & (number == k), place, 0), axis=1) for k in range(1, texts)]
+    # Without the right number of separators the first text is all of the document.
+    split = present & (total == texts - 1)
+    whole_end = document.start + document.length
+    begins = [document.start] + [jnp.where(split, x + 1, whole_end) for x in at]
+    ends = [jnp.where(split, x, whole_end) for x in at] + [whole_end]
+    ends[0] = jnp.where(split, ends[0], whole_end)
+    body = [pieces(b[:, None], (e - b)[:, None]) for b, e in zip(begins, ends)]
+    filled = jnp.stack([piece.length[:, 0] > 0 for piece in body])
+    return _texts_of_rows(source, cls_at, body, present, split & jnp.all(filled, 0), lengths)
+
+
+def _texts_of_rows(source, cls_at, body: list[Pieces], present_D, counts_D, lengths):
+    """Features of rows in which text k of document d is segment k + 1 + d * (number of texts)."""
+    texts = len(body)
+    cls = pieces(cls_at, present_D.astype(jnp.int32)[:, None])
+    each = [interleaved(cls, text) for text in body]
+    by_text = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*each)))
+    tokens, segments = write(source, by_text, lengths["inputs"])
+    first = documents(segments, by_text.length.shape[0]).start
+    counts = jnp.repeat(counts_D, texts)
+    fit = max(lengths["pools"] - first.size, 0)
+    weights = jnp.pad(counts.astype(jnp.int32), (0, fit))[: lengths["pools"]]
+    places = jnp.pad(jnp.where(counts, first, 0), (0, fit))[: lengths["pools"]]
+    return input_sequence((tokens, segments)) | {
+        "pools_places": places,
+        "pools_labels": jnp.zeros_like(places),
+        "pools_weights": weights,
+    }

@@ -1,0 +1,189 @@
+"""Infilling for decoders: parts of a text are moved to its end, to be written from both sides.
+
+Sources: Bavarian et al. 2022, "Efficient Training of Language Models to Fill in the Middle";
+Aghajanyan et al. 2022, "CM3: A Causal Masked Multimodal Model of the Internet", section 2.
+"""
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from objectives.arithmetic import below, hits, share24
+from objectives.contract import Objective, TokenIds
+from objectives.features import target_sequence
+from objectives.losses import token_loss
+from objectives.pieces import Pieces, interleaved, joined, pieces, with_markers, write
+from objectives.span_lengths import poisson_lengths, poisson_table, span_starts
+from objectives.splicing import documents, with_specials
+
+# The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle; a form is their order.
+_PLAIN, _PSM = 0, 1
+_SPM = {"spm": 2, "spmv2": 3}
+_ORDERS = (
+    (0, 1, 4, 5, 2, 3),  # plain: the text as it was, since it has no markers
+    (0, 1, 2, 3, 4, 5),
+    (2, 3, 0, 1, 4, 5),
+    (0, 2, 3, 4, 1, 5),
+)
+
+
+def fill_in_the_middle(
+    ids: TokenIds, rate: float = 0.5, spm_rate: float = 0.5, spm: str = "spmv2"
+) -> Objective:
+    """Fill-in-the-middle: the middle of a document is written last, knowing what stands around it.
+
+    A document of n tokens is cut at two places, each uniform among all n + 1 and independent of
+    the other, so that every part may be empty. With text `a b c d e f` cut after b and after c,
+    the markers P, S and M, and end-of-sequence /:
+
+        plain    a b c d e f /
+        PSM      P a b S d e f M c /
+        SPM      S d e f P a b M c /
+        SPMv2    P S d e f M a b c /
+
+    Args:
+      ids: needs `fim`: the markers of prefix, suffix and middle.
+      rate: share of documents that are rearranged; the others are plain.
+      spm_rate: share of those that begin with their suffix.
+      spm: how those are written: "spmv2", with nothing between prefix and middle, or "spm".
+
+    Features: targets, targets_segments, targets_weights i32[T]. Every target counts. Documents of
+    a row are cut each by itself, after the row was: no middle and no marker is ever cut off.
+    End-of-sequence closes every document, so that a middle has an end, and counts in `lengths`.
+
+    >>> fill_in_the_middle(ids).lengths(508)
+    {'targets': 512}
+
+    Raises ValueError for a rate out of range, an unknown form, or ids without markers.
+    """
+    if spm not in _SPM:
+        raise ValueError(f"spm must be one of {sorted(_SPM)}, got {spm!r}.")
+    if len(ids.fim) != 3:
+        raise ValueError(
+            "Filling in the middle needs three markers (prefix, suffix, middle), the vocabulary "
+            f'has {len(ids.fim)}: add "fim" to the vocabulary\'s specials.'
+        )
+    numbers = [share24(rate, "rate"), share24(spm_rate, "spm_rate"), _SPM[spm]]
+    specials = jnp.array([*ids.fim, ids.eos], jnp.int32)
+    return Objective(
+        lengths=lambda n: {"targets": n + 4},
+        corrupt=Partial(_move_middles, jnp.array(numbers, jnp.int32), specials),
+        loss=token_loss,
+    )
+
+
+def _move_middles(numbers, specials, key, row, partner, lengths):
+    rate, spm_rate, spm = numbers
+    document = documents(row.segments, lengths.get("documents", 1))
+    start, n = (x[:, None] for x in document)
+    bits = _document_bits(key, document.length.size, 4)
+    form = jnp.where(hits(bits[:, 1], spm_rate), spm, _PSM)
+    form = jnp.where(hits(bits[:, 0], rate), form, _PLAIN)
+    cuts = jnp.sort(below(bits[:, 2:], n + 1), axis=1)
+    first, second = cuts[:, :1], cuts[:, 1:]
+
+    source, (special_at,) = with_specials(row.tokens, specials)
+    marker = ((form != _PLAIN) & (document.length > 0))[:, None]
+    parts = joined(
+        pieces(special_at, marker),
+        pieces(start, first),
+        pieces(special_at + 1, marker),
+        pieces(start + second, n - second),
+        pieces(special_at + 2, marker),
+        pieces(start + first, second - first),
+    )
+    order = jnp.array(_ORDERS, jnp.int32)[form]
+    parts = Pieces(*(jnp.take_along_axis(x, order, axis=1) for x in parts))
+    written = joined(parts, pieces(special_at + 3, n > 0))
+    return target_sequence(write(source, written, lengths["targets"]))
+
+
+def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
+    """CM3's causal masking: a few long spans are written last, each behind its own sentinel.
+
+    With text `a b c d e f`, spans b c and e, sentinels X and Y, and end-of-sequence /:
+
+        targets   a X d Y f X b c / Y e /
+        weights   1 0 1 0 1 0 1 1 1 0 1 1
+
+    The number of spans is Poisson(1), at least 1 and at most `max_spans`. The ends of all spans
+    of a document of n tokens are a uniform choice among its n + 1 places: the paper's draw of both
+    ends of each uniformly, provided that no two spans intersect or touch and that none is empty.
+
+    Sentinels bear no loss, since they stand at random places. As in the published code
+    end-of-sequence closes each span: what bears no loss could not teach where a span ends.
+
+    Args:
+      ids: needs `max_spans` sentinels.
+      max_spans: the paper's 16 would matter to one document in a million, and every row has room
+        for as many as there may be; 4 do for all but one in 270.
+
+    Features: targets, targets_segments, targets_weights i32[T].
+
+    >>> causal_masking(ids).lengths(488)
+    {'targets': 512}
+
+    Raises ValueError for no spans, or more than the vocabulary has sentinels.
+    """
+    if max_spans != int(max_spans) or not 1 <= max_spans <= len(ids.sentinels):
+        raise ValueError(
+            f"max_spans must be a whole number from 1 to the {len(ids.sentinels)} sentinels of "
+            f"the vocabulary, got {max_spans}: give the vocabulary more sentinels, or allow fewer "
+            "spans."
+        )
+    table = jnp.array(poisson_table(Fraction(1)), jnp.int32)
+    specials = jnp.array([*ids.sentinels[:max_spans], ids.eos], jnp.int32)
+    return Objective(
+        lengths=lambda n: {"targets": n + 3 * min(max_spans, _most_spans(n))},
+        corrupt=Partial(_move_spans, table, specials),
+        loss=token_loss,
+    )
+
+
+def _most_spans(n):
+    """How many spans of one token fit so that no two of them touch."""
+    return (n + 1) // 2
+
+
+def _move_spans(table, specials, key, row, partner, lengths):
+    S = specials.size - 1
+    document = documents(row.segments, lengths.get("documents", 1))
+    bits = _document_bits(key, document.length.size, 1 + 2 * S)
+    spans = poisson_lengths(bits[:, 0], table)
+    spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))
+    ends = jax.vmap(_distinct_places)(bits[:, 1:], document.length, 2 * spans)
+    begin, end = ends[:, 0::2], ends[:, 1::2]
+
+    source, (sentinel_at, eos_at) = with_specials(row.tokens, specials[:-1], specials[-1])
+    k = jnp.arange(S, dtype=jnp.int32)[None]
+    live = k < spans[:, None]
+    sentinels = pieces(sentinel_at + k, live)
+    moved = pieces(document.start[:, None] + begin, end - begin)
+    written = joined(
+        with_markers(document, begin, end, sentinels),
+        interleaved(sentinels, moved, pieces(eos_at, live)),
+    )
+    # A token's place in the source, and never its value, tells whether it is a sentinel.
+    places = jnp.arange(source.size, dtype=jnp.int32)
+    origin, segments = write(places, written, lengths["targets"])
+    features = target_sequence((jnp.where(segments > 0, source[origin], 0), segments))
+    is_sentinel = (origin >= sentinel_at) & (origin < eos_at)
+    return features | {"targets_weights": jnp.where(is_sentinel, 0, features["targets_weights"])}
+
+
+def _distinct_places(bits, n, count):
+    """`count` of the places 0 … n of a document, ascending, all choices equally likely; then n.
+
+    They are the inner cuts between count + 1 parts of n + 2 tokens (`span_starts`).
+    """
+    return jnp.minimum(span_starts(bits, n + 2, count + 1)[1:] - 1, n)
+
+
+def _document_bits(key, count: int, size: int):
+    """u32[count, size]: the bits of each document of a row depend on its number alone."""
+    number = jnp.arange(count)
+    return jax.vmap(lambda d: jax.random.bits(jax.random.fold_in(key, d), (size,), jnp.uint32))(
+        number
+    )

@@ -1,0 +1,95 @@
+"""Masked diffusion: masked language modelling at every rate between nothing and everything.
+
+Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1; Sahoo et al. 2024
+(MDLM), whose log-linear schedule is the same law.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from objectives.arithmetic import hits, share24
+from objectives.contract import Objective, Outputs, Term, TokenIds
+from objectives.features import input_sequence, labels_in_place
+from objectives.losses import predictions, token_loss
+from objectives.splicing import documents, single, splice
+
+
+def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
+    """Masked diffusion: each document is masked at a rate of its own, uniform up to 1.
+
+        inputs    a _ _ d _ f      (rate drawn: 0.57)
+        labels      b c   e
+
+    A token's loss counts 1 / rate, and the sum is divided by all tokens, so that its mean is a
+    bound on the negative log-likelihood per token, comparable with causal language modelling's.
+    A document may be left without any mask.
+
+    Args:
+      ids: needs `mask`; only tokens of text are masked.
+      lowest_rate: in (0, 1); 1 / rate stays below its inverse.
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_places, labels_weights i32[K];
+    rates i32[D], 24-bit integers.
+
+    >>> masked_diffusion(ids).lengths(512)
+    {'inputs': 512, 'labels': 512, 'rates': 1}
+
+    Raises ValueError for a rate out of range, or a vocabulary without mask.
+    """
+    if not 2**-24 <= lowest_rate < 1:
+        raise ValueError(f"lowest_rate must be above 0 and below 1, got {lowest_rate}.")
+    settings = (
+        np.int32(share24(lowest_rate, "lowest_rate")),
+        np.int32(ids.special("mask")),
+        np.array(ids.text, np.int32),
+    )
+    return Objective(
+        lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},  # any token may be masked
+        corrupt=Partial(_mask_at_drawn_rates, *settings),
+        loss=_diffusion_loss,
+    )
+
+
+def _diffusion_loss(outputs: Outputs, batch) -> dict[str, Term]:
+    """`token_loss` with each label counted 1 / rate of its document, over all tokens of the row."""
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    segments = batch[f"{stack}_segment_ids"]
+    _, places, weights = predictions(batch)
+    document = jnp.take_along_axis(segments, places, axis=1) - 1
+    rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
+    inverse = 2.0**24 / jnp.maximum(rates, 1)  # rows of other objectives have rates of 0
+    terms = token_loss(outputs, batch | {f"{stack}_loss_weights": weights * inverse})
+    live = jnp.sum(segments > 0, axis=-1).astype(jnp.float32)
+    return {name: term._replace(weights=live) for name, term in terms.items()}
+
+
+def _mask_at_drawn_rates(lowest, mask, text, key, row, partner, lengths):
+    count = lengths.get("documents", 1)
+    document = documents(row.segments, count)
+    present = document.length > 0
+    whole = single(0, document.start, present)
+    tokens, segments = splice(row.tokens, whole, document.length, lengths["inputs"])
+
+    rate_key, token_key = jax.random.split(key)
+    draw = (jax.random.bits(rate_key, (count,), jnp.uint32) >> 8).astype(jnp.int32)
+    rates = jnp.where(present, lowest + _product24(draw, 2**24 - lowest), 0)
+    bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
+    is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
+    masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
+    return (
+        input_sequence((jnp.where(masked, mask, tokens), segments))
+        | labels_in_place(tokens, masked, 0, lengths["labels"])
+        | {"rates": jnp.pad(rates, (0, max(lengths["rates"] - count, 0)))[: lengths["rates"]]}
+    )
+
+
+def _product24(a, b):
+    """The whole part of a b / 2**24, exactly, for 24-bit integers; a b itself overflows an int32.
+
+    >>> int(_product24(2**23, 2**24 - 1)) == 2**23 - 1
+    True
+    """
+    a_high, a_low, b_high, b_low = a >> 12, a & 4095, b >> 12, b & 4095
+    return a_high * b_high + ((a_high * b_low + a_low * b_high + (a_low * b_low >> 12)) >> 12)

@@ -1,0 +1,216 @@
+"""Masked language modelling: hide some tokens where they stand, predict them from both sides.
+
+Sources: Devlin et al. 2019 (BERT), Liu et al. 2019 (RoBERTa), Joshi et al. 2020 (SpanBERT) and
+Lan et al. 2020 (ALBERT) for `masked_lm`; Charpentier and Samuel 2024 (GPT-BERT) for
+`masked_next_token`; Clark et al. 2020 (ELECTRA) for `replaced_token_detection`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from objectives.arithmetic import below, hits, share24
+from objectives.contract import Objective, Outputs, Row, Term, TokenIds
+from objectives.features import input_sequence, labels_in_place
+from objectives.losses import binary_cross_entropy, token_loss
+from objectives.selection import Selection, choose, quota, selection_of
+from objectives.splicing import concatenate, documents, single, splice, with_specials
+
+
+def masked_lm(
+    ids: TokenIds,
+    rate: float = 0.15,
+    mask_share: float = 0.8,
+    random_share: float = 0.1,
+    selection: str = "exact",
+    whole_words: bool = False,
+    span_lengths: Sequence[float] | None = None,
+    replace_together: bool = False,
+    max_predictions: int | None = None,
+    static_copies: int | None = None,
+) -> Objective:
+    """BERT's masked language modelling: some tokens are hidden, and predicted in place.
+
+    With text `a b c d e f`, where b and e are chosen and the mask token is _:
+
+        inputs    a _ c d e f     (e is one of the tenth that is kept)
+        labels      b     e
+
+    Args:
+      ids: needs `mask`; only tokens of text are ever chosen, or put in place of others.
+      rate: share of tokens chosen, in (0, 1): max(1, round(rate n)) in each document of n.
+      mask_share, random_share: of the chosen tokens, the share that becomes the mask, and the
+        share that becomes any token of text; the rest is kept.
+      selection: "exact", or "bernoulli": each token, word or span by itself with a chance of
+        `rate`, so that a short document may have no label at all.
+      whole_words: choose words, not tokens; needs `ids.word_starts`. Words that do not fit the
+        count are skipped.
+      span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities; see
+        `geometric_lengths` and `inverse_lengths`. The few tokens at the ends of a document,
+        where spans are cut short and so fit more often, are up to a third likelier.
+      replace_together: draw once for a whole word or span whether it is masked, replaced or kept.
+      max_predictions: most labels of a document.
+      static_copies: None draws anew in every epoch (RoBERTa). A number draws from so many masks of
+        each row, the same in every epoch (BERT's published data has 10).
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_places, labels_weights i32[K].
+
+    >>> masked_lm(ids).lengths(512)
+    {'inputs': 512, 'labels': 77}
+
+    Raises ValueError for settings out of range, or a vocabulary without mask or, if asked for,
+    without word starts.
+    """
+    chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
+    replacement = _replacement(ids, mask_share, random_share, replace_together)
+    if static_copies is not None and static_copies < 1:
+        raise ValueError(f"static_copies must be at least 1 or None, got {static_copies}.")
+    copies = None if static_copies is None else np.int32(static_copies)
+    return _in_place(chosen, replacement, copies=copies)
+
+
+def masked_next_token(
+    ids: TokenIds, rate: float = 0.15, mask_share: float = 0.8, random_share: float = 0.1
+) -> Objective:
+    """GPT-BERT's masked next-token prediction: a hidden token is predicted one place before it.
+
+        inputs    ^ a _ c d _ f
+        labels      b     e          (^ is `ids.bos`)
+
+    A model then has one head for this and for causal language modelling, so that both live on
+    one decoder (`gin_configs/objectives/gpt_bert.gin`).
+
+    Args: those of `masked_lm`.
+
+    Features: those of `masked_lm`.
+
+    >>> masked_next_token(ids).lengths(512)
+    {'inputs': 513, 'labels': 77}
+
+    Raises ValueError as `masked_lm` does.
+    """
+    replacement = _replacement(ids, mask_share, random_share)
+    return _in_place(selection_of(ids, rate), replacement, head=(ids.bos,))
+
+
+def replaced_token_detection(
+    ids: TokenIds, rate: float = 0.15, mask_share: float = 1.0
+) -> Objective:
+    """ELECTRA: a generator fills in hidden tokens, a discriminator tells which are not the text's.
+
+    The model samples from its generator; `outputs.hidden["replaced"]` i32[B, T] says where that
+    gave another token than the text's, and the head "replaced" f32[B, T, 1] guesses it.
+
+    Args:
+      rate: share of tokens chosen, in (0, 1): 0.15, and 0.25 for ELECTRA-large.
+      mask_share: of the chosen tokens, the share that the generator sees as masks; the rest it
+        sees as they are, and predicts as well.
+
+    Features: those of `masked_lm`.
+
+    Terms: "tokens" (and "z") of the generator; "replaced", over all tokens, with scale 50.
+
+    >>> replaced_token_detection(ids).heads
+    ('generator', 'replaced')
+
+    Raises ValueError as `masked_lm` does.
+    """
+    objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0))
+    return objective._replace(loss=_detection_loss, heads=("generator", "replaced"))
+
+
+def _detection_loss(outputs: Outputs, batch) -> dict[str, Term]:
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    live = (batch[f"{stack}_segment_ids"] > 0).astype(jnp.float32)
+    logits = outputs.head("replaced", outputs.hidden["top"])[..., 0]
+    losses = binary_cross_entropy(logits, outputs.hidden["replaced"])
+    replaced = Term(jnp.sum(losses * live, -1), jnp.sum(live, -1), scale=50.0)
+    return token_loss(outputs, batch, hidden="generator", head="generator") | {"replaced": replaced}
+
+
+class Replacement(NamedTuple):
+    """What becomes of chosen tokens, as numbers a kernel may take as traced ones."""
+
+    mask: Any  # i32[] id of the mask
+    text: Any  # i32[2] [first, last): the ids that may take a token's place
+    shares: Any  # i32[2] 24-bit probabilities: of the mask, and of the mask or another token
+    together: Any  # bool[] one draw for a whole unit
+
+
+def _replacement(ids, mask_share, random_share, together=False) -> Replacement:
+    if mask_share + random_share > 1 + 1e-6:
+        raise ValueError(
+            "mask_share and random_share must not add up to more than 1, "
+            f"got {mask_share} and {random_share}."
+        )
+    shares = share24(mask_share, "mask_share"), share24(random_share, "random_share")
+    return Replacement(
+        mask=np.int32(ids.special("mask")),
+        text=np.array(ids.text, np.int32),
+        shares=np.cumsum(shares).astype(np.int32),
+        together=np.bool_(together),
+    )
+
+
+def _in_place(selection: Selection, replacement: Replacement, head=(), copies=None) -> Objective:
+    """The objective that hides tokens in place, behind `head`, 0 or 1 tokens before a document."""
+
+    def lengths(n: int) -> dict[str, int]:
+        return {"inputs": len(head) + n, "labels": int(quota(n, selection, np))}
+
+    settings = selection, replacement, np.array(head, np.int32), copies
+    return Objective(lengths, Partial(_mask_in_place, *settings), token_loss)
+
+
+def _mask_in_place(selection, replacement, head, copies, key, row, partner, lengths):
+    count = lengths.get("documents", 1)
+    if copies is not None:
+        key = _static_key(key, row, copies)
+    choice_key, replacement_key = jax.random.split(key)
+    tokens, segments = _behind(head, row, count, lengths["inputs"])
+    chosen, unit = choose(choice_key, tokens, segments, count, selection)
+    corrupted = _replace(replacement_key, tokens, chosen, unit, replacement)
+    return input_sequence((corrupted, segments)) | labels_in_place(
+        tokens, chosen, -head.size, lengths["labels"]
+    )
+
+
+def _behind(head, row: Row, count: int, size: int):
+    """(tokens, segments) i32[size] of a row, `head` before each document."""
+    document = documents(row.segments, count)
+    present = document.length > 0
+    source, (head_at,) = with_specials(row.tokens, head)
+    whole = concatenate(
+        single(0, head_at, present & (head.size > 0)),
+        single(head.size, document.start, present),
+    )
+    return splice(source, whole, jnp.where(present, head.size + document.length, 0), size)
+
+
+def _replace(key, tokens, chosen, unit, replacement: Replacement):
+    """The tokens i32[L], chosen ones masked, replaced by any token of text, or kept."""
+    fate_key, text_key = jax.random.split(key)
+    place = jnp.arange(tokens.size, dtype=jnp.int32)
+    fate = jax.random.bits(fate_key, tokens.shape, jnp.uint32)
+    fate = fate[jnp.where(replacement.together, unit, place)]
+    first, last = replacement.text
+    any_text = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    mask_share, other_share = replacement.shares
+    replaced = jnp.where(hits(fate, other_share), any_text, tokens)
+    replaced = jnp.where(hits(fate, mask_share), replacement.mask, replaced)
+    return jnp.where(chosen, replaced, tokens)
+
+
+def _static_key(key, row: Row, copies):
+    """One of `copies` keys that follow from the row's tokens, whatever its place in the data."""
+    place = jnp.arange(row.tokens.size, dtype=jnp.uint32)
+    mixed = row.tokens.astype(jnp.uint32) * np.uint32(0x9E3779B1) + place * np.uint32(0x85EBCA77)
+    for shift, odd in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):  # a hash in the manner of MurmurHash
+        mixed = (mixed ^ (mixed >> shift)) * np.uint32(odd)
+    fingerprint = jnp.sum(jnp.where(row.segments > 0, mixed, 0), dtype=jnp.uint32)
+    copy = below(jax.random.bits(key, (), jnp.uint32), copies)
+    return jax.random.fold_in(jax.random.key(fingerprint), copy)

@@ -1,0 +1,80 @@
+"""Multi-token prediction: from every place the next token, and those after it.
+
+Sources: Gloeckle et al. 2024 (arXiv:2404.19737), parallel heads; DeepSeek-V3 (arXiv:2412.19437),
+sequential modules. Which of the two is the model's: `models.decoder`'s `ahead`.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from objectives.contract import Objective, Term, TokenIds
+from objectives.language_modeling import causal_lm
+from objectives.losses import at_places, cross_entropy, predictions, token_loss
+
+
+def multi_token_prediction(
+    ids: TokenIds, tokens: int = 4, ahead_scale: float | Callable = 1.0
+) -> Objective:
+    """Causal language modelling that predicts `tokens` tokens from every place.
+
+        text                    a b c d e
+        from the place of b     c d e         with tokens = 3
+
+    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "ahead_2" … "ahead_n",
+    each the mean over the places that have such a token in their own document.
+
+    Args:
+      tokens: n, from 2.
+      ahead_scale: what each term beyond the first counts in the total: 1 for parallel heads;
+        DeepSeek-V3 has 0.3, later 0.1, over the number of modules. A number, or a function of the
+        step such as an optax schedule.
+
+    Only one head's logits are in memory at a time, in the gradient too.
+
+    >>> multi_token_prediction(ids, tokens=3).heads
+    ('vocabulary', 'ahead_2', 'ahead_3')
+
+    Raises ValueError when tokens is below 2.
+    """
+    if not isinstance(tokens, int) or tokens < 2:
+        raise ValueError(f"tokens must be a whole number from 2, got {tokens}; 1 is causal_lm.")
+
+    def loss(outputs, batch) -> dict[str, Term]:
+        sums, weights = ahead_losses(outputs, batch, tokens - 1)
+        ahead = {
+            f"ahead_{k + 2}": Term(sums[k], weights[k], ahead_scale) for k in range(tokens - 1)
+        }
+        return token_loss(outputs, batch) | ahead
+
+    heads = ("vocabulary", *(f"ahead_{k}" for k in range(2, tokens + 1)))
+    return causal_lm(ids)._replace(loss=loss, heads=heads)
+
+
+def ahead_losses(outputs, batch, count: int):
+    """Sums and weights f32[count, B] of the losses of `outputs.hidden["ahead"]` [count, B, T, d]."""
+    tokens, places, weights = predictions(batch)
+    documents = batch["decoder_segment_ids"]
+    if places is None:
+        documents = documents[:, : tokens.shape[1]]
+    else:
+        documents = jnp.take_along_axis(documents, places, axis=1)
+    place = jnp.arange(tokens.shape[1])[None]
+
+    def one_head(_, numbered):
+        hidden, k = numbered
+        hidden = hidden if places is None else at_places(hidden, places)
+
+        def later(x):
+            return jnp.roll(x, -k, axis=1)
+
+        live = (weights > 0) & (place + k < tokens.shape[1])
+        live &= (later(weights) > 0) & (later(documents) == documents)
+        w = live.astype(jnp.float32)
+        losses, _ = cross_entropy(outputs.head("vocabulary", hidden), later(tokens))
+        return None, (jnp.sum(losses * w, -1), jnp.sum(w, -1))
+
+    numbered = (outputs.hidden["ahead"], jnp.arange(1, count + 1))
+    return lax.scan(jax.checkpoint(one_head), None, numbered)[1]

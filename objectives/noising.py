@@ -1,0 +1,404 @@
+"""Noise: what is done to documents before a model is shown them.
+
+A noise is a pure map of the documents of a row, and a bound on what becomes of one. An objective
+shows documents under one noise and asks for them under another, mostly none (`from_noise`); both
+are given the same key, so that one can tell what the other hides. Noises compose (`in_turn`).
+
+Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tokens; Lewis et al.
+2020 (BART), section 2.2, for the others.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.tree_util import Partial
+
+from objectives.arithmetic import below, hits, isqrt, ratio, share24, traced
+from objectives.contract import Array, Objective, TokenIds
+from objectives.features import sequence_pair
+from objectives.losses import token_loss
+from objectives.span_lengths import (
+    infilling_counts,
+    mean_fits,
+    poisson_lengths,
+    poisson_table,
+)
+from objectives.splicing import concatenate, documents, single, splice, with_specials
+
+
+class Text(NamedTuple):
+    """Documents one after another; N is enough for all that becomes of them."""
+
+    tokens: Array  # i32[N]
+    segments: Array  # i32[N] document 1, 2, … of each token; 0 = padding, at the end
+
+
+class Noise(NamedTuple):
+    """A pure map of a row's documents, and a bound on what becomes of one."""
+
+    # n -> most tokens that a document of n tokens becomes; a Python int, non-decreasing
+    longest: Callable[[int], int]
+    # (key, text, how many documents it may hold) -> text of the same N. Each document by itself;
+    # it may become empty. Draws are one-dimensional, so that more padding changes none of them.
+    apply: Callable
+    # n -> most sentinels in what a document becomes; None: there are none
+    sentinels: Callable[[int], int] | None = None
+
+
+def untouched() -> Noise:
+    """No noise at all."""
+    return Noise(longest=lambda n: n, apply=Partial(_as_it_is))
+
+
+def _as_it_is(key, text: Text, count: int) -> Text:
+    return text
+
+
+def in_turn(*noises: Noise) -> Noise:
+    """The noise that applies these one after another, each with a key of its own.
+
+    Only one of them may lengthen documents: a row has room for what comes out, and went in.
+    """
+    return Noise(
+        longest=lambda n: functools.reduce(lambda m, noise: noise.longest(m), noises, n),
+        apply=Partial(_apply_in_turn, tuple(noise.apply for noise in noises)),
+    )
+
+
+def _apply_in_turn(applies, key, text: Text, count: int) -> Text:
+    for number, apply in enumerate(applies):
+        text = apply(jax.random.fold_in(key, number), text, count)
+    return text
+
+
+# --- from noise to objective ---------------------------------------------------------------------
+
+
+def from_noise(
+    ids: TokenIds, inputs: Noise, targets: Noise | None = None, mode: str | None = None
+) -> Objective:
+    """The objective that shows documents under one noise and asks for them under another.
+
+    Args:
+      inputs: what is done to the documents that are given.
+      targets: what is done to those that are asked for; None: they are asked for as they were.
+      mode: name of a mode token put before each document's inputs.
+
+    End-of-sequence closes inputs and targets of every document, outside of the noise.
+
+    >>> from_noise(ids, untouched()).lengths(10)
+    {'inputs': 11, 'targets': 11}
+    """
+    targets = targets or untouched()
+    head = () if mode is None else (ids.mode(mode),)
+
+    def lengths(n: int) -> dict[str, int]:
+        slots = {"inputs": len(head) + inputs.longest(n) + 1, "targets": targets.longest(n) + 1}
+        return slots | ({"sentinels": inputs.sentinels(n)} if inputs.sentinels else {})
+
+    closing = jnp.array([ids.eos, *head], jnp.int32)
+    return Objective(
+        lengths=lengths,
+        corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, closing),
+        loss=token_loss,
+    )
+
+
+def _corrupt_text(to_inputs, to_targets, closing, key, row, partner, lengths):
+    """Both noises, with one key, on every document of a row at once."""
+    count = lengths.get("documents", 1)
+    present = documents(row.segments, count).length > 0
+    room = max(row.tokens.size, lengths["inputs"], lengths["targets"])
+    text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
+    inputs, targets = (apply(key, text, count) for apply in (to_inputs, to_targets))
+    return sequence_pair(
+        _closed(inputs, present, closing, lengths["inputs"]),
+        _closed(targets, present, closing[:1], lengths["targets"]),
+    )
+
+
+def _closed(text: Text, present_D, closing, size: int):
+    """Each document between its mode token, if there is one, and end-of-sequence."""
+    modes = closing.size - 1
+    document = documents(text.segments, present_D.size)
+    source, (eos_at,) = with_specials(text.tokens, closing)
+    end = modes + document.length
+    runs = concatenate(
+        single(0, eos_at + 1, present_D & (modes > 0)),
+        single(modes, document.start, present_D),
+        single(end, eos_at, present_D),
+    )
+    return splice(source, runs, jnp.where(present_D, end + 1, 0), size)
+
+
+# --- tokens hidden independently of each other ---------------------------------------------------
+
+
+class _Replacement(NamedTuple):
+    """What stands for hidden tokens."""
+
+    stand_in: str | None  # "sentinel", "mask", or None: nothing
+    whole_runs: bool = False  # one for a run of hidden tokens, not one for each
+    random_share: float = 0.0  # of the stand-ins that are random text instead
+
+
+REPLACEMENTS = {
+    "spans": _Replacement("sentinel", whole_runs=True),
+    "tokens": _Replacement("sentinel"),
+    "mask": _Replacement("mask"),
+    "mask_or_random": _Replacement("mask", random_share=0.1),
+    "random": _Replacement(None, random_share=1.0),
+    "drop": _Replacement(None),
+}
+
+
+def most_hidden(n, density, xp=jnp):
+    """Most of n tokens that are hidden when each is with a probability of `density`.
+
+    That is the mean and six standard deviations, with mean and variance rounded up.
+
+    >>> int(most_hidden(512, (3, 20), np))
+    125
+
+    Args:
+      n: int or i32[...].
+      density: (numerator, denominator), traced or not.
+      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
+    """
+    mean = -(-n * density[0] // density[1])
+    variance = -(-mean * (density[1] - density[0]) // density[1])
+    return xp.minimum(mean + isqrt(36 * variance, xp), n)
+
+
+def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
+    """Hides each token of text with the same probability, up to `most_hidden` of a document.
+
+    Raises ValueError for a density out of range, an unknown replacement, or a vocabulary without
+    the mask token where one is asked for.
+    """
+    kind, density, numbers = _iid_settings(ids, noise_density, replace)
+    shows = kind.stand_in is not None or kind.random_share > 0
+    stand_in = Partial(_from_table, _stand_ins(ids, kind))
+    if kind.random_share:
+        share = jnp.int32(share24(kind.random_share, "random_share"))
+        stand_in = Partial(_random_or, share, jnp.array(ids.text, jnp.int32), stand_in)
+
+    def pieces(n: int) -> int:
+        hidden = int(most_hidden(n, density, np))
+        return min(hidden, (n + 1) // 2) if kind.whole_runs else hidden  # text parts the runs
+
+    flags = jnp.array([kind.whole_runs, shows])
+    return Noise(
+        longest=lambda n: n,
+        apply=Partial(_replace_hidden, numbers, flags, stand_in),
+        sentinels=pieces if kind.stand_in == "sentinel" else None,
+    )
+
+
+def iid_told(ids: TokenIds, noise_density: float, replace: str) -> Noise:
+    """What `iid_hidden` hides with the same key, each piece behind its sentinel if it has one."""
+    kind, density, numbers = _iid_settings(ids, noise_density, replace)
+    marked = kind.stand_in == "sentinel"
+
+    def longest(n: int) -> int:
+        hidden = int(most_hidden(n, density, np))
+        if kind.whole_runs:  # h tokens make h runs at most, and n + 1 - h
+            return min(2 * hidden, n + 1)
+        return hidden * (1 + marked)
+
+    flags, table = jnp.array([kind.whole_runs, marked]), _stand_ins(ids, kind)
+    return Noise(longest, Partial(_tell_hidden, numbers, flags, table))
+
+
+def _iid_settings(ids: TokenIds, noise_density: float, replace: str):
+    """(replacement, density, numbers for the kernel), or raises ValueError."""
+    if replace not in REPLACEMENTS:
+        raise ValueError(f"replace must be one of {list(REPLACEMENTS)}, got {replace!r}.")
+    density = ratio(noise_density, "noise_density", 0, 1)
+    chance = jnp.int32(share24(float(density), "noise_density"))
+    numbers = traced(density)[0], chance, jnp.array(ids.text, jnp.int32)
+    return REPLACEMENTS[replace], density.as_integer_ratio(), numbers
+
+
+def _stand_ins(ids: TokenIds, kind: _Replacement):
+    """i32[…]: piece k is replaced by entry k, or by the last one there is."""
+    if kind.stand_in == "sentinel":
+        return jnp.array([*ids.sentinels], jnp.int32)
+    return jnp.array([ids.special("mask") if kind.stand_in == "mask" else 0], jnp.int32)
+
+
+def _replace_hidden(numbers, flags, stand_in, key, text: Text, count: int) -> Text:
+    whole_runs, shows = flags
+    hidden, opens, piece = _iid_pieces(numbers, whole_runs, key, text, count)
+    tokens = jnp.where(hidden, stand_in(key, piece), text.tokens)
+    return _compact(tokens, text.segments, ~hidden | (opens & shows), text.tokens.size)
+
+
+def _tell_hidden(numbers, flags, table, key, text: Text, count: int) -> Text:
+    whole_runs, marked = flags
+    hidden, opens, piece = _iid_pieces(numbers, whole_runs, key, text, count)
+    tokens = _alternate(_from_table(table, key, piece), text.tokens)
+    keep = _alternate(opens & marked, hidden)
+    return _compact(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
+
+
+def _iid_pieces(numbers, whole_runs, key, text: Text, count: int):
+    """Which tokens are hidden, which of them open a piece, and the number of that piece."""
+    density, chance, (first, last) = numbers
+    document = documents(text.segments, count)
+    bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
+    hidden = hits(bits, chance) & (text.segments > 0)
+    hidden &= (text.tokens >= first) & (text.tokens < last)
+    most_D = most_hidden(document.length, density)
+    hidden &= _before(hidden, text, document) < _of(most_D, text)
+    goes_on = jnp.roll(hidden, 1) & (_place(text, document) > 0)
+    opens = hidden & ~(goes_on & whole_runs)
+    return hidden, opens, _before(opens, text, document)
+
+
+def _from_table(table, key, piece_N):
+    return table[jnp.minimum(piece_N, table.size - 1)]
+
+
+def _random_or(share, text_range, otherwise, key, piece_N):
+    """Text drawn at random with a probability of share / 2**24, and otherwise `otherwise`."""
+    which, what = (
+        jax.random.bits(jax.random.fold_in(key, i), piece_N.shape, jnp.uint32) for i in (1, 2)
+    )
+    random = text_range[0] + below(what, text_range[1] - text_range[0])
+    return jnp.where(hits(which, share), random, otherwise(key, piece_N))
+
+
+# --- another order -------------------------------------------------------------------------------
+
+
+def permutation(ends_V) -> Noise:
+    """The units of each document in random order; a unit ends with each id that `ends_V` flags.
+
+    What is left after the last such id is a unit as well.
+    """
+    return Noise(lambda n: n, Partial(_permute_units, jnp.asarray(ends_V, bool)))
+
+
+def _permute_units(ends_V, key, text: Text, count: int) -> Text:
+    place = jnp.arange(text.tokens.size, dtype=jnp.int32)
+    starts = ends_V[jnp.roll(text.tokens, 1)] | (_place(text, documents(text.segments, count)) == 0)
+    unit = lax.cummax(jnp.where(starts, place, 0))
+    bits = jax.random.bits(key, place.shape, jnp.uint32)[unit]
+    return Text(_sorted_by(bits, text.segments, text.tokens), text.segments)
+
+
+def rotation() -> Noise:
+    """Each document turned so that it begins with one of its tokens, all equally likely."""
+    return Noise(lambda n: n, Partial(_rotate))
+
+
+def _rotate(key, text: Text, count: int) -> Text:
+    document = documents(text.segments, count)
+    turned = below(jax.random.bits(key, (count,), jnp.uint32), document.length)
+    runs = concatenate(
+        single(0, document.start + turned, document.length > 0),
+        single(document.length - turned, document.start, turned > 0),
+    )
+    return Text(*splice(text.tokens, runs, document.length, text.tokens.size))
+
+
+# --- spans, some of them empty -------------------------------------------------------------------
+
+
+def poisson_spans(ids: TokenIds, noise_density: float, mean_span_length: float) -> Noise:
+    """Spans of Poisson lengths, each replaced by one mask token; an empty one inserts a mask.
+
+    Lengths are drawn until round(density * n) tokens are covered; the last span is trimmed to
+    what is left. Before each token that stays, and after the last one, there is one span at most;
+    spans are put in such places at random. A document takes no more spans than
+    `infilling_counts` says: the last one that it may take covers what is left.
+
+    Raises ValueError for a density or a length out of range, spans that would leave no text to
+    part them, or a vocabulary without the mask token.
+    """
+    density = ratio(noise_density, "noise_density", 0, 1)
+    mean = mean_fits(mean_span_length, density)
+    fractions = density.as_integer_ratio(), mean.as_integer_ratio()
+
+    def longest(n: int) -> int:
+        hidden, spans = infilling_counts(n, *fractions, np)
+        return int(n - hidden + spans)
+
+    numbers = traced(density, mean), jnp.array(poisson_table(mean), jnp.int32)
+    return Noise(longest, Partial(_infill, numbers, jnp.int32(ids.special("mask"))))
+
+
+def _infill(numbers, mask, key, text: Text, count: int) -> Text:
+    (density, mean), table = numbers
+    document = documents(text.segments, count)
+    hidden_D, most_D = infilling_counts(document.length, density, mean)
+    hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
+    place, live = _place(text, document), text.segments > 0
+    length_bits, gap_bits = (
+        jax.random.bits(jax.random.fold_in(key, i), place.shape, jnp.uint32) for i in (0, 1)
+    )
+
+    # Span k of a document is drawn at the place of its token k.
+    drawn = jnp.where(live, poisson_lengths(length_bits, table), 0)
+    begin = _before(drawn, text, document)
+    span = live & (begin < hidden) & (place < most)
+    left = jnp.where(span, hidden - begin, 0)
+    covered = jnp.where(place == most - 1, left, jnp.minimum(drawn, left))
+
+    # Gap g is the one before the g-th token that stays. Gaps come in random order, those that are
+    # none last; the k-th of them takes span k.
+    gap_bits = jnp.where(place <= length - hidden, gap_bits, jnp.uint32(2**32 - 1))
+    gap = _sorted_by(gap_bits, text.segments, jnp.arange(place.size, dtype=jnp.int32))
+    taken = jnp.zeros_like(span).at[gap].set(span, unique_indices=True)
+    covered = jnp.zeros_like(covered).at[gap].set(covered, unique_indices=True)
+
+    source = jnp.arange(place.size) + _before(covered, text, document) + covered
+    tokens = _alternate(jnp.broadcast_to(mask, place.shape), text.tokens[source])
+    keep = _alternate(taken, place < length - hidden)
+    return _compact(tokens, jnp.repeat(text.segments, 2), keep, place.size)
+
+
+# --- helpers -------------------------------------------------------------------------------------
+
+
+def _of(values_D, text: Text):
+    """values_D of each slot's own document; arbitrary where there is none."""
+    return values_D[jnp.maximum(text.segments - 1, 0)]
+
+
+def _place(text: Text, document):
+    """i32[N]: the number of each token in its document; arbitrary where there is none."""
+    return jnp.arange(text.tokens.size, dtype=jnp.int32) - _of(document.start, text)
+
+
+def _before(x_N, text: Text, document):
+    """i32[N]: the sum of x over the places before each one in its document."""
+    total = jnp.cumsum(x_N, dtype=jnp.int32) - x_N
+    return total - total[_of(document.start, text)]
+
+
+def _alternate(a_N, b_N):
+    """a0 b0 a1 b1 …"""
+    return jnp.stack([a_N, b_N], 1).reshape(-1)
+
+
+def _compact(tokens_M, segments_M, keep_M, size: int) -> Text:
+    """The tokens of documents that are kept, one after another."""
+    keep_M &= segments_M > 0
+    slot = jnp.where(keep_M, jnp.cumsum(keep_M) - 1, size)
+    place = jnp.arange(tokens_M.size, dtype=jnp.int32)
+    origin = jnp.zeros(size, jnp.int32).at[slot].set(place, mode="drop")
+    live = jnp.arange(size) < jnp.sum(keep_M)
+    return Text(*(jnp.where(live, x[origin], 0) for x in (tokens_M, segments_M)))
+
+
+def _sorted_by(bits_N, segments_N, x_N):
+    """x, sorted by bits within each document; what has equal bits stays in order."""
+    padding_last = jnp.where(segments_N > 0, segments_N, segments_N.size + 1)
+    return lax.sort((padding_last, bits_N, x_N), num_keys=2, is_stable=True)[2]

@@ -1,0 +1,271 @@
+"""Which tokens of a document are chosen: single tokens, whole words, or spans of either.
+
+Tokens are grouped in units (a token, a word, a cell of a random tiling), and units are taken in
+random order as long as they fit what the document may lose. So the number of chosen tokens is
+planned, whole units stay whole, and nothing loops over tokens.
+
+Sources: Devlin et al. 2019 (BERT) and its published code for the count and for words, which it
+skips when they do not fit; Joshi et al. 2020 (SpanBERT) and Lan et al. 2020 (ALBERT) for the
+lengths of spans.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from objectives.arithmetic import hits, isqrt, ratio, round_ratio, share24
+from objectives.contract import TokenIds
+from objectives.splicing import documents
+
+# How many units are taken, at most, after the first that did not fit: it is more than the room
+# that this one left holds, unless it has 18 tokens or more. A loop until all rows of a batch are
+# done would make devices wait for each other.
+MOST_AFTER_A_SKIP = 16
+
+
+def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
+    """SpanBERT's law of span lengths: geometric, cut off after `longest` (mean 3.8).
+
+    >>> [round(x, 3) for x in geometric_lengths(0.5, 3)]
+    [0.571, 0.286, 0.143]
+    """
+    return _normalised([p * (1 - p) ** k for k in range(longest)])
+
+
+def inverse_lengths(longest: int = 3) -> tuple[float, ...]:
+    """ALBERT's law of n-grams: a length of n is as likely as 1 / n.
+
+    >>> [round(x, 3) for x in inverse_lengths(3)]
+    [0.545, 0.273, 0.182]
+    """
+    return _normalised([1 / n for n in range(1, longest + 1)])
+
+
+def _normalised(weights) -> tuple[float, ...]:
+    return tuple(w / sum(weights) for w in weights)
+
+
+class Selection(NamedTuple):
+    """How tokens are chosen: numbers a kernel may take as traced ones; None: there is no such."""
+
+    text: Any  # i32[2] [first, last): the ids that may be chosen
+    rate: Any  # i32[2] share of a document's tokens, numerator and denominator
+    most: Any  # i32[] most tokens of a document
+    chance: Any  # i32[] 24-bit probability of a unit; None: an exact number of tokens
+    word_starts: Any  # bool[V]; None: words play no part
+    spans: Any  # i32[2, N] laws of a cell's length and of what is left of the first (`_tiling`)
+
+
+def selection_of(
+    ids: TokenIds,
+    rate: float = 0.15,
+    selection: str = "exact",
+    whole_words: bool = False,
+    span_lengths: Sequence[float] | None = None,
+    max_predictions: int | None = None,
+) -> Selection:
+    """The settings of a selection, checked; `masked_lm` tells what each of them means.
+
+    Raises ValueError for a rate outside (0, 1), an unknown selection, lengths that are no
+    probabilities, fewer than one prediction, or words where the vocabulary does not tell them.
+    """
+    exact_rate = ratio(rate, "rate", 0, 1)
+    if selection not in ("exact", "bernoulli"):
+        raise ValueError(f"selection must be 'exact' or 'bernoulli', got {selection!r}.")
+    if max_predictions is not None and max_predictions < 1:
+        raise ValueError(f"max_predictions must be at least 1 or None, got {max_predictions}.")
+    return Selection(
+        text=np.array(ids.text, np.int32),
+        rate=np.array(exact_rate.as_integer_ratio(), np.int32),
+        most=np.int32(2**31 - 1 if max_predictions is None else max_predictions),
+        chance=None if selection == "exact" else np.int32(share24(rate, "rate")),
+        word_starts=ids.flags("word_starts") if whole_words else None,
+        spans=None if span_lengths is None else _span_laws(span_lengths),
+    )
+
+
+def _span_laws(span_lengths: Sequence[float]):
+    """i32[2, N] cumulative 24-bit probabilities of the lengths 1 … N; see `_tiling`."""
+    p = np.array(span_lengths, np.float64)
+    if p.ndim != 1 or not p.size or not (p >= 0).all() or abs(p.sum() - 1) > 1e-6:
+        raise ValueError(
+            "span_lengths must be the probabilities of spans of 1, 2, … tokens, which add up to "
+            f"1, got {span_lengths}: `geometric_lengths()` and `inverse_lengths()` make some."
+        )
+    at_least = np.cumsum(p[::-1])[::-1]  # a cell that is cut at random leaves at least one token
+    laws = np.cumsum([p / p.sum(), at_least / at_least.sum()], axis=1)
+    return np.round(laws * 2**24).astype(np.int32)
+
+
+def quota(n, selection: Selection, xp=jnp):
+    """How many of a document's n tokens are chosen: the number, or a bound if that is drawn.
+
+    Exact: max(1, round(rate n)), up to `most`. With a chance for each unit: the mean and six
+    standard deviations (of a Poisson law, which is wider); what goes beyond is not chosen.
+
+    >>> int(quota(512, selection_of(ids, rate=0.15), np))
+    77
+
+    Args:
+      n: int or i32[...] tokens that may be chosen.
+      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
+    """
+    share, whole = n * selection.rate[0], selection.rate[1]
+    if selection.chance is None:
+        number = xp.maximum(round_ratio(share, whole), 1)
+    else:
+        mean = -(-share // whole)
+        longest = 1 if selection.spans is None else selection.spans.shape[1]
+        number = mean + 6 * (isqrt(mean * longest, xp) + 1)
+    return xp.minimum(xp.minimum(number, selection.most), n)
+
+
+def choose(key, tokens, segments, count: int, selection: Selection):
+    """Chooses tokens of every document of a row.
+
+    Args:
+      tokens, segments: i32[L].
+      count: D, how many documents the row may hold.
+
+    Returns:
+      chosen bool[L]: only tokens of text. In each document `quota` of them, or fewer where the
+        units that are left do not fit; where no unit fits, as much of one as does.
+      unit i32[L]: the place where each token's own unit starts.
+    """
+    text = selection.text
+    eligible = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
+    quota_D = quota(_sum_of_each(eligible, segments, count), selection)
+    order_key, tiling_key = jax.random.split(key)
+    bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)
+    start = _unit_starts(tiling_key, tokens, segments, count, eligible, selection)
+    candidate = start if selection.chance is None else start & hits(bits, selection.chance)
+    if selection.word_starts is None and selection.spans is None:
+        place = jnp.arange(tokens.size, dtype=jnp.int32)
+        return _take_tokens(bits, candidate, segments, quota_D), place
+    return _take_units(bits, candidate, start, eligible, segments, quota_D)
+
+
+def _unit_starts(key, tokens, segments, count, eligible, selection):
+    """bool[L]: where a token, a word or a cell of several starts; the ineligible are in none."""
+    goes_on = _shifted(eligible) & (segments == _shifted(segments))
+    start = eligible
+    if selection.word_starts is not None:
+        start &= jnp.asarray(selection.word_starts)[tokens] | ~goes_on
+    if selection.spans is not None:
+        start &= _tiling(key, start, segments, count, selection.spans) | ~goes_on
+    return start
+
+
+def _shifted(x_L):
+    """What stands one place before; nothing before the first."""
+    return jnp.concatenate([jnp.zeros_like(x_L[:1]), x_L[:-1]])
+
+
+def _tiling(key, start, segments, count, laws):
+    """bool[L]: where a cell starts, cells holding 1 … N units of those that `start` marks.
+
+    Cells have independent lengths. So that no place of a document is likelier to start one, the
+    first is what is left of a cell that the document cuts at random: it has k or more units with
+    a probability as the mean of max(length - k + 1, 0).
+    """
+    L, of_L = start.size, jnp.maximum(segments - 1, 0)
+    document_start = documents(segments, count).start[of_L]
+    units_D = _sum_of_each(start, segments, count)
+    end_D = jnp.cumsum(units_D)
+    # The draw at a document's k-th place is the length of its k-th cell.
+    draw = (jax.random.bits(key, (L,), jnp.uint32) >> 8).astype(jnp.int32)
+    opens = jnp.arange(L, dtype=jnp.int32) == document_start
+    length = jnp.where(opens, _drawn_length(draw, laws[1]), _drawn_length(draw, laws[0]))
+    # Units are counted over the row; each document drops the cells that start beyond its own.
+    next_cell = (end_D - units_D)[of_L] + _sum_so_far(length, document_start)
+    inside = next_cell < end_D[of_L]
+    starts_cell = jnp.zeros(L, bool).at[jnp.where(inside, next_cell, L)].set(True, mode="drop")
+    return starts_cell[jnp.maximum(jnp.cumsum(start) - 1, 0)]
+
+
+def _drawn_length(draw, law):
+    """1 … N by the cumulative law i32[N], from 24 random bits."""
+    return 1 + sum((draw >= law[k]).astype(jnp.int32) for k in range(law.size - 1))
+
+
+def _take_tokens(bits, candidate, segments, quota_D):
+    """bool[L]: the first `quota_D` candidates of each document, in the order of their bits."""
+    rank = _random_ranks(bits, candidate, segments, quota_D.size)
+    candidates_D = _sum_of_each(candidate, segments, quota_D.size)
+    end_D = jnp.cumsum(candidates_D)
+    last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
+    of_L = jnp.maximum(segments - 1, 0)
+    last = jnp.sort(rank)[last_D][of_L]
+    # Two tokens may have drawn the same: of those that come last, the first fill up the quota.
+    ahead, level = candidate & (rank < last), candidate & (rank == last)
+    room = (quota_D - _sum_of_each(ahead, segments, quota_D.size))[of_L]
+    start = documents(segments, quota_D.size).start
+    return ahead | (level & (_sum_so_far(level, start[of_L]) <= room))
+
+
+def _take_units(bits, candidate, start, eligible, segments, quota_D):
+    """(chosen bool[L], unit i32[L]): units in random order, each if it still fits."""
+    L, D = start.size, quota_D.size
+    place = jnp.arange(L, dtype=jnp.int32)
+    of_L = jnp.maximum(segments - 1, 0)
+    unit = lax.cummax(jnp.where(start, place, 0))
+    edge = jnp.append((start | ~eligible)[1:], True)
+    size = 1 + lax.cummin(jnp.where(edge, place, L), reverse=True) - place
+    # Where none fits, one of them is cut to what does.
+    sizes_DL = jnp.where(_is_of_each(segments, D) & candidate[None], size[None], L)
+    smallest_D = jnp.min(sizes_DL, axis=1)
+    size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[of_L])
+
+    rank = _random_ranks(bits, candidate, segments, D)
+    _, shuffled = lax.sort((rank, place), num_keys=1)
+    candidates_D = _sum_of_each(candidate, segments, D)
+    first_D = jnp.cumsum(candidates_D) - candidates_D
+    drawn = jnp.where(candidate, segments, 0)[shuffled]  # document of each unit, in random order
+    sizes = jnp.where(candidate, size, 0)[shuffled]
+    of_drawn = jnp.maximum(drawn - 1, 0)
+
+    def take_next(_, state):
+        """Of the units that were skipped or not reached, takes each document's next that fits."""
+        taken, room_D = state
+        fits_DL = _is_of_each(drawn, D) & ~taken[None] & (sizes[None] <= room_D[:, None])
+        next_D = jnp.min(jnp.where(fits_DL, place[None], L), axis=1)
+        room_D -= jnp.where(next_D < L, sizes[next_D], 0)
+        return taken.at[next_D].set(True, mode="drop"), room_D
+
+    # A skipped unit is larger than the room it met, so it never fits again. The first round takes
+    # all units up to the first that does not fit, which leaves less room than that one's tokens.
+    taken = (drawn > 0) & (_sum_so_far(sizes, first_D[of_drawn]) <= quota_D[of_drawn])
+    room_D = quota_D - _sum_of_each(taken * sizes, drawn, D)
+    taken, _ = lax.fori_loop(0, MOST_AFTER_A_SKIP, take_next, (taken, room_D))
+    taken = jnp.zeros(L, bool).at[shuffled].set(taken)
+    return eligible & taken[unit] & (place - unit < size[unit]), unit
+
+
+def _random_ranks(bits, candidate, segments, count: int):
+    """u32[L]: sorted, candidates come first, document by document, in random order within one.
+
+    One number holds the document and its random order, since one operand sorts fastest.
+    """
+    high = 8 if count < 256 else 16
+    document = (segments - 1).astype(jnp.uint32) << (32 - high)
+    return jnp.where(candidate, document | (bits >> high), jnp.uint32(2**32 - 1))
+
+
+def _is_of_each(segments, count: int):
+    """bool[D, L]: whether a place belongs to a document."""
+    return segments[None] == 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
+
+
+def _sum_of_each(x_L, segments, count: int):
+    """i32[D]: the sum over each document's places."""
+    return jnp.sum(jnp.where(_is_of_each(segments, count), x_L[None], 0), axis=1, dtype=jnp.int32)
+
+
+def _sum_so_far(x_L, first_L):
+    """i32[L]: the sum from place first_L up to each place."""
+    total = jnp.cumsum(x_L, dtype=jnp.int32)
+    return total - (total - x_L)[first_L]

@@ -1,0 +1,257 @@
+"""Sentence pairs: does one stretch of text follow the other? And objectives one after another.
+
+    [CLS] a b c [SEP] d e [SEP]      types 0 0 0 0 0 1 1 1
+
+Labels are those that Hugging Face's BERT and ALBERT heads read: 0 where B follows A, as in the
+text, 1 where it does not. (Textbooks often have it the other way round: convert theirs.)
+
+Sources: Devlin et al. 2019 (BERT) for next sentence prediction, Lan et al. 2020 (ALBERT) for
+sentence order prediction.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from objectives.arithmetic import below
+from objectives.contract import Objective, Row, Term, TokenIds
+from objectives.features import input_sequence
+from objectives.losses import at_places, cross_entropy
+from objectives.pieces import Pieces, joined, pieces, write
+from objectives.splicing import Documents, documents, with_specials
+
+FOLLOWS, FOLLOWS_NOT = 0, 1
+
+NEGATIVES = ("other", "same")
+
+
+def next_sentence_prediction(
+    ids: TokenIds, negatives: str = "other", at_sentence_ends: bool = True
+) -> Objective:
+    """BERT's next sentence prediction: B goes on where A ends, or is text from elsewhere, 50/50.
+
+    Args:
+      ids: needs `cls` and `sep`; and `sentence_ends`, unless cuts may be anywhere.
+      negatives: where text that does not follow is from: "other", the partner row's document, as
+        in BERT (the topic alone then tells much, which made the task too easy: Liu et al. 2019,
+        RoBERTa), or "same", a later place of the same document.
+      at_sentence_ends: cut after a token that ends a sentence. Documents with too few of those are
+        cut anywhere.
+
+    B is as long in one case as it would have been in the other, so that lengths tell nothing; what
+    is left of the document is not shown. A pair does not count where there is no text for B, or
+    where the other text happens to be the very one that follows.
+
+    Features: inputs, inputs_segments, inputs_types i32[I]; pools_places, pools_labels,
+    pools_weights i32[P]: the place of each document's [CLS], its label, whether it counts.
+
+    >>> next_sentence_prediction(ids).lengths(125)
+    {'inputs': 128, 'types': 128, 'pools': 1}
+
+    Raises ValueError for missing special tokens or sentence ends, or other negatives.
+    """
+    if negatives not in NEGATIVES:
+        raise ValueError(f"negatives must be one of {NEGATIVES}, got {negatives!r}.")
+    draw = _draw_next_from_other if negatives == "other" else _draw_next_from_same
+    return _pair_objective(ids, draw, at_sentence_ends)
+
+
+def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> Objective:
+    """ALBERT's sentence order prediction: a document cut in two, its parts swapped or not, 50/50.
+
+    Args and features as in `next_sentence_prediction`; nothing of the document is left out.
+
+    >>> sentence_order_prediction(ids).lengths(125)
+    {'inputs': 128, 'types': 128, 'pools': 1}
+
+    Raises ValueError for missing special tokens or sentence ends.
+    """
+    return _pair_objective(ids, _draw_order, at_sentence_ends)
+
+
+def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
+    """Two objectives in one: the second is applied to the inputs that the first arranged.
+
+    BERT is next sentence prediction, then masked language modelling: special tokens are no text,
+    and are not masked. The loss is the sum of both.
+
+    Args:
+      first, second: builders, functions from ids to an objective. Only the first may rearrange.
+
+    >>> then(ids, next_sentence_prediction, masked_lm).lengths(125)
+    {'inputs': 128, 'types': 128, 'pools': 1, 'labels': 19}
+
+    Raises ValueError when the second moves its inputs, or either is a mixture.
+    """
+    one, two = first(ids), second(ids)
+    if one.members or two.members:
+        raise ValueError("A mixture cannot be part of `then`: put `then` into the mixture instead.")
+    needs = two.lengths(100)
+    if needs.get("inputs") != 100 or "targets" in needs:
+        raise ValueError(
+            "The second objective of `then` must leave its inputs in place, as masked_lm does; of "
+            f"100 tokens it makes {needs}."
+        )
+
+    def lengths(n: int) -> dict[str, int]:
+        arranged = one.lengths(n)
+        return arranged | two.lengths(arranged["inputs"])
+
+    def loss(outputs, batch) -> dict[str, Term]:
+        return one.loss(outputs, batch) | two.loss(outputs, batch)
+
+    return Objective(
+        lengths=lengths,
+        corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
+        loss=loss,
+        heads=tuple(dict.fromkeys(one.heads + two.heads)),
+        couples_rows=one.couples_rows or two.couples_rows,
+    )
+
+
+def _corrupt_twice(first, second, key, row, partner, lengths):
+    arranged = first(jax.random.fold_in(key, 0), row, partner, lengths)
+    again = Row(arranged["inputs"], arranged["inputs_segments"], row.member)
+    return arranged | second(jax.random.fold_in(key, 1), again, partner, lengths)
+
+
+def pair_loss(outputs, batch) -> dict[str, Term]:
+    """Cross-entropy of the class of each pair, from the state of its first place."""
+    states = at_places(outputs.hidden["top"], batch["pools_places"])
+    losses, _ = cross_entropy(outputs.head("pair", states), batch["pools_labels"])
+    w = batch["pools_weights"].astype(jnp.float32)
+    return {"pair": Term(jnp.sum(losses * w, -1), jnp.sum(w, -1))}
+
+
+# --- from two stretches of text to features ------------------------------------------------------
+
+
+def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Objective:
+    ends = jnp.array(ids.flags("sentence_ends") if at_sentence_ends else [False] * ids.size)
+    specials = jnp.array([ids.special("cls"), ids.special("sep")], jnp.int32)
+    return Objective(
+        lengths=lambda n: {"inputs": n + 3, "types": n + 3, "pools": 1},
+        corrupt=Partial(_corrupt_pairs, Partial(draw), ends, specials),
+        loss=pair_loss,
+        heads=("pair",),
+    )
+
+
+def _corrupt_pairs(draw, ends_V, specials, key, row, partner, lengths):
+    """Every document of a row becomes `[CLS] A [SEP] B [SEP]`; `draw` says what A and B are."""
+    count = lengths.get("documents", 1)
+    document = documents(row.segments, count)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
+    bits = jax.vmap(lambda key: jax.random.bits(key, (4,), jnp.uint32))(keys)
+    # The second half of the source is the partner's text.
+    source, (partner_at, cls_at) = with_specials(row.tokens, partner.tokens, specials)
+    theirs = documents(partner.segments, count)
+    theirs = Documents(theirs.start + partner_at, theirs.length)
+    ends = ends_V[source[:cls_at]] & (jnp.append(row.segments, partner.segments) > 0)
+    a, b, label, counts = draw(bits, source, ends, document, theirs)
+
+    present = (document.length > 0).astype(jnp.int32)[:, None]
+    cls, sep = pieces(cls_at, present), pieces(cls_at + 1, present)
+    tokens, segments = write(source, joined(cls, a, sep, b, sep), lengths["inputs"])
+    arranged = documents(segments, count)
+    place = jnp.arange(tokens.size) - _of(arranged.start, segments)
+    of_b = (segments > 0) & (place >= _of(a.length[:, 0] + 2, segments))
+    return input_sequence((tokens, segments)) | {
+        "inputs_types": of_b.astype(jnp.int32),
+        "pools_places": _one_each(arranged.start * present[:, 0], lengths["pools"]),
+        "pools_labels": _one_each(label * counts, lengths["pools"]),
+        "pools_weights": _one_each(counts.astype(jnp.int32), lengths["pools"]),
+    }
+
+
+def _of(values_D, segments):
+    return values_D[jnp.maximum(segments - 1, 0)]
+
+
+def _one_each(values_D, size: int):
+    return jnp.pad(values_D.astype(jnp.int32), (0, max(size - values_D.size, 0)))[:size]
+
+
+# --- which two stretches -------------------------------------------------------------------------
+# Each gives A and B as pieces [D, 1] of the source, labels i32[D], and bool[D] whether they count.
+
+
+def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
+    (cut,) = _cuts(bits_Dx4[:, :1], ends, document)
+    swapped = _coin(bits_Dx4[:, 2]) & (document.length > 1)
+    front = (document.start, cut)
+    back = (document.start + cut, document.length - cut)
+    a, b = (
+        _piece(*(jnp.where(swapped, y, x) for x, y in zip(*order)))
+        for order in ((front, back), (back, front))
+    )
+    return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), document.length > 1
+
+
+def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Documents):
+    cut, later = _cuts(bits_Dx4[:, :2], ends, document)
+    wrong = _coin(bits_Dx4[:, 2])
+    length = document.length - later
+    a = _piece(document.start, cut)
+    b = _piece(document.start + jnp.where(wrong, later, cut), length)
+    counts = (later > cut) & (length > 0)
+    return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
+
+
+def _draw_next_from_other(bits_Dx4, source, ends, document: Documents, theirs: Documents):
+    (cut,) = _cuts(bits_Dx4[:, :1], ends, document)
+    (start,) = _cuts(bits_Dx4[:, 1:2], ends, theirs)
+    wrong = _coin(bits_Dx4[:, 2])
+    length = jnp.minimum(document.length - cut, theirs.length - start)
+    follows, other = document.start + cut, theirs.start + start
+    place = jnp.arange(source.size)[None]
+    differs = source[jnp.minimum(follows[:, None] + place, source.size - 1)]
+    differs = differs != source[jnp.minimum(other[:, None] + place, source.size - 1)]
+    another_text = jnp.any(differs & (place < length[:, None]), axis=1)
+    counts = (document.length > 1) & (length > 0) & another_text
+    a, b = _piece(document.start, cut), _piece(jnp.where(wrong, other, follows), length)
+    return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
+
+
+def _piece(start_D, length_D) -> Pieces:
+    return pieces(start_D[:, None], length_D[:, None])
+
+
+def _coin(bits):
+    return (bits >> 31) == 1
+
+
+def _cuts(bits_DxC, ends, document: Documents):
+    """C ascending places, counted from each document's start, at which to cut it: i32[D] each.
+
+    Drawn from the places after a sentence's end, all different, each set of them equally likely;
+    from all places where there are fewer than C of those. A document too short to be cut in C + 1
+    parts has cuts at its end.
+    """
+    place = jnp.arange(ends.size)[None]
+    start, end = document.start[:, None], (document.start + document.length)[:, None]
+    inside = (place > start) & (place < end)
+    candidates = inside & jnp.roll(ends, 1)[None]
+    C = bits_DxC.shape[1]
+    enough = jnp.sum(candidates, axis=1, keepdims=True) >= C
+    candidates = jnp.where(enough, candidates, inside)
+    number = jnp.cumsum(candidates, axis=1) - 1
+    total = jnp.sum(candidates, axis=1)
+    drawn = _different(bits_DxC, total)
+    found = [
+        jnp.sum(jnp.where(candidates & (number == k[:, None]), place - start, 0), axis=1)
+        for k in drawn
+    ]
+    return [jnp.where(total >= C, cut, document.length).astype(jnp.int32) for cut in found]
+
+
+def _different(bits_DxC, total):
+    """C of the numbers 0 … total-1, ascending, all different (C is 1 or 2)."""
+    first = below(bits_DxC[:, 0], total)
+    if bits_DxC.shape[1] == 1:
+        return [first]
+    second = below(bits_DxC[:, 1], total - 1)
+    second = second + (second >= first)
+    return [jnp.minimum(first, second), jnp.maximum(first, second)]

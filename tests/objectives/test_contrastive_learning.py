@@ -1,0 +1,177 @@
+"""Contrastive objectives: views, pairs, and the symmetric loss over the whole batch."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from objectives import Row, batched, contrastive, contrastive_pairs, info_nce
+from objectives.contrastive_learning import VIEWS
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import IDS, features_of, quick_jit
+
+DOCUMENT = list(range(100, 120))
+
+
+def views_of(objective, documents: list[list[int]], draws: int = 1):
+    """For each draw of a row that packs these documents: its segments."""
+    tokens = np.tile(np.concatenate(documents).astype(np.int32), (2 * draws, 1))
+    numbers = np.repeat(np.arange(len(documents)) + 1, [len(d) for d in documents])
+    rows = Row(tokens, np.tile(numbers.astype(np.int32), (2 * draws, 1)), np.zeros(2 * draws, int))
+    each = [objective.lengths(len(d)) for d in documents]
+    lengths = {key: sum(n[key] for n in each) for key in each[0]} | {"documents": len(documents)}
+    keys = jax.random.split(jax.random.key(2), 2 * draws)
+    features = jax.tree.map(np.asarray, quick_jit(batched(objective, lengths))(keys, rows))
+    for i in range(2 * draws):
+        yield corrupted_documents(features_of(features, i))
+
+
+def test_dropout_views_are_the_text_twice_each_behind_its_cls():
+    other = [300, 301]
+    for segments in views_of(contrastive(IDS), [DOCUMENT, other]):
+        expected = [[IDS.cls, *text] for text in (DOCUMENT, DOCUMENT, other, other)]
+        assert [segments[s].inputs for s in (1, 2, 3, 4)] == expected
+        assert all(segment.pools == [(0, 0, 1)] for segment in segments.values())
+
+
+@pytest.mark.parametrize("views", [v for v in VIEWS if v != "dropout"])
+def test_views_are_drawn_apart_and_keep_what_they_should(views):
+    different = 0
+    for segments in views_of(contrastive(IDS, views=views, share=0.3), [DOCUMENT], draws=8):
+        texts = [segments[s].inputs[1:] for s in (1, 2)]
+        different += texts[0] != texts[1]
+        for text in texts:
+            if views == "deletion":
+                assert text == [t for t in DOCUMENT if t in text]
+            elif views == "shuffling":
+                assert sorted(text) == DOCUMENT
+            elif views == "cropping":
+                assert len(text) == 14 and text == list(range(text[0], text[0] + 14))
+            else:
+                kept = [t for t in text if t != IDS.mask]
+                assert len(kept) == 14 and kept == sorted(kept) and IDS.mask in text
+    assert different > 12
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_pairs_are_told_apart_by_separators(hard):
+    texts = [[5, 6, 7], [8, 9], [10]][: 3 if hard else 2]
+    row = [token for text in texts for token in (IDS.sep, *text)][1:]
+    for segments in views_of(contrastive_pairs(IDS, hard_negatives=hard), [row, [4, 4]]):
+        for number, text in enumerate(texts):
+            assert segments[number + 1].inputs == [IDS.cls, *text]
+            assert segments[number + 1].pools == [(0, 0, 1)]
+        whole = segments[len(texts) + 1]  # a document that is no pair does not count
+        assert whole.inputs == [IDS.cls, 4, 4] and not whole.pools
+
+
+def naive_info_nce(left, right, scale):
+    left, right = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (left, right))
+    similarity, losses = scale * left @ right.T, []
+    for i in range(len(left)):
+        one = np.log(np.exp(similarity[i]).sum()) - similarity[i, i]
+        other = np.log(np.exp(similarity[:, i]).sum()) - similarity[i, i]
+        losses.append((one + other) / 2)
+    return np.array(losses)
+
+
+def test_info_nce_is_the_mean_of_both_directions():
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(2, 6, 5))
+    live = np.array([True] * 6)
+    got = info_nce(jnp.array(left), jnp.array(right), 3.0, live, live)
+    np.testing.assert_allclose(got, naive_info_nce(left, right, 3.0), rtol=1e-5)
+    # What is not live is nobody's negative.
+    few = info_nce(jnp.array(left), jnp.array(right), 3.0, *[np.arange(6) < 4] * 2)[:4]
+    np.testing.assert_allclose(few, naive_info_nce(left[:4], right[:4], 3.0), rtol=1e-5)
+
+
+def test_texts_all_alike_cost_the_logarithm_of_the_batch():
+    alike, live = jnp.ones((8, 3)), np.arange(8) < 7
+    np.testing.assert_allclose(info_nce(alike, alike, 20.0, live, live)[:7], np.log(7), rtol=1e-5)
+
+
+def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_devices():
+    """SimCSE's gather across devices kept the gradients of local rows only."""
+    rng = np.random.default_rng(1)
+    embeddings = jnp.array(rng.normal(size=(2, 16, 4)), jnp.float32)
+    live = jnp.ones(16, bool)
+
+    def loss(embeddings):
+        return jnp.sum(info_nce(embeddings[0], embeddings[1], 5.0, live, live))
+
+    expected = jax.grad(loss)(embeddings)
+    spread = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec(None, "data"))
+    got = jax.jit(jax.grad(loss), in_shardings=spread)(embeddings)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    # Most of a row's gradient comes through the losses of other rows.
+    own = jax.grad(lambda e: info_nce(e[0], e[1], 5.0, live, live)[0])(embeddings)
+    assert np.abs(own[:, 0] - expected[:, 0]).max() > 0.01
+
+
+class Outputs:
+    """Hidden states that are their own embedding; the learned scale is 2."""
+
+    def __init__(self, top):
+        self.hidden = {"top": top}
+
+    def head(self, name, hidden):
+        return jnp.float32(2.0) if name == "logit_scale" else hidden
+
+
+def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
+    rng = np.random.default_rng(3)
+    top = jnp.array(rng.normal(size=(2, 6, 4)), jnp.float32)
+    segments = jnp.array([[1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
+    batch = {
+        "pools_places": jnp.array([[0, 2], [0, 1]]),
+        "pools_labels": jnp.zeros((2, 2), jnp.int32),
+        "pools_weights": jnp.ones((2, 2), jnp.int32),
+        "encoder_segment_ids": segments,
+    }
+    x = np.asarray(top, np.float64)
+    first = x[0, 0], x[0, 2], x[1, 0], x[1, 1]
+    mean = x[0, :2].mean(0), x[0, 2:5].mean(0), x[1, 0], x[1, 1:].mean(0)
+    for pooling, e in (("first", first), ("mean", mean)):
+        objective = contrastive_pairs(IDS, pooling=pooling)
+        (term,) = objective.loss(Outputs(top), batch).values()
+        expected = naive_info_nce(np.stack(e[::2]), np.stack(e[1::2]), 2.0)
+        np.testing.assert_allclose(term.sums, expected, rtol=1e-4)
+        np.testing.assert_array_equal(term.weights, [1, 1])
+
+
+def test_hard_negatives_lie_among_all_the_texts():
+    e = np.random.default_rng(4).normal(size=(2, 3, 4))
+    batch = {
+        "pools_places": jnp.tile(jnp.arange(3), (2, 1)),
+        "pools_labels": jnp.zeros((2, 3), jnp.int32),
+        "pools_weights": jnp.ones((2, 3), jnp.int32),
+    }
+    objective = contrastive_pairs(IDS, hard_negatives=True, temperature=0.5)
+    (term,) = objective.loss(Outputs(jnp.array(e, jnp.float32)), batch).values()
+    u = e / np.linalg.norm(e, axis=-1, keepdims=True)
+    for i in range(2):
+        right = np.array([2 * u[i, 0] @ u[j, k] for k in (1, 2) for j in (0, 1)])
+        left = np.array([2 * u[j, 0] @ u[i, 1] for j in (0, 1)])
+        own = 2 * u[i, 0] @ u[i, 1]
+        expected = (np.log(np.exp(right).sum()) + np.log(np.exp(left).sum())) / 2 - own
+        np.testing.assert_allclose(term.sums[i], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"views": "rotation"}, "views must be one of"),
+        ({"views": "cropping", "share": 1.0}, "share must be"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"pooling": "last"}, "pooling must be one of"),
+    ],
+)
+def test_what_cannot_work_is_an_error(settings, message):
+    with pytest.raises(ValueError, match=message):
+        contrastive(IDS, **settings)
+    with pytest.raises(ValueError, match="'cls'"):
+        functools.partial(contrastive_pairs, IDS._replace(cls=None))()

@@ -1,0 +1,331 @@
+"""Infilling: every outcome on short texts by hand, its law, and the traps known from elsewhere."""
+
+import functools
+from collections import Counter
+from fractions import Fraction
+from math import exp, factorial
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, chisquare
+
+from objectives import (
+    blank_infilling,
+    causal_masking,
+    fill_in_the_middle,
+    layouts,
+    raw_length,
+)
+from objectives.blanks import blank_counts
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import IDS, quick_jit, text_row
+from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform, corrupt_copies
+from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
+
+PREFIX, SUFFIX, MIDDLE = IDS.fim
+
+
+def in_letters(features, n: int, stream: str = "targets") -> list[str]:
+    """Each row's document of n tokens: `<prefix> a <suffix> b <middle> c /` is PaSbMc/."""
+    _, (document,) = text_row((n,), n)
+    letters = dict(zip(document, "abcdefgh"))
+    letters |= {PREFIX: "P", SUFFIX: "S", MIDDLE: "M", IDS.eos: "/", IDS.mask: "_"}
+    letters |= dict(zip(IDS.sentinels, "XYZW"))
+    rows = zip(features[stream], features[f"{stream}_segments"])
+    return ["".join(letters[x] for x in tokens[live > 0]) for tokens, live in rows]
+
+
+def written(objective, n: int, copies: int, seed: int) -> list[str]:
+    """The targets of a document of n tokens, under as many keys as there are copies."""
+    return in_letters(corrupt_copies(objective, (n,), copies, seed), n)
+
+
+def assert_law(outcomes, law: dict):
+    """Chi-square of outcomes against {outcome: probability}; nothing else occurs."""
+    counts = Counter(outcomes)
+    assert set(counts) <= set(law), set(counts) - set(law)
+    assert sum(law.values()) == pytest.approx(1)
+    got, expected = [counts[x] for x in law], [p * counts.total() for p in law.values()]
+    assert min(expected) > 5 and chisquare(got, expected).pvalue > SIGNIFICANCE, counts
+
+
+# --- fill in the middle --------------------------------------------------------------------------
+
+# Two cuts in a text of two tokens, each at one of three places: two at one place are half as
+# likely as two at different places.
+CUTS = {
+    "psm": ("PSabM/", "PSbMa/", "PSMab/", "PaSbM/", "PaSMb/", "PabSM/"),
+    "spm": ("SabPM/", "SbPMa/", "SPMab/", "SbPaM/", "SPaMb/", "SPabM/"),
+    # What stands after M is prefix and middle: two outcomes twice.
+    "spmv2": ("PSabM/", "PSbMa/", "PSMab/", "PSbMa/", "PSMab/", "PSMab/"),
+}
+CHANCES = [Fraction(x, 9) for x in (1, 2, 2, 1, 2, 1)]
+
+
+@pytest.mark.parametrize("form", CUTS)
+def test_two_cuts_are_uniform_and_independent_and_every_form_is_written_as_in_the_paper(form):
+    law = Counter()
+    for outcome, chance in zip(CUTS[form], CHANCES):
+        law[outcome] += float(chance)
+    how = {"spm_rate": 0} if form == "psm" else {"spm_rate": 1, "spm": form}
+    assert_law(written(fill_in_the_middle(IDS, 1, **how), 2, 18_000, seed=1), dict(law))
+
+
+def test_pairs_of_cuts_of_a_longer_text_are_uniform():
+    texts = written(fill_in_the_middle(IDS, 1, 0), 6, 20_000, seed=2)
+    cuts = [(x.index("S") - 1, x.index("S") - 1 + len(x) - x.index("M") - 2) for x in texts]
+    pairs = {(a, b): (1 + (a < b)) / 49 for b in range(7) for a in range(b + 1)}
+    assert_law(cuts, pairs)
+
+
+def test_shares_of_plain_psm_and_spm():
+    objective = fill_in_the_middle(IDS, rate=0.6, spm_rate=0.25, spm="spm")
+    first = [x[0] for x in written(objective, 8, 10_000, seed=3)]
+    assert_law(first, {"a": 0.4, "P": 0.6 * 0.75, "S": 0.6 * 0.25})
+
+
+def test_a_rate_of_zero_and_of_one_is_never_and_always():
+    assert set(written(fill_in_the_middle(IDS, 0), 5, 1000, seed=4)) == {"abcde/"}
+    assert not any(x[0] == "a" for x in written(fill_in_the_middle(IDS, 1), 5, 1000, seed=4))
+
+
+def test_documents_of_a_row_are_cut_independently():
+    targets = corrupt_copies(fill_in_the_middle(IDS, 1, 0), (1, 1), 16_000, seed=5)["targets"]
+    # P _ S _ M _ /: the token is prefix, suffix or middle.
+    places = [np.flatnonzero(row < IDS.text[1]) for row in np.where(targets > 1, targets, IDS.size)]
+    kinds = [(int(first), int(second) - 5) for first, second in places]
+    chance = {1: 0.25, 2: 0.25, 3: 0.5}
+    assert_law(kinds, {(a, b): p * q for a, p in chance.items() for b, q in chance.items()})
+
+
+def test_no_middle_and_no_marker_is_cut_off_in_a_row_that_is_full():
+    objective = fill_in_the_middle(IDS, rate=1)
+    n = raw_length(objective, layouts.decoder, decoder=32)
+    assert n == 28
+    targets = corrupt_copies(objective, (n,), 500, seed=6)["targets"]
+    assert targets.shape == (500, 32) and (targets[:, -1] == IDS.eos).all()
+    for marker in IDS.fim:
+        assert ((targets == marker).sum(1) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"rate": 1.5}, "rate must be from 0 to 1"),
+        ({"spm_rate": -0.1}, "spm_rate must be"),
+        ({"spm": "smp"}, r"spm must be one of \['spm', 'spmv2'\], got 'smp'"),
+        ({"ids": IDS._replace(fim=())}, "three markers .* has 0"),
+    ],
+)
+def test_settings_that_cannot_fill_in_the_middle(how, said):
+    with pytest.raises(ValueError, match=said):
+        fill_in_the_middle(**{"ids": IDS} | how)
+
+
+# --- causal masking ------------------------------------------------------------------------------
+
+SINGLE = 2 / exp(1)  # Poisson(1) is 0 or 1
+
+
+def test_spans_are_uniform_and_moved_behind_their_sentinels():
+    law = dict.fromkeys(
+        ("XbcXa/", "aXcXb/", "abXXc/", "XcXab/", "aXXbc/", "XXabc/"),  # six spans of three tokens
+        SINGLE / 6,
+    )
+    law["XbYXa/Yc/"] = 1 - SINGLE  # more than two do not fit
+    assert_law(written(causal_masking(IDS), 3, 20_000, seed=7), law)
+
+
+@pytest.mark.parametrize("most", [16, 3])
+def test_the_number_of_spans_is_poisson_but_at_least_one_and_at_most_that_many(most):
+    spans = [x.count("/") for x in written(causal_masking(IDS, most), 8, 20_000, seed=8)]
+    mass = [exp(-1) / factorial(k) for k in range(12)]
+    most = min(most, 4)  # eight tokens have room for no more
+    law = {1: SINGLE} | {k: mass[k] for k in range(2, most)}
+    assert_law(spans, law | {most: 1 - sum(law.values())})
+
+
+def test_sentinels_bear_no_loss_and_all_else_does():
+    features = corrupt_copies(causal_masking(IDS), (30, 1, 17), 200, seed=9)
+    sentinel = np.isin(features["targets"], IDS.sentinels)
+    live = features["targets_segments"] > 0
+    np.testing.assert_array_equal(features["targets_weights"], live & ~sentinel)
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5, 801])
+def test_numbers_of_spans_that_cannot_be_masked(most):
+    with pytest.raises(ValueError, match="max_spans must be a whole number from 1 to the 800"):
+        causal_masking(IDS, most)
+
+
+# --- blank infilling -----------------------------------------------------------------------------
+
+
+def test_blanks_are_uniform_and_written_in_any_order():
+    # Two of four tokens: one span of two if the first draw is not 1, else two that do not touch.
+    one = exp(-1) / (1 - exp(-1))
+    law = {
+        "_cd ab/ 000 123": (1 - one) / 3,
+        "a_d bc/ 111 123": (1 - one) / 3,
+        "ab_ cd/ 222 123": (1 - one) / 3,
+        "_b_d a/c/ 0022 1212": one / 6,
+        "_b_d c/a/ 2200 1212": one / 6,
+        "_bc_ a/d/ 0033 1212": one / 6,
+        "_bc_ d/a/ 3300 1212": one / 6,
+        "a_c_ b/d/ 1133 1212": one / 6,
+        "a_c_ d/b/ 3311 1212": one / 6,
+    }
+    features = corrupt_copies(blank_infilling(IDS, 0.5, 1), (4,), 12_000, seed=10)
+    live = features["targets_segments"] > 0
+    columns = [
+        ["".join(map(str, row[n])) for row, n in zip(features[f"targets_{name}"], live)]
+        for name in ("positions", "block_positions")
+    ]
+    texts = [in_letters(features, 4, stream) for stream in ("inputs", "targets")]
+    assert_law(map(" ".join, zip(*texts, *columns)), law)
+
+
+def published_spans(random, hidden: int, mean: float) -> list[int]:
+    """Lengths as published: Poisson without 0, until enough are hidden, the last one cut."""
+    spans = []
+    while sum(spans) < hidden:
+        drawn = random.poisson(mean)
+        if drawn:
+            spans.append(min(drawn, hidden - sum(spans)))
+    return spans
+
+
+def assert_same_law(got, expected):
+    kinds = sorted({*got, *expected})
+    table = np.array([[Counter(x)[kind] for kind in kinds] for x in (got, expected)])
+    table = table[:, table.min(0) > 5]
+    assert table.sum() > 0.97 * (len(got) + len(expected))
+    assert chi2_contingency(table).pvalue > SIGNIFICANCE, table
+
+
+def test_the_number_of_spans_follows_the_published_procedure():
+    features = corrupt_copies(blank_infilling(IDS), (200,), 10_000, seed=11)  # 30 are hidden
+    random = np.random.default_rng(12)
+    published = [len(published_spans(random, 30, 3)) for _ in range(10_000)]
+    assert_same_law((features["targets"] == IDS.eos).sum(1).tolist(), published)
+
+
+def test_lengths_of_spans_follow_the_published_procedure_in_the_text_and_as_written():
+    features = corrupt_copies(blank_infilling(IDS, 0.2), (25,), 12_000, seed=13)  # five are hidden
+    outcomes = []
+    for row, places in zip(features["targets"], features["targets_positions"]):
+        closes = np.flatnonzero(row == IDS.eos)
+        in_text = np.argsort(places[closes])
+        outcomes.append((*np.diff(closes, prepend=-1)[in_text] - 1, *in_text))
+    random = np.random.default_rng(14)
+    published = []
+    for _ in outcomes:
+        spans = published_spans(random, 5, 3)
+        published.append((*random.permutation(spans), *random.permutation(len(spans))))
+    assert_same_law(outcomes, published)
+
+
+def test_blocks_are_shuffled_uniformly():
+    features = corrupt_copies(blank_infilling(IDS, 0.3), (30,), 12_000, seed=13)
+    closes = features["targets"] == IDS.eos
+    three = closes.sum(1) == 3
+    places = features["targets_positions"][three][closes[three]].reshape(-1, 3)
+    assert len(places) > 3000
+    assert_uniform(np.argsort(places, axis=1), 6)
+
+
+def test_lengths_leave_room_for_all_but_two_in_a_million_documents():
+    mass = np.array([0] + [exp(-3) * 3**k / factorial(k) for k in range(1, 40)])
+    mass /= mass.sum()
+    for hidden in range(1, 100):
+        _, most = blank_counts(20 * hidden, (1, 20), (3, 1), np)
+        total = np.eye(1, hidden)[0]  # the law of the sum of `most` draws, below `hidden`
+        for _ in range(most):
+            total = np.convolve(total, mass)[:hidden]
+        assert total.sum() < 2e-6, hidden
+
+
+def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
+    row, ((token,),) = text_row((1,), 1)
+    objective = blank_infilling(IDS)
+    lengths = objective.lengths(1)
+    features = quick_jit(lambda key: objective.corrupt(key, row, row, lengths))(jax.random.key(0))
+    got = layouts.decoder.arrange(features | {"member": row.member}, {"decoder": 3}, IDS.bos)
+    assert got["decoder_input_tokens"].tolist() == [IDS.mask, IDS.bos, token]
+    assert got["decoder_positions"].tolist() == [0, 0, 0]
+    assert got["decoder_block_positions"].tolist() == [0, 1, 2]
+    assert features["targets"].tolist() == [token, IDS.eos]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"density": 0}, "density must be above 0"),
+        ({"density": 1}, "density must be above 0 and below 1"),
+        ({"mean_span_length": 0}, "mean_span_length must be above 0"),
+        ({"mean_span_length": 21}, "mean_span_length must be"),
+        ({"ids": IDS._replace(mask=None)}, "special token 'mask'"),
+    ],
+)
+def test_settings_that_leave_no_blanks(how, said):
+    with pytest.raises(ValueError, match=said):
+        blank_infilling(**{"ids": IDS} | how)
+
+
+# --- nothing is lost, whatever the documents and the settings ------------------------------------
+
+ROW, DOCUMENTS = 48, 4
+documents_of_a_row = st.lists(st.integers(1, ROW // DOCUMENTS), min_size=1, max_size=DOCUMENTS)
+shares = st.fractions(0, 1, max_denominator=20).map(float)
+densities = st.fractions(Fraction(1, 20), Fraction(19, 20), max_denominator=20)
+
+
+@functools.cache
+def corrupt_any():
+    """Settings are traced: one program for all settings of a builder."""
+    lengths = {"inputs": 2 * ROW, "targets": 4 * ROW, "positions": 4 * ROW, "documents": DOCUMENTS}
+    return jax.jit(lambda corrupt, key, row: corrupt(key, row, row, lengths))
+
+
+def assert_given_back(objective, document_lengths, seed, undo):
+    row, documents = text_row(document_lengths, ROW, seed)
+    features = corrupt_any()(objective.corrupt, jax.random.key(seed), row)
+    corrupted = corrupted_documents(features)
+    assert [undo(corrupted[d + 1]) for d in range(len(documents))] == documents
+    return corrupted
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(documents_of_a_row, shares, shares, st.sampled_from(["spm", "spmv2"]), st.integers(0, 99))
+def test_middles_are_given_back(document_lengths, rate, spm_rate, spm, seed):
+    objective = fill_in_the_middle(IDS, rate, spm_rate, spm)
+    assert_given_back(objective, document_lengths, seed, undo_middle(IDS, spm))
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(documents_of_a_row, st.sampled_from([1, 2, 16]), st.integers(0, 99))
+def test_masked_spans_are_given_back(document_lengths, most, seed):
+    objective = causal_masking(IDS, most)
+    assert_given_back(objective, document_lengths, seed, undo_causal_masking(IDS, most))
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(documents_of_a_row, densities, st.fractions(1, 16, max_denominator=4), st.integers(0, 99))
+def test_blanks_are_given_back_and_are_as_many_as_asked_for(document_lengths, density, mean, seed):
+    objective = blank_infilling(IDS, density, mean)
+    corrupted = assert_given_back(objective, document_lengths, seed, undo_blanks(IDS))
+    for number, n in enumerate(document_lengths, start=1):
+        hidden = sum(token != IDS.eos for token in corrupted[number].targets)
+        assert hidden == max(round(density * n), 1)
+
+
+def test_members_of_a_mixture_that_differ_in_numbers_share_one_kernel():
+    builds = (fill_in_the_middle, blank_infilling)
+    for build, how in zip(builds, ({"rate": 0.9, "spm": "spm"}, {"density": 0.3})):
+        one, other = build(IDS).corrupt, build(IDS, **how).corrupt
+        assert jax.tree.structure(one) == jax.tree.structure(other)
+        shapes = [[x.shape for x in jax.tree.leaves(each)] for each in (one, other)]
+        assert shapes[0] == shapes[1]

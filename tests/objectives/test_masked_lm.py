@@ -1,0 +1,434 @@
+"""Objectives that predict in place: what becomes of chosen tokens, and what is learned of them."""
+
+import functools
+from fractions import Fraction
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, chisquare
+
+from objectives import (
+    Objective,
+    Row,
+    batched,
+    bitmap,
+    causal_lm,
+    inverse_lengths,
+    layouts,
+    masked_diffusion,
+    masked_lm,
+    masked_next_token,
+    mixture,
+    replaced_token_detection,
+)
+from objectives.masked_diffusion import _product24
+from tests.objectives.inverse import corrupted_documents, undo_copy
+from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
+from tests.objectives.test_span_lengths import SIGNIFICANCE
+from tests.objectives.undo_masking import undo_masks_before
+
+FIRST, LAST = IDS.text
+
+
+def corrupt(objective, *rows, copies=2, seed=0, planned=None, members=0):
+    """Features of rows, lists of documents, each corrupted with `copies` keys one after another."""
+    sizes = [[len(document) for document in documents] for documents in rows]
+    raw_length = max(map(sum, sizes))
+    tokens, segments = np.zeros((2, len(rows), raw_length), np.int32)
+    for i, documents in enumerate(rows):
+        tokens[i, : sum(sizes[i])] = np.concatenate(documents)
+        segments[i, : sum(sizes[i])] = np.repeat(np.arange(len(documents)) + 1, sizes[i])
+    members = np.broadcast_to(np.asarray(members, np.int32), len(rows))
+    batch = jax.tree.map(lambda x: np.repeat(x, copies, axis=0), Row(tokens, segments, members))
+    keys = jax.random.split(jax.random.key(seed), len(rows) * copies)
+    lengths = planned or packed_lengths(objective, sizes[0])
+    return jax.tree.map(
+        np.asarray, _corrupt(tuple(lengths.items()), objective.corrupt, keys, batch)
+    )
+
+
+@functools.partial(
+    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
+)
+def _corrupt(lengths, kernel, keys, rows):
+    """Compiled once for all objectives that differ in numbers only."""
+    return batched(Objective(None, kernel, None), dict(lengths))(keys, rows)
+
+
+def arrange(layout, features, lengths):
+    """What a layout makes of one row's features."""
+    return quick_jit(lambda f: layout.arrange(f, lengths, IDS.bos))(features)
+
+
+def text(n, seed=0):
+    return np.random.default_rng(seed).integers(FIRST, LAST, n)
+
+
+# --- golden examples -----------------------------------------------------------------------------
+
+
+def test_masked_lm_by_hand():
+    a, b, c = 50, 60, 70
+    objective = masked_lm(IDS, rate=0.9, mask_share=1, random_share=0)
+    assert objective.lengths(3) == {"inputs": 3, "labels": 3}  # 2.7 tokens
+    got = features_of(corrupt(objective, [[a, b, c]], planned={"inputs": 5, "labels": 4}), 0)
+    assert got["inputs"].tolist() == [IDS.mask] * 3 + [0, 0]
+    assert got["inputs_segments"].tolist() == [1, 1, 1, 0, 0]
+    assert got["labels"].tolist() == [a, b, c, 0]
+    assert got["labels_places"].tolist() == [0, 1, 2, 0]
+    assert got["labels_weights"].tolist() == [1, 1, 1, 0]
+
+
+def test_only_one_token_may_be_hidden_of_those_that_are_text():
+    row = [IDS.cls, 50, IDS.sep]
+    got = features_of(corrupt(masked_lm(IDS, mask_share=1, random_share=0), [row]), 0)
+    assert got["inputs"].tolist() == [IDS.cls, IDS.mask, IDS.sep]
+    assert (got["labels"], got["labels_places"]) == ([50], [1])
+
+
+def test_masked_next_token_by_hand():
+    a, b, c, d = 50, 60, 70, 80
+    objective = masked_next_token(IDS, rate=0.9, mask_share=1, random_share=0)
+    assert objective.lengths(3) == {"inputs": 4, "labels": 3}
+    got = features_of(corrupt(objective, [[a, b, c], [d]]), 0)
+    mask, bos = IDS.mask, IDS.bos
+    assert got["inputs"].tolist() == [bos, mask, mask, mask, bos, mask]
+    assert got["inputs_segments"].tolist() == [1, 1, 1, 1, 2, 2]
+    assert got["labels"].tolist() == [a, b, c, d]
+    assert got["labels_places"].tolist() == [0, 1, 2, 4]  # one place before each
+
+
+def test_each_packed_document_has_its_own_count():
+    got = corrupt(masked_lm(IDS), [text(20), text(1), text(60)], copies=64)
+    for row in range(64):
+        documents = corrupted_documents(features_of(got, row))
+        assert [len(documents[d].labels) for d in (1, 2, 3)] == [3, 1, 9]
+
+
+def test_trap_masked_places_are_gathered_before_the_projection():
+    for layout in (layouts.encoder, layouts.decoder):
+        assert layout.lengths(masked_lm(IDS).lengths(512))["predict"] == 77
+    got = features_of(corrupt(masked_lm(IDS), [text(40), text(20)]), 0)
+    lengths = {"encoder": 64, "predict": 12, "documents": 2}
+    batch = arrange(layouts.encoder, got, lengths)
+    assert batch["encoder_target_tokens"].shape == (12,)
+    np.testing.assert_array_equal(batch["encoder_target_tokens"][:9], got["labels"])
+    np.testing.assert_array_equal(batch["encoder_target_places"][:9], got["labels_places"])
+    np.testing.assert_array_equal(batch["encoder_loss_weights"], [1] * 9 + [0] * 3)
+
+
+# --- what becomes of chosen tokens ---------------------------------------------------------------
+
+
+def fates(features):
+    """0 masked, 1 another token, 2 kept: for each label of many rows, i32[rows, K]."""
+    given = np.take_along_axis(features["inputs"], features["labels_places"], axis=1)
+    assert features["labels_weights"].all()
+    kept = given == features["labels"]
+    return np.where(given == IDS.mask, 0, np.where(kept, 2, 1))
+
+
+@pytest.mark.parametrize("mask, other", [(0.8, 0.1), (0.5, 0.5), (0.25, 0.25), (1.0, 0.0)])
+def test_chosen_tokens_are_masked_replaced_or_kept_in_the_shares_asked_for(mask, other):
+    # Chi-square, significance 0.001; one of 32000 replaced tokens is itself, too few to be seen.
+    objective = masked_lm(IDS, mask_share=mask, random_share=other)
+    got = fates(corrupt(objective, [text(512)], copies=200))
+    expected = np.array([mask, other, 1 - mask - other]) * got.size
+    counts = np.bincount(got.reshape(-1), minlength=3)
+    assert (counts[expected == 0] <= 2).all()
+    drawn = expected > 0
+    counts[~drawn] = 0
+    if drawn.sum() > 1:
+        expected = expected[drawn] / expected.sum() * counts.sum()
+        assert chisquare(counts[drawn], expected).pvalue > SIGNIFICANCE
+
+
+def test_each_chosen_token_has_a_fate_of_its_own_unless_replaced_together():
+    # Words of four tokens: of single tokens, neighbours share a fate with .8^2 + .1^2 + .1^2 = .66.
+    ids = IDS._replace(word_starts=bitmap(np.arange(IDS.size) % 4 == 0))
+    row = 400 + np.arange(400)
+    for together in (False, True):
+        objective = masked_lm(ids, whole_words=True, replace_together=together)
+        got = corrupt(objective, [row], copies=64)
+        by_word = fates(got).reshape(-1, 4)
+        assert (got["labels"].reshape(-1, 4) % 4 == np.arange(4)).all(), "a word is not whole"
+        same = (by_word == by_word[:, :1]).all(1)
+        if together:
+            assert same.all()
+            share = np.bincount(by_word[:, 0], minlength=3)
+            assert chisquare(share, np.array([0.8, 0.1, 0.1]) * len(same)).pvalue > SIGNIFICANCE
+        else:
+            pairs = int((by_word[:, 0] == by_word[:, 1]).sum())
+            assert binomtest(pairs, len(same), 0.66).pvalue > SIGNIFICANCE
+
+
+def test_trap_special_tokens_are_never_masked_and_random_ones_are_text():
+    row = np.concatenate([[IDS.cls], text(30), [IDS.sep], text(29), [IDS.sep, IDS.eos]])
+    special = np.isin(row, (IDS.cls, IDS.sep, IDS.eos))
+    for objective in (
+        masked_lm(IDS, 0.9, mask_share=0, random_share=1),
+        masked_lm(IDS, 0.9, 0.0, 1.0, whole_words=True, span_lengths=inverse_lengths()),
+    ):
+        got = corrupt(objective, [row], copies=128)
+        assert (got["inputs"][:, special] == row[special]).all()
+        assert ((got["inputs"] >= FIRST) & (got["inputs"] < LAST))[:, ~special].all()
+        live = got["labels_weights"] > 0
+        assert not np.isin(got["labels_places"][live], np.flatnonzero(special)).any()
+
+
+def test_random_tokens_are_uniform_over_the_text():
+    small = IDS._replace(text=(2, 18))
+    objective = masked_lm(small, 0.9, mask_share=0, random_share=1)
+    got = corrupt(objective, [np.full(400, 5)], copies=50)["inputs"]
+    counts = np.bincount(got.reshape(-1), minlength=18)[2:]
+    chosen, kept = 360 * 50, 40 * 50
+    expected = np.full(16, chosen / 16)
+    expected[5 - 2] += kept
+    assert chisquare(counts, expected).pvalue > SIGNIFICANCE
+
+
+# --- static masks --------------------------------------------------------------------------------
+
+
+def test_static_masks_are_as_many_as_copies_and_follow_from_the_row():
+    objective = masked_lm(IDS, static_copies=10)
+    inputs = corrupt(objective, [text(60)], copies=200)["inputs"]
+    one, another = ({tuple(x) for x in epochs} for epochs in (inputs[:100], inputs[100:]))
+    assert len(one) == 10 and one == another, "a hundred draws of the same ten masks"
+
+
+def test_static_masks_of_two_rows_differ():
+    objective = masked_lm(IDS, static_copies=1)
+    row = text(60)
+    swapped = row.copy()
+    swapped[[3, 7]] = row[[7, 3]]
+    got = corrupt(objective, [row], [swapped], [text(60, seed=1)])["labels_places"]
+    np.testing.assert_array_equal(got[::2], got[1::2])  # whatever the key
+    assert len(set(map(tuple, got))) == 3
+
+
+# --- a stack that also learns causal language modelling ------------------------------------------
+
+
+def test_gpt_bert_is_a_mixture_on_one_decoder():
+    objective = mixture(IDS, {"masked": (masked_next_token, 15), "causal": (causal_lm, 1)})
+    assert [m.rate for m in objective.members] == [15, 1]
+    documents = [text(30).tolist(), text(9).tolist()]
+    both = corrupt(objective, documents, documents, copies=1, members=(0, 1))
+    for member, undo in enumerate((undo_masks_before(IDS), undo_copy)):
+        got = features_of(both, member)
+        found = corrupted_documents(got)
+        assert [undo(found[d]) for d in (1, 2)] == documents
+        lengths = packed_lengths(objective, [30, 9])
+        stacks = layouts.decoder.lengths(lengths) | {"documents": 2}
+        batch = arrange(layouts.decoder, got, stacks)
+        # Both members see bos and then the text, and predict a token one place before it.
+        before = np.asarray(batch["decoder_input_tokens"])
+        assert before[0] == IDS.bos
+        live = np.asarray(batch["decoder_loss_weights"]) > 0
+        places = np.asarray(batch["decoder_target_places"])[live]
+        segments = np.asarray(batch["decoder_segment_ids"])[places]
+        row = np.concatenate(documents)
+        first = np.where(segments == 1, 0, 1 - member)  # masked documents have bos of their own
+        np.testing.assert_array_equal(row[places - first], batch["decoder_target_tokens"][live])
+
+
+# --- losses --------------------------------------------------------------------------------------
+
+
+class Heads(NamedTuple):
+    """A model's outputs whose heads are matrices."""
+
+    hidden: dict
+    matrices: dict
+
+    def head(self, name, hidden):
+        return hidden @ self.matrices[name]
+
+
+def arranged(objective, document_lengths, stack, rows=4, seed=0):
+    """A model's batch of random text, on one stack of its own length."""
+    layout = layouts.LAYOUTS[stack]
+    lengths = packed_lengths(objective, document_lengths)
+    documents = [text(n) for n in document_lengths]
+    features = corrupt(objective, documents, copies=rows, seed=seed)
+    stacks = layout.lengths(lengths) | {"documents": len(document_lengths)}
+    return quick_jit(jax.vmap(lambda f: layout.arrange(f, stacks, IDS.bos)))(features)
+
+
+def test_replaced_token_detection_adds_up_both_losses():
+    stack = "encoder"
+    objective = replaced_token_detection(IDS)
+    assert objective.heads == ("generator", "replaced")
+    batch = arranged(objective, (30, 10), stack)
+    B, T = batch[f"{stack}_segment_ids"].shape
+    random = np.random.default_rng(0)
+    outputs = Heads(
+        {
+            "top": random.normal(size=(B, T, 6)),
+            "generator": random.normal(size=(B, T, 3)),
+            "replaced": random.integers(0, 2, (B, T)),
+        },
+        {
+            "generator": random.normal(size=(3, IDS.size)),
+            "replaced": random.normal(size=(6, 1)),
+        },
+    )
+    terms = quick_jit(objective.loss)(jax.tree.map(jnp.asarray, outputs), batch)
+    assert {name: term.scale for name, term in terms.items()} == {
+        "tokens": 1.0,
+        "z": 0.0,
+        "replaced": 50.0,
+    }
+    chance = 1 / (1 + np.exp(-(outputs.hidden["top"] @ outputs.matrices["replaced"])[..., 0]))
+    right = np.where(outputs.hidden["replaced"] == 1, chance, 1 - chance)
+    np.testing.assert_allclose(terms["replaced"].sums, -np.log(right).sum(1), rtol=1e-4)
+    np.testing.assert_array_equal(terms["replaced"].weights, [40] * B)
+    np.testing.assert_array_equal(terms["tokens"].weights, [4 + 2] * B)  # 30 * .15 is 4.5
+
+
+def test_places_without_text_have_nothing_to_detect():
+    objective = replaced_token_detection(IDS)
+    batch = {
+        "encoder_segment_ids": jnp.array([[1, 1, 0]]),
+        "encoder_target_tokens": jnp.array([[5]]),
+        "encoder_target_places": jnp.array([[1]]),
+        "encoder_loss_weights": jnp.array([[1]]),
+    }
+
+    def total(last):
+        top = jnp.array([[[0.0], [0.0], [1.0]]]) * last
+        hidden = {"top": top, "generator": top, "replaced": jnp.array([[1, 0, 1]])}
+        outputs = Heads(hidden, {"generator": jnp.ones((1, 8)), "replaced": jnp.ones((1, 1))})
+        term = objective.loss(outputs, batch)["replaced"]
+        return term.sums.sum(), term.weights
+
+    (loss, weights), gradient = quick_jit(jax.value_and_grad(total, has_aux=True))(9.0)
+    assert loss == pytest.approx(2 * np.log(2)) and weights == 2 and gradient == 0
+
+
+# --- masked diffusion ----------------------------------------------------------------------------
+
+
+@settings(derandomize=True, deadline=None, max_examples=300)
+@given(st.integers(0, 2**24), st.integers(0, 2**24))
+def test_products_of_24_bit_integers_are_exact(a, b):
+    assert int(_product24(jnp.int32(a), jnp.int32(b))) == a * b >> 24
+
+
+def test_rates_are_uniform_one_for_each_document_and_never_zero():
+    # Chi-square of 20 x 20 cells, significance 0.001: rates are independent, too.
+    objective = masked_diffusion(IDS, lowest_rate=0.5)
+    rates = corrupt(objective, [text(2), text(3)], copies=20_000)["rates"]
+    assert rates.shape == (20_000, 2) and rates.min() >= 2**23 and rates.max() < 2**24
+    cell = (rates - 2**23) * 20 // 2**23
+    counts = np.bincount(cell[:, 0] * 20 + cell[:, 1], minlength=400)
+    assert chisquare(counts).pvalue > SIGNIFICANCE
+    lowest = masked_diffusion(IDS, lowest_rate=2**-24)
+    assert corrupt(lowest, [text(2)], copies=20_000)["rates"].min() >= 1
+
+
+def test_tokens_are_masked_with_the_documents_own_rate():
+    got = corrupt(masked_diffusion(IDS), [text(300), text(200)], copies=400)
+    p = got["rates"] / 2**24
+    for d, n in ((0, 300), (1, 200)):
+        mine = got["inputs_segments"] == d + 1
+        masked = ((got["inputs"] == IDS.mask) & mine).sum(1)
+        z = (masked - n * p[:, d]) / np.sqrt(n * p[:, d] * (1 - p[:, d]))
+        assert abs(z.mean()) < 3.3 / 20 and abs(z.var() - 1) < 3.3 * np.sqrt(2 / 400)
+    assert ((got["inputs"] == IDS.mask).sum(1) == got["labels_weights"].sum(1)).all()
+
+
+def test_special_tokens_are_never_diffused():
+    row = np.concatenate([[IDS.cls], text(20), [IDS.eos]])
+    got = corrupt(masked_diffusion(IDS, lowest_rate=0.99), [row], copies=64)["inputs"]
+    assert (got[:, 0] == IDS.cls).all() and (got[:, -1] == IDS.eos).all()
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(stack):
+    objective = masked_diffusion(IDS)
+    batch = arranged(objective, (12, 25), stack)
+    B, T = batch[f"{stack}_segment_ids"].shape
+    random = np.random.default_rng(1)
+    top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))
+    outputs = Heads({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
+    got = quick_jit(objective.loss)(outputs, batch)["tokens"]
+    row = np.concatenate([text(12), text(25)])
+    for b in range(B):
+        expected = 0.0
+        for place in np.flatnonzero(batch[f"{stack}_input_tokens"][b] == IDS.mask):
+            logits = top[b, place] @ matrix
+            loss = np.log(np.exp(logits).sum()) - logits[row[place]]
+            rate = int(batch["rates"][b, 0 if place < 12 else 1]) / 2**24
+            expected += loss / rate
+        np.testing.assert_allclose(got.sums[b], expected, rtol=1e-4)
+    np.testing.assert_array_equal(got.weights, [37] * B)  # all tokens, masked or not
+
+
+def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
+    # A model that knows nothing loses log V at each token; z-test, significance 0.001.
+    objective = masked_diffusion(IDS)
+    batch = arranged(objective, (6, 10), "encoder", rows=4_000, seed=5)
+    vocabulary = 8  # labels beyond it only matter to logits that are not all zero
+    outputs = Heads({"top": jnp.zeros((4_000, 16, 1))}, {"vocabulary": jnp.zeros((1, vocabulary))})
+    small = batch | {"encoder_target_tokens": batch["encoder_target_tokens"] % vocabulary}
+    term = quick_jit(objective.loss)(outputs, small)["tokens"]
+    each = np.asarray(term.sums / term.weights, np.float64)
+    error = each.std() / np.sqrt(each.size)
+    assert abs(each.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
+
+
+def test_rows_of_another_member_leave_the_gradient_finite():
+    objective = mixture(IDS, {"diffusion": (masked_diffusion, 1), "causal": (causal_lm, 1)})
+    features = corrupt(objective, [text(8)], members=1)
+    stacks = layouts.decoder.lengths(objective.lengths(8))
+    one = arrange(layouts.decoder, features_of(features, 0), stacks)
+    batch = jax.tree.map(lambda x: x[None], one)
+
+    def total(matrix):
+        outputs = Heads({"top": jnp.ones((1, stacks["decoder"], 1))}, {"vocabulary": matrix})
+        return objective.loss(outputs, batch)["tokens"].sums.sum()
+
+    gradient = quick_jit(jax.grad(total))(jnp.ones((1, IDS.size)))
+    assert np.isfinite(gradient).all() and np.asarray(gradient).any()
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build, changes, message",
+    [
+        (masked_lm, {"rate": 1.5}, "rate must be above 0 and below 1, got 1.5"),
+        (masked_lm, {"mask_share": 1.1}, "more than 1"),
+        (masked_lm, {"mask_share": -0.1}, "mask_share must be from 0 to 1"),
+        (masked_lm, {"mask_share": 0.8, "random_share": 0.3}, "more than 1, got 0.8 and 0.3"),
+        (masked_lm, {"static_copies": 0}, "static_copies must be at least 1"),
+        (masked_next_token, {"rate": 0}, "rate must be above 0"),
+        (replaced_token_detection, {"mask_share": 2}, "more than 1"),
+        (masked_diffusion, {"lowest_rate": 0}, "lowest_rate must be above 0"),
+        (masked_diffusion, {"lowest_rate": 1}, "below 1, got 1"),
+    ],
+)
+def test_bad_settings_are_refused(build, changes, message):
+    with pytest.raises(ValueError, match=message):
+        build(IDS, **changes)
+
+
+@pytest.mark.parametrize(
+    "build", [masked_lm, masked_next_token, replaced_token_detection, masked_diffusion]
+)
+def test_a_vocabulary_without_mask_is_refused(build):
+    with pytest.raises(ValueError, match="'mask'"):
+        build(IDS._replace(mask=None))
+
+
+def test_shares_need_not_be_exact_in_binary():
+    masked_lm(IDS, mask_share=0.7, random_share=0.3)
+    assert masked_lm(IDS, rate=Fraction(1, 3)).lengths(9)["labels"] == 3

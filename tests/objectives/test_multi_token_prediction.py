@@ -1,0 +1,114 @@
+"""Multi-token prediction: which token each head is asked for, and what that costs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from objectives import multi_token_prediction
+from tests.objectives.registry import IDS
+
+V = 11
+
+
+class Outputs:
+    """Hidden states of width V that are their own logits."""
+
+    def __init__(self, key, heads, places):
+        keys = jax.random.split(key, 2)
+        self.hidden = {
+            "top": jax.random.normal(keys[0], (1, places, V)),
+            "ahead": jax.random.normal(keys[1], (heads, 1, places, V)),
+        }
+
+    def head(self, name, hidden):
+        assert name == "vocabulary"
+        return hidden
+
+
+TOKENS = jnp.array([[3, 4, 5, 6, 7, 8, 9, 1, 0]])
+DOCUMENTS = jnp.array([[1, 1, 1, 1, 2, 2, 3, 3, 0]])
+
+
+def batch():
+    return {
+        "decoder_target_tokens": TOKENS,
+        "decoder_loss_weights": (DOCUMENTS > 0).astype(jnp.int32),
+        "decoder_segment_ids": DOCUMENTS,
+    }
+
+
+def test_labels_roll_within_their_documents():
+    """Rolled through a packed row, the last places of a document would predict the next one."""
+    outputs = Outputs(jax.random.key(0), 3, 9)
+    terms = multi_token_prediction(IDS, tokens=4).loss(outputs, batch())
+    pairs = {  # (place, label) of each head, worked by hand
+        "ahead_2": [(0, 4), (1, 5), (2, 6), (4, 8), (6, 1)],
+        "ahead_3": [(0, 5), (1, 6)],
+        "ahead_4": [(0, 6)],
+    }
+    for k, (name, expected) in enumerate(pairs.items()):
+        logs = jax.nn.log_softmax(outputs.hidden["ahead"][k, 0])
+        np.testing.assert_allclose(
+            terms[name].sums, [-sum(logs[place, label] for place, label in expected)], rtol=1e-5
+        )
+        np.testing.assert_array_equal(terms[name].weights, [len(expected)])
+    np.testing.assert_array_equal(terms["tokens"].weights, [8])
+
+
+def test_predictions_at_places_are_the_same_ones():
+    """As in a mixture, where the predicted places are a list."""
+    outputs = Outputs(jax.random.key(0), 2, 9)
+    terms = multi_token_prediction(IDS, tokens=3).loss(outputs, batch())
+    listed = batch() | {"decoder_target_places": jnp.arange(9)[None]}
+    again = multi_token_prediction(IDS, tokens=3).loss(outputs, listed)
+    for name in terms:
+        np.testing.assert_allclose(terms[name].sums, again[name].sums, rtol=1e-6)
+
+
+def test_each_term_is_the_mean_over_its_own_tokens_and_none_is_silently_zero():
+    outputs = Outputs(jax.random.key(0), 2, 9)
+    outputs.hidden = jax.tree.map(jnp.zeros_like, outputs.hidden)
+    for term in multi_token_prediction(IDS, tokens=3).loss(outputs, batch()).values():
+        if term.scale:
+            mean = float(term.sums.sum() / term.weights.sum())
+            assert mean == pytest.approx(np.log(V), rel=1e-6)
+
+
+def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
+    def schedule(step):
+        return jnp.where(step < 10, 0.3, 0.1)
+
+    outputs = Outputs(jax.random.key(0), 1, 9)
+    terms = multi_token_prediction(IDS, tokens=2, ahead_scale=schedule).loss(outputs, batch())
+    assert terms["ahead_2"].scale is schedule and terms["tokens"].scale == 1.0
+
+
+def test_one_head_of_logits_is_in_memory_at_a_time():
+    """The program holds no array as large as the logits of all heads."""
+    B, T, heads, wide = 2, 16, 3, 97
+    head = jnp.ones((5, wide))
+
+    class Projected:
+        def __init__(self, hidden):
+            self.hidden = {"top": hidden[0], "ahead": hidden[1:]}
+
+        def head(self, name, hidden):
+            return hidden @ head
+
+    tokens = jnp.ones((B, T), jnp.int32)
+    rows = dict(zip(batch(), (tokens, tokens, tokens)))
+    objective = multi_token_prediction(IDS, tokens=heads + 1)
+
+    def loss(hidden):
+        return sum(t.sums.sum() for t in objective.loss(Projected(hidden), rows).values())
+
+    program = str(jax.make_jaxpr(jax.grad(loss))(jnp.ones((heads + 1, B, T, 5))))
+    assert f"f32[{B},{T},{wide}]" in program
+    assert f"f32[{heads},{B},{T},{wide}]" not in program
+
+
+@pytest.mark.parametrize("tokens", [1, 2.5])
+def test_a_single_token_is_causal_lm(tokens):
+    with pytest.raises(ValueError, match="whole number from 2"):
+        multi_token_prediction(IDS, tokens=tokens)

@@ -1,0 +1,514 @@
+"""Noise on documents: what is hidden, moved or left out, by which law, and the traps of others."""
+
+from fractions import Fraction
+from math import comb, factorial, sqrt
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binom, binomtest, chisquare, poisson
+
+import objectives
+from objectives import (
+    Row,
+    bart,
+    batched,
+    deshuffling,
+    document_rotation,
+    iid_denoising,
+    sentence_permutation,
+    text_infilling,
+    token_deletion,
+    token_masking,
+)
+from objectives.noising import REPLACEMENTS, from_noise, in_turn, most_hidden, rotation, untouched
+from objectives.span_lengths import infilling_counts, poisson_lengths, poisson_table
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
+from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform
+from tests.objectives.undo_noising import (
+    hidden_by_infilling,
+    infilled,
+    left_out,
+    replaced,
+    undo_masks_in_order,
+    undo_pieces,
+    undo_whole,
+)
+
+EOS, MASK = IDS.eos, IDS.mask
+NO_SENTENCES = IDS._replace(sentence_ends=b"")
+NO_MASK = IDS._replace(mask=None)
+
+
+def copies(objective, documents, number: int, seed: int):
+    """Features of one row of these documents (lists of ids), corrupted with `number` keys."""
+    tokens = np.concatenate(documents).astype(np.int32)
+    lengths = [len(document) for document in documents]
+    segments = np.repeat(np.arange(len(documents), dtype=np.int32) + 1, lengths)
+    row = Row(tokens, segments, np.int32(0))
+    rows = jax.tree.map(lambda x: np.stack([x] * number), row)
+    corrupt = quick_jit(batched(objective, packed_lengths(objective, lengths)))
+    return jax.tree.map(np.asarray, corrupt(jax.random.split(jax.random.key(seed), number), rows))
+
+
+def streams(features, row: int) -> tuple[list[int], list[int]]:
+    """(inputs, targets) of a row of one document, without end-of-sequence."""
+    (document,) = corrupted_documents(features_of(features, row)).values()
+    assert document.inputs[-1] == document.targets[-1] == EOS
+    return document.inputs[:-1], document.targets[:-1]
+
+
+def distinct(features, keys=("inputs",)):
+    return np.unique(np.concatenate([features[key] for key in keys], axis=1), axis=0)
+
+
+# --- worked by hand ------------------------------------------------------------------------------
+
+A, B, C = 100, 101, 102
+X, Y, Z = IDS.sentinels[:3]
+
+
+@pytest.mark.parametrize(
+    "replace, predict, expected",
+    [
+        # all eight masks of A B C: hidden tokens, inputs, targets
+        (
+            "spans",
+            "noise",
+            {
+                "": ([A, B, C], []),
+                "A": ([X, B, C], [X, A]),
+                "B": ([A, X, C], [X, B]),
+                "C": ([A, B, X], [X, C]),
+                "AB": ([X, C], [X, A, B]),
+                "BC": ([A, X], [X, B, C]),
+                "AC": ([X, B, Y], [X, A, Y, C]),
+                "ABC": ([X], [X, A, B, C]),
+            },
+        ),
+        (
+            "tokens",
+            "noise",
+            {
+                "": ([A, B, C], []),
+                "A": ([X, B, C], [X, A]),
+                "B": ([A, X, C], [X, B]),
+                "C": ([A, B, X], [X, C]),
+                "AB": ([X, Y, C], [X, A, Y, B]),
+                "BC": ([A, X, Y], [X, B, Y, C]),
+                "AC": ([X, B, Y], [X, A, Y, C]),
+                "ABC": ([X, Y, Z], [X, A, Y, B, Z, C]),
+            },
+        ),
+        (
+            "mask",
+            "noise",
+            {
+                "": ([A, B, C], []),
+                "A": ([MASK, B, C], [A]),
+                "B": ([A, MASK, C], [B]),
+                "C": ([A, B, MASK], [C]),
+                "AB": ([MASK, MASK, C], [A, B]),
+                "BC": ([A, MASK, MASK], [B, C]),
+                "AC": ([MASK, B, MASK], [A, C]),
+                "ABC": ([MASK, MASK, MASK], [A, B, C]),
+            },
+        ),
+        (
+            "drop",
+            "noise",
+            {
+                "": ([A, B, C], []),
+                "A": ([B, C], [A]),
+                "B": ([A, C], [B]),
+                "C": ([A, B], [C]),
+                "AB": ([C], [A, B]),
+                "BC": ([A], [B, C]),
+                "AC": ([B], [A, C]),
+                "ABC": ([], [A, B, C]),
+            },
+        ),
+    ],
+    ids=["spans", "tokens", "mask", "drop"],
+)
+def test_every_iid_mask_of_three_tokens(replace, predict, expected):
+    features = copies(iid_denoising(IDS, 0.5, replace, predict), [[A, B, C]], 200, seed=0)
+    got = {str(streams(features, row)) for row in range(200)}
+    assert got == {str(pair) for pair in expected.values()}
+
+
+@pytest.mark.parametrize("replace", REPLACEMENTS)
+def test_everything_can_be_predicted_from_every_replacement(replace):
+    document = list(range(200, 240))
+    objective = iid_denoising(IDS, 0.3, replace, "everything", mode="S")
+    features = copies(objective, [document, [A], [A, B]], 20, seed=1)
+    possible = {
+        "mask": replaced(lambda token: token == MASK),
+        "random": replaced(lambda token: 2 <= token < 32_000),
+        "mask_or_random": replaced(lambda token: token == MASK or 2 <= token < 32_000),
+        "drop": left_out,
+    }.get(replace, lambda inputs, document: None)
+    undo = undo_whole(IDS, possible, mode=IDS.mode("S"))
+    for row in range(20):
+        got = corrupted_documents(features_of(features, row))
+        assert [undo(x) for x in got.values()] == [document, [A], [A, B]]
+
+
+@pytest.mark.parametrize(
+    "replace, undo",
+    [
+        ("spans", undo_pieces(IDS)),
+        ("tokens", undo_pieces(IDS, whole_runs=False)),
+        ("mask", undo_masks_in_order(IDS)),
+    ],
+)
+def test_noise_alone_gives_back_every_document(replace, undo):
+    documents = [[A], list(range(200, 240)), [A, B], [B, A, C]]
+    features = copies(iid_denoising(IDS, 0.4, replace), documents, 20, seed=2)
+    for row in range(20):
+        got = corrupted_documents(features_of(features, row))
+        assert [undo(x) for x in got.values()] == documents
+
+
+def test_infilled_documents_of_two_tokens_by_hand():
+    # One of them is hidden, by a span before or after the other; the span on the other side, if
+    # there is one, is empty.
+    features = copies(text_infilling(IDS, 0.5), [[A, B]], 2000, seed=3)
+    got = {tuple(streams(features, row)[0]) for row in range(2000)}
+    assert got == {(MASK, B), (A, MASK), (MASK, A, MASK), (MASK, B, MASK)}
+
+
+def test_bart_permutes_sentences_and_then_infills():
+    stop = int(np.flatnonzero(IDS.flags("sentence_ends"))[20])
+    plain = [x for x in range(1000, 1100) if not IDS.flags("sentence_ends")[x]]
+    first, second = [*plain[:4], stop], [*plain[4:8], stop]
+    features = copies(bart(IDS), [first + second], 400, seed=4)
+    orders = set()
+    for row in range(400):
+        inputs, targets = streams(features, row)
+        assert targets == first + second
+        order = [s for s in (first + second, second + first) if _infilled_from(inputs, s)]
+        assert order
+        orders |= {tuple(s) for s in order}
+    assert len(orders) == 2
+
+
+def _infilled_from(inputs, document) -> bool:
+    try:
+        infilled(IDS)(inputs, document)
+    except AssertionError:
+        return False
+    return True
+
+
+# --- counts --------------------------------------------------------------------------------------
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(
+    st.integers(1, 200_000), st.fractions(Fraction(1, 100), Fraction(99, 100), max_denominator=1000)
+)
+def test_most_hidden_is_the_mean_and_six_standard_deviations(n, density):
+    most = int(most_hidden(n, density.as_integer_ratio(), np))
+    mean, deviation = n * density, sqrt(n * density * (1 - density))
+    assert min(n, mean + 6 * deviation - 1) <= most <= min(n, mean + 6 * deviation + 8)
+
+
+def test_less_than_one_document_in_a_million_has_more_noise_than_planned_for():
+    n = np.arange(1, 5000)
+    assert (binom.sf(most_hidden(n, (3, 20), np), n, 0.15) < 1e-6).all()
+
+
+@pytest.mark.parametrize("density, mean", [((3, 20), (3, 1)), ((1, 2), (7, 2)), ((3, 10), (20, 1))])
+def test_counts_of_the_kernel_are_those_of_the_host(density, mean):
+    n = np.arange(1, 4097)
+    pairs = jnp.array([density, mean], jnp.int32)
+    device = jax.jit(lambda n, p: (most_hidden(n, p[0]), *infilling_counts(n, *p)))(n, pairs)
+    host = most_hidden(n, density, np), *infilling_counts(n, density, mean, np)
+    for got, expected in zip(device, host):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("mean", [1, 3, 3.5, 20])
+def test_planned_spans_cover_all_but_one_document_in_e18(mean):
+    n = np.arange(1, 4097)
+    fraction = Fraction(str(mean))
+    hidden, spans = infilling_counts(n, (3, 10), fraction.as_integer_ratio(), np)
+    not_covered = poisson.cdf(hidden - 1, spans * mean)
+    assert (not_covered < np.exp(-18))[(spans < n - hidden + 1) & (hidden > 0)].all()
+
+
+def test_tokens_that_are_no_text_are_never_hidden_by_iid_noise():
+    document = [EOS, A, IDS.sep, B, EOS] * 8
+    for replace in ("mask", "random"):
+        features = copies(iid_denoising(IDS, 0.9, replace, "everything"), [document], 20, seed=5)
+        special = np.isin(document, (EOS, IDS.sep))
+        assert (features["inputs"][:, :-1][:, special] == np.array(document)[special]).all()
+        assert (features["inputs"][:, :-1][:, ~special] != np.array(document)[~special]).any()
+
+
+# --- distribution --------------------------------------------------------------------------------
+
+
+def test_iid_masks_of_four_tokens_have_bernoullis_probabilities():
+    features = copies(token_masking(IDS, 0.3), [[A, B, C, 103]], 20_000, seed=6)
+    hidden = features["inputs"][:, :4] == MASK
+    counts = np.bincount(hidden @ [1, 2, 4, 8], minlength=16)
+    ones = np.array([bin(i).count("1") for i in range(16)])
+    assert chisquare(counts, 20_000 * 0.3**ones * 0.7 ** (4 - ones)).pvalue > SIGNIFICANCE
+
+
+def test_numbers_of_hidden_tokens_are_binomial():
+    features = copies(iid_denoising(IDS, 0.15, "drop"), [list(range(100, 130))], 10_000, seed=7)
+    hidden = (features["targets_segments"] > 0).sum(1) - 1
+    expected = 10_000 * binom.pmf(np.arange(11), 30, 0.15)
+    counts = np.bincount(np.minimum(hidden, 10), minlength=11)
+    expected[10] = 10_000 - expected[:10].sum()
+    assert chisquare(counts, expected).pvalue > SIGNIFICANCE, counts
+
+
+def test_iid_masks_of_packed_documents_are_independent_of_each_other():
+    features = copies(token_masking(IDS, 0.5), [[A, B], [A, B]], 8_000, seed=8)
+    assert_uniform(features["inputs"], 16)
+
+
+def test_one_stand_in_of_ten_is_random_text_in_berts_style():
+    document = list(range(100, 150))
+    objective = iid_denoising(IDS, 0.5, "mask_or_random", "everything")
+    features = copies(objective, [document], 1000, seed=9)
+    inputs = features["inputs"][:, :-1]
+    hidden = inputs != np.array(document)
+    random = inputs[hidden & (inputs != MASK)]
+    assert binomtest(random.size, int(hidden.sum()), 0.1).pvalue > SIGNIFICANCE
+    assert ((random >= IDS.text[0]) & (random < IDS.text[1])).all()
+    quarters = np.bincount((random - 2) * 4 // (32_000 - 2), minlength=4)
+    assert chisquare(quarters).pvalue > SIGNIFICANCE, quarters
+
+
+@pytest.mark.parametrize("mean", [Fraction(1), Fraction(3), Fraction(7, 2), Fraction(20)])
+def test_poisson_table_is_the_cumulative_law_in_24_bits(mean):
+    table = np.array(poisson_table(mean))
+    expected = poisson.cdf(np.arange(len(table)), float(mean)) * 2**24
+    assert table.dtype.kind == "i" and np.abs(table - expected).max() < 0.51
+    at_edges = np.concatenate([table, table - 1])
+    bits = at_edges[(at_edges >= 0) & (at_edges < 2**24)].astype(np.uint32) << 8
+    got = poisson_lengths(jnp.array(bits), jnp.array(table, jnp.int32))
+    np.testing.assert_array_equal(got, (bits[:, None] >> 8 >= table).sum(1))
+
+
+def spans_drawn(hidden: int, most: int, mean: float) -> dict[tuple[int, ...], float]:
+    """{lengths of a document's spans, sorted: probability}, by enumerating what may be drawn."""
+    law: dict[tuple[int, ...], float] = {}
+
+    def draw(spans, left, probability):
+        if len(spans) + 1 == most:
+            ways = [(left, 1.0)]
+        else:
+            ways = [(k, poisson.pmf(k, mean)) for k in range(left)]
+            ways.append((left, poisson.sf(left - 1, mean)))
+        for length, chance in ways:
+            if length < left:
+                draw([*spans, length], left - length, probability * chance)
+            else:
+                key = tuple(sorted([*spans, length]))
+                law[key] = law.get(key, 0) + probability * chance
+
+    draw([], hidden, 1.0)
+    return law
+
+
+def test_infilled_spans_have_poisson_lengths_the_empty_and_the_trimmed_included():
+    # Four of eight tokens hidden, at most five spans; what stays tells the length of each span.
+    copied = 20_000
+    features = copies(text_infilling(IDS, 0.5, 1.5), [list(range(100, 108))], copied, seed=10)
+    law = spans_drawn(hidden=4, most=5, mean=1.5)
+    assert abs(sum(law.values()) - 1) < 1e-9
+    counts = dict.fromkeys(law, 0)
+    for row in range(copied):
+        counts[tuple(sorted(lengths_of_spans(features["inputs"][row], 100, 108)))] += 1
+    expected = np.array([*law.values()]) * copied
+    assert len(law) == 18 and expected.min() > 10
+    assert chisquare([*counts.values()], expected).pvalue > SIGNIFICANCE, counts
+
+
+def lengths_of_spans(inputs, first: int, end: int) -> list[int]:
+    """Lengths of the spans hidden in the document `first, first + 1, … end - 1`."""
+    lengths, expected = [], first
+    for token in inputs:
+        if token == MASK:
+            lengths.append(0)
+        else:
+            here = end if token == EOS else token
+            if here != expected:
+                lengths[-1] = int(here - expected)
+            expected = here + 1
+            if token == EOS:
+                return lengths
+    raise AssertionError("no end-of-sequence")
+
+
+def test_infilled_spans_stand_in_all_places_with_equal_probability():
+    # Three of six tokens hidden: three stay, with four places for spans.
+    features = copies(
+        text_infilling(IDS, 0.5, 3), [[100, 101, 102, 103, 104, 105]], 20_000, seed=11
+    )
+    masks = features["inputs"] == MASK
+    gap = np.where(masks, np.cumsum(~masks, 1), 99)
+    for spans in (1, 2, 3):
+        mine = np.sort(gap[masks.sum(1) == spans], 1)[:, :spans]
+        assert_uniform(mine, comb(4, spans))
+
+
+def test_infilling_of_packed_documents_is_independent():
+    # One of two tokens is hidden; nine of ten documents have one span, before or after the other.
+    features = copies(text_infilling(IDS, 0.5, 3), [[A, B]] * 2, 9_000, seed=12)
+    one_span_each = (features["inputs_segments"] > 0).sum(1) == 6
+    assert one_span_each.mean() > 0.85
+    assert_uniform(features["inputs"][one_span_each], 4)
+
+
+def test_rotations_are_uniform_and_packed_documents_turn_on_their_own():
+    features = copies(document_rotation(IDS), [[100, 101, 102], [200, 201, 202]], 9_000, 13)
+    assert_uniform(features["inputs"], 9)
+
+
+@pytest.mark.parametrize("lengths, orders", [((4,), 24), ((3, 2), 12)])
+def test_shuffles_are_uniform_over_all_orders(lengths, orders):
+    documents = [list(range(100, 100 + n)) for n in lengths]
+    features = copies(deshuffling(IDS), documents, 12_000, seed=14)
+    assert orders == np.prod([factorial(n) for n in lengths])
+    assert_uniform(features["inputs"], orders)
+
+
+def _sentences(*lengths):
+    """Sentences of different tokens, each of which ends one at its end alone."""
+    ends = IDS.flags("sentence_ends")
+    plain = iter([x for x in range(500, 700) if not ends[x]])
+    stops = iter([x for x in range(700, 900) if ends[x]])
+    return [[*(next(plain) for _ in range(n - 1)), next(stops)] for n in lengths]
+
+
+def test_orders_of_sentences_are_uniform_and_a_cut_off_sentence_is_one():
+    *whole, cut = _sentences(3, 1, 4)
+    document = sum([*whole, cut[:2]], [])  # the last one has lost its end
+    other = sum(_sentences(2, 2), [])
+    features = copies(sentence_permutation(IDS), [document, other], 12_000, seed=15)
+    assert_uniform(features["inputs"], 6 * 2)
+
+
+def test_parts_of_a_composed_noise_draw_independently():
+    # With one draw for both, two turns of two tokens would always end where they began.
+    twice = from_noise(IDS, in_turn(rotation(), rotation()))
+    features = copies(twice, [[A, B]], 6_000, seed=16)
+    assert_uniform(features["inputs"], 2)
+
+
+# --- traps ---------------------------------------------------------------------------------------
+
+
+def test_sentinel_k_precedes_span_k_also_when_a_document_starts_with_noise():
+    # T5's code puts sentinels before stretches of text there, and loses alignment.
+    document = list(range(100, 120))
+    features = copies(iid_denoising(IDS, 0.5), [document], 200, seed=17)
+    starts_with_noise = features["inputs"][:, 0] == X
+    assert 50 < starts_with_noise.sum() < 150
+    undo = undo_pieces(IDS)
+    for row in np.flatnonzero(starts_with_noise):
+        (one,) = corrupted_documents(features_of(features, row)).values()
+        assert one.targets[:2] == [X, 100] and undo(one) == document
+
+
+SIZES = (10, 64, 101)
+
+
+def test_infilling_hides_exactly_the_share_asked_for_where_overlapping_spans_hide_less():
+    # fairseq lets spans overlap: of 30% it hides 26.8%.
+    features = copies(text_infilling(IDS), [list(range(100, 100 + n)) for n in SIZES], 200, 18)
+    stays = (features["inputs"] != MASK) & (features["inputs"] != EOS)
+    for number, n in enumerate(SIZES, 1):
+        left = (stays & (features["inputs_segments"] == number)).sum(1)
+        assert (left == n - hidden_by_infilling(n, 0.3)).all()
+
+
+def test_empty_spans_insert_a_mask():
+    features = copies(text_infilling(IDS), [list(range(100, 160))], 200, seed=19)
+    lengths = [lengths_of_spans(inputs, 100, 160) for inputs in features["inputs"]]
+    assert sum(x.count(0) for x in lengths) > 0 and all(sum(x) == 18 for x in lengths)
+
+
+@pytest.mark.parametrize("build", [sentence_permutation, bart])
+def test_sentence_ends_that_are_not_known_are_refused_where_others_silently_do_nothing(build):
+    with pytest.raises(ValueError, match="sentence_ends"):
+        build(NO_SENTENCES)
+
+
+def test_sentence_permutation_really_permutes():
+    document = sum(_sentences(2, 3, 2, 4), [])
+    features = copies(sentence_permutation(IDS), [document], 100, seed=20)
+    assert len(distinct(features)) > 20
+
+
+@pytest.mark.parametrize("build", [document_rotation, deshuffling, sentence_permutation, bart])
+def test_end_of_sequence_stays_outside_of_what_is_moved(build):
+    features = copies(build(IDS), [list(range(100, 120)), [A, B]], 50, seed=21)
+    for row in range(50):
+        for document in corrupted_documents(features_of(features, row)).values():
+            for stream in (document.inputs, document.targets):
+                assert stream[-1] == EOS and EOS not in stream[:-1]
+
+
+def test_the_decoder_starts_with_its_own_token_and_not_with_end_of_sequence():
+    features = features_of(copies(document_rotation(IDS), [[A, B, C]], 2, seed=22), 0)
+    layout = objectives.layouts.encoder_decoder
+    stacks = layout.lengths(document_rotation(IDS).lengths(3))
+    arranged = layout.arrange(features, stacks, IDS.bos)
+    assert arranged["decoder_input_tokens"].tolist() == [IDS.bos, A, B, C] and IDS.bos != EOS
+    assert arranged["decoder_target_tokens"].tolist() == [A, B, C, EOS]
+
+
+def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
+    features = copies(token_deletion(IDS, 0.9), [[A], [B], [C]], 50, seed=23)
+    empty = 0
+    for row in range(50):
+        got = corrupted_documents(features_of(features, row))
+        assert [x.targets for x in got.values()] == [[A, EOS], [B, EOS], [C, EOS]]
+        empty += got[2].inputs == [EOS]
+    assert empty > 25
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: iid_denoising(IDS, 0), "noise_density"),
+        (lambda: iid_denoising(IDS, replace="words"), r"replace must be one of \['spans'"),
+        (lambda: iid_denoising(IDS, predict="half"), 'predict must be "noise" or "everything"'),
+        (lambda: iid_denoising(IDS, replace="random"), "nothing in the inputs tells"),
+        (lambda: iid_denoising(IDS, replace="mask_or_random"), "nothing in the inputs tells"),
+        (lambda: iid_denoising(IDS, mode="Q"), "mode token 'Q'"),
+        (lambda: iid_denoising(NO_MASK, replace="mask"), "special token 'mask'"),
+        (lambda: token_masking(NO_MASK), "special token 'mask'"),
+        (lambda: token_deletion(IDS, 1), "noise_density"),
+        (lambda: text_infilling(NO_MASK), "special token 'mask'"),
+        (lambda: text_infilling(IDS, 1.5), "noise_density"),
+        (lambda: text_infilling(IDS, mean_span_length=0.5), "at least 1 token"),
+        (lambda: text_infilling(IDS, mean_span_length=21), "mean_span_length must be above 0"),
+        (lambda: text_infilling(IDS, 0.8, 3), "more spans than there are tokens to part them"),
+        (lambda: bart(NO_MASK), "special token 'mask'"),
+    ],
+)
+def test_what_cannot_work_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_no_noise_copies_documents():
+    features = copies(from_noise(IDS, untouched()), [[A, B], [C]], 2, seed=24)
+    for stream in ("inputs", "targets"):
+        assert features[stream][0].tolist() == [A, B, EOS, C, EOS]

@@ -1,0 +1,163 @@
+"""Sentence pairs: what A and B are, which label they get, and composition with masking."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from objectives import (
+    Row,
+    batched,
+    masked_lm,
+    next_sentence_prediction,
+    sentence_order_prediction,
+    span_corruption,
+    then,
+    ul2,
+)
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import IDS, features_of, quick_jit
+from tests.objectives.undo_pairs import pair_of
+
+END = np.flatnonzero(IDS.flags("sentence_ends"))[1]  # an id that ends a sentence
+WORDS = [i for i in range(100, 200) if not IDS.flags("sentence_ends")[i]]
+CHANCE = 1e-4  # a right program fails one of these tests so often
+
+
+def text(*sentences: int) -> list[int]:
+    """Sentences of so many tokens, each but the last closed by END; all tokens differ."""
+    words = iter(WORDS)
+    tokens = []
+    for n in sentences[:-1]:
+        tokens += [next(words) for _ in range(n - 1)] + [END]
+    return tokens + [next(words) for _ in range(sentences[-1])]
+
+
+def pairs(objective, documents: list[list[int]], draws: int):
+    """(A, B, label or None) of each draw of rows of one document: the rows in turn."""
+    L = max(map(len, documents))
+    tokens, segments = np.zeros((2, len(documents), L), np.int32)
+    for i, document in enumerate(documents):
+        tokens[i, : len(document)], segments[i, : len(document)] = document, 1
+    tokens, segments = np.tile(tokens, (draws, 1)), np.tile(segments, (draws, 1))
+    keys = jax.random.split(jax.random.key(5), len(tokens))
+    rows = Row(tokens, segments, np.zeros(len(tokens), np.int32))
+    features = quick_jit(batched(objective, objective.lengths(L)))(keys, rows)
+    features = jax.tree.map(np.asarray, features)
+    for i in range(len(tokens)):
+        document = corrupted_documents(features_of(features, i))[1]
+        label = document.pools[0][1] if document.pools else None
+        yield *pair_of(IDS, document), label
+
+
+def test_zero_means_in_order_as_hugging_faces_heads_read_it():
+    document = text(3, 2, 4)
+    seen = set()
+    for a, b, label in pairs(sentence_order_prediction(IDS), [document] * 2, 40):
+        assert (a + b if label == 0 else b + a) == document
+        assert (a if label == 0 else b)[-1] == END, "cut after a sentence"
+        seen.add((label, len(a)))
+    assert seen == {(0, 3), (0, 5), (1, 4), (1, 6)}
+
+
+def test_zero_means_that_b_follows():
+    document, other = text(3, 2, 4), [500, 501, 502, 503, 504, 505]
+    found = list(pairs(next_sentence_prediction(IDS), [document, other], 60))[::2]
+    for a, b, label in found:
+        assert a == document[: len(a)]
+        if label == 0:
+            assert b == document[len(a) :][: len(b)]
+        else:
+            assert b == other[other.index(b[0]) :][: len(b)]
+    assert {label for *_, label in found} == {0, 1}
+
+
+def test_other_text_from_the_same_document_never_follows():
+    document = text(3, 2, 4, 2)
+    build = functools.partial(next_sentence_prediction, IDS, "same")
+    for objective in (build(), build(at_sentence_ends=False)):
+        labels = set()
+        for a, b, label in pairs(objective, [document] * 2, 60):
+            assert a == document[: len(a)] and b
+            follows = b == document[len(a) :][: len(b)]
+            assert follows == (label == 0)
+            labels.add(label)
+        assert labels == {0, 1}
+
+
+def test_text_that_happens_to_follow_is_no_negative():
+    """Rows that repeat each other would else be labelled both ways."""
+    same = [7] * 9  # whatever is cut from one row stands at the same distance in the other
+    for a, b, label in pairs(next_sentence_prediction(IDS), [same, same], 40):
+        assert label is None
+
+
+def test_lengths_tell_nothing_about_the_label():
+    documents = [text(3, 2, 4, 6, 2, 5), [500 + i for i in range(9)]]
+    lengths = {0: [], 1: []}
+    for _, b, label in list(pairs(next_sentence_prediction(IDS), documents, 600))[::2]:
+        lengths[label].append(len(b))
+    sizes = sorted(set(lengths[0] + lengths[1]))
+    table = [[lengths[label].count(n) for n in sizes] for label in (0, 1)]
+    assert len(sizes) > 3 and stats.chi2_contingency(table).pvalue > CHANCE
+
+
+def test_cuts_are_uniform_over_sentence_ends_and_labels_even():
+    document = text(3, 2, 4, 1, 5)
+    found = list(pairs(sentence_order_prediction(IDS), [document] * 2, 500))
+    cuts = [len(b if label else a) for a, b, label in found]
+    ends = [3, 5, 9, 10]
+    assert set(cuts) == set(ends)
+    assert stats.chisquare([cuts.count(n) for n in ends]).pvalue > CHANCE
+    swapped = sum(label for *_, label in found)
+    assert stats.binomtest(swapped, len(found)).pvalue > CHANCE
+
+
+def test_text_without_sentences_is_cut_anywhere():
+    document = WORDS[:6]
+    found = list(pairs(sentence_order_prediction(IDS), [document] * 2, 500))
+    cuts = [len(b if label else a) for a, b, label in found]
+    assert stats.chisquare([cuts.count(n) for n in range(1, 6)]).pvalue > CHANCE
+
+
+def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
+    objective = then(IDS, sentence_order_prediction, functools.partial(masked_lm, rate=0.5))
+    document = text(3, 2, 4)
+    for a, b, _ in pairs(objective, [document] * 2, 40):  # asserts that [CLS] and [SEP] stand
+        assert len(a) + len(b) == len(document) and IDS.mask in a + b
+
+    class Zeros:
+        hidden = {"top": jnp.zeros((2, 12, 1))}
+        head = staticmethod(lambda name, h: jnp.zeros((*h.shape[:-1], 2 if name == "pair" else 9)))
+
+    places = jnp.zeros((2, 5), jnp.int32)
+    batch = {
+        "encoder_target_tokens": places,
+        "encoder_target_places": places,
+        "encoder_loss_weights": jnp.ones_like(places),
+        "pools_places": places[:, :1],
+        "pools_labels": places[:, :1],
+        "pools_weights": jnp.ones_like(places[:, :1]),
+    }
+    terms = objective.loss(Zeros(), batch)
+    assert set(terms) == {"pair", "tokens", "z"} and objective.heads == ("pair", "vocabulary")
+    np.testing.assert_allclose(terms["pair"].sums, np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(terms["tokens"].sums, 5 * np.log(9), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "build, message",
+    [
+        (lambda: next_sentence_prediction(IDS, negatives="random"), "negatives must be one of"),
+        (lambda: sentence_order_prediction(IDS._replace(cls=None)), "special token 'cls'"),
+        (lambda: sentence_order_prediction(IDS._replace(sentence_ends=b"")), "sentence_ends"),
+        (lambda: then(IDS, masked_lm, span_corruption), "leave its inputs in place"),
+        (lambda: then(IDS, sentence_order_prediction, ul2), "mixture cannot be part"),
+    ],
+)
+def test_what_cannot_work_is_an_error(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

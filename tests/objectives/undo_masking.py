@@ -1,0 +1,36 @@
+"""What was hidden in place, put back: written from the papers of BERT, GPT-BERT and LLaDA.
+
+The labels say which token stood where; everything else was given as it is.
+"""
+
+from objectives import TokenIds
+
+
+def undo_masks(ids: TokenIds, only_masks: bool = False):
+    """`only_masks`: every chosen token became the mask, none another token or itself."""
+
+    def undo(document):
+        return _filled_in(ids, document.inputs, document.labels, only_masks)
+
+    return undo
+
+
+def undo_masks_before(ids: TokenIds):
+    """Undoes masked next-token prediction: `bos`, then text predicted one place before it."""
+
+    def undo(document):
+        first, *text = document.inputs
+        assert first == ids.bos, "every document begins with bos"
+        return _filled_in(ids, text, document.labels, only_masks=False)
+
+    return undo
+
+
+def _filled_in(ids, tokens, labels, only_masks):
+    first, last = ids.text
+    for place, label in labels.items():
+        assert first <= label < last, "a label that is no text"
+        assert tokens[place] == ids.mask or (not only_masks and first <= tokens[place] < last)
+    for place, token in enumerate(tokens):
+        assert place in labels or first <= token < last, "hidden, but never predicted"
+    return [labels.get(place, token) for place, token in enumerate(tokens)]

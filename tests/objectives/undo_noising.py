@@ -1,0 +1,149 @@
+"""Noise on documents, undone in plain Python: written from the papers, not from the code.
+
+Where the target is the document itself, what there is to check is that the inputs are what the
+noise could have made of it.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+
+from objectives import TokenIds
+from tests.objectives.inverse import _without_eos, _without_mode
+
+
+def undo_pieces(ids: TokenIds, mode: int | None = None, whole_runs: bool = True):
+    """Puts pieces back where their sentinels stand, wherever those may stand."""
+    number = {sentinel: i for i, sentinel in enumerate(ids.sentinels)}
+
+    def undo(document):
+        inputs = _without_mode(mode, _without_eos(ids, document.inputs))
+        pieces: list[list[int]] = []
+        for token in _without_eos(ids, document.targets):
+            if token in number:
+                assert number[token] == len(pieces), "sentinel k precedes piece k"
+                pieces.append([])
+            else:
+                assert pieces, "a hidden token without a sentinel before it"
+                pieces[-1].append(token)
+        assert all(pieces) and (whole_runs or all(len(piece) == 1 for piece in pieces))
+        order = [number[token] for token in inputs if token in number]
+        assert order == list(range(len(pieces))), "inputs: sentinels in order, one a piece"
+        marks = [token in number for token in inputs]
+        assert not whole_runs or not any(a and b for a, b in zip(marks, marks[1:])), "pieces touch"
+        return [
+            x for token in inputs for x in (pieces[number[token]] if token in number else [token])
+        ]
+
+    return undo
+
+
+def undo_masks_in_order(ids: TokenIds):
+    """The k-th target stands at the k-th mask."""
+
+    def undo(document):
+        hidden = iter(_without_eos(ids, document.targets))
+        inputs = _without_eos(ids, document.inputs)
+        text = [next(hidden) if token == ids.mask else token for token in inputs]
+        assert next(hidden, None) is None, "more targets than masks"
+        return text
+
+    return undo
+
+
+def undo_whole(ids: TokenIds, possible: Callable, mode: int | None = None):
+    """The target is the document; `possible(inputs, document)` asserts what the noise promises."""
+
+    def undo(document):
+        text = _without_eos(ids, document.targets)
+        possible(_without_mode(mode, _without_eos(ids, document.inputs)), text)
+        return text
+
+    return undo
+
+
+def replaced(allowed: Callable):
+    """Token for token; where inputs differ from the document they hold what is `allowed`."""
+
+    def possible(inputs, document):
+        assert len(inputs) == len(document)
+        assert all(a == b or allowed(a) for a, b in zip(inputs, document))
+
+    return possible
+
+
+def left_out(inputs, document):
+    rest = iter(document)
+    assert all(token in rest for token in inputs), "no subsequence of the document"
+
+
+def shuffled(inputs, document):
+    assert Counter(inputs) == Counter(document)
+
+
+def rotated(inputs, document):
+    assert inputs in [document[i:] + document[:i] for i in range(len(document))]
+
+
+def sentences(ids: TokenIds, document) -> list[list[int]]:
+    ends, result = ids.flags("sentence_ends"), [[]]
+    for token in document:
+        result[-1].append(token)
+        if ends[token]:
+            result.append([])
+    return [sentence for sentence in result if sentence]
+
+
+def sentences_permuted(ids: TokenIds):
+    def possible(inputs, document):
+        left = sentences(ids, document)
+        while inputs:  # a cut-off sentence may begin like another one: try the longest first
+            found = max((s for s in left if inputs[: len(s)] == s), key=len, default=None)
+            assert found, "no sentence of the document begins here"
+            left.remove(found)
+            inputs = inputs[len(found) :]
+        assert not left, "a sentence is missing"
+
+    return possible
+
+
+def hidden_by_infilling(n: int, density) -> int:
+    return round(n * Fraction(str(density)))  # half to even
+
+
+def infilled(ids: TokenIds, density: float = 0.3):
+    def possible(inputs, document):
+        n = len(document)
+        _assert_infilled_counts(ids, inputs, n, density)
+        reachable = {0}  # places of the document that the inputs so far may lead to
+        for token in inputs:
+            if token == ids.mask:
+                reachable = set(range(min(reachable), n + 1))
+            else:
+                reachable = {i + 1 for i in reachable if i < n and document[i] == token}
+            assert reachable, "masks do not cover what is missing"
+        assert n in reachable
+
+    return possible
+
+
+def permuted_and_infilled(ids: TokenIds, density: float = 0.3):
+    def possible(inputs, document):
+        _assert_infilled_counts(ids, inputs, len(document), density)
+        units = sentences(ids, document)
+        neighbours = set(zip(document, document[1:]))
+        neighbours |= {(a[-1], b[0]) for a in units for b in units}
+        for pair in zip(inputs, inputs[1:]):
+            assert ids.mask in pair or pair in neighbours, "neither in line nor a new sentence"
+        assert Counter(x for x in inputs if x != ids.mask) <= Counter(document)
+
+    return possible
+
+
+def _assert_infilled_counts(ids, inputs, n, density):
+    masks = np.array(inputs) == ids.mask
+    assert (~masks).sum() == n - hidden_by_infilling(n, density)
+    assert not (masks[1:] & masks[:-1]).any(), "spans touch"
+    assert masks.any() == (hidden_by_infilling(n, density) > 0)

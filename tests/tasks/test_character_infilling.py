@@ -1,0 +1,152 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tasks import vocabularies
+from tasks.character_infilling import character_infilling, infill_characters, infill_to_fit
+from tasks.seqio_vocabularies import tokenizer_of
+from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
+from tests.objectives.undo_infilling import undo_middle
+
+BYTES = vocabularies.byte_tokenizer()
+TEXTS = [
+    "def mean(values):\n    return sum(values) / len(values)\n",
+    "naïve 漢字 😀 " * 9,
+    "",
+    "<|fim_prefix|><fim_middle></s><extra_id_0>",  # no markers: what a document says
+    "x",
+    "a longer text, which has to be cut into pieces before it is rearranged. " * 12,
+]
+
+
+def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
+    class Document:
+        inputs = ()
+        targets = list(map(int, tokens))
+
+    return tokenizer.decode(undo_middle(ids, spm)(Document))
+
+
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(
+    st.text(max_size=30) | st.sampled_from(TEXTS),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([(0.0, "spm"), (1.0, "spm"), (1.0, "spmv2")]),
+)
+def test_prefix_middle_and_suffix_are_the_text(tokenizer, text, seed, form):
+    for each in (BYTES, tokenizer):
+        ids = vocabularies.token_ids(each)
+        tokens = infill_characters(text, each, ids, (seed,), 1.0, *form)
+        assert tokens.dtype == np.int32 and tokens[-1] == ids.eos
+        assert [int(x) for x in sorted(tokens) if x in ids.fim] == sorted(ids.fim)
+        assert given_back(tokens, each, ids, form[1]) == text
+        plain = infill_characters(text, each, ids, (seed,), 0.0)
+        np.testing.assert_array_equal(plain[:-1], each.encode_batch([text])[0])
+
+
+@pytest.mark.parametrize("form", CUTS)
+def test_cuts_between_characters_are_uniform_and_independent(form):
+    ids = vocabularies.token_ids(BYTES)
+    letters = dict(zip((*ids.fim, ids.eos, 3 + ord("a"), 3 + ord("b")), "PSM/ab"))
+    law = Counter()
+    for outcome, chance in zip(CUTS[form], CHANCES):
+        law[outcome] += float(chance)
+    how = (1, 0) if form == "psm" else (1, 1, form)
+    outcomes = (infill_characters("ab", BYTES, ids, (7, i), *how) for i in range(9000))
+    assert_law(("".join(letters[x] for x in tokens.tolist()) for tokens in outcomes), dict(law))
+
+
+def test_shares_of_plain_psm_and_spm():
+    ids = vocabularies.token_ids(BYTES)
+    kinds = {ids.fim[0]: "psm", ids.fim[1]: "spm", 3 + ord("a"): "plain"}
+    first = (infill_characters("aaa", BYTES, ids, (1, i), 0.6, 0.25, "spm")[0] for i in range(5000))
+    assert_law((kinds[int(x)] for x in first), {"plain": 0.4, "psm": 0.45, "spm": 0.15})
+
+
+# --- as a SeqIO preprocessor ---------------------------------------------------------------------
+
+VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
+LENGTH = 128
+
+
+def read(texts, name="infilling", seed=3, length=LENGTH, vocabulary=VOCABULARY, **how):
+    preprocess = character_infilling(name=name, **how)
+    dataset = tf.data.Dataset.from_tensor_slices({"targets": texts})
+    features = {"targets": seqio.Feature(vocabulary)}
+    with seqio.utils.map_seed_manager(seed):
+        examples = preprocess(dataset, length and {"targets": length}, features)
+    return [example["targets"].tolist() for example in examples.as_numpy_iterator()]
+
+
+def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
+    ids = vocabularies.token_ids(tokenizer_of(VOCABULARY))
+    examples = read(TEXTS, rate=1.0)
+    assert len(TEXTS) < len(examples) and max(map(len, examples)) <= LENGTH
+    assert all(sorted(x for x in one if x in ids.fim) == sorted(ids.fim) for one in examples)
+    assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
+    assert len(read(TEXTS, rate=1.0, length=None)) == len(TEXTS)
+
+
+def test_a_text_is_cut_the_same_whatever_is_read_with_it():
+    many = TEXTS * 20
+    examples = read(many, length=None)
+    assert examples == read(many, length=None)
+    assert examples[:7] == read(many[:7], length=None)  # in a shorter dataset
+    other = ["another text"] * 5 + many[5:]
+    assert examples[5:] == read(other, length=None)[5:]  # behind other texts
+
+
+def test_seeds_tasks_and_texts_are_cut_each_in_its_own_way():
+    same = [TEXTS[0]] * 50
+    examples = read(same, length=None, rate=1.0)
+    assert len({tuple(one) for one in examples}) > 45
+    for other in (read(same, name="other", length=None, rate=1.0), read(same, seed=4, length=None)):
+        assert sum(a == b for a, b in zip(examples, other, strict=True)) < 5
+
+
+def test_examples_are_what_seqio_packs():
+    source = seqio.FunctionDataSource(
+        lambda split, shuffle_files, seed=None: tf.data.Dataset.from_tensor_slices(
+            {"targets": TEXTS}
+        ),
+        splits=["train"],
+    )
+    task = seqio.Task(
+        "infilling",
+        source=source,
+        preprocessors=[character_infilling(name="infilling", rate=1.0)],
+        output_features={"targets": seqio.Feature(VOCABULARY)},
+    )
+    lengths = {"targets": LENGTH}
+    examples = task.get_dataset(lengths, split="train", shuffle=False, seed=0)
+    packed = seqio.LMFeatureConverter(pack=True)(examples, lengths)
+    kept = np.concatenate([row["decoder_target_tokens"] for row in packed.as_numpy_iterator()])
+    middle = vocabularies.token_ids(tokenizer_of(VOCABULARY)).fim[2]
+    assert (kept == middle).sum() == len(list(examples)) > len(TEXTS)
+
+
+def test_the_halves_of_a_text_are_cut_each_in_its_own_way():
+    ids = vocabularies.token_ids(BYTES)
+    both = [infill_to_fit("a" * 200, BYTES, ids, (i,), 110, 1.0) for i in range(20)]
+    assert all(len(halves) == 2 for halves in both)
+    assert sum(np.array_equal(first, second) for first, second in both) < 3
+
+
+def test_settings_and_vocabularies_that_cannot_be_infilled(t5_like):
+    with pytest.raises(ValueError, match="rate must be from 0 to 1"):
+        read(TEXTS, rate=2)
+    with pytest.raises(ValueError, match="spm must be one of"):
+        read(TEXTS, spm="psm")
+    spaced = seqio.SentencePieceVocabulary(t5_like)
+    with pytest.raises(ValueError, match="puts a space before every text"):
+        read(TEXTS, vocabulary=spaced)
