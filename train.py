@@ -351,7 +351,9 @@ def run_steps(
                 monitor.report(step)
             if step == steps or step % evaluate_every == 0:
                 scores = tools.evaluator(state.params)
-                tools.writer.write(step, {f"heldout/{s.name}": s.loss for s in scores})
+                held_out = {f"heldout/{s.name}": s.loss for s in scores}
+                baselines = {f"baseline/{s.name}": s.baseline for s in scores}
+                tools.writer.write(step, held_out | baselines)
                 monitor.restart_clock()
             if saving:
                 monitor.check()

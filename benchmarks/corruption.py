@@ -75,29 +75,20 @@ def rates(tokens: int, seconds: list[float]) -> tuple[float, float]:
 
 
 def bare_calls(repeats: int) -> dict[str, tuple[float, float]]:
+    """Every objective with its default settings, on rows of one document that fill their lengths."""
     import jax
     import numpy as np
 
     import objectives
 
-    ids = objectives.check_token_ids(
-        objectives.TokenIds(
-            size=32_131,
-            text=(3, 32_000),
-            sentinels=tuple(range(32_127, 31_999, -1)),
-            modes=(("R", 32_128), ("S", 32_129), ("X", 32_130)),
-        )
-    )
+    ids = special_ids(objectives)
     results = {}
-    for name, decoder in DECODERS.items():
-        objective = getattr(objectives, name)(ids)
-        layout, shape = objectives.layouts.encoder_decoder, {"encoder": INPUTS, "decoder": decoder}
-        if name == "causal_lm":
-            layout, shape = objectives.layouts.decoder, {"decoder": decoder}
-        (group,) = objectives.plan(objective, layout, ids, [shape])
-        member = np.arange(BATCH) % len(group.members)
-        lengths = np.array(group.raw_lengths)[member]
-        filled = np.arange(group.row_length) < lengths[:, None]
+    for name, build in builders(objectives).items():
+        objective = build(ids)
+        members, raw, lengths = row_lengths(objectives, objective, DECODERS.get(name))
+        member = np.arange(BATCH) % members
+        used = np.broadcast_to(raw, members)[member]
+        filled = np.arange(used.max()) < used[:, None]
         text = np.random.default_rng(0).integers(*ids.text, filled.shape)
         rows = objectives.Row(
             tokens=np.where(filled, text, 0).astype(np.int32),
@@ -105,14 +96,59 @@ def bare_calls(repeats: int) -> dict[str, tuple[float, float]]:
             member=member.astype(np.int32),
         )
         keys, rows = jax.device_put((jax.random.split(jax.random.key(0), BATCH), rows))
-        corrupt = jax.jit(objectives.batched(objective, group.features))
+        corrupt = jax.jit(objectives.batched(objective, lengths))
 
         def ten_calls(corrupt=corrupt, keys=keys, rows=rows):
             for _ in range(10):
                 jax.block_until_ready(corrupt(keys, rows))
 
-        results[f"{name}, bare"] = rates(10 * int(lengths.sum()), measure(ten_calls, repeats))
+        results[f"{name}, bare"] = rates(10 * int(used.sum()), measure(ten_calls, repeats))
     return results
+
+
+def special_ids(objectives):
+    import numpy as np
+
+    return objectives.check_token_ids(
+        objectives.TokenIds(
+            size=32_200,
+            text=(3, 32_000),
+            mask=32_131,
+            cls=32_132,
+            sep=32_133,
+            sentinels=tuple(range(32_127, 31_999, -1)),
+            modes=(("R", 32_128), ("S", 32_129), ("X", 32_130)),
+            fim=(32_134, 32_135, 32_136),
+            word_starts=objectives.bitmap(np.arange(32_200) % 3 < 2),
+            sentence_ends=objectives.bitmap(np.arange(32_200) % 20 == 0),
+        )
+    )
+
+
+def builders(objectives) -> dict:
+    """Every exported builder that needs no others, those of `DECODERS` first; and BERT."""
+    found = dict.fromkeys(DECODERS)
+    found |= {
+        name: None
+        for name in objectives.__all__
+        if getattr(getattr(objectives, name), "__annotations__", {}).get("return")
+        is objectives.Objective
+        and name not in ("mixture", "then")
+    }
+    found = {name: getattr(objectives, name) for name in found}
+    pair, masked = objectives.next_sentence_prediction, objectives.masked_lm
+    return found | {"bert": functools.partial(objectives.then, first=pair, second=masked)}
+
+
+def row_lengths(objectives, objective, decoder: int | None):
+    """(members, raw tokens of a row, planned features)"""
+    if decoder is None:
+        return 1, INPUTS, objective.lengths(INPUTS)
+    layout, shape = objectives.layouts.encoder_decoder, {"encoder": INPUTS, "decoder": decoder}
+    if "inputs" not in objective.lengths(2):
+        layout, shape = objectives.layouts.decoder, {"decoder": decoder}
+    (group,) = objectives.plan(objective, layout, special_ids(objectives), [shape])
+    return len(group.members), group.raw_lengths, group.features
 
 
 # --- pipelines -----------------------------------------------------------------------------------

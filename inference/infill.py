@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from objectives import Objective, Row, RowGroup, TokenIds, batched
 from objectives.layouts import LAYOUTS
+from objectives.losses import at_places, predictions
 
 
 class Infilled(NamedTuple):
@@ -43,6 +44,43 @@ def infill(
         Infilled(*(_until(np.asarray(tokens).tolist(), ids.eos) for tokens in row))
         for row in zip(given, predicted, truth)
     ]
+
+
+def fill_in_place(
+    objective: Objective, model, params, ids: TokenIds, group: RowGroup, keys, rows: Row
+) -> list[Infilled]:
+    """Predicts what is masked in rows of one document each, every token by itself.
+
+    In what it gives, sentinel k stands for the k-th mask. Tokens that an objective predicts without
+    masking them are left out; rows without a mask, and masks beyond the sentinels, as well.
+    """
+    features = batched(objective, group.features)(keys, rows)
+    layout = LAYOUTS[model.layout]
+    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos))(features)
+    generator = "generator" in objective.heads
+
+    def predict(params):
+        outputs = model.apply(params, batch)
+        _, places, _ = predictions(batch)
+        hidden = at_places(outputs.hidden["generator" if generator else "top"], places)
+        logits = outputs.head("generator" if generator else "vocabulary", hidden)
+        return jnp.argmax(logits[..., : ids.text[1]], axis=-1)
+
+    predicted = jax.jit(predict, out_shardings=_everywhere(params))(params)
+    columns = ("inputs", "inputs_segments", "labels", "labels_places", "labels_weights")
+    rows = zip(*jax.device_get([features[column] for column in columns]), np.asarray(predicted))
+    filled = [_numbered(ids, *row) for row in rows]
+    return [example for example in filled if example.truth]
+
+
+def _numbered(ids: TokenIds, inputs, segments, labels, places, weights, predicted) -> Infilled:
+    """One row with sentinels for its masks, in the order of the text."""
+    live = np.flatnonzero((weights > 0) & (inputs[places] == ids.mask))[: len(ids.sentinels)]
+    sentinels = ids.sentinels[: live.size]
+    given = inputs.copy()
+    given[places[live]] = sentinels
+    told = [[x for pair in zip(sentinels, y[live]) for x in pair] for y in (predicted, labels)]
+    return Infilled(given[segments > 0].tolist(), *([int(x) for x in y] for y in told))
 
 
 def greedy_targets(model, params, batch):

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from inference.infill import Infilled, infill
+from inference.infill import Infilled, fill_in_place, infill
 from objectives import Objective, TokenIds, members_of, plan
 from objectives.contract import Row
 from objectives.layouts import LAYOUTS
@@ -28,12 +28,13 @@ def show_passages(
     text: np.ndarray,
     rows: int = 4,
 ) -> None:
-    """Fills in passages of `text` (i32[n]) by the objective's first member that gives inputs.
+    """Fills in passages of `text` (i32[n]) by the objective's first member that hides something.
 
-    Shows nothing where no member does (causal language modelling gives no inputs to fill in).
+    Shows nothing where no member does (causal language modelling gives no inputs to fill in, pairs
+    and views have nothing to be filled in).
     """
     layout = LAYOUTS[model.layout]
-    members = [m.objective for m in members_of(objective) if "inputs" in m.objective.lengths(2)]
+    members = [m.objective for m in members_of(objective) if _fills(m.objective.lengths(2))]
     if not members or text.size < PASSAGE:
         return
     needs = layout.lengths(members[0].lengths(PASSAGE))
@@ -43,10 +44,17 @@ def show_passages(
     tokens = np.stack([text[start : start + PASSAGE] for start in starts])
     passages = Row(tokens, np.ones_like(tokens), np.zeros(rows, np.int32))
     keys = jax.random.split(jax.random.key(0), rows)
-    examples = infill(members[0], model, params, ids, group, keys, passages)
+    fill = infill if "targets" in group.features else fill_in_place
+    examples = fill(members[0], model, params, ids, group, keys, passages)
+    if not examples:
+        return
     console.print("\n[bold]Filling in held-out passages[/bold]")
     for example in examples:
         print_example(console, example, ids.sentinels, decode)
+
+
+def _fills(lengths: dict[str, int]) -> bool:
+    return "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
 
 
 def print_example(

@@ -112,7 +112,8 @@ def replaced_token_detection(
 
     Features: those of `masked_lm`.
 
-    Terms: "tokens" (and "z") of the generator; "replaced", over all tokens, with scale 50.
+    Terms: "tokens" (and "z") of the generator; "replaced", over all tokens, with scale 50; and, for
+    reading, the share of tokens that were replaced.
 
     >>> replaced_token_detection(ids).heads
     ('generator', 'replaced')
@@ -127,9 +128,13 @@ def _detection_loss(outputs: Outputs, batch) -> dict[str, Term]:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     live = (batch[f"{stack}_segment_ids"] > 0).astype(jnp.float32)
     logits = outputs.head("replaced", outputs.hidden["top"])[..., 0]
-    losses = binary_cross_entropy(logits, outputs.hidden["replaced"])
-    replaced = Term(jnp.sum(losses * live, -1), jnp.sum(live, -1), scale=50.0)
-    return token_loss(outputs, batch, hidden="generator", head="generator") | {"replaced": replaced}
+    replaced = outputs.hidden["replaced"]
+    losses = binary_cross_entropy(logits, replaced)
+    tokens = jnp.sum(live, -1)
+    return token_loss(outputs, batch, hidden="generator", head="generator") | {
+        "replaced": Term(jnp.sum(losses * live, -1), tokens, scale=50.0),
+        "replaced_share": Term(jnp.sum(replaced * live, -1), tokens, scale=0.0),
+    }
 
 
 class Replacement(NamedTuple):

@@ -61,7 +61,10 @@ def next_sentence_prediction(
 def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> Objective:
     """ALBERT's sentence order prediction: a document cut in two, its parts swapped or not, 50/50.
 
-    Args and features as in `next_sentence_prediction`; nothing of the document is left out.
+    Args and features as in `next_sentence_prediction`. Both parts are whole sentences: what stands
+    before the first end of a sentence and after the last is left out, since a sentence that the
+    row cuts would betray which part it belongs to. Documents with fewer than two whole sentences
+    are cut anywhere, and nothing of them is left out.
 
     >>> sentence_order_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
@@ -179,21 +182,23 @@ def _one_each(values_D, size: int):
 
 
 def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
-    (cut,) = _cuts(bits_Dx4[:, :1], ends, document)
-    swapped = _coin(bits_Dx4[:, 2]) & (document.length > 1)
-    front = (document.start, cut)
-    back = (document.start + cut, document.length - cut)
+    whole = _whole_sentences(ends, document)
+    (cut,) = _cuts(bits_Dx4[:, :1], ends, whole)
+    swapped = _coin(bits_Dx4[:, 2]) & (whole.length > 1)
+    front = (whole.start, cut)
+    back = (whole.start + cut, whole.length - cut)
     a, b = (
         _piece(*(jnp.where(swapped, y, x) for x, y in zip(*order)))
         for order in ((front, back), (back, front))
     )
-    return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), document.length > 1
+    return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), whole.length > 1
 
 
 def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Documents):
     cut, later = _cuts(bits_Dx4[:, :2], ends, document)
     wrong = _coin(bits_Dx4[:, 2])
-    length = document.length - later
+    # Half of what is left: else only the wrong text would reach the end of the document.
+    length = (document.length - later + 1) // 2
     a = _piece(document.start, cut)
     b = _piece(document.start + jnp.where(wrong, later, cut), length)
     counts = (later > cut) & (length > 0)
@@ -221,6 +226,20 @@ def _piece(start_D, length_D) -> Pieces:
 
 def _coin(bits):
     return (bits >> 31) == 1
+
+
+def _whole_sentences(ends, document: Documents) -> Documents:
+    """Each document from its first end of a sentence to its last; all of it if there are few."""
+    place = jnp.arange(ends.size)[None]
+    start, end = document.start[:, None], (document.start + document.length)[:, None]
+    closes = (place >= start) & (place < end) & ends[None]
+    first = jnp.min(jnp.where(closes, place, ends.size), axis=1) + 1
+    last = jnp.max(jnp.where(closes, place, -1), axis=1) + 1
+    enough = jnp.sum(closes, axis=1) > 2  # two sentences between them
+    return Documents(
+        jnp.where(enough, first, document.start),
+        jnp.where(enough, last - first, document.length),
+    )
 
 
 def _cuts(bits_DxC, ends, document: Documents):

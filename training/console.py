@@ -110,7 +110,7 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
         table.add_row(
             s.name,
             f"{s.loss:.3f}",
-            f"{math.exp(min(s.loss, 700.0)):,.1f}",
+            f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else "",
             f"{s.baseline:.3f}",
             f"{s.gain:.0%}",
             f"{s.targets:,}",

@@ -41,6 +41,10 @@ class Score(NamedTuple):
         return label(self.member, self.term)
 
     @property
+    def of_tokens(self) -> bool:
+        return self.term == "tokens" or self.term.startswith("ahead_")
+
+    @property
     def gain(self) -> float:
         """Share of the baseline's nats that the model saves."""
         return 1.0 - self.loss / self.baseline if self.baseline else 0.0

@@ -2,16 +2,18 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
 
-from inference import greedy_targets, infill, show_passages
+import models
+from inference import fill_in_place, greedy_targets, infill, show_passages
 from inference.infill import Infilled
 from inference.passages import print_example
-from objectives import Row, batched, causal_lm, plan, span_corruption
+from objectives import Row, batched, causal_lm, masked_lm, plan, span_corruption
 from objectives.layouts import LAYOUTS
 from tests.training import tiny
 from training.state import new_state
@@ -145,3 +147,29 @@ def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     assert show(tiny.span_and_prefix()).count("truth") >= 2
     assert show(causal_lm(tiny.IDS)) == ""
     assert show(tiny.span_and_prefix(), text[:10]) == ""
+
+
+def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
+    ids = tiny.IDS._replace(mask=103)
+    objective = masked_lm(ids, rate=0.3, mask_share=0.8)
+    model = models.encoder(128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
+    (group,) = plan(objective, LAYOUTS["encoder"], ids, [{"encoder": LENGTH}])
+    *_, keys, rows = case("decoder")
+    features = jax.tree.map(np.asarray, batched(objective, group.features)(keys, rows))
+    batch = jax.vmap(lambda row: LAYOUTS["encoder"].arrange(row, group.stacks, ids.bos))(features)
+    params = nn.unbox(model.init(jax.random.key(0), batch))
+    outputs = model.apply(params, batch)
+    best = np.argmax(outputs.head("vocabulary", outputs.hidden["top"])[..., :100], -1)
+    filled = fill_in_place(objective, model, params, ids, group, keys, rows)
+    assert len(filled) == ROWS
+    for example, inputs, tokens, guess in zip(filled, features["inputs"], rows.tokens, best):
+        masks = np.flatnonzero(inputs == ids.mask)
+        assert 0 < masks.size < 7  # of seven labels some are random tokens, or kept
+        given = inputs.tolist()
+        for place, sentinel in zip(masks, ids.sentinels):
+            given[place] = sentinel
+        assert example.given == given
+        numbered = zip(ids.sentinels, tokens[masks].tolist(), guess[masks].tolist())
+        truth, predicted = zip(*(((s, t), (s, g)) for s, t, g in numbered))
+        assert example.truth == [x for pair in truth for x in pair]
+        assert example.predicted == [x for pair in predicted for x in pair]

@@ -133,6 +133,7 @@ FAR = {"lengths are reached": "the bound lies six standard deviations away"}
 UNCUT = {
     "lengths are reached": "a document of one token has no pair to be judged",
 }
+EDGES = {"nothing is lost": "sentences that the row cuts are left out"}
 PAIRED = UNCUT | {
     "nothing is lost": "text that follows is not shown where other text stands in its place",
 }
@@ -243,12 +244,15 @@ CASES = {
         negatives="same",
         at_sentence_ends=False,
     ),
-    "order": _case(sentence_order_prediction, undo_order(IDS), exempt=UNCUT),
+    "order": _case(
+        sentence_order_prediction, undo_order(IDS), exempt=UNCUT, at_sentence_ends=False
+    ),
+    "order_of_sentences": _case(sentence_order_prediction, exempt=UNCUT | EDGES),
     "order_masked": _case(
         then,
         undo_masked_order(IDS),
         exempt=UNCUT,
-        first=sentence_order_prediction,
+        first=functools.partial(sentence_order_prediction, at_sentence_ends=False),
         second=functools.partial(masked_lm, rate=0.3),
     ),
     "ahead": _case(

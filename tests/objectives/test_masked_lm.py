@@ -284,6 +284,7 @@ def test_replaced_token_detection_adds_up_both_losses():
         "tokens": 1.0,
         "z": 0.0,
         "replaced": 50.0,
+        "replaced_share": 0.0,
     }
     chance = 1 / (1 + np.exp(-(outputs.hidden["top"] @ outputs.matrices["replaced"])[..., 0]))
     right = np.where(outputs.hidden["replaced"] == 1, chance, 1 - chance)

@@ -54,13 +54,20 @@ def pairs(objective, documents: list[list[int]], draws: int):
 
 
 def test_zero_means_in_order_as_hugging_faces_heads_read_it():
-    document = text(3, 2, 4)
+    document = text(3, 2, 4, 2, 5)  # the first and the last sentence may be cut ones
     seen = set()
     for a, b, label in pairs(sentence_order_prediction(IDS), [document] * 2, 40):
-        assert (a + b if label == 0 else b + a) == document
-        assert (a if label == 0 else b)[-1] == END, "cut after a sentence"
+        assert (a + b if label == 0 else b + a) == document[3:11]
+        assert a[-1] == b[-1] == END
         seen.add((label, len(a)))
-    assert seen == {(0, 3), (0, 5), (1, 4), (1, 6)}
+    assert seen == {(0, 2), (0, 6), (1, 2), (1, 6)}
+
+
+def test_no_edge_of_the_parts_betrays_their_order():
+    """Were the row's own edges kept, only a part in front could end with a sentence's end."""
+    found = list(pairs(sentence_order_prediction(IDS), [text(4, 3, 3, 3, 4)] * 2, 60))
+    assert {label for *_, label in found} == {0, 1}
+    assert all(part[-1] == END and END not in part[:1] for a, b, _ in found for part in (a, b))
 
 
 def test_zero_means_that_b_follows():
@@ -81,7 +88,7 @@ def test_other_text_from_the_same_document_never_follows():
     for objective in (build(), build(at_sentence_ends=False)):
         labels = set()
         for a, b, label in pairs(objective, [document] * 2, 60):
-            assert a == document[: len(a)] and b
+            assert a == document[: len(a)] and 0 < len(b) < len(document) - len(a)
             follows = b == document[len(a) :][: len(b)]
             assert follows == (label == 0)
             labels.add(label)
@@ -106,10 +113,10 @@ def test_lengths_tell_nothing_about_the_label():
 
 
 def test_cuts_are_uniform_over_sentence_ends_and_labels_even():
-    document = text(3, 2, 4, 1, 5)
+    document = text(3, 2, 4, 1, 5, 2)
     found = list(pairs(sentence_order_prediction(IDS), [document] * 2, 500))
     cuts = [len(b if label else a) for a, b, label in found]
-    ends = [3, 5, 9, 10]
+    ends = [2, 6, 7]  # after the first sentence, which is left out
     assert set(cuts) == set(ends)
     assert stats.chisquare([cuts.count(n) for n in ends]).pvalue > CHANCE
     swapped = sum(label for *_, label in found)
