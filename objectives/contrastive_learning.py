@@ -97,9 +97,9 @@ def contrastive_pairs(
     """
     texts = 3 if hard_negatives else 2
     specials = jnp.array([ids.special("cls"), ids.special("sep")], jnp.int32)
-    # A whole document without separators keeps its tokens, and has texts - 1 empty ones beside it.
+    # A [CLS] takes the slot of each separator, and there is one more.
     return Objective(
-        lengths=lambda n: {"inputs": n + texts, "pools": texts},
+        lengths=lambda n: {"inputs": n + 1, "pools": texts},
         corrupt=Partial(_split_at_separators, jnp.zeros(texts, jnp.int32), specials),
         loss=_contrastive_loss(texts, temperature, pooling),
         heads=_heads(temperature),
@@ -119,8 +119,9 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M):
     With all embeddings alike it is the logarithm of the number of live texts. The batch may be
     spread over devices: the negatives are all of it, with their gradients.
 
-    >>> info_nce(jnp.eye(2), jnp.eye(2), 1.0, jnp.array([True] * 2), jnp.array([True] * 2))
-    Array([0.31326166, 0.31326166], dtype=float32)
+    >>> losses = info_nce(jnp.eye(2), jnp.eye(2), 1.0, jnp.ones(2, bool), jnp.ones(2, bool))
+    >>> [round(float(x), 4) for x in losses]
+    [0.3133, 0.3133]
     """
     left_Nxe, right_Mxe = _unit(left_Nxe), _unit(right_Mxe)
     similarity_NxM = scale * jnp.einsum("ne,me->nm", left_Nxe, right_Mxe)
@@ -253,8 +254,9 @@ def _split_at_separators(texts, specials, key, row, partner, lengths):
 def _texts_of_rows(source, cls_at, body: list[Pieces], present_D, counts_D, lengths):
     """Features of rows in which text k of document d is segment k + 1 + d * (number of texts)."""
     texts = len(body)
-    cls = pieces(cls_at, present_D.astype(jnp.int32)[:, None])
-    each = [interleaved(cls, text) for text in body]
+    heads = [pieces(cls_at, present_D.astype(jnp.int32)[:, None])]
+    heads += [pieces(cls_at, jnp.minimum(text.length, 1)) for text in body[1:]]
+    each = [interleaved(cls, text) for cls, text in zip(heads, body)]
     by_text = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*each)))
     tokens, segments = write(source, by_text, lengths["inputs"])
     first = documents(segments, by_text.length.shape[0]).start

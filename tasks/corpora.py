@@ -6,6 +6,7 @@ second start reads no text again. `tasks.seqio_corpora` is the edge for SeqIO ta
 """
 
 import dataclasses
+import functools
 import hashlib
 import os
 import sys
@@ -13,16 +14,24 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import rich.console
 import rich.progress
 
 from tasks import vocabularies
-from tasks.python_library import library_documents
+from tasks.python_library import (
+    Document,
+    LeftOut,
+    Pair,
+    documented_definitions,
+    library_documents,
+)
 from tasks.sentencepiece_training import train_sentencepiece
 from tasks.text_files import Part, Report, find_files, read_documents
 from tasks.vocabularies import Vocabulary
 from training.data import Corpus, Piece
 from training.token_arrays import (
+    LONGEST_HELDOUT_PIECE,
     TokenArray,
     array_corpus,
     open_token_array,
@@ -59,46 +68,87 @@ def python_library(
     Raises:
         ValueError, FileNotFoundError: what was got, what is expected, what to change.
     """
-    if heldout_every < 2:
-        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
-    documents = library_documents()
-    split = {"train": [], "heldout": []}
-    for document in documents:
-        held = zlib.crc32(document.name.encode()) % heldout_every == 0
-        split["heldout" if held else "train"].append(document)
-    for name, some in split.items():
-        if not some:
-            raise ValueError(
-                f"Got no {name} documents out of {len(documents)}: change heldout_every, now "
-                f"{heldout_every}."
-            )
-    vocabulary = run_vocabulary(
-        run_dir,
-        "bpe",
-        lambda: (document.read() for document in split["train"]),
-        size=vocabulary_size,
-        sentinels=sentinels,
-        specials=specials,
-    )
-    source = _digest([sys.version, heldout_every, *(document[:2] for document in documents)])
-    arrays = {}
-    for name, some in split.items():
+    split, vocabulary = _library(run_dir, heldout_every, vocabulary_size, sentinels, specials)
 
-        def texts(advance, some=some):
-            for document in some:
+    arrays = {}
+    for name, documents in split.items():
+
+        def read(advance, documents=documents) -> Iterator[Part]:
+            for document in documents:
                 yield Part(document.read())
                 advance(1)
 
-        arrays[name] = _tokenised(run_dir, name, vocabulary, source, texts, len(some))
-    return array_corpus(
-        arrays["train"],
-        arrays["heldout"],
-        seed=seed,
-        codec=vocabulary.codec,
-        summary=(
-            f"Python's standard library: {_counts(arrays['train'])} to train on; "
-            f"{_counts(arrays['heldout'])} held out (one file in {heldout_every})"
-        ),
+        source = _digest(_versions(documents))
+        arrays[name] = _tokenised(run_dir, name, vocabulary, source, read, len(documents))
+    return _corpus(
+        "Python's standard library", arrays, vocabulary, f"one file in {heldout_every}", seed
+    )
+
+
+def docstring_pairs(
+    run_dir: str,
+    *,
+    docstring_tokens: int = 48,
+    code_tokens: int = 96,
+    vocabulary_size: int = 4096,
+    heldout_every: int = 20,
+    sentinels: int = 128,
+    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+    seed: int = 0,
+) -> Corpus:
+    """Docstrings of Python's standard library and the code they stand in, for contrastive learning.
+
+        return the mean <sep> def mean(values): total = 0 …      for `objectives.contrastive_pairs`
+
+    A document is the docstring of a function, method or class, the vocabulary's `sep`, and the
+    code from its signature on, in which no docstring is left (`python_library.Pair`). Both sides
+    are cut to a number of tokens. The vocabulary and the files held out are those of
+    `corpora.python_library` with the same settings.
+
+    Args:
+        run_dir: where the vocabulary and the tokens are kept.
+        docstring_tokens: of a docstring at most.
+        code_tokens: of its code at most.
+        vocabulary_size, heldout_every, sentinels, specials, seed: as for `python_library`.
+
+    Raises:
+        ValueError, FileNotFoundError: what was got, what is expected, what to change.
+    """
+    limits = docstring_tokens, code_tokens
+    if min(limits) < 1 or sum(limits) >= LONGEST_HELDOUT_PIECE:
+        raise ValueError(
+            f"Pairs must have 1 token or more on each side and at most {LONGEST_HELDOUT_PIECE - 1} "
+            f"together, got {docstring_tokens} of docstrings and {code_tokens} of code."
+        )
+    split, vocabulary = _library(run_dir, heldout_every, vocabulary_size, sentinels, specials)
+    vocabulary.ids.special("sep")
+    arrays = {}
+    for name, documents in split.items():
+        source = _digest([*limits, vocabulary.ids.sep, *_versions(documents)])
+        left_out = LeftOut()
+
+        def read(advance, documents=documents, left_out=left_out) -> Iterator[Pair]:
+            for document in documents:
+                yield from documented_definitions(document, left_out)
+                advance(1)
+
+        arrays[name] = _tokenised(
+            run_dir,
+            name,
+            # The separator is part of the text here, which must hold no special id.
+            vocabulary._replace(ids=vocabulary.ids._replace(sep=None)),
+            source,
+            read,
+            len(documents),
+            left_out,
+            functools.partial(_joined, vocabulary.ids.sep, limits, left_out),
+        )
+    return _corpus(
+        "Docstrings and their code, of Python's standard library",
+        arrays,
+        vocabulary,
+        f"one file in {heldout_every}",
+        seed,
     )
 
 
@@ -164,7 +214,7 @@ def text_files(
         sentinels=sentinels,
         specials=specials,
     )
-    arrays, left_out = {}, []
+    arrays = {}
     for name, paths in split.items():
         stats = [os.stat(path) for path in paths]
         source = _digest(
@@ -187,10 +237,7 @@ def text_files(
                 )
 
         size = sum(stat.st_size for stat in stats)
-        array = _tokenised(run_dir, name, made, source, texts, size, report)
-        if array.about["left_out"]:
-            left_out.append(array.about["left_out"])
-        arrays[name] = array
+        arrays[name] = _tokenised(run_dir, name, made, source, texts, size, report)
     held = f"from {len(split.get('heldout', ()))} files"
     if heldout_files is None:
         whole = arrays["train"]
@@ -200,17 +247,7 @@ def text_files(
             else "the last 5% of the tokens"
         )
         arrays["train"], arrays["heldout"] = split_heldout(whole, every=heldout_every)
-    return array_corpus(
-        arrays["train"],
-        arrays["heldout"],
-        seed=seed,
-        codec=made.codec,
-        summary=(
-            f"{len(split['train'])} text files: {_counts(arrays['train'])} to train on; "
-            f"{_counts(arrays['heldout'])} held out ({held}); left out: "
-            + (", ".join(left_out) or "nothing")
-        ),
-    )
+    return _corpus(f"{len(split['train'])} text files", arrays, made, held, seed)
 
 
 def run_vocabulary(
@@ -264,6 +301,39 @@ def run_vocabulary(
     return vocabularies.load_vocabulary(run_dir)
 
 
+def _library(
+    run_dir: str, heldout_every: int, size: int, sentinels: int, specials: Sequence[str]
+) -> tuple[dict[str, list[Document]], Vocabulary]:
+    """The library's documents to train on and held out, and the run's vocabulary."""
+    if heldout_every < 2:
+        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
+    documents = library_documents()
+    split = {"train": [], "heldout": []}
+    for document in documents:
+        held = zlib.crc32(document.name.encode()) % heldout_every == 0
+        split["heldout" if held else "train"].append(document)
+    for name, some in split.items():
+        if not some:
+            raise ValueError(
+                f"Got no {name} documents out of {len(documents)}: change heldout_every, now "
+                f"{heldout_every}."
+            )
+    vocabulary = run_vocabulary(
+        run_dir,
+        "bpe",
+        lambda: (document.read() for document in split["train"]),
+        size=size,
+        sentinels=sentinels,
+        specials=specials,
+    )
+    return split, vocabulary
+
+
+def _versions(documents: Sequence[Document]) -> list:
+    """What changes when the library's text does."""
+    return [sys.version, *(document[:2] for document in documents)]
+
+
 def _vocabulary_texts(paths: Sequence[str], text_field: str, on_malformed: str) -> Iterator[str]:
     """Documents to train a vocabulary on: of each file its share of a bounded amount of text."""
     share = max(_VOCABULARY_CHARACTERS // len(paths), 1)
@@ -281,9 +351,10 @@ def _tokenised(
     name: str,
     vocabulary: Vocabulary,
     source: str,
-    texts: Callable[[Callable[[int], None]], Iterable[Part]],
+    texts: Callable[[Callable[[int], None]], Iterable],
     total: int,
-    report: Report | None = None,
+    report: Report | LeftOut | None = None,
+    encoded: Callable[..., Iterator[Piece]] | None = None,
 ) -> TokenArray:
     """The token array `data/name` of the run: written on first use, and when the text changed.
 
@@ -294,7 +365,8 @@ def _tokenised(
         source: a digest of where the text comes from: the array is kept while it is the same.
         texts: `texts(advance)` gives the documents and calls `advance` with how far it got.
         total: how far that goes.
-        report: what `texts` leaves out.
+        report: what is left out.
+        encoded: `encoded(vocabulary, documents)` gives their ids; by default `_encoded`.
     """
     path = os.path.join(run_dir, "data", name)
     if os.path.isdir(path):
@@ -307,7 +379,7 @@ def _tokenised(
         counted = _Counted(texts(lambda n: progress.advance(task, n)))
         written = write_token_array(
             path,
-            _encoded(counted, vocabulary),
+            (encoded or _encoded)(vocabulary, counted),
             vocabulary.ids,
             about=lambda empty: {"source": source, "left_out": _left_out(report, empty)},
         )
@@ -321,36 +393,73 @@ def _tokenised(
 
 @dataclasses.dataclass
 class _Counted:
-    texts: Iterable[Part]
+    texts: Iterable
     documents: int = 0
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator:
         for text in self.texts:
             self.documents += 1
             yield text
 
 
-def _left_out(report: Report, empty: int) -> str:
+def _left_out(report: Report | LeftOut, empty: int) -> str:
     parts = [report.describe(), f"{empty:,} empty documents" if empty else ""]
     return ", ".join(part for part in parts if part)
 
 
-def _encoded(texts: Iterable[Part], vocabulary: Vocabulary) -> Iterator[Piece]:
+def _encoded(vocabulary: Vocabulary, texts: Iterable[Part]) -> Iterator[Piece]:
     """Token ids of each text; texts are tokenised in batches, on all cores."""
-
-    def encoded(batch: list[Part]) -> Iterator[Piece]:
+    for batch in _batches(texts, lambda part: len(part.text)):
         tokens = vocabulary.tokenizer.encode_batch([part.text for part in batch])
-        return map(Piece, tokens, [part.ends for part in batch])
+        yield from map(Piece, tokens, [part.ends for part in batch])
 
+
+def _joined(
+    separator: int,
+    limits: tuple[int, int],
+    left_out: LeftOut,
+    vocabulary: Vocabulary,
+    pairs: Iterable[Pair],
+) -> Iterator[np.ndarray]:
+    """Token ids of each pair, its sides cut to the limits and joined by the separator."""
+    for batch in _batches(pairs, lambda pair: len(pair.docstring) + len(pair.code)):
+        docstrings, codes = map(vocabulary.tokenizer.encode_batch, zip(*batch))
+        for docstring, code in zip(docstrings, codes):
+            left_out.ends_of_docstrings += docstring.size > limits[0]
+            left_out.ends_of_code += code.size > limits[1]
+            yield np.concatenate([docstring[: limits[0]], [separator], code[: limits[1]]])
+
+
+def _batches(documents: Iterable, size: Callable[[Any], int]) -> Iterator[list]:
+    """Lists of documents of about `_BATCH_CHARACTERS` together."""
     batch, length = [], 0
-    for part in texts:
-        batch.append(part)
-        length += len(part.text)
+    for document in documents:
+        batch.append(document)
+        length += size(document)
         if length >= _BATCH_CHARACTERS:
-            yield from encoded(batch)
+            yield batch
             batch, length = [], 0
     if batch:
-        yield from encoded(batch)
+        yield batch
+
+
+def _corpus(
+    what: str, arrays: dict[str, TokenArray], vocabulary: Vocabulary, held: str, seed: int
+) -> Corpus:
+    """The `Corpus` of the arrays "train" and "heldout", and a summary for people."""
+    train, heldout = (arrays[name] for name in ("train", "heldout"))
+    left_out = dict.fromkeys(array.about["left_out"] for array in (train, heldout))
+    corpus = array_corpus(
+        train,
+        heldout,
+        seed=seed,
+        codec=vocabulary.codec,
+        summary=(
+            f"{what}: {_counts(train)} to train on; {_counts(heldout)} held out ({held}); "
+            f"left out: {'; '.join(filter(None, left_out)) or 'nothing'}"
+        ),
+    )
+    return corpus._replace(ids=vocabulary.ids)
 
 
 def _progress() -> rich.progress.Progress:

@@ -1,6 +1,7 @@
-"""An objective as a SeqIO preprocessor: the same pure JAX function, on the host.
+"""An objective as SeqIO preprocessors: the same pure JAX function, on the host.
 
-Same key, same bits as in the training step. A task with an objective is a list of preprocessors:
+Same key, same bits as in the training step. `tasks.objective_tasks` registers whole tasks; put
+together by hand one is
 
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
     seqio.TaskRegistry.add(
@@ -23,56 +24,72 @@ import seqio
 import tensorflow as tf
 
 from objectives import Objective, Row, RowGroup, TokenIds, batched, layouts, members_of, plan
+from objectives.features import COLUMNS
 from tasks import vocabularies
 from tasks.seqio_vocabularies import tokenizer_of
 
 Builder = Callable[[TokenIds], Objective]
 
 ROWS = 128  # corrupted in one call; one at a time is ten times slower
-DOCUMENTS = 128  # laid end to end before they are cut into rows, as T5 does
+DOCUMENTS = 128  # cut into rows together
 
 
-def cut_to_rows(
-    build: Builder, *, feature: str = "targets", sentinels: int = 128
-) -> Callable[..., tf.data.Dataset]:
+def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.data.Dataset]:
     """A preprocessor that cuts tokenised documents into rows of the objective's own raw length.
 
-    `DOCUMENTS` documents at a time are laid end to end and cut; the short row at the end is kept.
-    In a mixture each row is cut for one member, drawn by the rates from the number of the row.
+    `DOCUMENTS` documents at a time are laid end to end, as T5 does, and cut; the short row at the
+    end is kept. In a mixture each row is cut for one member, drawn by the rates from the number of
+    the row.
 
-        [1 2 3 4 5] [6 7 8]  ->  {"tokens": [1 2 3], "member": 0}, {"tokens": [4 5 6], …}, {[7 8], …}
+        [1 2 3 4 5] [6 7 8]  ->  [1 2 3] [4 5 6] [7 8]      for a raw length of 3
+                             ->  [1 2 3] [6 7 8] [4 5]      for an objective with pools
 
-    for a raw length of 3, which follows from `sequence_length` as for `objective_preprocessor`.
+    Pools stand for a document, so there every document is cut by itself; and all their first rows
+    come before the second ones, so that the two rows of a pair, which are each other's partner,
+    are of different documents (as long as more than one is left).
+
+    Documents are `targets` i32[n]; rows are `tokens` i32[n] and `member` i32[]. The raw length
+    follows from `sequence_length` as for `objective_preprocessor`.
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
-        objective, ids = _objective(build, output_features, feature, sentinels)
+        objective, ids = _objective(build, output_features, sentinels)
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
         rates = np.asarray([member.rate for member in members_of(objective)])
         limits = np.cumsum(rates / rates.sum())[:-1]
+        alone = "pools" in objective.lengths(2)
 
-        def cut(group: int, tokens):
-            bits = np.random.Philox(np.random.SeedSequence(int(group)))
-            most = len(tokens) // int(raw.min()) + 1
-            draws = (bits.random_raw(most) >> np.uint64(11)).astype(np.float64) / 2.0**53
-            members = np.searchsorted(limits, draws, side="right")
-            ends = np.cumsum(raw[members])
-            rows = int(np.searchsorted(ends, len(tokens))) + 1 if len(tokens) else 0
-            ends = np.minimum(ends[:rows], len(tokens))
-            lengths = np.diff(ends, prepend=0)
-            return lengths.astype(np.int32), members[:rows].astype(np.int32)
+        def cut(group: int, documents):
+            """Lengths of rows, their members, and the order in which they are given."""
+            stretches = documents if alone else np.asarray([documents.sum()])
+            most = int((stretches // int(raw.min()) + 1).sum())
+            bits = np.random.Philox(np.random.SeedSequence(int(group))).random_raw(most)
+            draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
+            members = np.searchsorted(limits, draws, side="right").astype(np.int32)
+            rows = [np.zeros((2, 0), np.int32)]  # lengths, and which row of its stretch
+            used = 0
+            for stretch in stretches[stretches > 0]:
+                ends = np.cumsum(raw[members[used : used + stretch // int(raw.min()) + 1]])
+                ends = np.minimum(ends[: np.searchsorted(ends, stretch) + 1], stretch)
+                rows.append(np.stack([np.diff(ends, prepend=0), np.arange(ends.size)]))
+                used += ends.size
+            lengths, number = np.concatenate(rows, 1).astype(np.int32)
+            order = np.argsort(number if alone else 0 * number, kind="stable").astype(np.int32)
+            return lengths, members[:used], order
 
         def to_rows(group, documents):
+            if isinstance(documents, tf.Tensor):  # all of one length, known beforehand
+                documents = tf.RaggedTensor.from_tensor(documents)
             tokens = tf.cast(documents.flat_values, tf.int32)
-            lengths, members = tf.numpy_function(
-                cut, [group, tokens], [tf.int32, tf.int32], stateful=False
+            lengths, members, order = tf.numpy_function(
+                cut, [group, documents.row_lengths()], [tf.int32] * 3, stateful=False
             )
-            lengths.set_shape([None])
-            members.set_shape([None])
-            rows = tf.RaggedTensor.from_row_lengths(tokens, lengths)
-            return tf.data.Dataset.from_tensor_slices((rows, members))
+            for x in (lengths, members, order):
+                x.set_shape([None])
+            rows = tf.gather(tf.RaggedTensor.from_row_lengths(tokens, lengths), order)
+            return tf.data.Dataset.from_tensor_slices((rows, tf.gather(members, order)))
 
-        documents = dataset.map(lambda example: example[feature], tf.data.AUTOTUNE)
+        documents = dataset.map(lambda example: example["targets"], tf.data.AUTOTUNE)
         rows = documents.ragged_batch(DOCUMENTS).enumerate().flat_map(to_rows)
         return rows.map(lambda tokens, member: {"tokens": tokens, "member": member})
 
@@ -80,65 +97,70 @@ def cut_to_rows(
 
 
 def objective_preprocessor(
-    build: Builder,
-    *,
-    name: str,
-    feature: str = "targets",
-    sentinels: int = 128,
-    documents: int = 1,
-    padded: bool = False,
+    build: Builder, *, name: str, columns: bool = False, sentinels: int = 128
 ) -> Callable[..., tf.data.Dataset]:
     """A preprocessor that applies an objective to rows.
 
-    Rows are examples with `tokens` i32[n] (and, where they hold several documents, `segments`
-    i32[n]; in a mixture, `member`). Gives `inputs` and `targets` i32[variable] for SeqIO's feature
-    converters, or with `padded` every feature of the objective at its full length. Lengths follow
-    from the `sequence_length` that SeqIO is asked for, {"inputs": 512, "targets": 114}.
+    Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. An objective of inputs and targets
+    alone gives both as i32[variable], for SeqIO's feature converters; every other one, and with
+    `columns` these too, gives all the columns of `objectives.features` at their full lengths.
+    Those follow from the `sequence_length` that SeqIO is asked for:
+
+        {"inputs": 512, "targets": 114}   an encoder-decoder
+        {"inputs": 512}                   an encoder, which predicts in place
+        {"targets": 512}                  a decoder, inputs and targets together
 
     The key of a row is the seed that SeqIO draws for it, folded with the CRC-32 of `name`: SeqIO
     gives the members of a mixture the same seeds, and without it two tasks would be masked alike.
+    The partner of row 2k is row 2k + 1, as they come, and the other way round; the last of an odd
+    number has an empty one.
 
     Args:
-        build: ids -> objective; the ids come from the vocabulary of `feature`.
+        build: ids -> objective; the ids come from the vocabulary of `targets`, or of `inputs`.
         name: of the task.
-        feature: the output feature whose vocabulary it is.
+        columns: give all columns, padded.
         sentinels: how many (`vocabularies.token_ids`).
-        documents: how many a row holds at most, where rows come with `segments` 1, 2, ….
-        padded: give all features, padded.
 
     Raises:
-        ValueError: when the dataset is made: lengths or sentinels that do not suffice. When it is
-            read (as a TensorFlow error with that message): a row that does not fit.
+        ValueError: when the dataset is made: lengths or sentinels that do not suffice, or a
+            vocabulary that SeqIO's feature converters would misread. When it is read (as a
+            TensorFlow error with that message): targets that do not all count, without `columns`.
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
-        objective, ids = _objective(build, output_features, feature, sentinels)
+        objective, ids = _objective(build, output_features, sentinels)
         group = _plan(objective, ids, sequence_length)
-        call, names = _host_call(objective, group, documents, zlib.crc32(name.encode()))
+        padded = columns or not is_pair(objective)
+        if not padded and ids.pad:
+            raise ValueError(
+                f"SeqIO's feature converters take id 0 for padding, the vocabulary's is {ids.pad}: "
+                "set `columns`, and read the task with seqio.PassThroughFeatureConverter."
+            )
+        call, shapes = _host_call(objective, group, zlib.crc32(name.encode()), padded)
 
-        def seeded(example, seed):
-            tokens = tf.cast(example["tokens"], tf.int32)
-            segments = example.get("segments", tf.ones_like(tokens))
-            return {
-                "tokens": _padded(tokens, group.row_length),
-                "segments": _padded(tf.cast(segments, tf.int32), group.row_length),
-                "member": tf.cast(example.get("member", 0), tf.int32),
-                "seed": tf.cast(seed, tf.int64),
-            }
+        def seeded(row, seed):
+            tokens, member = tf.cast(row["tokens"], tf.int32), row.get("member", 0)
+            return tokens, tf.size(tokens), tf.cast(member, tf.int32), tf.cast(seed, tf.int64)
 
-        def corrupt(batch):
-            inputs = [batch[key] for key in ("tokens", "segments", "member", "seed")]
-            outputs = tf.numpy_function(call, inputs, [tf.int32] * len(names), stateful=False)
-            for output, shape in zip(outputs, names.values(), strict=True):
+        def corrupt(*rows):
+            outputs = tf.numpy_function(call, rows, [tf.int32] * len(shapes), stateful=False)
+            for output, shape in zip(outputs, shapes.values(), strict=True):
                 output.set_shape([None, *shape])
-            return dict(zip(names, outputs, strict=True))
+            return dict(zip(shapes, outputs, strict=True))
 
         # Seeds are drawn row by row, before batching: a row's bits do not depend on its batch.
-        rows = seqio.map_over_dataset(seeded, num_seeds=1)(dataset).batch(ROWS)
+        rows = seqio.map_over_dataset(seeded, num_seeds=1)(dataset)
+        rows = rows.padded_batch(ROWS, ([group.row_length], [], [], [2]))
         features = rows.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
         return features if padded else features.map(_unpadded, tf.data.AUTOTUNE)
 
     return preprocess
+
+
+def is_pair(objective: Objective) -> bool:
+    """Whether an objective gives targets, with inputs or without, and nothing else."""
+    streams = COLUMNS.keys() & objective.lengths(2).keys()
+    return "targets" in streams and streams <= {"inputs", "targets"}
 
 
 def row_keys(seeds_Bx2, name_crc: int):
@@ -151,82 +173,44 @@ def row_keys(seeds_Bx2, name_crc: int):
     return jax.vmap(key)(jnp.asarray(seeds_Bx2, jnp.uint32))
 
 
-def _host_call(objective: Objective, group: RowGroup, documents: int, name_crc: int):
-    """(tokens, segments, member, seed) -> features on the CPU, and each feature's row shape."""
-    corrupt = batched(objective, group.features | {"documents": documents})
-    members = [member.objective for member in members_of(objective)]
-    compiled = jax.jit(lambda seeds, rows: corrupt(row_keys(seeds, name_crc), rows))
-    like = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+def _host_call(objective: Objective, group: RowGroup, name_crc: int, padded: bool):
+    """(tokens, sizes, members, seeds) -> features on the CPU, and each feature's row shape."""
+    corrupt = batched(objective, group.features)
     L = group.row_length
-    shapes = jax.eval_shape(
-        compiled,
-        jax.ShapeDtypeStruct((ROWS, 2), jnp.uint32),
-        Row(like((ROWS, L)), like((ROWS, L)), like((ROWS,))),
-    )
-    names = {name: shapes[name].shape[1:] for name in sorted(shapes)}
+
+    @jax.jit
+    def compiled(tokens_BxL, size_B, member_B, seeds_Bx2):
+        segments = (jnp.arange(L)[None] < size_B[:, None]).astype(jnp.int32)
+        return corrupt(row_keys(seeds_Bx2, name_crc), Row(tokens_BxL, segments, member_B))
+
+    like = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    seeds = jax.ShapeDtypeStruct((ROWS, 2), jnp.uint32)
+    features = jax.eval_shape(compiled, like((ROWS, L)), like((ROWS,)), like((ROWS,)), seeds)
+    shapes = {name: features[name].shape[1:] for name in sorted(features)}
     cpu = jax.local_devices(backend="cpu")[0]
 
-    def call(tokens, segments, member, seed):
-        rows = len(tokens)
-        for segments_L, number in zip(segments, member, strict=True):
-            _check_row(segments_L, members[number], group, documents)
-
-        def filled(x):  # a last, short batch: empty rows, so that there is one compiled shape
-            return np.pad(x, [(0, ROWS - rows)] + [(0, 0)] * (x.ndim - 1))
-
+    def call(*batch):
+        *rows, seeds = batch
+        fill = ROWS - len(seeds)  # a last, short batch: empty rows, so that one shape is compiled
+        batch = [
+            np.pad(x, [(0, fill)] + [(0, 0)] * (x.ndim - 1))
+            for x in (*rows, seeds.astype(np.uint32))
+        ]
         with jax.default_device(cpu):
-            row = Row(filled(tokens), filled(segments), filled(member))
-            features = compiled(filled(seed.astype(np.uint32)), row)
-            return [np.asarray(features[name])[:rows] for name in names]
+            features = {name: np.asarray(x) for name, x in compiled(*batch).items()}
+        if not padded:
+            _check_weights(features)
+        return [features[name][: len(seeds)] for name in shapes]
 
-    return call, names
+    return call, shapes
 
 
-def _check_row(segments_L, objective: Objective, group: RowGroup, documents: int) -> None:
-    """Raises ValueError unless every document of the row, corrupted, has room beside the others."""
-    lengths = np.bincount(segments_L)[1:]
-    if len(lengths) > documents:
+def _check_weights(features: Mapping[str, np.ndarray]) -> None:
+    if ((features["targets_segments"] > 0) != features["targets_weights"]).any():
         raise ValueError(
-            f"A row holds {len(lengths)} documents, expected at most {documents}: set `documents`."
+            "Not every target of this objective counts, but SeqIO's feature converters take all of "
+            "them: set `columns`, and read the task with seqio.PassThroughFeatureConverter."
         )
-    if len(lengths) < 2:  # rows of one document were cut to fit
-        return
-    needs = [objective.lengths(int(n)) for n in lengths if n]
-    for stream in ("inputs", "targets"):
-        room = group.features.get(stream, 0)
-        if sum(need.get(stream, 0) for need in needs) > room:
-            raise ValueError(
-                f"A row of documents of {lengths.tolist()} tokens needs more than the {room} "
-                f"{stream} there are: pack fewer or shorter documents, or lengthen the sequences."
-            )
-
-
-def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], feature: str, n: int):
-    tokenizer = tokenizer_of(output_features[feature].vocabulary)
-    ids = vocabularies.token_ids(tokenizer, sentinels=n)
-    return build(ids), ids
-
-
-def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int] | None):
-    if not sequence_length or "targets" not in sequence_length:
-        raise ValueError(
-            f"An objective on the host needs sequence lengths, got {sequence_length}: expected "
-            'such as {"inputs": 512, "targets": 114}.'
-        )
-    layout, shape = layouts.decoder, {"decoder": sequence_length["targets"]}
-    if "inputs" in sequence_length:
-        layout = layouts.encoder_decoder
-        shape = {"encoder": sequence_length["inputs"], "decoder": sequence_length["targets"]}
-    return plan(objective, layout, ids, [shape])[0]
-
-
-def _padded(tokens: tf.Tensor, length: int) -> tf.Tensor:
-    with tf.control_dependencies(
-        [tf.debugging.assert_less_equal(tf.size(tokens), length, "a row is too long")]
-    ):
-        tokens = tf.pad(tokens, [[0, length - tf.size(tokens)]])
-    tokens.set_shape([length])
-    return tokens
 
 
 def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -235,3 +219,24 @@ def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         for stream in ("inputs", "targets")
         if stream in features
     }
+
+
+def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sentinels: int):
+    feature = output_features.get("targets") or output_features["inputs"]
+    ids = vocabularies.token_ids(tokenizer_of(feature.vocabulary), sentinels=sentinels)
+    return build(ids), ids
+
+
+def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int] | None):
+    asked = {"encoder": "inputs", "decoder": "targets"}
+    lengths = sequence_length or {}
+    stacks = {stack: lengths[name] for stack, name in asked.items() if lengths.get(name)}
+    if not stacks:
+        raise ValueError(
+            f"An objective on the host needs sequence lengths, got {sequence_length}: expected "
+            'such as {"inputs": 512, "targets": 114}.'
+        )
+    try:
+        return plan(objective, layouts.LAYOUTS["_".join(stacks)], ids, [stacks])[0]
+    except ValueError as error:
+        raise ValueError(f"With sequence lengths {dict(lengths)}: {error}") from None

@@ -1,8 +1,13 @@
-"""The text of Python's own standard library: prose and code that every machine has."""
+"""The text of Python's own standard library: prose and code that every machine has, also in pairs."""
 
+import ast
+import dataclasses
+import itertools
 import os
 import sysconfig
-from collections.abc import Callable
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 # Tests, generated tables and other people's packages teach little or are not there everywhere.
@@ -48,6 +53,110 @@ def library_documents() -> list[Document]:
         )
     documents += _topics()
     return sorted(documents)
+
+
+class Pair(NamedTuple):
+    """The docstring of a function, method or class, and its code without any docstring."""
+
+    docstring: str
+    code: str  # from "def" or "class" on, whole
+
+
+@dataclasses.dataclass
+class LeftOut:
+    """What the pairs of some documents leave out."""
+
+    unparsed: int = 0  # files that this Python does not parse
+    empty: int = 0  # pairs with an empty docstring, or with no code but one
+    told: int = 0  # pairs whose code repeats the docstring
+    ends_of_docstrings: int = 0  # cut to a number of tokens
+    ends_of_code: int = 0
+
+    def describe(self) -> str:
+        said = {
+            "files that do not parse": self.unparsed,
+            "pairs with an empty side": self.empty,
+            "pairs whose code repeats the docstring": self.told,
+            "ends of docstrings": self.ends_of_docstrings,
+            "ends of code": self.ends_of_code,
+        }
+        return ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
+
+
+def documented_definitions(document: Document, left_out: LeftOut) -> Iterator[Pair]:
+    """A pair for each function, method and class of a Python file that has a docstring.
+
+        def mean(values):             ->  Pair("The mean.", "def mean(values):\n    return …")
+            '''The mean.'''
+            return …
+
+    The docstrings of what is defined inside are no part of the code either, and a pair whose code
+    still holds the docstring is left out: no answer is in the question. Other documents than
+    Python files have none.
+    """
+    if not document.name.endswith(".py"):
+        return
+    text = document.read()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # ValueError: null bytes
+        left_out.unparsed += 1
+        return
+    source = _Source(text)
+    for node in _definitions(tree):
+        if not _has_docstring(node):
+            continue
+        # Half a surrogate pair may be written as an escape, but is no text.
+        docstring = ast.get_docstring(node).encode("utf-8", "replace").decode()
+        code = source.without_docstrings(node)
+        if not docstring.strip() or len(node.body) == 1:
+            left_out.empty += 1
+        elif " ".join(docstring.split()) in " ".join(code.split()):
+            left_out.told += 1
+        else:
+            yield Pair(docstring, code)
+
+
+def _definitions(node: ast.AST) -> Iterator[ast.AST]:
+    """Functions, methods and classes inside, at any depth, in the order of the text."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # none inside
+            continue
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield child
+        yield from _definitions(child)
+
+
+def _has_docstring(node) -> bool:
+    return ast.get_docstring(node, clean=False) is not None
+
+
+class _Source:
+    """A file's text, found by the places that `ast` gives: lines, and bytes in a line."""
+
+    def __init__(self, text: str):
+        self._bytes = text.encode("utf-8")
+        lengths = [len(line) + 1 for line in self._bytes.split(b"\n")]
+        self._starts = list(itertools.accumulate(lengths, initial=0))
+
+    def without_docstrings(self, node) -> str:
+        """The text of a definition, all docstrings in it left out, with the space before them."""
+        start, end = self._span(node)
+        parts = [b" " * node.col_offset]  # as the lines that follow
+        for each in (node, *_definitions(node)):
+            if _has_docstring(each):
+                first, last = self._span(each.body[0])
+                parts.append(self._bytes[start:first].rstrip())
+                start = last + self._bytes.startswith(b";", last)
+        parts.append(self._bytes[start:end])
+        return textwrap.dedent(b"".join(parts).decode("utf-8"))
+
+    def _span(self, node) -> tuple[int, int]:
+        return (
+            self._starts[node.lineno - 1] + node.col_offset,
+            self._starts[node.end_lineno - 1] + node.end_col_offset,
+        )
 
 
 def _topics() -> list[Document]:

@@ -4,7 +4,7 @@ For each data set NAME:
 
     NAME_text              documents as ids, for an objective fused into the training step
     NAME_unsupervised      the same under T5X's name
-    NAME_span_corruption   T5's objective as a SeqIO preprocessor, for SeqIO's own pipelines
+    NAME_span_corruption   T5's objective applied on the host, for SeqIO's own pipelines
     NAME_ul2               UL2's mixture of denoisers likewise
 
 and the mixtures `c4_wikipedia_*` at rates 9 : 1. Registering reads nothing and opens no network
@@ -16,7 +16,7 @@ import functools
 import seqio
 
 import objectives
-from tasks.preprocessors import cut_to_rows, objective_preprocessor
+from tasks.objective_tasks import add_objective_task
 
 # T5's, of which a copy called spiece.model comes with every T5 on the Hugging Face hub.
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
@@ -60,16 +60,7 @@ def register_text(name: str, source: seqio.DataSource, vocabulary: seqio.Vocabul
             output_features={"targets": targets},
         )
     for suffix, build in OBJECTIVES.items():
-        seqio.TaskRegistry.add(
-            f"{name}_{suffix}",
-            source=source,
-            preprocessors=[
-                *text,
-                cut_to_rows(build),
-                objective_preprocessor(build, name=f"{name}_{suffix}"),
-            ],
-            output_features={"inputs": targets, "targets": targets},
-        )
+        add_objective_task(f"{name}_{suffix}", f"{name}_text", build)
 
 
 def _register() -> None:

@@ -39,8 +39,8 @@ FIM_NAMES = (
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
 )
 
-
 SENTENCE_ENDS = tuple(".!?\n。！？")
+SENTENCE_CLOSERS = " \t\r\"'”’»)]}」』）"
 
 
 class Tokenizer(NamedTuple):
@@ -286,20 +286,20 @@ def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int)
     """Where words start and sentences end, as far as an id tells by itself.
 
     A word starts with the space before it; a sentence ends with a full stop, a question or
-    exclamation mark, or a line break.
+    exclamation mark, or a line break, and what closes it: quotes and brackets in the same id.
     """
     starts, ends = np.zeros((2, size), bool)
     for i in range(tokenizer.size):
         surface = "" if i in blocked else tokenizer.surface(i)
         starts[i] = surface[:1].isspace()
-        ends[i] = surface.rstrip(" ")[-1:] in SENTENCE_ENDS and surface.strip(" ") != ""
+        ends[i] = surface.rstrip(SENTENCE_CLOSERS).endswith(SENTENCE_ENDS)
     return {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
 
 
 def _surface_of_piece(piece: str) -> str:
-    """A SentencePiece piece as text: ▁ is a space, <0x0A> a byte."""
+    """A SentencePiece piece as text: ▁ is a space, <0x0A> a line break, <0xA0> part of a character."""
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
-    return chr(int(byte[1], 16)) if byte else piece.replace("▁", " ")
+    return bytes.fromhex(byte[1]).decode("utf-8", "replace") if byte else piece.replace("▁", " ")
 
 
 def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:

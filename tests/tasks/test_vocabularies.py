@@ -180,3 +180,41 @@ def test_words_and_sentences_are_known_for_every_kind_of_vocabulary(hugging_face
         assert starts.sum() == text.count(" ") + (name == hugging_face["wordpiece"]), name
         assert ends.sum() == 1, name
         assert not ids.flags("word_starts")[list(ids.sentinels)].any()
+
+
+def test_a_part_of_a_character_starts_no_word(hugging_face, model):
+    """The second byte of "à", 0xA0, is a space in Latin-1; 0x85 a line break."""
+    text = "voilà déjà 漢字 là\u0105 \u2005"
+    assert {0xA0, 0x85} <= set(text.encode())
+    for name in ("bytes", model, hugging_face["bpe"]):
+        tokenizer = vocabularies.open_tokenizer(name)
+        tokens = encode(tokenizer, text)
+        ids = token_ids(tokenizer)
+        assert tokenizer.decode(tokens) == text
+        assert ids.flags("word_starts")[tokens].sum() == text.count(" "), name
+        assert not ids.flags("sentence_ends")[tokens].any(), name
+
+
+@pytest.mark.parametrize(
+    ("surface", "starts", "ends"),
+    [
+        (" the", True, False),
+        ("the", False, False),
+        ("\n\n    ", True, True),
+        (".", False, True),
+        (' (yes!")', True, True),  # what closes a sentence belongs to it
+        (".\r\n", False, True),
+        ("。」", False, True),
+        (")", False, False),
+        (" ", True, False),
+        ("", False, False),
+        ("\ufffd", False, False),
+    ],
+)
+def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends):
+    ids = token_ids(tokenizer._replace(surface=lambda i: surface))
+    first, last = ids.text
+    assert set(ids.flags("word_starts")[first:last]) == {starts}
+    assert set(ids.flags("sentence_ends")[first:last]) == {ends}
+    for name in ("word_starts", "sentence_ends"):
+        assert not ids.flags(name)[:first].any() and not ids.flags(name)[last:].any()

@@ -1,0 +1,143 @@
+import ast
+import inspect
+
+import numpy as np
+import pytest
+
+from tasks.corpora import docstring_pairs, python_library
+from tasks.python_library import Document, LeftOut, Pair, documented_definitions, library_documents
+
+SOURCE = '''
+import é
+
+
+class Reader:
+    """Reads
+       it all."""
+
+    rest = "ü"
+
+    async def read(self, n):  # é
+        """Return n words."""
+        return self.rest[:n]
+
+    def told(self):
+        """Return it."""
+        say("You must  Return it.")
+
+    if True:
+        def one(self): "Do one thing."; return 1
+
+    def bare(self):
+        """Nothing."""
+
+    def blank(self):
+        """ """
+        return 2
+
+    def unsaid(self):
+        return 3
+'''
+
+
+def pairs_of(text, name="a.py"):
+    left_out = LeftOut()
+    return list(documented_definitions(Document(name, "", lambda: text), left_out)), left_out
+
+
+def test_pairs_of_a_file_by_hand():
+    pairs, left_out = pairs_of(SOURCE)
+    assert [pair.docstring for pair in pairs] == [
+        "Reads\nit all.",
+        "Return n words.",
+        "Do one thing.",
+    ]
+    assert pairs[1].code == "async def read(self, n):  # é\n    return self.rest[:n]"
+    assert pairs[2].code == "def one(self): return 1"
+    assert pairs[0].code.startswith(
+        'class Reader:\n\n    rest = "ü"\n\n    async def read(self, n):'
+    )
+    assert "words" not in pairs[0].code and "\n    def unsaid(self):" in pairs[0].code
+    assert left_out == LeftOut(empty=2, told=1)
+    assert left_out.describe() == (
+        "2 pairs with an empty side, 1 pairs whose code repeats the docstring"
+    )
+
+
+def test_files_that_do_not_parse_and_other_documents():
+    for text in ("def f(:\n", "x = 1\0"):
+        assert pairs_of(text) == ([], LeftOut(unparsed=1))
+    assert pairs_of("def f(:\n", name="pydoc_data/topics/if") == ([], LeftOut())
+
+
+def test_half_a_surrogate_pair_becomes_text():
+    (pair,), _ = pairs_of('def f():\n    "a \\ud800 b"\n    return 1')
+    assert pair == Pair("a ? b", "def f():\n    return 1")
+
+
+@pytest.mark.parametrize("name", ["argparse.py", "json/decoder.py", "typing.py"])
+def test_code_of_the_library_parses_and_holds_no_docstring(name):
+    (document,) = (each for each in library_documents() if each.name == name)
+    pairs, left_out = pairs_of(document.read())
+    assert len(pairs) > 3 and not left_out.unparsed
+    for docstring, code in pairs:
+        (node,) = ast.parse(code + "\n").body if "\n" in code else [None]
+        if node is None:
+            continue
+        assert docstring == inspect.cleandoc(docstring)
+        nodes = [x for x in ast.walk(node) if isinstance(x, ast.FunctionDef | ast.ClassDef)]
+        assert not any(ast.get_docstring(x) for x in nodes)
+
+
+def test_docstring_pairs(tmp_path):
+    settings = {"vocabulary_size": 1000, "docstring_tokens": 10, "code_tokens": 20}
+    corpus = docstring_pairs(str(tmp_path / "a"), **settings)
+    stream, train = corpus.train(0, 1), []
+    while int(stream.state()["epoch"]) == 0:
+        train.append(stream.next_document())
+    heldout = corpus.heldout(10**9)
+    assert len(train) > 5000 and len(heldout) > 100
+    for tokens, ends in (*train, *heldout):
+        (at,) = np.flatnonzero(tokens == corpus.ids.sep)
+        assert ends and 1 <= at <= 10 and 1 <= len(tokens) - at - 1 <= 20
+    texts = [corpus.codec.decode(piece.tokens) for piece in heldout]
+    assert all("[SEP]" in text for text in texts)
+    some = [text.split("[SEP]")[1].split()[0] for text in texts]
+    assert {"def", "class"} <= set(some) <= {"def", "class", "async"}
+    for said in (
+        "pairs with an empty side",
+        "ends of docstrings",
+        "ends of code",
+        "one file in 20",
+    ):
+        assert said in corpus.summary
+    # The run's vocabulary serves the plain text too, whose files held out are the same.
+    plain = python_library(str(tmp_path / "a"), vocabulary_size=1000)
+    assert plain.ids == corpus.ids
+    whole = "".join(plain.codec.decode(piece.tokens) for piece in plain.heldout(10**9))
+    code = [text.split("[SEP]")[1].splitlines()[0] for text in texts]
+    assert np.mean([line.strip() in whole for line in code]) > 0.99
+
+
+def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, monkeypatch):
+    settings = {"vocabulary_size": 600, "docstring_tokens": 4, "code_tokens": 6}
+    few = [each for each in library_documents() if each.name.startswith(("json/", "email/"))]
+    monkeypatch.setattr("tasks.corpora.library_documents", lambda: few)
+    first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
+    with monkeypatch.context() as patch:
+        patch.setattr("tasks.corpora.documented_definitions", None)
+        again = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
+        assert again.summary == first.summary
+        with pytest.raises(TypeError):
+            docstring_pairs(str(tmp_path), **settings | {"code_tokens": 7}, heldout_every=3)
+
+
+def test_pairs_that_cannot_be(tmp_path):
+    with pytest.raises(ValueError, match="got 0 of docstrings and 96 of code"):
+        docstring_pairs(str(tmp_path / "a"), docstring_tokens=0)
+    with pytest.raises(ValueError, match="at most 2047 together"):
+        docstring_pairs(str(tmp_path / "a"), code_tokens=4000)
+    with pytest.raises(ValueError, match="'sep', the vocabulary has none"):
+        docstring_pairs(str(tmp_path / "a"), vocabulary_size=600, specials=("cls",))
+    with pytest.raises(ValueError, match="heldout_every must be at least 2"):
+        docstring_pairs(str(tmp_path / "a"), heldout_every=1)

@@ -1,0 +1,324 @@
+import functools
+import json
+import typing
+import zlib
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+import objectives
+from objectives import Objective, Row, batched, layouts, plan
+from objectives.features import COLUMNS
+from tasks.objective_tasks import add_objective_task
+from tasks.preprocessors import cut_to_rows, row_keys
+from tasks.seqio_vocabularies import tokenizer_of
+from tasks.vocabularies import token_ids
+from tests.objectives.registry import quick_jit
+
+VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
+IDS = token_ids(tokenizer_of(VOCABULARY))
+TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
+
+BUILDERS = {
+    name: getattr(objectives, name)
+    for name in objectives.__all__
+    if callable(getattr(objectives, name))
+    and typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
+} | {
+    "contrastive": functools.partial(objectives.contrastive, views="deletion"),
+    "then": functools.partial(
+        objectives.then, first=objectives.next_sentence_prediction, second=objectives.masked_lm
+    ),
+    "mixture": functools.partial(  # GPT-BERT
+        objectives.mixture,
+        members={"masked": (objectives.masked_next_token, 3), "causal": (objectives.causal_lm, 1)},
+    ),
+}
+
+
+def text_task(name, documents):
+    """A registered task whose `targets` are these documents."""
+
+    def read(split, shuffle_files=False, seed=None):
+        values = tf.ragged.constant([list(map(int, d)) for d in documents], dtype=tf.int32)
+        return tf.data.Dataset.from_tensor_slices({"targets": values})
+
+    source = seqio.FunctionDataSource(read, splits=["train"])
+    return fresh(seqio.TaskRegistry.add, name, source=source, output_features={"targets": TOKENS})
+
+
+def fresh(add, name, *arguments, **settings):
+    if name in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.remove(name)
+    return add(name, *arguments, **settings)
+
+
+def documents_for(build):
+    """Sentences of nine bytes, full stop included; the texts of a pair have `sep` between."""
+    sizes = (5, 90, 1, 40, 0, 29, 130, 3, 64)
+    documents = [np.arange(n) % 50 + 60 for n in sizes]
+    for document in documents:
+        document[8::9] = ord(".") + 3
+        if build is objectives.contrastive_pairs and document.size:
+            document[document.size // 2] = IDS.sep
+    return documents
+
+
+def lengths_for(build):
+    """What is asked of SeqIO: an encoder-decoder's lengths if it can be one, else one stack's."""
+    streams = COLUMNS.keys() & build(IDS).lengths(2).keys()
+    if streams == {"inputs", "targets"}:
+        return {"inputs": 48, "targets": 48}
+    return {"targets" if "targets" in streams else "inputs": 48}
+
+
+def examples(task, lengths, seed=42, **settings):
+    dataset = seqio.get_dataset(
+        task, lengths, seqio.PassThroughFeatureConverter(), seed=seed, verbose=False, **settings
+    )
+    return list(dataset.as_numpy_iterator())
+
+
+def assert_same_examples(got, expected):
+    for a, b in zip(got, expected, strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            np.testing.assert_array_equal(a[key], b[key], key)
+
+
+def corrupted_on_the_device(build, name, lengths, seed):
+    """Features of the rows of the task `name`, whose one step before is the cache's."""
+    text = seqio.TaskRegistry.get("text").source.get_dataset("train", shuffle=False)
+    rows = cut_to_rows(build)(text, lengths, {"targets": TOKENS})
+    with seqio.utils.map_seed_manager(seed + 42):
+        seeded = seqio.map_over_dataset(lambda x, seed: {**x, "seed": seed}, num_seeds=1)(rows)
+    rows = list(seeded.as_numpy_iterator())
+    objective = build(IDS)
+    stacks = {"inputs": "encoder", "targets": "decoder"}
+    asked = {stacks[k]: n for k, n in lengths.items()}
+    layout = layouts.LAYOUTS["_".join(asked)]
+    (group,) = plan(objective, layout, IDS, [asked])
+    tokens, segments = np.zeros((2, len(rows) + len(rows) % 2, group.row_length), np.int32)
+    for i, row in enumerate(rows):
+        n = len(row["tokens"])
+        tokens[i, :n], segments[i, :n] = row["tokens"], 1
+    fill = [(0, len(rows) % 2)]
+    member = np.pad([row["member"] for row in rows], fill).astype(np.int32)
+    seeds = np.pad([row["seed"] for row in rows], [*fill, (0, 0)]).astype(np.uint32)
+    keys = row_keys(seeds, zlib.crc32(name.encode()))
+    features = quick_jit(batched(objective, group.features))(keys, Row(tokens, segments, member))
+    return {column: np.asarray(x)[: len(rows)] for column, x in features.items()}
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
+    build = BUILDERS[name]
+    text_task("text", documents_for(build))
+    task = fresh(add_objective_task, "task", "text", build, columns=True)
+    lengths = lengths_for(build)
+    expected = corrupted_on_the_device(build, "task", lengths, seed=5)
+    got = examples("task", lengths, seed=5)
+    assert set(task.output_features) == set(expected) == set(got[0])
+    assert len(got) == len(expected["member"]) > 6
+    for column, rows in expected.items():
+        np.testing.assert_array_equal(np.stack([x[column] for x in got]), rows, column)
+        assert got[0][column].dtype == np.int32
+    assert any(rows.any() for column, rows in expected.items() if column.endswith("weights"))
+
+
+def supervised_task(name):
+    def read(split, shuffle_files=False, seed=None):
+        return tf.data.Dataset.from_tensor_slices(
+            {"inputs": ["2 + 2 ="] * 30, "targets": ["4"] * 30}
+        )
+
+    return fresh(
+        seqio.TaskRegistry.add,
+        name,
+        source=seqio.FunctionDataSource(read, splits=["train"]),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+        output_features={k: seqio.Feature(VOCABULARY) for k in ("inputs", "targets")},
+    )
+
+
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_mixture_with_a_supervised_task(pack):
+    text_task("text", documents_for(None) * 5)
+    supervised = supervised_task("supervised")
+    spans = fresh(add_objective_task, "spans", "text", objectives.span_corruption)
+    both = seqio.Mixture("both", [(spans, 2), (supervised, 1)])
+    lengths = {"inputs": 48, "targets": 40}
+    dataset = seqio.get_dataset(both, lengths, seqio.EncDecFeatureConverter(pack=pack), seed=1)
+    batches = list(dataset.as_numpy_iterator())
+    answer = VOCABULARY.encode("4")[0]
+    for stack, length in (("encoder_input", 48), ("decoder_target", 40)):
+        assert {x[f"{stack}_tokens"].shape for x in batches} == {(length,)}
+    sums = sum(x["decoder_target_tokens"].tolist().count(answer) for x in batches)
+    sentinels = sum(IDS.sentinels[0] in x["encoder_input_tokens"] for x in batches)
+    assert sums > 3 and sentinels > 3
+    for x in batches:
+        np.testing.assert_array_equal(x["decoder_loss_weights"], x["decoder_target_tokens"] > 0)
+
+
+def test_a_mixture_of_objectives_with_labels():
+    text_task("text", documents_for(None))
+    masks = [fresh(add_objective_task, f"mask_{i}", "text", objectives.masked_lm) for i in range(2)]
+    got = examples(seqio.Mixture("masks", [(task, 1) for task in masks]), {"inputs": 48})
+    assert {"labels", "labels_places", "labels_weights", "member"} <= set(got[0])
+    assert {x["inputs"].shape for x in got} == {(48,)}
+    assert {x["labels_weights"].sum() for x in got} - {0}
+
+
+def write_cache(folder, name, dataset):
+    """What SeqIO's tool for caching writes: the examples of a task, and what they are."""
+    rows = list(dataset.as_numpy_iterator())
+    described = {
+        key: {"shape": spec.shape.as_list(), "dtype": spec.dtype.name}
+        for key, spec in dataset.element_spec.items()
+    }
+    (folder / name).mkdir()
+    (folder / name / "info.train.json").write_text(
+        json.dumps({"num_shards": 1, "features": described, "seqio_version": seqio.__version__})
+    )
+    (folder / name / "stats.train.json").write_text(json.dumps({"examples": len(rows)}))
+    (folder / name / "COMPLETED").write_text("")
+    with tf.io.TFRecordWriter(str(folder / name / "train.tfrecord-00000-of-00001")) as file:
+        for row in rows:
+            values = {
+                key: tf.train.Feature(int64_list=tf.train.Int64List(value=np.atleast_1d(x)))
+                for key, x in row.items()
+            }
+            example = tf.train.Example(features=tf.train.Features(feature=values))
+            file.write(example.SerializeToString())
+    return rows
+
+
+@pytest.fixture
+def cache(tmp_path):
+    before = list(seqio.utils.get_global_cache_dirs())
+    seqio.set_global_cache_dirs([str(tmp_path)])
+    yield tmp_path
+    seqio.set_global_cache_dirs(before)
+
+
+@pytest.mark.parametrize("name", ["span_corruption", "masked_lm"])
+def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
+    documents, lengths = documents_for(None), lengths_for(BUILDERS[name])
+    text_task("text", documents)
+    task = fresh(add_objective_task, "cached", "text", BUILDERS[name])
+    text = task.source.get_dataset("train", shuffle=False)
+    rows = write_cache(cache, "cached", task.preprocess_precache(text))
+    assert [x["targets"].tolist() for x in rows] == [d.tolist() for d in documents]
+    plain = examples("cached", lengths, num_epochs=2)
+    text_task("text", [[7]])  # the cache alone holds the text now
+    fresh(add_objective_task, "cached", "text", BUILDERS[name])
+    cached = examples("cached", lengths, use_cached=True, num_epochs=2)
+    assert_same_examples(cached, plain)
+    once = examples("cached", lengths, use_cached=True)
+    n = len(once) - 1  # the last row goes on with the next epoch's text, where there is one
+    assert_same_examples(once[:n], cached[:n])
+    again = {tuple(x["inputs"]) for x in cached[n:]}
+    assert len(again) >= 8 and not again & {tuple(x["inputs"]) for x in once[:n]}
+
+
+def test_a_task_cached_after_its_objective(cache):
+    text_task("text", documents_for(None))
+    masks = fresh(add_objective_task, "masks", "text", objectives.masked_lm)
+    write_cache(cache, "frozen", masks.get_dataset({"inputs": 48}, shuffle=False, seed=1))
+    frozen = fresh(
+        seqio.TaskRegistry.add,
+        "frozen",
+        source=masks.source,
+        preprocessors=[seqio.CacheDatasetPlaceholder(required=True)],
+        output_features=masks.output_features,
+    )
+    got = examples(frozen, {"inputs": 48}, use_cached=True)
+    expected = list(masks.get_dataset({"inputs": 48}, shuffle=False, seed=1).as_numpy_iterator())
+    assert_same_examples(got, expected)
+
+
+def _rename(dataset):
+    return dataset.map(lambda example: {"targets": example["text"], "other": 1})
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [],
+        [_rename],
+        [_rename, seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+        [_rename, seqio.CacheDatasetPlaceholder(), seqio.preprocessors.tokenize],
+    ],
+)
+@pytest.mark.parametrize("build", [objectives.causal_lm, objectives.masked_next_token])
+def test_text_may_be_tokenised_or_not(steps, build):
+    def read(split, shuffle_files=False, seed=None):
+        return tf.data.Dataset.from_tensor_slices({"text": ["some text", "héllo"]})
+
+    source = seqio.FunctionDataSource(read, splits=["train"])
+    features = {"targets": seqio.Feature(VOCABULARY)}
+    task = seqio.Task("raw", source=source, preprocessors=steps, output_features=features)
+    assert fresh(add_objective_task, "made", task, build).supports_caching
+    (got,) = examples("made", {"targets": 64})
+    ends = 2 if seqio.preprocessors.append_eos in steps else 0
+    assert (got.get("inputs", got.get("targets")) == IDS.eos).sum() == ends
+    if build is objectives.causal_lm:
+        assert got.keys() == {"targets"}
+        text = [token for token in got["targets"].tolist() if token != IDS.eos]
+        assert VOCABULARY.decode(text) == "some texthéllo"
+    else:
+        assert "targets" not in got and (got["inputs"] == IDS.mask).any()
+
+
+def test_the_rows_of_a_pair_are_of_different_documents():
+    documents = [np.full(n, 10 + i) for i, n in enumerate((100, 3, 130, 60, 0, 500, 90, 20))]
+    text = text_task("text", documents).source.get_dataset("train", shuffle=False)
+    features = {"targets": TOKENS}
+    rows = cut_to_rows(objectives.next_sentence_prediction)(text, {"inputs": 48}, features)
+    rows = [row["tokens"] for row in rows.as_numpy_iterator()]
+    assert all(len(set(row)) == 1 and 0 < len(row) <= 45 for row in rows)
+    for i, document in enumerate(documents):
+        assert sum(len(row) for row in rows if row[0] == 10 + i) == len(document)
+    of_one = [a[0] == b[0] for a, b in zip(rows[::2], rows[1::2])]
+    first = of_one.index(True)  # from where on there is but the longest document
+    assert first >= 5 and {row[0] for row in rows[2 * first :]} == {15}
+
+
+def test_targets_that_do_not_all_count_ask_for_columns():
+    text_task("text", documents_for(None))
+    fresh(add_objective_task, "plain", "text", objectives.causal_masking)
+    with pytest.raises(tf.errors.OpError, match="Not every target of this objective counts"):
+        examples("plain", {"targets": 48})
+    fresh(add_objective_task, "columns", "text", objectives.causal_masking, columns=True)
+    got = examples("columns", {"targets": 48})
+    assert any(((x["targets_segments"] > 0) > x["targets_weights"]).any() for x in got)
+
+
+def test_what_cannot_be_a_task(hugging_face):
+    text_task("text", documents_for(None))
+    with pytest.raises(ValueError, match="rate"):
+        add_objective_task("refused", "text", functools.partial(objectives.masked_lm, rate=2))
+    assert "refused" not in seqio.TaskRegistry.names()
+    nothing = seqio.Task("nothing", seqio.TaskRegistry.get("text").source, {"inputs": TOKENS})
+    with pytest.raises(ValueError, match=r"\['inputs'\], expected `targets`"):
+        add_objective_task("refused", nothing, objectives.masked_lm)
+    fresh(add_objective_task, "masks", "text", objectives.masked_lm)
+    for lengths, said in (
+        ({"inputs": 48, "targets": 48}, "'inputs': 48, 'targets': 48.*an encoder-decoder needs"),
+        ({"inputs": 1}, "too short"),
+        ({}, "needs sequence lengths"),
+    ):
+        with pytest.raises(ValueError, match=f"(?i){said}"):
+            examples("masks", lengths)
+
+    from tasks.seqio_vocabularies import HuggingFaceVocabulary
+
+    vocabulary = HuggingFaceVocabulary(hugging_face["bpe"])
+    features = {"targets": seqio.Feature(vocabulary)}
+    source = seqio.TaskRegistry.get("text").source
+    task = seqio.Task("gpt", source=source, output_features=features)
+    fresh(add_objective_task, "gpt_causal", task, objectives.causal_lm)
+    with pytest.raises(ValueError, match="id 0 for padding, the vocabulary's is"):
+        examples("gpt_causal", {"targets": 48})
