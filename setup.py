@@ -44,6 +44,7 @@ setup(
                 "inference",
                 "models",
                 "objectives",
+                "showing",
                 "tasks",
                 "training",
             )

@@ -20,7 +20,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from objectives.catalogue import CATALOGUE, run_of
+from objectives.catalogue import CATALOGUE, SMALL_RUNS
 from training.metrics import read_metrics
 
 FOLDER = Path("runs/objectives")
@@ -57,6 +57,10 @@ def train(name: str, steps: int) -> None:
         sys.exit(f"{name} failed; the end of {folder}/output.txt:\n{tail(folder)}")
 
 
+def run_of(name: str) -> str:
+    return SMALL_RUNS[CATALOGUE[name].architecture]
+
+
 def tail(folder: Path, lines: int = 15) -> str:
     return "\n".join((folder / "output.txt").read_text().splitlines()[-lines:])
 
@@ -90,7 +94,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=200, help="of each run, default 200")
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(CATALOGUE))
     if unknown:

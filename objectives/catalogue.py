@@ -1,6 +1,8 @@
 """What each objective of `gin_configs/objectives` is good for: words, and nothing else to import.
 
-CATALOGUE["span_corruption"].paper -> "Raffel et al. 2020, arXiv:1910.10683"
+Names are those of the files:
+
+    CATALOGUE["span_corruption"].paper -> "T5, arXiv:1910.10683"
 """
 
 from typing import NamedTuple
@@ -25,9 +27,18 @@ ARCHITECTURES = {
     "two_towers": "encoder or two",
 }
 
-_BOTH = "both sides"
-_LEFT = "left"
-_ACROSS = "both sides, then left"
+# The run for a laptop, gin_configs/runs/NAME.gin, that trains objectives of an architecture.
+SMALL_RUNS = {
+    "encoder": "encoder",
+    "decoder": "decoder",
+    "encoder_decoder": "quickstart",
+    "electra": "electra",
+    "two_towers": "two_towers",
+}
+
+_BOTH = "bidirectional"
+_LEFT = "causal"
+_ACROSS = "bidirectional, causal"
 _PREFIX = "prefix"
 
 _T5 = "T5, arXiv:1910.10683"
@@ -66,7 +77,7 @@ CATALOGUE = {
         "composition",
     ),
     "ul2_tutorial": Entry(
-        "encoder_decoder", _ACROSS, "a lighter mixture than UL2's seven", _UL2, "composition"
+        "encoder_decoder", _ACROSS, "a lighter mixture than UL2", _UL2, "composition"
     ),
     "ul2r": Entry(
         "decoder",
@@ -81,7 +92,7 @@ CATALOGUE = {
     "blank_infilling": Entry(
         "decoder",
         _PREFIX,
-        "both of that, with one stack",
+        "as ul2, with a single stack",
         "GLM, arXiv:2103.10360",
     ),
     # the whole text from a noisy one
@@ -90,7 +101,7 @@ CATALOGUE = {
         "encoder_decoder", _ACROSS, "telling how much is missing", _BART, "poisson"
     ),
     "token_masking": Entry("encoder_decoder", _ACROSS, "comparing: masks alone", _BART),
-    "token_deletion": Entry("encoder_decoder", _ACROSS, "comparing: what is missing where", _BART),
+    "token_deletion": Entry("encoder_decoder", _ACROSS, "comparing: finding what is gone", _BART),
     "sentence_permutation": Entry(
         "encoder_decoder", _ACROSS, "comparing: order of sentences", _BART
     ),
@@ -107,12 +118,12 @@ CATALOGUE = {
         "classifying, tagging, retrieval",
         _BERT,
     ),
-    "whole_word_masking": Entry("encoder", _BOTH, "the same; no half words to guess", _BERT),
+    "whole_word_masking": Entry("encoder", _BOTH, "as masked_lm, by whole words", _BERT),
     "spanbert": Entry("encoder", _BOTH, "answers that are spans", "SpanBERT, arXiv:1907.10529"),
     "albert_ngrams": Entry(
         "encoder",
         _BOTH,
-        "the same; phrases of up to three",
+        "as masked_lm, by short phrases",
         _ALBERT,
     ),
     "masked_next_token": Entry(
@@ -123,13 +134,13 @@ CATALOGUE = {
     ),
     "gpt_bert": Entry(
         "decoder",
-        "both sides or left",
+        "bidirectional or causal",
         "one small model for both",
         _GPT_BERT,
     ),
     "antlm": Entry(
         "decoder",
-        "both sides or left",
+        "bidirectional or causal",
         "learning from little text",
         "AntLM, arXiv:2412.03275",
     ),
@@ -150,14 +161,14 @@ CATALOGUE = {
     "sentence_order_prediction": Entry("encoder", _BOTH, "coherence of texts", _ALBERT),
     "bert": Entry("encoder", _BOTH, "BERT as published", _BERT),
     "contrastive": Entry(
-        "two_towers",
-        "both sides",
+        "encoder",
+        _BOTH,
         "embeddings without labels",
         "SimCSE, arXiv:2104.08821",
     ),
     "contrastive_pairs": Entry(
         "two_towers",
-        "both sides",
+        _BOTH,
         "search: questions and answers",
         "CLIP, arXiv:2103.00020",
         paired=True,

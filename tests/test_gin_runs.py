@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 import train
 from objectives import TokenIds, bitmap, check_token_ids
+from objectives.catalogue import CATALOGUE, SMALL_RUNS
 from training.configuration import configure
 from training.mesh import AXES, batch_sharding, batch_shards, placed_on
 from training.setup import (
@@ -41,21 +42,6 @@ IDS = check_token_ids(
         sentence_ends=bitmap(np.arange(32137) % 20 == 0),
     )
 )
-
-# The small run that trains an objective, where it is not the quickstart's encoder-decoder.
-RUN_OF = {
-    "encoder": (
-        *("albert_ngrams", "bert", "contrastive", "masked_diffusion", "masked_lm", "spanbert"),
-        *("next_sentence_prediction", "sentence_order_prediction", "whole_word_masking"),
-    ),
-    "decoder": (
-        *("antlm", "blank_infilling", "causal_lm", "causal_masking", "fill_in_the_middle"),
-        *("gpt_bert", "masked_next_token", "multi_token_prediction"),
-    ),
-    "electra": ("replaced_token_detection",),
-    "two_towers": ("contrastive_pairs",),
-}
-
 
 @pytest.fixture(autouse=True)
 def clean_gin():
@@ -129,7 +115,7 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
 def test_objective_trains_on_some_laptop_run(objective):
-    run = next((run for run, its in RUN_OF.items() if objective.stem in its), "quickstart")
+    run = SMALL_RUNS[CATALOGUE[objective.stem].architecture]
     configure([f"gin_configs/runs/{run}.gin", str(objective)], [])
     lowered(*configured_setup())
 

@@ -10,13 +10,14 @@ import pytest
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
-PACKAGES = ("objectives", "models", "training", "inference", "tasks")
+PACKAGES = ("objectives", "models", "training", "inference", "showing", "tasks")
 VERBS = ("train", "show", "predict", "evaluate", "convert")
 MAY_IMPORT = {
     "objectives": {"objectives"},
     "models": {"models"},
     "training": {"training", "objectives", "models"},
     "inference": {"inference", "objectives", "models"},
+    "showing": {"showing", "objectives"},
     "tasks": {"tasks", "training", "inference", "objectives", "models"},
 }
 HEAVY = ("tensorflow", "seqio", "tensorflow_datasets", "tensorflow_text", "tfds", "sentencepiece")

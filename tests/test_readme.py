@@ -58,6 +58,31 @@ def test_a_task_in_a_file_of_ones_own(tmp_path):
     assert "my_text" in output
 
 
+def test_objectives_as_seqio_tasks(tmp_path):
+    tasks, objectives = (
+        write_example(name, tmp_path) for name in ("my_tasks.py", "my_objective_tasks.py")
+    )
+    (tmp_path / "train.txt").write_text("Some lines of text.\n" * 100)
+    tasks.write_text(tasks.read_text().replace('"train.txt"', f'"{tmp_path / "train.txt"}"'))
+    lengths = '{"inputs": 64, "targets": 32}'
+    program = (
+        "import seqio, my_objective_tasks\n"
+        f'spans = seqio.get_mixture_or_task("my_spans").get_dataset({lengths}, "train")\n'
+        'masks = seqio.get_mixture_or_task("my_masks").get_dataset({"inputs": 64}, "train")\n'
+        "print(sorted(next(iter(spans))), sorted(next(iter(masks))))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert finished.stdout.startswith("['inputs', 'targets'] ['inputs', 'inputs_segments', 'labels'")
+    assert objectives.exists()
+
+
 def test_a_model_in_a_file_of_ones_own(tmp_path):
     write_example("my_models.py", tmp_path)
     run = write_example("my_model_run.gin", tmp_path)

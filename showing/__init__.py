@@ -1,0 +1,1 @@
+"""What an objective does to text, for people: examples, attention pictures, statistics."""

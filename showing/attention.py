@@ -1,0 +1,48 @@
+"""What each query sees, as a picture: white where it sees a key, in the colour of its document."""
+
+import numpy as np
+
+from showing.examples import Attention
+
+
+def picture(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The pattern with at most so many pixels a side, of one scale in both directions.
+
+    Returns:
+      share f[rows, columns]: of the pairs of query and key under a pixel, how many see each other.
+      documents i32[rows]: number of the document that a row's first query is of.
+
+    >>> causal = Attention("decoder", np.array([[0, 0, 0], [1, 2, 3]]), 3, np.ones(3, int))
+    >>> picture(causal, 8)[0]
+    array([[1., 0., 0.],
+           [1., 1., 0.],
+           [1., 1., 1.]])
+    """
+    start, end = attention.intervals
+    queries, keys = start.size, attention.keys
+    scale = max(1.0, max(queries, keys) / most)
+    edges = np.linspace(0, keys, max(1, round(keys / scale)) + 1)
+    seen = np.minimum(end[:, None], edges[1:]) - np.maximum(start[:, None], edges[:-1])
+    share = np.clip(seen, 0, None) / np.diff(edges)
+    first = np.linspace(0, queries, max(1, round(queries / scale)), endpoint=False).astype(int)
+    count = np.diff(np.append(first, queries))
+    share = np.add.reduceat(share, first, axis=0) / count[:, None]
+    return share, attention.documents[first]
+
+
+def rectangles(attention: Attention) -> list[tuple[int, int, int, int, int]]:
+    """(first key, first query, keys, queries, document) of the blocks that are seen.
+
+    >>> both_sides = Attention("encoder", np.array([[0, 0], [2, 2]]), 2, np.ones(2, int))
+    >>> rectangles(both_sides)
+    [(0, 0, 2, 2, 1)]
+    """
+    rows = np.stack([*attention.intervals, attention.documents])
+    if not rows.size:
+        return []
+    first = np.flatnonzero(np.append(True, np.any(np.diff(rows, axis=1) != 0, axis=0)))
+    last = np.append(first[1:], rows.shape[1])
+    return [
+        (int(start), int(a), int(end - start), int(b - a), int(document))
+        for a, b, (start, end, document) in zip(first, last, rows[:, first].T)
+    ]

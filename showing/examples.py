@@ -1,0 +1,304 @@
+"""One row, token by token: what each is, where it is from, and what is predicted at it."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from objectives import TokenIds
+from showing.rows import Seen, Subject
+
+STACKS = ("encoder", "decoder")
+NO_SPAN = -1
+
+
+class Reader(NamedTuple):
+    """How ids are read by people."""
+
+    ids: TokenIds
+    names: dict[int, str]  # of special ids
+    decode: Callable[[Sequence[int]], str]  # ordinary ids alone
+    surface: Callable[[int], str]  # how an id reads within a text, with the space before a word
+
+
+class Token(NamedTuple):
+    text: str
+    kind: str  # "text", "kept", "replaced", "other", or a special: "sentinel", "mask", "end", …
+    span: int = NO_SPAN  # number of the hidden span, or of the sentinel, that it belongs to
+    id: int = 0
+    place: int = -1  # in the raw row; -1 if it is not from there
+
+
+class Slot(NamedTuple):
+    """A place of a stack: the token that is read there, and what is predicted from it."""
+
+    given: Token
+    predicted: Token | None
+
+
+class Stack(NamedTuple):
+    name: str  # "encoder" or "decoder"
+    slots: list[Slot]  # those in use
+    size: int  # with padding
+    tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number a slot, or label
+
+
+class Attention(NamedTuple):
+    name: str  # "encoder", "decoder" or "cross"
+    intervals: np.ndarray  # i32[2, queries]: the keys [start, end) that each query sees
+    keys: int
+    documents: np.ndarray  # i32[queries]
+
+
+class Pool(NamedTuple):
+    """A place whose state stands for a document, a pair or a view."""
+
+    place: int
+    label: int | None  # the class to be told, where there are classes
+    counts: bool
+
+
+class Example(NamedTuple):
+    name: str  # the member's
+    text: list[list[Token]]  # its documents; hidden tokens have a span
+    stacks: list[Stack]
+    attentions: list[Attention]
+    pools: list[Pool]
+    with_loss: int  # places that give a loss
+
+
+def example(subject: Subject, seen: Seen, reader: Reader, row: int = 0) -> Example:
+    """What `seen` has in one of its rows."""
+    length = int(np.sum(seen.segments[row] > 0))
+    hidden = hidden_tokens(seen)[row, :length]
+    spans = _span_numbers(seen, reader.ids, row, hidden)
+    labelled = _places(seen, "labels")[row]
+    describe = _Describer(seen, reader, row, spans, labelled)
+    raw = describe(seen.tokens[row, :length], np.arange(length), of_text=True)
+    segments = seen.segments[row, :length]
+    documents = [
+        [token for token, s in zip(raw, segments) if s == number]
+        for number in range(1, segments.max(initial=0) + 1)
+    ]
+    stacks = [
+        _stack(seen, describe, row, name) for name in STACKS if f"{name}_input_tokens" in seen.batch
+    ]
+    return Example(
+        subject.name,
+        documents,
+        stacks,
+        _attentions(seen, row),
+        _pools(seen, row, "pair" in subject.build(subject.ids).heads),
+        int(seen.gives_loss[row].sum()),
+    )
+
+
+# --- what is hidden, and what is predicted: exactly, for any objective -----------------------------
+
+
+def hidden_tokens(seen: Seen) -> np.ndarray:
+    """bool[rows, L]: tokens that the inputs do not give, or that are predicted in their place.
+
+    Without inputs (causal language modelling) nothing is hidden; everything is predicted.
+    """
+    if "inputs" not in seen.features:
+        return np.zeros(seen.tokens.shape, bool)
+    given = _marked(seen, _copied_places(seen, "inputs"))
+    labelled = _marked(seen, _places(seen, "labels"))
+    return _is_text(seen) & (~given | labelled)
+
+
+def predicted_tokens(seen: Seen) -> np.ndarray:
+    """bool[rows, L]: tokens of the text that are targets, or labels, and count."""
+    both = _marked(seen, _places(seen, "targets")) | _marked(seen, _places(seen, "labels"))
+    return _is_text(seen) & both
+
+
+def _is_text(seen: Seen) -> np.ndarray:
+    first, last = seen.tracing.plain.text
+    return (seen.segments > 0) & (seen.tokens >= first) & (seen.tokens < last)
+
+
+def _places(seen: Seen, stream: str) -> np.ndarray:
+    """i32[rows, n]: where in the row the targets or labels that count are from; else -1."""
+    if stream not in seen.features:
+        return np.full((len(seen.tokens), 1), -1)
+    _, places = seen.read(seen.features[stream])
+    return np.where(seen.features[f"{stream}_weights"] > 0, places, -1)
+
+
+def _copied_places(seen: Seen, stream: str) -> np.ndarray:
+    """i32[rows, n]: where in the row a stream's tokens are from; -1: special, or made up."""
+    tokens, places = seen.read(seen.features[stream])
+    return np.where(is_copy(seen, tokens, places), places, -1)
+
+
+def is_copy(seen: Seen, tokens, places) -> np.ndarray:
+    """Whether the token at this place of the row is this one: random text hardly ever is.
+
+    Args:
+      tokens, places: i32[rows, n], of all rows.
+    """
+    own = (places >= 0) & (places < seen.length)
+    row = np.arange(len(seen.tokens))[:, None]
+    return own & (seen.tokens[row, np.where(own, places, 0)] == tokens)
+
+
+def _marked(seen: Seen, places) -> np.ndarray:
+    """bool[rows, L]: the places of the row that are named."""
+    inside = (places >= 0) & (places < seen.length)
+    marks = np.zeros((len(seen.tokens), seen.length + 1), bool)
+    np.put_along_axis(marks, np.where(inside, places, seen.length), True, axis=1)
+    return marks[:, : seen.length]
+
+
+def _span_numbers(seen: Seen, ids: TokenIds, row: int, hidden) -> np.ndarray:
+    """i32[L]: the number of the hidden span that each token is in, by its sentinel if it has one."""
+    numbers = np.full(hidden.size, NO_SPAN)
+    segments = seen.segments[row, : hidden.size]
+    starts = hidden & ~(np.roll(hidden, 1) & (np.roll(segments, 1) == segments))
+    if hidden.size and hidden[0]:
+        starts[0] = True
+    numbers[hidden] = np.cumsum(starts)[hidden] - 1
+    if "targets" in seen.features and "inputs" in seen.features:
+        tokens, places = (
+            x[row]
+            for x in seen.read(seen.features["targets"][row][None].repeat(len(seen.tokens), 0))
+        )
+        sentinel = {i: k for k, i in enumerate(ids.sentinels)}
+        current = NO_SPAN
+        for token, place in zip(tokens, places):
+            current = sentinel.get(int(token), current if place >= 0 else NO_SPAN)
+            if current != NO_SPAN and 0 <= place < hidden.size and hidden[place]:
+                numbers[place] = current
+    return numbers
+
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+class _Describer:
+    """Makes `Token`s of the ids of one row."""
+
+    def __init__(self, seen: Seen, reader: Reader, row: int, spans, labelled):
+        self.seen, self.reader, self.row, self.spans = seen, reader, row, spans
+        self.labelled = set(labelled[labelled >= 0].tolist())
+        ids = reader.ids
+        self.special = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
+        self.special |= {ids.cls: "mark", ids.sep: "mark"}
+        self.special |= {i: "mode" for _, i in ids.modes} | {i: "mark" for i in ids.fim}
+        self.sentinel = {i: k for k, i in enumerate(ids.sentinels)}
+
+    def traced(self, traced, of_text: bool = False) -> list[Token]:
+        return self(*self.seen.read(traced, self.row), of_text)
+
+    def __call__(self, tokens, places, of_text: bool = False) -> list[Token]:
+        texts = surfaces(self.reader, tokens)
+        return [
+            self._token(int(token), int(place), text, of_text)
+            for token, place, text in zip(tokens, places, texts)
+        ]
+
+    def _token(self, token: int, place: int, text: str, of_text: bool) -> Token:
+        if token in self.sentinel:
+            number = self.sentinel[token]
+            return Token(f"⟨{number}⟩", "sentinel", number, token)
+        if token in self.special:
+            return Token(self.reader.names.get(token, text), self.special[token], NO_SPAN, token)
+        if place < 0:
+            return Token(text, "text", NO_SPAN, token)
+        # Random text is told from copied text by where it claims to be from: there stands another.
+        partner, own = divmod(place, self.seen.length)
+        if self.seen.tokens[self.row ^ partner, own] != token:
+            return Token(text, "replaced", NO_SPAN, token)
+        if partner:
+            return Token(text, "other", NO_SPAN, token)
+        span = int(self.spans[place]) if place < self.spans.size else NO_SPAN
+        kind = "kept" if place in self.labelled and not of_text else "text"
+        return Token(text, kind, span, token, place)
+
+
+def surfaces(reader: Reader, tokens) -> list[str]:
+    """How each token reads; of a character in several tokens the first one has it, the rest "".
+
+    A piece of a character whose other pieces are elsewhere reads as �.
+    """
+    tokens = [int(t) for t in tokens]
+    texts: list[str] = []
+    at = 0
+    while at < len(tokens):
+        end = at
+        while end < len(tokens) and end < at + 64 and _is_part(reader, tokens[end]):
+            end += 1
+        if end == at:
+            texts.append(reader.names.get(tokens[at]) or reader.surface(tokens[at]))
+            at += 1
+            continue
+        while at < end:  # the longest run of parts that makes whole characters
+            whole = next(
+                (k for k in range(1, 5) if "\ufffd" not in reader.decode(tokens[at : at + k])), 1
+            )
+            whole = min(whole, end - at)
+            texts += [reader.decode(tokens[at : at + whole]), *[""] * (whole - 1)]
+            at += whole
+    return texts
+
+
+def _is_part(reader: Reader, token: int) -> bool:
+    return token not in reader.names and "\ufffd" in reader.decode([token])
+
+
+# --- stacks ----------------------------------------------------------------------------------------
+
+
+def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> Stack:
+    batch = {column: x[row] for column, x in seen.batch.items()}
+    segments = batch[f"{name}_segment_ids"]
+    live = np.flatnonzero(segments > 0)
+    used = int(live[-1]) + 1 if live.size else 0
+    given = describe.traced(batch[f"{name}_input_tokens"][:used])
+    if name == "decoder":  # what a decoder is given first is no padding
+        given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
+    predicted: dict[int, Token] = {}
+    weights = batch.get(f"{name}_loss_weights", np.zeros(0, int))
+    places = batch.get(f"{name}_target_places", np.arange(weights.size))
+    if weights.size:
+        told = describe.traced(batch[f"{name}_target_tokens"], of_text=True)
+        predicted = {int(p): told[i] for i, p in enumerate(places) if weights[i] > 0}
+    slots = [Slot(token, predicted.get(place)) for place, token in enumerate(given)]
+    tracks = {"segments": segments[:used], "positions": batch[f"{name}_positions"][:used]}
+    for column, title in (("block_positions", "block positions"), ("types", "types")):
+        if f"{name}_{column}" in batch:
+            tracks[title] = batch[f"{name}_{column}"][:used]
+    if weights.size:
+        tracks["loss weights"] = np.zeros(used, int)
+        tracks["loss weights"][list(predicted)] = weights[weights > 0]
+    return Stack(name, slots, segments.size, tracks)
+
+
+def _attentions(seen: Seen, row: int) -> list[Attention]:
+    found = []
+    for name, query, key in (
+        ("encoder", "encoder", "encoder"),
+        ("cross", "decoder", "encoder"),
+        ("decoder", "decoder", "decoder"),
+    ):
+        if f"{name}_key_intervals" in seen.batch:
+            segments = seen.batch[f"{query}_segment_ids"][row]
+            queries = int(np.sum(segments > 0))
+            keys = int(np.sum(seen.batch[f"{key}_segment_ids"][row] > 0))
+            intervals = seen.batch[f"{name}_key_intervals"][row][:, :queries]
+            found.append(Attention(name, intervals, keys, segments[:queries]))
+    return found
+
+
+def _pools(seen: Seen, row: int, classes: bool) -> list[Pool]:
+    if "pools_places" not in seen.batch:
+        return []
+    columns = (
+        seen.batch[f"pools_{name}"][row].tolist() for name in ("places", "labels", "weights")
+    )
+    return [
+        Pool(place, label if classes else None, weight > 0)
+        for place, label, weight in zip(*columns)
+    ]

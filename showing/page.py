@@ -1,0 +1,241 @@
+"""One self-contained page: examples, attention patterns and statistics, light and dark."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import NamedTuple
+
+from showing.attention import rectangles
+from showing.charts import chart_of_noise, chart_of_slots
+from showing.examples import NO_SPAN, Attention, Example, Slot, Stack, Token
+from showing.statistics import Figures
+from showing.terminal import ATTENDS, LEGEND, compact, pool_words
+
+SPANS = 6  # colours of spans and documents
+
+STYLE = """
+:root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
+  --line:#dcdfe6; --first:#3f6fd9; --second:#d9622b; --chip:#eceef3;
+  --s0:#c98a00; --s1:#0a8f9c; --s2:#b1479f; --s3:#3a8f3a; --s4:#d0493c; --s5:#4a68d8; }
+@media (prefers-color-scheme: dark) { :root { --paper:#14161b; --card:#1c1f26; --ink:#e4e6eb;
+  --soft:#979da9; --line:#333842; --first:#7ba0ff; --second:#ff9a5c; --chip:#2a2e37;
+  --s0:#f0bd4a; --s1:#4fd0dc; --s2:#ea8fd9; --s3:#7fd07f; --s4:#ff8a7d; --s5:#93a9ff; } }
+* { box-sizing: border-box }
+body { margin:0; background:var(--paper); color:var(--ink);
+  font:15px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif }
+main { max-width:60rem; margin:0 auto; padding:2.2rem 1.2rem 4rem }
+h1 { font-size:1.9rem; margin:0; letter-spacing:-.01em }
+h2 { font-size:1.15rem; margin:2.6rem 0 .7rem }
+h3 { font-size:.95rem; margin:1.3rem 0 .45rem }
+h3 small, .soft { color:var(--soft); font-weight:400 }
+p { margin:.35rem 0 }
+a { color:var(--first) }
+.card { background:var(--card); border:1px solid var(--line); border-radius:10px;
+  padding:.2rem 1.2rem 1.1rem; margin:1rem 0 }
+summary { font-weight:600; padding:.7rem 0 .1rem; cursor:pointer }
+.flow, .cells { font:13px/1.75 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace;
+  white-space:pre-wrap; overflow-wrap:anywhere }
+.flow + .flow { border-top:1px dashed var(--line); padding-top:.4rem; margin-top:.4rem }
+.cells { line-height:1.35; display:flex; flex-wrap:wrap; gap:.28rem .18rem; white-space:pre }
+.cell { display:inline-flex; flex-direction:column; border-left:2px solid var(--line);
+  padding:0 .15rem; min-height:2.7em }
+.cell b { font-weight:400 }
+.cell i { font-style:normal; color:var(--first); min-height:1.35em }
+.h { border-radius:3px; padding:.05em 0; background:color-mix(in srgb, var(--c) 20%, transparent);
+  box-shadow:inset 0 -2px var(--c) }
+.chip { border-radius:4px; padding:.02em .32em; font-weight:600; font-size:.92em;
+  background:var(--chip) }
+.sentinel { background:var(--c); color:var(--card) }
+.mask { background:var(--ink); color:var(--card) }
+.mark, .mode { background:var(--first); color:var(--card) }
+.mode { background:var(--s3) }
+.start, .end, .pad { color:var(--soft) }
+.kept { text-decoration:underline dotted var(--soft) 2px; text-underline-offset:3px }
+.replaced { color:var(--s4); text-decoration:underline wavy var(--s4) 1px }
+.other { color:var(--soft); font-style:italic }
+.legend { display:flex; flex-wrap:wrap; gap:.3rem 1.1rem; font-size:.88rem; color:var(--soft) }
+dl { display:grid; grid-template-columns:max-content 1fr; gap:.05rem 1rem; margin:.6rem 0 0;
+  font:12px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; color:var(--soft) }
+dd { margin:0; overflow-wrap:anywhere }
+.patterns { display:flex; flex-wrap:wrap; gap:1.1rem; margin-top:1.1rem }
+figure { margin:0 } figcaption { font-size:.82rem; color:var(--soft); margin-top:.25rem }
+.pattern { width:12.5rem; height:auto; display:block; background:var(--chip); border-radius:4px }
+.chart svg { width:100%; height:auto; display:block }
+.tiles { display:grid; grid-template-columns:repeat(auto-fit, minmax(8rem,1fr)); gap:.7rem;
+  margin-top:1rem }
+.tile { background:var(--chip); border-radius:8px; padding:.55rem .8rem }
+.tile b { font-size:1.35rem; font-weight:600; display:block; font-variant-numeric:tabular-nums }
+.tile span { font-size:.83rem; color:var(--soft); display:block; line-height:1.35 }
+table { border-collapse:collapse; font-variant-numeric:tabular-nums; margin-top:.8rem;
+  font-size:.9rem; width:100% }
+th { text-align:right; font-weight:600; color:var(--soft) } th:first-child, td:first-child {
+  text-align:left } td { text-align:right } th, td { padding:.2rem .5rem;
+  border-bottom:1px solid var(--line) }
+footer { color:var(--soft); font-size:.85rem; margin-top:2.5rem }
+code { font:12.5px ui-monospace, Menlo, "DejaVu Sans Mono", monospace }
+"""
+
+
+class Heading(NamedTuple):
+    name: str
+    facts: Sequence[str]  # a line each: what it is good for, its paper, …
+    command: str
+    source: str  # what the statistics were counted on
+
+
+def page(heading: Heading, examples: Sequence[Example], figures: Sequence[Figures]) -> str:
+    """The page as text; everything that is not ours is escaped."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(heading.name)}</title>\n<style>{STYLE}</style>\n</head>\n<body><main>\n"
+        f"<h1>{escape(heading.name)}</h1>\n"
+        + "".join(f'<p class="soft">{escape(fact)}</p>\n' for fact in heading.facts)
+        + "<h2>Examples</h2>\n"
+        + legend(examples)
+        + "".join(_example(one, number, len(examples)) for number, one in enumerate(examples))
+        + "<h2>Statistics</h2>\n"
+        + f'<p class="soft">{escape(heading.source)}</p>\n'
+        + statistics(figures)
+        + f"<footer>Made by <code>{escape(heading.command)}</code></footer>\n"
+        + "</main></body>\n</html>\n"
+    )
+
+
+# --- examples --------------------------------------------------------------------------------------
+
+
+def legend(examples: Iterable[Example]) -> str:
+    tokens = [s.given for e in examples for stack in e.stacks for s in stack.slots]
+    first = {token.kind: token for token in reversed(tokens)}
+    items = [
+        f"<span>{_token(first[k])} {words}</span>" for k, words in LEGEND.items() if k in first
+    ]
+    return f'<div class="legend">{"".join(items)}</div>\n'
+
+
+def _example(one: Example, number: int, of: int) -> str:
+    tokens = [token for document in one.text for token in document]
+    hidden = sum(token.span != NO_SPAN for token in tokens)
+    title = one.name or (f"Draw {number + 1} of {of}" if of > 1 else "One draw")
+    about = f"{len(tokens)} tokens" + (f", {hidden} hidden" if hidden else "")
+    pools = "; ".join(map(pool_words, one.pools))
+    return (
+        f'<details class="card"{"" if number else " open"}>\n'
+        + f"<summary>{escape(title)}</summary>\n"
+        + f"<h3>Text <small>{about}</small></h3>\n"
+        + "".join(_flow(document) for document in one.text)
+        + "".join(_stack(stack) for stack in one.stacks)
+        + (f"<h3>Pooled</h3><p>{pools}</p>\n" if pools else "")
+        + f'<div class="patterns">{"".join(pattern(a) for a in one.attentions)}</div>\n</details>\n'
+    )
+
+
+def _flow(tokens: Iterable[Token]) -> str:
+    return f'<div class="flow">{"".join(map(_token, tokens))}</div>\n'
+
+
+def _token(token: Token, one_line: bool = False) -> str:
+    text = token.text
+    if one_line:
+        text = text.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "‥"
+    classes, colour = [], ""
+    if token.span != NO_SPAN:
+        colour = f' style="--c:var(--s{token.span % SPANS})"'
+        classes += [] if token.kind == "sentinel" else ["h"]
+    if token.kind in LEGEND and token.kind not in ("kept", "replaced", "other"):
+        classes.append("chip")
+    classes += [token.kind] if token.kind != "text" else []
+    if not classes:
+        return escape(text)
+    return f'<span class="{" ".join(classes)}"{colour} title="id {token.id}">{escape(text)}</span>'
+
+
+def _stack(stack: Stack) -> str:
+    predicted = sum(slot.predicted is not None for slot in stack.slots)
+    padding = stack.size - len(stack.slots)
+    about = f"{len(stack.slots)} slots" + (f" and {padding} of padding" if padding else "")
+    about += f"; {predicted} predicted, below where they are" if predicted else ""
+    body = (
+        f'<div class="cells">{"".join(map(_cell, stack.slots))}</div>\n'
+        if predicted
+        else _flow(slot.given for slot in stack.slots)
+    )
+    rows = "".join(
+        f"<dt>{name}</dt><dd>{compact(values, 60)}</dd>" for name, values in stack.tracks.items()
+    )
+    return f"<h3>{stack.name.capitalize()} <small>{about}</small></h3>\n{body}<dl>{rows}</dl>\n"
+
+
+def _cell(slot: Slot) -> str:
+    below = _token(slot.predicted, one_line=True) if slot.predicted else ""
+    return f'<span class="cell"><b>{_token(slot.given, one_line=True)}</b><i>{below}</i></span>'
+
+
+def pattern(attention: Attention) -> str:
+    """An attention pattern as an SVG: a rectangle for each block of queries that see alike."""
+    queries = attention.documents.size
+    blocks = "".join(
+        f'<rect x="{x}" y="{y}" width="{w}" height="{h}" style="fill:var(--s{(d + 4) % SPANS})"/>'
+        for x, y, w, h, d in rectangles(attention)
+    )
+    return (
+        f'<figure><svg class="pattern" viewBox="0 0 {attention.keys} {queries}" role="img" '
+        f'shape-rendering="crispEdges" xmlns="http://www.w3.org/2000/svg">{blocks}</svg>'
+        f"<figcaption>{ATTENDS[attention.name].capitalize()}<br>↓ {queries} queries, → "
+        f"{attention.keys} keys</figcaption></figure>\n"
+    )
+
+
+# --- statistics ------------------------------------------------------------------------------------
+
+
+def statistics(figures: Sequence[Figures]) -> str:
+    several = len(figures) > 1
+    parts = ['<section class="card">\n', _table(figures) if several else _tiles(figures[0])]
+    parts.append(
+        f'<h3>Slots used of those paid for</h3><div class="chart">{chart_of_slots(figures)}</div>\n'
+    )
+    for one in figures:
+        if one.hidden:  # else there is nothing to be drawn
+            parts.append(f"<h3>{escape(one.name) or 'Noise'}</h3>\n")
+            parts.append(f'<div class="chart">{chart_of_noise(one)}</div>\n')
+    return "".join(parts) + "</section>\n"
+
+
+def _tiles(one: Figures) -> str:
+    tiles = [
+        (f"{one.length:,}", "tokens of text in a row"),
+        (f"{one.hidden:.1%}", "of them hidden"),
+        (f"{one.predicted:.1%}", "of them predicted"),
+        (f"{100 * one.with_loss:.1f}", "places that give a loss, for 100 tokens of text"),
+        *(
+            (f"{use.share:.0%}", f"of {use.slots} {stack} slots hold a token")
+            for stack, use in one.use.items()
+        ),
+    ]
+    cells = "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in tiles)
+    return f'<div class="tiles">{cells}</div>\n'
+
+
+def _table(figures: Sequence[Figures]) -> str:
+    stacks = list(dict.fromkeys(stack for f in figures for stack in f.use))
+    heads = ["", "rows", "tokens", "hidden", "predicted", "loss places", *stacks]
+    lines = [
+        [
+            escape(f.name),
+            f"{f.rate:.0%}",
+            f"{f.length:,}",
+            f"{f.hidden:.1%}",
+            f"{f.predicted:.1%}",
+            f"{f.with_loss:.1%}",
+            *(f"{f.use[s].mean:.0f} of {f.use[s].slots}" if s in f.use else "" for s in stacks),
+        ]
+        for f in figures
+    ]
+    return (
+        "<table><tr>"
+        + "".join(f"<th>{head}</th>" for head in heads)
+        + "</tr>"
+        + "".join("<tr>" + "".join(f"<td>{x}</td>" for x in line) + "</tr>" for line in lines)
+        + "</table>\n"
+    )

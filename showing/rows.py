@@ -1,0 +1,182 @@
+"""Rows of text under an objective and a layout: everything that a model would get of them."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from objectives import Objective, Row, TokenIds, batched, members_of
+from objectives.layouts import LAYOUTS
+from objectives.mixtures import longest
+from showing.tracing import Tracing, trace
+
+Builder = Callable[[TokenIds], Objective]
+
+
+class Subject(NamedTuple):
+    """What is looked at: an objective, or one member of a mixture, on a layout."""
+
+    name: str  # the member's; "" for an objective that is no mixture
+    rate: float  # share of the mixture's rows
+    build: Builder
+    layout: str
+    ids: TokenIds
+
+
+class Seen(NamedTuple):
+    """Rows as NumPy arrays [rows, …]; tokens are those of `tracing`, own text at 0 … length-1."""
+
+    tracing: Tracing
+    tokens: np.ndarray  # i32[rows, L] plain
+    segments: np.ndarray  # i32[rows, L]
+    features: dict[str, np.ndarray]  # of the objective
+    batch: dict[str, np.ndarray]  # of the model's stacks
+    gives_loss: np.ndarray  # bool[rows, T]: places whose state the loss looks at
+
+    @property
+    def length(self) -> int:
+        return self.tokens.shape[1]
+
+    def read(self, traced, row: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """(plain tokens, places in their own row; those of the partner begin at `length`).
+
+        Args:
+          traced: i32[rows, n]; or i32[n] of the one row that is named.
+        """
+        tokens, places = self.tracing.read(traced)
+        number = np.arange(len(self.tokens))[:, None] if row is None else row
+        own = (places - number % 2 * self.length) % (2 * self.length)
+        return tokens, np.where(places < 0, places, own)
+
+
+def subjects(build: Builder, layout: str, ids: TokenIds) -> list[Subject]:
+    """The objective that `build` makes, or each member of it if it is a mixture."""
+    objective = build(ids)
+    if not objective.members:
+        return [Subject("", 1.0, build, layout, ids)]
+    # A rate that follows a schedule says nothing about one row: all are alike then.
+    rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.members]
+
+    def member(number: int) -> Builder:
+        return lambda ids: build(ids).members[number].objective
+
+    return [
+        Subject(m.name, rate / sum(rates), member(i), layout, ids)
+        for i, (m, rate) in enumerate(zip(objective.members, rates))
+    ]
+
+
+def planned(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
+    """Lengths of the features of a row with these documents, none of them cut.
+
+    >>> planned(span_corruption(ids), [100, 20])
+    {'inputs': 116, 'targets': 26, 'sentinels': 5, 'documents': 2}
+    """
+    each = [objective.lengths(n) for n in document_lengths]
+    lengths = {name: sum(n[name] for n in each) for name in each[0]}
+    if "sentinels" in lengths:
+        lengths["sentinels"] = max(n["sentinels"] for n in each)
+    return lengths | ({"documents": len(each)} if len(each) > 1 else {})
+
+
+def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> Seen:
+    """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
+
+    Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
+    slots that the longest takes. If the subject is a mixture as a whole, its members take turns.
+    """
+    L = max(sum(map(len, row)) for row in rows)
+    tokens, segments = np.zeros((2, len(rows), L), np.int32)
+    for i, row in enumerate(rows):
+        text = np.concatenate(row)
+        tokens[i, : text.size] = text
+        segments[i, : text.size] = np.repeat(1 + np.arange(len(row)), list(map(len, row)))
+    tracing = trace(subject.ids, 2 * L)
+    objective = subject.build(tracing.ids)
+    members = members_of(objective)
+    lengths = _most([planned(m.objective, list(map(len, row))) for m in members for row in rows])
+    stacks = LAYOUTS[subject.layout].lengths(lengths)
+    stacks |= {"documents": lengths["documents"]} if "documents" in lengths else {}
+    _check_sentinels(lengths, subject.ids)
+
+    place = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
+    traced = np.where(segments > 0, tracing.write(tokens, place), tracing.ids.pad)
+    turns = (np.arange(len(rows)) % len(members)).astype(np.int32)
+    keys = jax.random.split(jax.random.key(seed), len(rows))
+    run = functools.partial(_run, tuple(lengths.items()), tuple(stacks.items()), subject.layout)
+    corrupt = objective.corrupt
+    corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
+    features, batch = run(corrupt, tracing.ids.bos, keys, Row(traced, segments, turns))
+    features, batch = jax.device_get((features, batch))
+    return Seen(tracing, tokens, segments, features, batch, places_with_loss(objective, batch))
+
+
+def _most(lengths: Sequence[dict[str, int]]) -> dict[str, int]:
+    return longest({tuple(n.items()): n for n in lengths}.values())
+
+
+def _check_sentinels(lengths: dict[str, int], ids: TokenIds) -> None:
+    if lengths.get("sentinels", 0) > len(ids.sentinels):
+        raise ValueError(
+            f"The text needs {lengths['sentinels']} sentinels, the vocabulary has "
+            f"{len(ids.sentinels)}: shorten it, or hide less of it."
+        )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _run(lengths, stacks, layout, corrupt, bos, keys, rows):
+    objective = Objective(lengths=None, corrupt=corrupt, loss=None)
+    features = batched(objective, dict(lengths))(keys, rows)
+    arrange = LAYOUTS[layout].arrange
+    return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos))(features)
+
+
+# --- which places give a loss --------------------------------------------------------------------
+
+
+class _AnyState:
+    """Stands for every hidden state that a loss may ask a model for."""
+
+    def __init__(self, states, ahead: int):
+        self.states, self.ahead = states, ahead
+
+    def __getitem__(self, name: str):
+        if name == "ahead":  # of several tokens at once, one array for each
+            return jnp.broadcast_to(self.states, (self.ahead, *self.states.shape))
+        if name == "replaced":  # what a generator got wrong
+            return jnp.zeros(self.states.shape[:2], jnp.int32)
+        return self.states
+
+
+class _Outputs(NamedTuple):
+    hidden: _AnyState
+
+    def head(self, name: str, hidden):
+        return jnp.float32(1.0) if name == "logit_scale" else hidden
+
+
+def places_with_loss(objective: Objective, batch: dict) -> np.ndarray:
+    """bool[rows, T]: the places of the predicting stack whose hidden state the loss depends on.
+
+    Asked of the loss itself, by its gradient: what a weight or a feature means is up to it. Which
+    places those are does not depend on the states, so random ones of a few numbers will do.
+    """
+    ahead = sum(head.startswith("ahead_") for head in objective.heads)
+    return np.asarray(_gradient_is_there(objective.loss, ahead, batch))
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _gradient_is_there(loss, ahead, batch):
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    shape = (*batch[f"{stack}_segment_ids"].shape, 4)
+
+    def total(states):
+        terms = loss(_Outputs(_AnyState(states, ahead)), batch)
+        return sum(jnp.sum(term.sums) for name, term in terms.items() if name != "z")
+
+    states = jax.random.normal(jax.random.key(0), shape)
+    return jnp.any(jax.grad(total)(states) != 0, axis=-1)

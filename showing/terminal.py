@@ -1,0 +1,210 @@
+"""Examples in the terminal, in the colours that it has."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from rich.box import ROUNDED
+from rich.cells import cell_len
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from showing.attention import picture
+from showing.examples import NO_SPAN, Attention, Example, Pool, Slot, Stack, Token
+
+COLOURS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
+KINDS = {
+    "text": "",
+    "kept": "underline",
+    "replaced": "bold red strike",
+    "other": "italic dim",
+    "mask": "bold reverse",
+    "end": "bold dim",
+    "start": "bold dim",
+    "pad": "dim",
+    "mark": "bold reverse blue",
+    "mode": "bold reverse green",
+}
+LEGEND = {
+    "sentinel": "stands for a hidden span",
+    "mask": "hides a token or a span",
+    "kept": "predicted, yet left as it is",
+    "replaced": "another token in its place",
+    "other": "from another text",
+    "mark": "separator",
+    "mode": "which denoiser",
+    "start": "start",
+    "end": "end",
+}
+PIXELS = 32  # of an attention picture, a side
+RUNS = 24  # of a track, before it is cut
+ATTENDS = {
+    "encoder": "encoder attends to itself",
+    "cross": "decoder attends to encoder",
+    "decoder": "decoder attends to itself",
+}
+
+
+def print_example(console: Console, example: Example) -> None:
+    """The text, what each stack gets and predicts, and which queries see which keys."""
+    if example.name:
+        console.print(Rule(Text(example.name, "bold"), align="left", style="dim"))
+    tokens = [token for document in example.text for token in document]
+    hidden = sum(token.span != NO_SPAN for token in tokens)
+    documents = f", {len(example.text)} documents" if len(example.text) > 1 else ""
+    title = f"{len(tokens)} tokens{documents}" + (f", {hidden} of them hidden" if hidden else "")
+    console.print(_headed("Text", title))
+    for document in example.text:
+        console.print(Padding(flowing(document), (0, 2, 1, 2)))
+    for stack in example.stacks:
+        console.print(_headed(stack.name.capitalize(), _about(stack)))
+        console.print(Padding(_body(stack, console.width - 4), (0, 2)))
+        console.print(Padding(tracks(stack), (1, 2)))
+    if example.pools:
+        console.print(_headed("Pooled", "places whose state stands for all of their text"))
+        console.print(Padding("; ".join(map(pool_words, example.pools)), (0, 2, 1, 2)))
+    pictures = [_panel(attention) for attention in example.attentions]
+    console.print(Padding(Columns(pictures, padding=(0, 1)), (0, 2, 1, 2)))
+
+
+def legend(examples: Sequence[Example]) -> Text:
+    """What the colours of the special tokens in these examples mean."""
+    tokens = [slot.given for e in examples for stack in e.stacks for slot in stack.slots]
+    first = {token.kind: token for token in reversed(tokens)}
+    line = Text("  ")
+    for kind, meaning in LEGEND.items():
+        if kind in first:
+            line.append_text(_word(first[kind]))
+            line.append(f" {meaning}   ", "dim")
+    return line
+
+
+def _headed(word: str, about: str) -> Text:
+    return Text.assemble((f"{word}  ", "bold"), (about, "dim"))
+
+
+def _about(stack: Stack) -> str:
+    predicted = sum(slot.predicted is not None for slot in stack.slots)
+    words = f"{len(stack.slots)} slots"
+    if stack.size > len(stack.slots):
+        words += f" and {stack.size - len(stack.slots)} of padding"
+    return words + (f"; {predicted} predicted, below where they are" if predicted else "")
+
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+def style(token: Token) -> str:
+    if token.kind == "sentinel":
+        return f"bold reverse {COLOURS[token.span % len(COLOURS)]}"
+    if token.span != NO_SPAN:
+        return f"{KINDS[token.kind]} {COLOURS[token.span % len(COLOURS)]}"
+    return KINDS[token.kind]
+
+
+def flowing(tokens: Iterable[Token]) -> Text:
+    """Tokens as one text, with its own line breaks."""
+    return Text.assemble(*((t.text.replace("\t", "    "), style(t)) for t in tokens))
+
+
+def _word(token: Token) -> Text:
+    """A token in one line: spaces are ·, line breaks ⏎."""
+    text = token.text.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")
+    return Text(text or "‥", style(token))
+
+
+def _body(stack: Stack, width: int) -> RenderableType:
+    if not any(slot.predicted for slot in stack.slots):
+        return flowing(slot.given for slot in stack.slots)
+    return Group(*stacked(stack.slots, width))
+
+
+def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
+    """Lines of tokens; under each of them, where anything is, a line of what is predicted there."""
+    pairs = [(Text(no_wrap=True), Text(no_wrap=True))]
+    for slot in slots:
+        words = _word(slot.given), _word(slot.predicted) if slot.predicted else Text()
+        size = max(cell_len(word.plain) for word in words)
+        if 0 < cell_len(pairs[-1][0].plain) > width - size:
+            pairs.append((Text(no_wrap=True), Text(no_wrap=True)))
+        for line, word in zip(pairs[-1], words):
+            line.append_text(word)
+            line.append(" " * (size - cell_len(word.plain) + 1))
+    return [line for pair in pairs for line in pair if line.plain.strip()]
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+
+def tracks(stack: Stack) -> Table:
+    """A line for each of a stack's tracks: segments, positions, loss weights."""
+    table = Table.grid(padding=(0, 2))
+    for name, values in stack.tracks.items():
+        table.add_row(Text(name, "dim"), Text(compact(values, RUNS), "dim"))
+    return table
+
+
+def compact(values: Sequence[int], most: int = RUNS) -> str:
+    """Numbers in runs: equal ones as value×count, ascending ones as first…last.
+
+    >>> compact([1, 1, 1, 2, 2, 0, 1, 2, 3])
+    '1×3 2×2 0…3'
+    """
+    values = [int(v) for v in values]
+    runs, at = [], 0
+    while at < len(values):
+        step = values[at + 1] - values[at] if at + 1 < len(values) else 0
+        end = at + 1
+        while step in (0, 1) and end < len(values) and values[end] - values[end - 1] == step:
+            end += 1
+        if end - at == 1:
+            runs.append(str(values[at]))
+        elif step:
+            runs.append(f"{values[at]}…{values[end - 1]}")
+        else:
+            runs.append(f"{values[at]}×{end - at}")
+        at = end
+    more = len(runs) - most
+    return " ".join(runs[:most]) + (f" … and {more} runs more" if more > 0 else "")
+
+
+def pool_words(pool: Pool) -> str:
+    if not pool.counts:
+        return "one that does not count"
+    return f"place {pool.place}" + ("" if pool.label is None else f", to be class {pool.label}")
+
+
+# --- attention -------------------------------------------------------------------------------------
+
+
+def _panel(attention: Attention) -> Panel:
+    queries = attention.documents.size
+    return Panel(
+        half_blocks(*picture(attention, PIXELS)),
+        box=ROUNDED,
+        border_style="dim",
+        title=Text(ATTENDS[attention.name], "bold"),
+        title_align="left",
+        subtitle=Text(f"↓ {queries} queries  → {attention.keys} keys", "dim"),
+        subtitle_align="left",
+        expand=False,
+        padding=0,
+        width=max(PIXELS, len(ATTENDS[attention.name]) + 4) + 2,
+    )
+
+
+def half_blocks(share: np.ndarray, documents: np.ndarray) -> Text:
+    """A picture of two rows a line, from ▀, ▄ and █; it needs no colour to be read."""
+    text = Text(no_wrap=True)
+    for top in range(0, len(share), 2):
+        pair = share[top : top + 2] >= 0.5
+        pair = pair if len(pair) == 2 else np.vstack([pair, np.zeros_like(pair)])
+        line = "".join(" ▀▄█"[upper + 2 * lower] for upper, lower in zip(*pair.astype(int)))
+        text.append(line, COLOURS[1:][(int(documents[top]) - 1) % (len(COLOURS) - 1)])
+        if top + 2 < len(share):
+            text.append("\n")
+    return text

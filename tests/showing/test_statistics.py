@@ -1,0 +1,89 @@
+"""Counts over rows, against laws that are worked out in another way."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import objectives
+from showing.rows import Subject
+from showing.statistics import composition_law, measure, poisson_law, rows_of, span_lengths
+from tests.objectives.registry import IDS
+
+STREAM = np.random.default_rng(0).integers(*IDS.text, 100_000, dtype=np.int32)
+
+
+def measured(build, layout, rows=300, slots=128, **law):
+    return measure(
+        Subject("", 1.0, build, layout, IDS), STREAM, slots=slots, rows=rows, seed=1, **law
+    )
+
+
+def test_the_law_of_compositions_by_enumeration():
+    splits = [s for s in itertools.product(range(1, 8), repeat=3) if sum(s) == 9]
+    counts = np.bincount(np.array(splits).ravel(), minlength=10)
+    np.testing.assert_allclose(composition_law(9, 3), counts / counts.sum())
+    assert composition_law(5, 1)[5] == 1.0
+    assert composition_law(85, 28).sum() == pytest.approx(1.0)
+
+
+def test_poisson_law():
+    np.testing.assert_allclose(poisson_law(3.5, 20), stats.poisson(3.5).pmf(np.arange(20)))
+
+
+def test_lengths_of_spans():
+    hidden = np.array([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [0, 1, 1, 1, 1]], bool)
+    assert [row.tolist() for row in span_lengths(hidden)] == [[2, 1], [], [4]]
+
+
+def test_rows_are_cut_one_after_another():
+    rows = rows_of(np.arange(5), 2, 3)
+    assert [row.tolist() for (row,) in rows] == [[0, 1], [2, 3], [4, 0]]
+
+
+def agrees(counts, expected) -> float:
+    """p-value of a chi-square test, lengths that are expected less than ten times put together."""
+    often = expected >= 10
+    got = np.append(counts[often], counts[~often].sum())
+    due = np.append(expected[often], expected[~often].sum())
+    got, due = (got[:-1], due[:-1]) if due[-1] < 1 else (got, due)
+    return stats.chisquare(got, due * got.sum() / due.sum()).pvalue
+
+
+def test_span_corruption_hides_what_it_should():
+    """Significance 1e-4, at a fixed key."""
+    found = measured(objectives.span_corruption, "encoder_decoder", span_law="composition")
+    noise, spans = 21, 7  # of 141 tokens
+    assert found.length == 141 and found.rows == 300
+    assert found.hidden == found.predicted == pytest.approx(noise / 141)
+    assert found.with_loss == pytest.approx((noise + spans + 1) / 141)
+    assert found.spans.sum() == 300 * spans
+    assert found.expected_spans.sum() == pytest.approx(300 * spans)
+    assert agrees(found.spans, found.expected_spans) > 1e-4
+    assert {name: (u.slots, u.share) for name, u in found.use.items()} == {
+        "encoder": (128, 1.0),
+        "decoder": (29, 1.0),
+    }
+    # It starts with text and ends with noise.
+    assert found.hidden_at[0] < found.hidden < 2 * found.hidden < found.hidden_at[-1]
+
+
+def test_text_infilling_counts_spans_of_no_tokens():
+    """Significance 1e-4; but for the last span of a row, which is cut."""
+    build = functools.partial(objectives.text_infilling, noise_density=0.3)
+    found = measured(build, "encoder_decoder", span_law="poisson", span_mean=3.0, slots=512)
+    assert found.hidden == pytest.approx(0.3, abs=1e-3) and found.predicted == 1.0
+    last = 300 * poisson_law(3.0, found.spans.size)
+    assert found.spans[0] == pytest.approx(found.expected_spans[0], rel=0.1)
+    assert np.abs(found.spans - found.expected_spans).max() < last.max() + 5 * np.sqrt(
+        found.expected_spans.max()
+    )
+    encoder = found.use["encoder"]
+    assert encoder.least < encoder.mean < encoder.most <= encoder.slots
+
+
+def test_one_span_has_no_law_to_be_compared_with():
+    found = measured(objectives.prefix_lm, "encoder_decoder", span_law="composition")
+    assert found.expected_spans is None and 0.4 < found.hidden < 0.6
