@@ -26,6 +26,7 @@ DATA = [
 ]
 TEST = [
     "pytest>=9.0,<10",
+    "pytest-xdist>=3.8,<4",  # the tests compile many small programs, mostly on one core
     "hypothesis>=6.170,<7",
     "scipy>=1.17,<2",
     "ruff>=0.17,<0.18",

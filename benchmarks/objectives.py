@@ -74,7 +74,9 @@ def table(names: list[str], steps: int) -> Table:
         header_style="bold",
     )
     for heading in ("objective", "run", "member", "loss", "baseline", "better by"):
-        result.add_column(heading, justify="left" if heading in ("objective", "member") else "right")
+        result.add_column(
+            heading, justify="left" if heading in ("objective", "member") else "right"
+        )
     for name in names:
         last = [line for line in read_metrics(FOLDER / name) if _members(line)][-1]
         for member in _members(last):

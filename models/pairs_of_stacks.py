@@ -55,15 +55,12 @@ def electra(
     )
 
     def flops(lengths):
-        both = [forward_flops(one, lengths | {"predict": 0}) for one in (config, small)]
-        places, predict, E, e = (
-            lengths["encoder"],
-            lengths["predict"],
-            config.emb_dim,
-            small.emb_dim,
-        )
-        around = E * e * (places + predict) + E * (E + 1) * places  # generator in and out, replaced
-        return sum(both) + 2 * (around + predict * E * vocab_size)
+        E, e = config.emb_dim, small.emb_dim
+        stacks = sum(forward_flops(one, lengths | {"predict": 0}) for one in (config, small))
+        each_place = E * e + E * (E + 1)  # into the generator; the head "replaced"
+        each_prediction = e * E + E * vocab_size
+        places, predictions = lengths["encoder"], lengths["predict"]
+        return stacks + 2 * (places * each_place + predictions * each_prediction)
 
     return from_network(
         Electra(config, small),
@@ -134,17 +131,18 @@ class Electra(nn.Module):
         return stack(x, batch["encoder_positions"], batch["encoder_key_intervals"])["top"]
 
 
-def two_towers(vocab_size, heads=("embedding", "logit_scale"), **encoder_settings):
+def two_towers(vocab_size, heads=("embedding", "logit_scale"), *, texts=2, **encoder_settings):
     """Two encoders of one shape, one for each text of a pair (Radford et al. 2021, CLIP).
 
         models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)
 
-    The first text of a pair is an odd segment of its row, the second the even one after it. Both
-    towers run over the row, since how long each text is differs from row to row; each place keeps
+    The texts of a pair are segments of its row that follow each other: the first tower reads the
+    first of them, the second tower the others. Both run over the row, since how long each text is differs from row to row; each place keeps
     the state of its own tower, times a projection of that tower's (arXiv:2103.00020).
 
     Args:
-      heads: 'embedding' and 'logit_scale'; `objectives.contrastive` asks for them.
+      heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` asks for them.
+      texts: how many there are: 2, or 3 where a pair has a hard negative.
       The others: of each tower, as in `encoder`.
 
     Returns:
@@ -160,7 +158,7 @@ def two_towers(vocab_size, heads=("embedding", "logit_scale"), **encoder_setting
         return 2 * (forward_flops(config, lengths | {"predict": 0}) + projection)
 
     return from_network(
-        TwoTowers(config),
+        TwoTowers(config, texts),
         layout="encoder",
         heads=tuple(name for name in ("embedding", "logit_scale") if name in heads),
         flops=flops,
@@ -170,6 +168,7 @@ def two_towers(vocab_size, heads=("embedding", "logit_scale"), **encoder_setting
 
 class TwoTowers(nn.Module):
     config: Config
+    texts: int  # of a pair
 
     def setup(self):
         c = self.config
@@ -181,8 +180,8 @@ class TwoTowers(nn.Module):
     def __call__(self, batch):
         first = self.first_out(self.first(batch)["top"])
         second = self.second_out(self.second(batch)["top"])
-        odd = batch["encoder_segment_ids"] % 2 == 1
-        return {"top": jnp.where(odd[..., None], first, second)}
+        number = (batch["encoder_segment_ids"] - 1) % self.texts
+        return {"top": jnp.where(number[..., None] == 0, first, second)}
 
     def initialise(self, batch):
         self.head("logit_scale", self(batch)["top"])

@@ -223,7 +223,7 @@ def _two_views(apply, cls, key, row, partner, lengths):
         pieces((view.start + at)[:, None], view.length[:, None])
         for view, at in zip(each, (0, second_at))
     ]
-    return _texts_of_rows(source, cls_at, body, present, present, lengths)
+    return _texts_of_rows(source, cls_at, body, [present] * 2, present, lengths)
 
 
 # --- several texts in one document ---------------------------------------------------------------
@@ -247,16 +247,21 @@ def _split_at_separators(texts, specials, key, row, partner, lengths):
     ends = [jnp.where(split, x, whole_end) for x in at] + [whole_end]
     ends[0] = jnp.where(split, ends[0], whole_end)
     body = [pieces(b[:, None], (e - b)[:, None]) for b, e in zip(begins, ends)]
-    filled = jnp.stack([piece.length[:, 0] > 0 for piece in body])
-    return _texts_of_rows(source, cls_at, body, present, split & jnp.all(filled, 0), lengths)
+    filled = [piece.length[:, 0] > 0 for piece in body]
+    counts = split & jnp.all(jnp.stack(filled), 0)
+    return _texts_of_rows(source, cls_at, body, [present, *filled[1:]], counts, lengths)
 
 
-def _texts_of_rows(source, cls_at, body: list[Pieces], present_D, counts_D, lengths):
-    """Features of rows in which text k of document d is segment k + 1 + d * (number of texts)."""
+def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, lengths):
+    """Features of rows in which text k of document d is segment k + 1 + d * (number of texts).
+
+    `opened`: bool[D] for each text, whether it begins with [CLS].
+    """
     texts = len(body)
-    heads = [pieces(cls_at, present_D.astype(jnp.int32)[:, None])]
-    heads += [pieces(cls_at, jnp.minimum(text.length, 1)) for text in body[1:]]
-    each = [interleaved(cls, text) for cls, text in zip(heads, body)]
+    each = [
+        interleaved(pieces(cls_at, yes_D.astype(jnp.int32)[:, None]), text)
+        for yes_D, text in zip(opened, body)
+    ]
     by_text = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*each)))
     tokens, segments = write(source, by_text, lengths["inputs"])
     first = documents(segments, by_text.length.shape[0]).start

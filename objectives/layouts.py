@@ -26,10 +26,10 @@ class Layout(NamedTuple):
 
 
 def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
-    if "inputs" not in n or "targets" not in n or "labels" in n or "pools" in n:
+    if set(_streams(n)) != {"inputs", "targets"}:
         raise ValueError(
-            f"An encoder-decoder needs inputs and targets, the objective gives {_streams(n)}: "
-            "use a decoder model, or another objective."
+            f"An encoder-decoder needs inputs and targets alone, the objective gives {_streams(n)}: "
+            "use a decoder or encoder model, or another objective."
         )
     return {"encoder": n["inputs"], "decoder": n["targets"]}
 
@@ -175,7 +175,7 @@ LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": en
 
 
 def _streams(n):
-    return [name for name in COLUMNS if name in n] or "nothing"
+    return [name for name in COLUMNS if name in n]
 
 
 def _of(values_D, segments):

@@ -96,6 +96,9 @@ def longest(lengths) -> dict[str, int]:
     for each in lengths:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
+    for columns, stream in (("types", "inputs"), ("positions", "targets")):
+        if columns in result:  # one for each slot of the stream, whichever member it is of
+            result[columns] = result[stream]
     if "both" in result:  # those that do not give it need the sum
         result["both"] = max(joint_slots(each) for each in lengths)
     return result

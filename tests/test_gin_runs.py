@@ -43,6 +43,7 @@ IDS = check_token_ids(
     )
 )
 
+
 @pytest.fixture(autouse=True)
 def clean_gin():
     gin.clear_config()

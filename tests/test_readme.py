@@ -79,7 +79,9 @@ def test_objectives_as_seqio_tasks(tmp_path):
         timeout=300,
     )
     assert finished.returncode == 0, finished.stderr[-3000:]
-    assert finished.stdout.startswith("['inputs', 'targets'] ['inputs', 'inputs_segments', 'labels'")
+    assert finished.stdout.startswith(
+        "['inputs', 'targets'] ['inputs', 'inputs_segments', 'labels'"
+    )
     assert objectives.exists()
 
 

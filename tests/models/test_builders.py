@@ -2,18 +2,45 @@
 
 import math
 import pathlib
+import re
 
 import gin
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import linen as nn
 
 import models
+import objectives
 from models import transformer
+from training.step import Recipe, check_recipe
 
+IDS = objectives.TokenIds(
+    size=64,
+    text=(2, 60),
+    mask=60,
+    cls=61,
+    sep=62,
+    sentence_ends=objectives.bitmap(np.arange(64) % 7 == 3),
+)
 GIN_FILES = sorted(pathlib.Path(__file__).parents[2].glob("gin_configs/models/*.gin"))
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, num_layers=2)
+THREE = ("vocabulary", "ahead_2", "ahead_3")
+ENCODER_HEADS = {"pair": (2,), "embedding": (16,), "logit_scale": None, "replaced": (1,)}
+BUILDERS = {
+    "encoder_decoder": lambda **settings: models.encoder_decoder(64, **settings),
+    "decoder": lambda **settings: models.decoder(64, **SMALL, **settings),
+    "parallel": lambda **settings: models.decoder(64, THREE, **SMALL, **settings),
+    "sequential": lambda **settings: models.decoder(
+        64, THREE, **SMALL, ahead="sequential", **settings
+    ),
+    "encoder": lambda **settings: models.encoder(
+        64, ("vocabulary", *ENCODER_HEADS), **SMALL, **settings
+    ),
+    "electra": lambda **settings: models.electra(64, **SMALL, **settings),
+    "two_towers": lambda **settings: models.two_towers(64, **SMALL, **settings),
+}
 
 
 def shapes(length=8):
@@ -24,6 +51,8 @@ def shapes(length=8):
     for stack in ("encoder", "decoder"):
         batch |= {f"{stack}_{name}": row for name in ("input_tokens", "segment_ids", "positions")}
         batch[f"{stack}_key_intervals"] = intervals
+    for name in ("target_places", "target_tokens", "loss_weights"):
+        batch[f"encoder_{name}"] = jax.ShapeDtypeStruct((1, length // 4), jnp.int32)
     return batch
 
 
@@ -36,7 +65,7 @@ def count(params):
 
 
 def from_gin(path, vocab_size):
-    builder = "encoder_decoder" if "models.encoder_decoder." in path.read_text() else "decoder"
+    (builder,) = set(re.findall(r"^models\.(\w+)\.", path.read_text(), re.MULTILINE))
     with gin.unlock_config():
         gin.clear_config()
         gin.parse_config_file(str(path))
@@ -71,36 +100,114 @@ def test_ul2_20b_by_arithmetic():
 
 @pytest.mark.parametrize("path", GIN_FILES, ids=lambda path: path.stem)
 def test_gin_files_build_and_state_their_size(path):
-    vocab_size = {"encoder_decoder_tiny": 512, "decoder_tiny": 512, "decoder_small": 50_304}
-    params = init_shapes(from_gin(path, vocab_size.get(path.stem, 32_128)))
+    vocab_size = 512 if path.stem.endswith("_tiny") else 32_128
+    vocab_size = 50_304 if path.stem == "decoder_small" else vocab_size
+    params = init_shapes(from_gin(path, vocab_size))
     assert f"{count(params):,} parameters" in path.read_text()
 
 
 @pytest.mark.parametrize("scan_layers", [True, False])
-@pytest.mark.parametrize("builder", ["encoder_decoder", "decoder"])
+@pytest.mark.parametrize("builder", BUILDERS)
 def test_every_parameter_names_its_axes(builder, scan_layers):
-    glossary = transformer.__doc__
-    model = models.decoder(64, **SMALL, scan_layers=scan_layers)
-    if builder == "encoder_decoder":
-        model = models.encoder_decoder(64, scan_layers=scan_layers)
-    boxed = jax.tree.leaves(
-        init_shapes(model), is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+    glossary, spread = transformer.__doc__, {"embed", "heads", "mlp", "vocab"}
+    batch = shapes()
+    if builder == "encoder":
+        batch["encoder_types"] = batch["encoder_positions"]
+    model = BUILDERS[builder](scan_layers=scan_layers)
+    boxed = jax.tree_util.tree_leaves_with_path(
+        jax.eval_shape(model.init, jax.random.key(0), batch),
+        is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned),
     )
-    for x in boxed:
-        assert isinstance(x, nn.LogicallyPartitioned)
-        assert len(x.names) == len(x.value.shape)
-        assert all(f"\n    {name} " in glossary for name in x.names)
+    stacked = 0
+    for path, x in boxed:
+        assert isinstance(x, nn.LogicallyPartitioned), path
+        assert len(x.names) == len(x.value.shape), path
+        assert all(name is None or f"\n    {name} " in glossary for name in x.names), path
+        assert x.value.ndim < 2 or spread & set(x.names), f"{path} is whole on every device"
+        stacked += "layers" in x.names
+    assert (stacked > 0) == (scan_layers or builder in ("parallel", "sequential"))
+    if builder in ("parallel", "sequential"):
+        ahead = [x for path, x in boxed if "'layer'" in str(path)]
+        assert ahead and all(x.names[0] == "layers" for x in ahead)
 
 
-@pytest.mark.parametrize("builder", ["encoder_decoder", "decoder"])
+@pytest.mark.parametrize("name", ENCODER_HEADS)
+def test_an_encoder_has_the_heads_that_are_asked_for_and_no_other(name):
+    model, plain = models.encoder(64, (name,), **SMALL), models.encoder(64, **SMALL)
+    assert (model.layout, model.heads) == ("encoder", (name,))
+    params, without = init_shapes(model), init_shapes(plain)
+    assert set(params) - set(without) == {f"projections_{name}"}
+    assert set(without) - set(params) == {"vocabulary_head"}
+
+    def outputs(params, batch):
+        outputs = model.apply(params, batch)
+        return outputs.head(name, outputs.hidden["top"])
+
+    got = jax.eval_shape(outputs, nn.unbox(params), shapes())
+    trailing = ENCODER_HEADS[name]
+    assert (got.shape, got.dtype) == (() if trailing is None else (1, 8, *trailing), "float32")
+    with pytest.raises(ValueError, match=f"Got head 'vocabulary', expected one of .'{name}'"):
+        jax.eval_shape(
+            lambda params, batch: model.apply(params, batch).head("vocabulary", jnp.zeros(16)),
+            nn.unbox(params),
+            shapes(),
+        )
+
+
+@pytest.mark.parametrize(
+    "build, objective, missing",
+    [
+        (models.encoder, objectives.replaced_token_detection, "generator"),
+        (models.decoder, objectives.sentence_order_prediction, "pair"),
+        (models.electra, objectives.masked_lm, "vocabulary"),
+        (models.two_towers, objectives.masked_lm, "vocabulary"),
+        (models.decoder, objectives.contrastive_pairs, "embedding.*logit_scale"),
+    ],
+)
+def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing):
+    asked = objective(IDS)
+    recipe = Recipe(asked, build(64, asked.heads, **SMALL), IDS, (), None)
+    with pytest.raises(ValueError, match=f"needs the heads .*{missing}.*choose a model"):
+        check_recipe(recipe)
+
+
+def test_heads_ahead_by_arithmetic():
+    """A parallel head is a layer more than a plain decoder of so many layers has."""
+    shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=3)
+    plain, parallel, sequential = (
+        models.decoder(10, heads, **shape, ahead=ahead)
+        for heads, ahead in (
+            (("vocabulary",), "parallel"),
+            (THREE, "parallel"),
+            (THREE, "sequential"),
+        )
+    )
+    assert parallel.heads == sequential.heads == THREE and plain.heads == ("vocabulary",)
+    kernels = 4 * 4 * 12 + 3 * 4 * 8
+    norms, join = 2 * 4, 2 * 4 * 4
+    base = count(init_shapes(plain))
+    assert count(init_shapes(parallel)) == base + 2 * (kernels + norms)
+    assert count(init_shapes(sequential)) == base + 2 * (kernels + norms + join + 3 * 4)
+
+    lengths = {"decoder": 5, "predict": 2}
+    layer = 2 * 5 * (kernels + 2 * 5 * 2 * 6)  # products with weights; five keys, two heads of six
+    vocabulary = 2 * 2 * 4 * 10
+    assert plain.flops(lengths) == 3 * layer + vocabulary
+    assert parallel.flops(lengths) == 5 * layer + 3 * vocabulary
+    assert sequential.flops(lengths) == 5 * layer + 3 * vocabulary + 2 * 2 * 5 * join
+
+
+@pytest.mark.parametrize(
+    "builder", ["encoder_decoder", "decoder", "encoder", "electra", "two_towers"]
+)
 def test_flops_agree_with_the_compiler(builder):
     shape = dict(
         emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, scan_layers=False, remat_policy="none"
     )
-    if builder == "decoder":
-        model = models.decoder(512, **shape, num_kv_heads=2, num_layers=2)
-    else:
+    if builder == "encoder_decoder":
         model = models.encoder_decoder(512, **shape, num_encoder_layers=2, num_decoder_layers=2)
+    else:
+        model = getattr(models, builder)(512, **shape, num_kv_heads=2, num_layers=2)
     batch, predict = shapes(128), 32
     if builder == "encoder_decoder":  # lengths that differ, to tell them apart
         batch |= {k: v for k, v in shapes(64).items() if k.startswith(("decoder", "cross"))}
@@ -108,7 +215,12 @@ def test_flops_agree_with_the_compiler(builder):
 
     def forward(params, batch):
         outputs = model.apply(params, batch)
-        return outputs.head("vocabulary", outputs.hidden["top"][:, :predict])
+        states = outputs.hidden["top"]
+        if builder == "electra":  # its generator's predictions are part of the forward pass
+            return outputs.head("replaced", states), outputs.hidden["replaced"]
+        if builder == "two_towers":
+            return states
+        return outputs.head("vocabulary", states[:, :predict])
 
     params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
     measured = jax.jit(forward).lower(params, batch).compile().cost_analysis()["flops"]
@@ -158,6 +270,20 @@ def test_facts_of_the_models():
     ],
 )
 def test_bad_values_are_refused_with_a_remedy(change, message):
-    with pytest.raises(ValueError, match="Got .*, expected .*") as error:
-        models.decoder(64, **(SMALL | change))
-    assert message in str(error.value)
+    for build in (models.decoder, models.encoder, models.electra, models.two_towers):
+        with pytest.raises(ValueError, match="Got .*, expected .*") as error:
+            build(64, **(SMALL | change))
+        assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "build, change, message",
+    [
+        (models.electra, dict(generator_share=0), "Got generator_share=0, expected above 0"),
+        (models.decoder, dict(ahead="twice"), "Got ahead='twice', expected 'parallel' or"),
+        (models.decoder, dict(heads=THREE, num_layers=1), "num_layers=1, expected 2 or more"),
+    ],
+)
+def test_bad_values_of_one_builder_are_refused(build, change, message):
+    with pytest.raises(ValueError, match=message):
+        build(64, **(SMALL | change))

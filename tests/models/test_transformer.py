@@ -1,5 +1,7 @@
 """Laws of the networks: no leak, packing, scanning, recomputing, precision, sharding."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 import models
+import objectives
 from models import transformer
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
@@ -72,6 +75,16 @@ def make_batch(decoder=CAUSAL, cross=None):
     return {name: jnp.asarray(x, jnp.int32)[None] for name, x in batch.items()}
 
 
+def build_encoder(**changes):
+    return models.encoder(64, **(SHAPE | dict(num_layers=1, num_kv_heads=2) | changes))
+
+
+def encoder_batch(intervals=PACKED):
+    segments = SEGMENTS["decoder"]["packed" if intervals is PACKED else "whole"]
+    batch = features("encoder", intervals, segments, 20)
+    return {name: jnp.asarray(x, jnp.int32)[None] for name, x in batch.items()}
+
+
 def batch_for(layout):
     return make_batch(PACKED_CAUSAL, cross="packed" if layout == "encoder_decoder" else None)
 
@@ -109,7 +122,7 @@ def loss_and_gradients(model, params, batch):
     return jax.jit(jax.value_and_grad(loss))(params)
 
 
-def reach(model, batch):
+def reach(model, batch, name="top"):
     """Whether hidden state i moves with the token at j: by gradient, [T, all tokens of the row].
 
     Tokens are all different, so that a row of the embedding is a place of the batch.
@@ -117,7 +130,8 @@ def reach(model, batch):
     params = init(model, batch)
 
     def hidden(table):
-        return model.apply(params | {"token_embedding": table}, batch).hidden["top"][0].sum(-1)
+        states = model.apply(params | {"token_embedding": table}, batch).hidden[name]
+        return states[..., 0, :, :].sum(-1)
 
     jacobian = jax.jit(jax.jacrev(hidden))(params["token_embedding"])
     return np.abs(jacobian).sum(-1) > 0
@@ -141,6 +155,12 @@ def test_encoder_decoder_sees_its_intervals_and_nothing_else(pattern, cross):
     np.testing.assert_array_equal(seen[:, 20:28], mask(PATTERNS[pattern]))
     through_encoder = mask(CROSS[cross], 10) @ mask(ENCODER[cross], 10)
     np.testing.assert_array_equal(seen[:, 40:50], through_encoder)
+
+
+@pytest.mark.parametrize("intervals", [BIDIRECTIONAL, PACKED], ids=["bidirectional", "packed"])
+def test_encoder_sees_its_intervals_and_nothing_else(intervals):
+    seen = reach(build_encoder(), encoder_batch(intervals))
+    np.testing.assert_array_equal(seen[:, 20:28], mask(intervals))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -222,12 +242,13 @@ def test_bfloat16_is_close_to_float32(layout):
     assert np.abs(logits["bfloat16"] - logits["float32"]).mean() < 0.02
 
 
-def test_embedding_gradient_of_a_frequent_token_adds_up_in_float32():
+def test_embedding_gradient_of_a_frequent_token_or_type_adds_up_in_float32():
     # 1 + 1 + … in bfloat16 stops at 256.
     model = models.decoder(4, **SHAPE, num_layers=1, dtype="bfloat16")
     places, whole = 512, np.arange(512)
     batch = {
         "decoder_input_tokens": np.zeros((1, places), np.int32),
+        "decoder_types": np.ones((1, places), np.int32),
         "decoder_positions": whole[None],
         "decoder_key_intervals": np.stack([whole, whole + 1])[None],
     }
@@ -238,12 +259,10 @@ def test_embedding_gradient_of_a_frequent_token_adds_up_in_float32():
 
     one = jax.tree.map(lambda x: x[..., :1], batch)
     gradient = jax.jit(jax.grad(loss))
-    np.testing.assert_allclose(
-        gradient(params, batch)["token_embedding"],
-        places * gradient(params, one)["token_embedding"],
-        rtol=0.02,
-        atol=1e-3,
-    )
+    many, single = gradient(params, batch), gradient(params, one)
+    for table in (lambda g: g["token_embedding"], lambda g: g["decoder"]["type_embedding"]):
+        np.testing.assert_allclose(table(many), places * table(single), rtol=0.02, atol=1e-3)
+        assert np.abs(table(many)).max() > 1
 
 
 def test_dropout_is_on_only_where_a_key_is_given():
@@ -273,6 +292,144 @@ def test_scanned_layers_draw_their_own_dropout():
         if jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key)
     ]
     assert (2,) in keys  # one key per layer is scanned over
+
+
+# Two views of one text, as a contrastive objective packs them.
+VIEWS = {
+    "input_tokens": [5, 6, 7, 8] * 2,
+    "segment_ids": [1] * 4 + [2] * 4,
+    "positions": [0, 1, 2, 3] * 2,
+    "key_intervals": np.array([[0] * 4 + [4] * 4, [4] * 4 + [8] * 4]),
+}
+
+
+@pytest.mark.parametrize("build_one", [build_encoder, functools.partial(build, "decoder")])
+def test_views_of_one_text_are_told_apart_by_an_encoders_dropout(build_one):
+    """One draw for a whole row, as T5 has it, drops the same of both views."""
+    model = build_one(dropout_rate=0.5)
+    batch = {f"{model.layout}_{k}": jnp.asarray(x, jnp.int32)[None] for k, x in VIEWS.items()}
+    params = init(model, batch)
+    forward = jax.jit(lambda rngs: model.apply(params, batch, rngs).hidden["top"][0])
+    plain, dropped = forward(None), forward({"dropout": jax.random.key(1)})
+    assert_close(plain[:4], plain[4:])
+    kept = np.asarray(dropped != 0)  # the last dropout shows in the output
+    differ = (kept[:4] != kept[4:]).mean()
+    assert 0.3 < differ < 0.7 if model.layout == "encoder" else differ == 0
+    if model.layout == "encoder":
+        assert (kept[0] != kept[1]).any()
+
+
+def test_types_add_their_embedding_where_the_batch_has_them():
+    model, types = build_encoder(), np.array([0, 0, 1, 0, 1, 1, 1, 0])
+    batch = encoder_batch()
+    typed = batch | {"encoder_types": jnp.asarray(types, jnp.int32)[None]}
+    params = init(model, typed)
+    without = dict(params, encoder=dict(params["encoder"]))
+    table = without["encoder"].pop("type_embedding")
+    assert jax.tree.structure(without) == jax.tree.structure(init(model, batch))
+    without["token_embedding"] = params["token_embedding"].at[20:28].add(table[types])
+    assert_close(top(model, params, typed), top(model, without, batch))
+
+
+def test_block_positions_add_sinusoids():
+    model, places = build("decoder"), np.array([0, 0, 1, 2, 3, 1, 40, 0])
+    batch = make_batch()
+    params = init(model, batch)
+    angles = places[:, None] / 10_000 ** (np.arange(8) / 8)[None]
+    sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], -1)
+    moved = params | {"token_embedding": params["token_embedding"].at[20:28].add(sinusoids)}
+    blocks = {"decoder_block_positions": jnp.asarray(places, jnp.int32)[None]}
+    assert_close(top(model, params, batch | blocks), top(model, moved, batch), atol=1e-4)
+
+
+# --- tokens beyond the next ----------------------------------------------------------------------
+
+THREE = ("vocabulary", "ahead_2", "ahead_3")
+
+
+def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
+    model, plain = build("decoder", layers=2, heads=THREE), build("decoder", layers=2)
+    batch = make_batch(PACKED_CAUSAL)
+    params = init(model, batch)
+    stack = params["decoder"]
+    hidden = jax.jit(lambda params: model.apply(params, batch).hidden)(params)
+    assert hidden["top"].shape == (1, 8, 16) and hidden["ahead"].shape == (2, 1, 8, 16)
+    for k, expected in enumerate((hidden["top"], *hidden["ahead"])):
+        last = jax.tree.map(lambda x, k=k: x[k : k + 1], stack["ahead"]["layers"]["layer"])
+        alone = {
+            "layers": jax.tree.map(lambda *x: jnp.concatenate(x), stack["layers"], last),
+            "final_norm": stack["ahead"]["final_norm"],
+        }
+        assert_close(top(plain, params | {"decoder": alone}, batch), expected)
+
+
+def test_parallel_heads_see_no_more_than_the_next_token_does():
+    seen = reach(build("decoder", layers=2, heads=THREE), make_batch(PACKED_CAUSAL), "ahead")
+    for head in seen:
+        np.testing.assert_array_equal(head[:, 20:28], mask(PACKED_CAUSAL))
+
+
+def test_a_sequential_module_sees_the_tokens_up_to_the_one_before_its_own():
+    """Module k at place t: the token k places on, but not the one after it, which it predicts."""
+    model = build("decoder", layers=1, heads=THREE, ahead="sequential")
+    seen = reach(model, make_batch(PACKED_CAUSAL), "ahead")
+    labelled = 0
+    for k, module in enumerate(seen, start=1):
+        for t, (start, end) in enumerate(PACKED.T[:7]):  # of t's document
+            if t + k < end:
+                j = np.arange(8)
+                np.testing.assert_array_equal(module[t, 20:28], (start <= j) & (j <= t + k))
+                labelled += 1
+    assert labelled == 2 + 3 + 1 + 2
+
+
+@pytest.mark.parametrize("ahead", ["parallel", "sequential"])
+def test_every_term_ahead_teaches_its_own_parameters(ahead):
+    """A loss of heads whose gradient stops on the way would still be reported."""
+    ids = objectives.TokenIds(size=64, text=(2, 64))
+    objective = objectives.multi_token_prediction(ids, tokens=3)
+    model = build("decoder", layers=2, heads=objective.heads, ahead=ahead)
+    batch = make_batch(PACKED_CAUSAL)
+    batch |= {
+        "decoder_target_tokens": 1 + batch["decoder_input_tokens"],
+        "decoder_loss_weights": (batch["decoder_segment_ids"] > 0).astype(jnp.int32),
+    }
+    params = init(model, batch)
+
+    def sums(params):
+        terms = objective.loss(model.apply(params, batch), batch)
+        return {name: term.sums.sum() for name, term in terms.items() if name != "z"}
+
+    gradients = jax.jit(jax.jacrev(sums))(params)
+    assert set(gradients) == {"tokens", "ahead_2", "ahead_3"}
+    first = {"parallel": 0, "sequential": 1}[ahead]
+    for number, name in enumerate(["tokens", "ahead_2", "ahead_3"]):
+        stacked = gradients[name]["decoder"]["ahead"]
+        stacked = stacked["layers" if ahead == "parallel" else "modules"]
+        for path, x in jax.tree_util.tree_leaves_with_path(stacked):
+            taught = [bool(np.abs(one).max() > 0) for one in x]
+            own = number - first
+            if ahead == "parallel":
+                assert taught == [i == own for i in range(3)], path
+            else:  # module 2 goes on from module 1, from what is before its final norm
+                before = "final_norm" not in str(path)
+                assert taught == [i == own or (i < own and before) for i in range(2)], path
+        for shared in ("token_embedding", "vocabulary_head"):
+            assert np.abs(gradients[name][shared]).max() > 0
+        trunk = gradients[name]["decoder"]["layers"]
+        assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(trunk))
+
+
+@pytest.mark.parametrize("ahead", ["parallel", "sequential"])
+def test_dropout_after_the_norm_is_drawn_for_each_head(ahead):
+    model = build("decoder", layers=2, heads=THREE, ahead=ahead, dropout_rate=0.5)
+    batch = make_batch()
+    params = init(model, batch)
+    hidden = jax.jit(lambda key: model.apply(params, batch, {"dropout": key}).hidden)
+    hidden = hidden(jax.random.key(0))
+    columns = [(x[0] == 0).all(0) for x in (hidden["top"], *hidden["ahead"])]
+    assert all(0.1 < x.mean() < 0.9 for x in columns)
+    assert (columns[0] != columns[1]).any() and (columns[1] != columns[2]).any()
 
 
 def test_rotary_positions_are_relative():

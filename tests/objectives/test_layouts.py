@@ -7,43 +7,115 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from objectives import layouts, members_of
-from tests.objectives.inverse import documents_of
-from tests.objectives.registry import CASES, corrupted, example_batch, features_of
+from objectives import (
+    batched,
+    blank_infilling,
+    causal_lm,
+    layouts,
+    masked_next_token,
+    members_of,
+    mixture,
+)
+from objectives.mixtures import longest
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import (
+    CASES,
+    DOCUMENTS,
+    IDS,
+    RAW_LENGTH,
+    corrupted,
+    example_batch,
+    features_of,
+    packed_lengths,
+    quick_jit,
+    text_row,
+)
 
 BOS = 31_999  # not the padding, so that a missing `bos` shows
 SLACK = 5  # stack slots that no feature fills
 
+# A layout knows streams, not objectives: some cases for each set of streams there is.
+NAMES = [
+    "causal",
+    "prefix",
+    "span",
+    "middle",
+    "blanks",
+    "masked_lm",
+    "masked_next",
+    "diffusion",
+    "order",
+    "order_masked",
+    "contrastive_cropping",
+    "mixture",
+    "ul2",
+]
 
+
+def streams_of(name):
+    return {s for s in CASES[name].objective.lengths(9) if s not in ("sentinels", "both")}
+
+
+WRITING = [name for name in NAMES if "targets" in streams_of(name)]
+ENCODERS = [name for name in NAMES if name not in WRITING]
 ENCODER_DECODERS = [
     name
-    for name, case in CASES.items()
-    if all("inputs" in m.objective.lengths(2) for m in members_of(case.objective))
+    for name in WRITING
+    if all("inputs" in m.objective.lengths(2) for m in members_of(CASES[name].objective))
 ]
+SINGLE_STACKS = [(name, "decoder") for name in [*NAMES, "on one decoder"]]
+SINGLE_STACKS += [(name, "encoder") for name in ENCODERS]
+single_stacks = pytest.mark.parametrize("name, stack", SINGLE_STACKS)
 every_arrangement = pytest.mark.parametrize(
-    "name, kind",
-    [(name, "decoder") for name in CASES]
-    + [(name, "encoder_decoder") for name in ENCODER_DECODERS],
+    "name, kind", SINGLE_STACKS + [(name, "encoder_decoder") for name in ENCODER_DECODERS]
 )
+
+
+def test_every_set_of_streams_is_arranged_here():
+    assert {frozenset(streams_of(x)) for x in CASES} == {frozenset(streams_of(x)) for x in NAMES}
+
+
+@functools.cache
+def examples(name):
+    """(features of packed rows, their lengths): of a case, or of `on_one_decoder`."""
+    if name in CASES:
+        return corrupted(name), example_batch(name).lengths
+    objective = mixture(
+        IDS,
+        {  # GPT-BERT's two, and targets that stand elsewhere
+            "masked": (masked_next_token, 1),
+            "causal": (causal_lm, 1),
+            "blanks": (blank_infilling, 1),
+        },
+    )
+    packed = [d for d in DOCUMENTS if len(d) == 4] * 2  # rows come in pairs
+    rows = [text_row(d, RAW_LENGTH, i, i % 3) for i, d in enumerate(packed)]
+    lengths = longest(packed_lengths(objective, d) for d in packed)
+    lengths["positions"] = lengths["targets"]  # one for each target, whichever member's
+    stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in rows))
+    corrupt = quick_jit(batched(objective, lengths))
+    features = corrupt(jax.random.split(jax.random.key(0), len(rows)), stacked)
+    return jax.tree.map(np.asarray, features), lengths
 
 
 @functools.cache
 def arranged(name, kind):
-    """(stack lengths, features of the layout) of the example batch."""
-    layout, planned = layouts.LAYOUTS[kind], example_batch(name).lengths
-    stacks = {stack: slots + SLACK for stack, slots in layout.lengths(planned).items()}
+    """(stack lengths, features of the layout) of the examples."""
+    (features, planned), layout = examples(name), layouts.LAYOUTS[kind]
+    stacks = {stack: slots and slots + SLACK for stack, slots in layout.lengths(planned).items()}
     stacks["documents"] = planned["documents"]
-    arrange = jax.jit(jax.vmap(lambda features: layout.arrange(features, stacks, BOS)))
-    return stacks, jax.tree.map(np.asarray, arrange(corrupted(name)))
+    arrange = quick_jit(jax.vmap(lambda features: layout.arrange(features, stacks, BOS)))
+    return stacks, jax.tree.map(np.asarray, arrange(features))
 
 
 def rows(name, kind):
-    """(inputs by document, targets by document, features of the layout) of each row."""
-    for i in range(len(example_batch(name).documents)):
-        features = features_of(corrupted(name), i)
-        given, written = (documents_of(features, stream) for stream in ("inputs", "targets"))
-        got = features_of(arranged(name, kind)[1], i)
-        yield {d: given.get(d, []) for d in written}, written, got
+    """({document or view: what became of it}, features of the layout) of each row."""
+    features, _ = examples(name)
+    for i in range(len(features["member"])):
+        yield (
+            corrupted_documents(features_of(features, i)),
+            features_of(arranged(name, kind)[1], i),
+        )
 
 
 def dense(intervals, keys: int):
@@ -75,35 +147,34 @@ encoder_decoders = pytest.mark.parametrize("name", ENCODER_DECODERS)
 @encoder_decoders
 def test_encoder_and_decoder_get_documents_positions_and_segments(name):
     stacks, _ = arranged(name, "encoder_decoder")
-    for given, written, got in rows(name, "encoder_decoder"):
-        for stack, documents, tokens in (
-            ("encoder", given, "encoder_input_tokens"),
-            ("decoder", written, "decoder_target_tokens"),
+    for documents, got in rows(name, "encoder_decoder"):
+        for stack, stream, tokens in (
+            ("encoder", "inputs", "encoder_input_tokens"),
+            ("decoder", "targets", "decoder_target_tokens"),
         ):
-            T = stacks[stack]
-            ids = [token for d in documents for token in documents[d]]
-            assert got[tokens].tolist() == padded(ids, T)
-            numbers = [d for d in documents for _ in documents[d]]
+            T, texts = stacks[stack], {d: getattr(x, stream) for d, x in documents.items()}
+            assert got[tokens].tolist() == padded(sum(texts.values(), []), T)
+            numbers = [d for d in texts for _ in texts[d]]
             assert got[f"{stack}_segment_ids"].tolist() == padded(numbers, T)
-            places = [i for d in documents for i in range(len(documents[d]))]
+            places = [i for text in texts.values() for i in range(len(text))]
             assert got[f"{stack}_positions"].tolist() == padded(places, T)
-        weights = [1] * sum(map(len, written.values()))
+        weights = [1] * sum(len(x.targets) for x in documents.values())
         assert got["decoder_loss_weights"].tolist() == padded(weights, stacks["decoder"])
 
 
 @encoder_decoders
 def test_decoder_is_given_bos_and_all_but_the_last_token_of_each_document(name):
     stacks, _ = arranged(name, "encoder_decoder")
-    for _, written, got in rows(name, "encoder_decoder"):
-        shifted = [token for d in written for token in [BOS, *written[d][:-1]]]
+    for documents, got in rows(name, "encoder_decoder"):
+        shifted = [token for x in documents.values() for token in [BOS, *x.targets[:-1]]]
         assert got["decoder_input_tokens"].tolist() == padded(shifted, stacks["decoder"])
 
 
 @encoder_decoders
 def test_encoder_sees_its_document_both_ways(name):
     E = arranged(name, "encoder_decoder")[0]["encoder"]
-    for given, _, got in rows(name, "encoder_decoder"):
-        lengths = [len(x) for x in given.values()]
+    for documents, got in rows(name, "encoder_decoder"):
+        lengths = [len(x.inputs) for x in documents.values()]
         mask = dense(got["encoder_key_intervals"], E)
         np.testing.assert_array_equal(mask, self_mask(lengths, E, lengths))
 
@@ -111,8 +182,8 @@ def test_encoder_sees_its_document_both_ways(name):
 @encoder_decoders
 def test_decoder_sees_its_document_up_to_itself(name):
     T = arranged(name, "encoder_decoder")[0]["decoder"]
-    for _, written, got in rows(name, "encoder_decoder"):
-        lengths = [len(x) for x in written.values()]
+    for documents, got in rows(name, "encoder_decoder"):
+        lengths = [len(x.targets) for x in documents.values()]
         mask = dense(got["decoder_key_intervals"], T)
         np.testing.assert_array_equal(mask, self_mask(lengths, T, [0] * len(lengths)))
 
@@ -120,9 +191,9 @@ def test_decoder_sees_its_document_up_to_itself(name):
 @encoder_decoders
 def test_cross_attention_sees_the_inputs_of_its_own_document(name):
     stacks, _ = arranged(name, "encoder_decoder")
-    for given, written, got in rows(name, "encoder_decoder"):
-        of_key = padded([d for d in given for _ in given[d]], stacks["encoder"])
-        of_query = padded([d for d in written for _ in written[d]], stacks["decoder"])
+    for documents, got in rows(name, "encoder_decoder"):
+        of_key = padded([d for d in documents for _ in documents[d].inputs], stacks["encoder"])
+        of_query = padded([d for d in documents for _ in documents[d].targets], stacks["decoder"])
         expected = np.equal.outer(of_query, of_key)
         live = np.array(of_query) > 0
         mask = dense(got["cross_key_intervals"], stacks["encoder"])
@@ -133,69 +204,186 @@ def test_cross_attention_sees_the_inputs_of_its_own_document(name):
 # --- one stack -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_decoder_only_joins_inputs_and_targets_document_by_document_without_gaps(name):
-    T = arranged(name, "decoder")[0]["decoder"]
-    for given, written, got in rows(name, "decoder"):
-        joined = {d: [*given[d], BOS, *written[d][:-1]] for d in written}
-        ids = [token for d in joined for token in joined[d]]
-        assert got["decoder_input_tokens"].tolist() == padded(ids, T)
+def test_a_row_by_hand():
+    """Two documents with everything that an objective may give."""
+    features = {
+        "inputs": [11, 12, 21, 22, 23, 0],
+        "inputs_segments": [1, 1, 2, 2, 2, 0],
+        "inputs_types": [0, 1, 0, 0, 1, 0],
+        "targets": [13, 14, 24, 0],
+        "targets_segments": [1, 1, 2, 0],
+        "targets_weights": [1, 0, 1, 0],
+        "targets_positions": [1, 1, 0, 0],
+        "targets_block_positions": [1, 2, 0, 0],  # the last target stands in line
+        "labels": [91, 92, 0],
+        "labels_places": [1, 4, 0],
+        "labels_weights": [1, 1, 0],
+        "pools_places": [0, 2, 0],
+        "pools_labels": [0, 1, 0],
+        "pools_weights": [1, 1, 0],
+        "rates": [7, 8],
+        "member": 3,
+    }
+    features = jax.tree.map(lambda x: jnp.array(x, jnp.int32), features, is_leaf=_is_column)
+    lengths = {"decoder": 9, "predict": 7, "documents": 2}
+    got = layouts.decoder.arrange(features, lengths, 99)
+    assert {name: x.tolist() for name, x in got.items()} == {
+        "decoder_input_tokens": [11, 12, 99, 13, 21, 22, 23, 99, 0],
+        "decoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 2, 0],
+        "decoder_types": [0, 1, 0, 0, 0, 0, 1, 0, 0],
+        "decoder_positions": [0, 1, 1, 1, 0, 1, 2, 3, 0],
+        "decoder_block_positions": [0, 0, 1, 2, 0, 0, 0, 0, 0],
+        "decoder_key_intervals": [
+            [0, 0, 0, 0, 4, 4, 4, 4, 8],
+            [2, 2, 3, 4, 7, 7, 7, 8, 9],
+        ],
+        "decoder_target_tokens": [13, 14, 24, 91, 92, 0, 0],
+        "decoder_target_places": [2, 3, 7, 1, 6, 0, 0],
+        "decoder_loss_weights": [1, 0, 1, 1, 1, 0, 0],
+        "pools_places": [0, 4, 0],
+        "pools_labels": [0, 1, 0],
+        "pools_weights": [1, 1, 0],
+        "rates": [7, 8],
+        "member": 3,
+    }
+
+
+def _is_column(x):
+    return isinstance(x, list)
+
+
+@single_stacks
+def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(name, stack):
+    T = arranged(name, stack)[0][stack]
+    for documents, got in rows(name, stack):
+        joined = {d: [*x.inputs, *[BOS, *x.targets][:-1]] for d, x in documents.items()}
+        for d, x in documents.items():
+            if not x.targets:
+                joined[d] = x.inputs
+        assert got[f"{stack}_input_tokens"].tolist() == padded(sum(joined.values(), []), T)
         numbers = [d for d in joined for _ in joined[d]]
-        assert got["decoder_segment_ids"].tolist() == padded(numbers, T)
-        places = [i for d in joined for i in range(len(joined[d]))]
-        assert got["decoder_positions"].tolist() == padded(places, T)
+        assert got[f"{stack}_segment_ids"].tolist() == padded(numbers, T)
+        if f"{stack}_block_positions" not in got:
+            places = [i for text in joined.values() for i in range(len(text))]
+            assert got[f"{stack}_positions"].tolist() == padded(places, T)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_decoder_only_sees_all_inputs_of_its_document_and_the_targets_before_it(name):
-    T = arranged(name, "decoder")[0]["decoder"]
-    for given, written, got in rows(name, "decoder"):
-        lengths = [len(given[d]) + len(written[d]) for d in written]
-        mask = dense(got["decoder_key_intervals"], T)
-        inputs = [len(given[d]) for d in written]
+@single_stacks
+def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(name, stack):
+    T = arranged(name, stack)[0][stack]
+    for documents, got in rows(name, stack):
+        inputs = [len(x.inputs) for x in documents.values()]
+        lengths = [len(x.inputs) + len(x.targets) for x in documents.values()]
+        mask = dense(got[f"{stack}_key_intervals"], T)
         np.testing.assert_array_equal(mask, self_mask(lengths, T, inputs))
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_decoder_only_predicts_each_target_where_the_one_before_is_read(name):
-    P = arranged(name, "decoder")[0]["predict"]
-    for _, written, got in rows(name, "decoder"):
-        labels = [token for d in written for token in written[d]]
-        before = [token for d in written for token in [BOS, *written[d][:-1]]]
-        place = got.get("decoder_target_places", np.arange(P))[: len(labels)]
-        assert got["decoder_target_tokens"].tolist() == padded(labels, P)
-        assert got["decoder_loss_weights"].tolist() == padded([1] * len(labels), P)
-        assert got["decoder_input_tokens"][place].tolist() == before
-        of_label = [d for d in written for _ in written[d]]
-        assert got["decoder_segment_ids"][place].tolist() == of_label
+@single_stacks
+def test_targets_are_predicted_where_the_one_before_is_read_and_labels_in_place(name, stack):
+    stacks, features = arranged(name, stack)
+    P = stacks["predict"]
+    if not P:
+        assert not streams_of(name) & {"targets", "labels"}
+        assert f"{stack}_target_tokens" not in features
+        return
+    total = 0
+    for documents, got in rows(name, stack):
+        written, in_place, start = [], [], 0
+        for x in documents.values():
+            first = start + len(x.inputs)
+            written += [(first + j, token) for j, token in enumerate(x.targets)]
+            in_place += [(start + place, token) for place, token in x.labels.items()]
+            start = first + len(x.targets)
+        expected = written + in_place
+        places = got.get(f"{stack}_target_places", np.arange(P))
+        if f"{stack}_target_places" in got:
+            assert places.tolist() == padded([place for place, _ in expected], P)
+        else:
+            assert [place for place, _ in expected] == list(range(len(expected)))
+        assert got[f"{stack}_target_tokens"].tolist() == padded([t for _, t in expected], P)
+        assert got[f"{stack}_loss_weights"].tolist() == padded([1] * len(expected), P)
+        total += len(expected)
+    assert total > 50
+
+
+@pytest.mark.parametrize("stack", ["decoder", "encoder"])
+@pytest.mark.parametrize("name", [n for n in NAMES if "pools" in streams_of(n)])
+def test_pools_stand_at_the_cls_of_their_own_segment(name, stack):
+    total = 0
+    for documents, got in rows(name, stack):
+        live = got["pools_weights"] > 0
+        places = got["pools_places"][live]
+        assert (got[f"{stack}_input_tokens"][places] == IDS.cls).all()
+        expected = {d: x.pools[0][1] for d, x in documents.items() if x.pools}
+        assert got[f"{stack}_segment_ids"][places].tolist() == list(expected)
+        assert got["pools_labels"][live].tolist() == list(expected.values())
+        assert not got["pools_places"][~live].any()
+        total += len(expected)
+    assert total > 10
+
+
+@pytest.mark.parametrize("stack", ["decoder", "encoder"])
+@pytest.mark.parametrize("name", [n for n in NAMES if "types" in streams_of(n)])
+def test_types_go_with_their_tokens(name, stack):
+    T, both = arranged(name, stack)[0][stack], set()
+    for documents, got in rows(name, stack):
+        types = sum((x.columns["inputs_types"] for x in documents.values()), [])
+        assert got[f"{stack}_types"].tolist() == padded(types, T)
+        both |= set(types)
+    assert both == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["blanks", "on one decoder"])
+def test_targets_that_stand_elsewhere_have_positions_of_their_own(name):
+    """In a mixture the targets of another member stand in line all the same."""
+    T, members = arranged(name, "decoder")[0]["decoder"], set()
+    for documents, got in rows(name, "decoder"):
+        positions, blocks = [], []
+        for x in documents.values():
+            n = len(x.inputs)
+            own = x.columns["targets_positions"], x.columns["targets_block_positions"]
+            if name != "blanks" and got["member"] != 2:
+                own = range(n, n + len(x.targets)), [0] * len(x.targets)
+            positions += [*range(n), *own[0]]
+            blocks += [*[0] * n, *own[1]]
+        assert got["decoder_positions"].tolist() == padded(positions, T)
+        assert got["decoder_block_positions"].tolist() == padded(blocks, T)
+        members.add(int(got["member"]))
+    assert members == ({0} if name == "blanks" else {0, 1, 2})
+
+
+def test_rates_are_passed_on():
+    for stack in ("decoder", "encoder"):
+        np.testing.assert_array_equal(
+            arranged("diffusion", stack)[1]["rates"], examples("diffusion")[0]["rates"]
+        )
 
 
 # --- both ----------------------------------------------------------------------------------------
 
 
 @every_arrangement
-def test_no_query_is_without_keys(name, kind):
-    _, features = arranged(name, kind)
+def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
+    stacks, features = arranged(name, kind)
+    assert {x.dtype for x in features.values()} == {np.dtype("int32")}
     for key, intervals in features.items():
         if key.endswith("key_intervals"):
             assert (intervals[:, 1] > intervals[:, 0]).all() and (intervals >= 0).all()
             stack = "encoder" if key.startswith(("encoder", "cross")) else "decoder"
-            assert (intervals <= arranged(name, kind)[0][stack]).all()
+            assert (intervals <= stacks[stack]).all()
 
 
-@every_arrangement
-def test_arranged_features_are_int32(name, kind):
-    assert {x.dtype for x in arranged(name, kind)[1].values()} == {np.dtype("int32")}
-
-
-@every_arrangement
+@pytest.mark.parametrize(
+    "name, kind",
+    [(name, "decoder") for name in WRITING] + [(name, "encoder_decoder") for name in ("span",)],
+)
 def test_a_label_is_read_only_after_its_own_place(name, kind):
     layout, (stacks, before) = layouts.LAYOUTS[kind], arranged(name, kind)
     row = 4  # documents of 1, 2, 3 and 20 tokens
-    features = features_of(corrupted(name), row)
+    features = features_of(examples(name)[0], row)
     labels = int((features["targets_segments"] > 0).sum())
 
-    @jax.jit
+    @quick_jit
     @jax.vmap
     def inputs_with_label_changed(j):
         targets = jnp.asarray(features["targets"]).at[j].add(1)
@@ -214,8 +402,27 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
         assert not where[start:end].any()
 
 
-def test_layouts_need_the_streams_they_arrange():
-    with pytest.raises(ValueError, match="needs inputs and targets.*gives.*targets"):
-        layouts.encoder_decoder.lengths({"targets": 8})
-    with pytest.raises(ValueError, match="Nothing to learn.*inputs"):
-        layouts.decoder.lengths({"inputs": 8})
+@pytest.mark.parametrize(
+    "layout, gives, message",
+    [
+        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*gives.*targets.*use a"),
+        ("encoder_decoder", {"inputs": 8, "labels": 2}, "gives.*inputs.*labels.*use a"),
+        ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, "gives.*labels"),
+        ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "gives.*pools"),
+        ("decoder", {"inputs": 8}, "Nothing to learn.*inputs"),
+        ("encoder", {"inputs": 8}, "Nothing to learn.*inputs"),
+        ("encoder", {"inputs": 8, "targets": 8}, "predicts in place.*targets.*use a decoder"),
+    ],
+)
+def test_layouts_need_the_streams_they_arrange(layout, gives, message):
+    with pytest.raises(ValueError, match=message):
+        layouts.LAYOUTS[layout].lengths(gives)
+
+
+def test_stacks_are_as_long_as_what_they_hold():
+    in_place = {"inputs": 9, "types": 9, "labels": 4, "pools": 1}
+    assert layouts.encoder.lengths(in_place) == {"encoder": 9, "predict": 4}
+    assert layouts.decoder.lengths(in_place) == {"decoder": 9, "predict": 4}
+    both = {"inputs": 9, "targets": 7, "both": 12, "labels": 2}
+    assert layouts.decoder.lengths(both) == {"decoder": 12, "predict": 9}
+    assert layouts.encoder.lengths({"inputs": 9, "pools": 2}) == {"encoder": 9, "predict": 0}

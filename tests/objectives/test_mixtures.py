@@ -5,7 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from objectives import Objective, Term, causal_lm, mixture, prefix_lm, span_corruption, ul2
+from objectives import (
+    Objective,
+    Term,
+    blank_infilling,
+    causal_lm,
+    mixture,
+    prefix_lm,
+    span_corruption,
+    turns,
+    ul2,
+)
 from objectives.features import complete
 from tests.objectives.registry import (
     CASES,
@@ -129,7 +139,7 @@ def test_bad_members_are_refused(members, message):
 
 
 def test_bad_presets_and_rates_are_refused():
-    with pytest.raises(ValueError, match=r"\['paper', 'tutorial'\], got 'papers'"):
+    with pytest.raises(ValueError, match=r"\['paper', 'tutorial', 'ul2r'\], got 'papers'"):
         ul2(IDS, preset="papers")
     with pytest.raises(ValueError, match="rates needs 7 numbers.*got 3"):
         ul2(IDS, rates=(1, 2, 3))
@@ -140,3 +150,24 @@ def test_a_missing_mode_token_is_refused():
         ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
     with pytest.raises(ValueError, match="mode token 'R', the vocabulary has none"):
         span_corruption(IDS._replace(modes=()), mode="R")
+
+
+def test_members_that_take_turns():
+    rate = turns(10, turn=1, of=3)
+    assert [rate(step) for step in (0, 9, 10, 19, 20, 40)] == [0, 0, 1, 1, 0, 1]
+    for bad in ({"every": 0, "turn": 0}, {"every": 5, "turn": 2}):
+        with pytest.raises(ValueError, match="0 <= turn < of"):
+            turns(**bad)
+
+
+def test_a_rate_may_be_a_function_of_the_step():
+    members = {"span": (span_corruption, turns(5, 0)), "prefix": (prefix_lm, 2)}
+    rates = [m.rate for m in mixture(IDS, members).members]
+    assert rates[0](0) == 1.0 and rates[0](5) == 0.0 and rates[1] == 2.0
+
+
+def test_streams_counted_by_slot_are_as_long_as_their_stream():
+    """Blank infilling gives each target a position; other members' targets need them as well."""
+    both = mixture(IDS, {"blanks": (blank_infilling, 1), "prefix": (prefix_lm, 1)})
+    lengths = both.lengths(40)
+    assert lengths["positions"] == lengths["targets"] == prefix_lm(IDS).lengths(40)["targets"]

@@ -4,9 +4,16 @@ import jax
 import numpy as np
 import pytest
 
-from objectives import mixture, prefix_lm, span_corruption
+from objectives import mixture, prefix_lm, span_corruption, turns
 from tests.training import tiny
-from training.batches import PERIOD, Batches, evenly, largest_remainder, schedule
+from training.batches import (
+    PERIOD,
+    Batches,
+    GroupSchedule,
+    evenly,
+    largest_remainder,
+    schedule,
+)
 from training.packing import ShardReader
 
 EOS = 1
@@ -177,6 +184,31 @@ def test_evenly_keeps_every_member_within_one_row_of_its_rate():
         seen = np.cumsum(order == member)
         assert seen[-1] == round(rate * PERIOD)
         assert np.abs(seen - rate * np.arange(1, PERIOD + 1)).max() <= 1
+
+
+def test_rates_that_follow_a_schedule_share_out_the_rows_of_each_step():
+    def rising(step):
+        return step / 10
+
+    scheduled = GroupSchedule(rows=40, members=(3, 5), rates=(1.0, rising))
+    for step, share in ((0, 0.0), (10, 0.5), (30, 0.75)):
+        assert scheduled.share(5, step) == pytest.approx(share, abs=1 / PERIOD)
+    with pytest.raises(ValueError, match="none below 0 and some above"):
+        GroupSchedule(40, (3,), (rising,)).order(0)
+
+
+def test_members_take_turns_in_the_rows_that_are_read():
+    members = {
+        "span": (span_corruption, turns(3, 0)),
+        "prefix": (prefix_lm, turns(3, 1)),
+    }
+    objective = mixture(tiny.IDS, members)
+    one = tiny.setup(tiny.decoder(), objective, {"decoder": 48}, data_shards=2)
+    rows = steps(tiny.batches(one, tiny.mesh_of(1), data_shards=2), 7)
+    seen = [set(np.asarray(step[0].member).tolist()) for step in rows]
+    assert seen == [{0}] * 3 + [{1}] * 3 + [{0}]
+    with pytest.raises(ValueError, match="give one sequence length"):
+        schedule(objective, one.recipe.groups * 2, 16, 2)
 
 
 def test_rows_are_shared_out_to_groups_by_rates():

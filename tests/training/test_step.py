@@ -12,12 +12,67 @@ import pytest
 import models
 import objectives
 from objectives import causal_lm, members_of
+from tests.models.test_transformer import init
 from tests.training import tiny
 from training import optimizers
 from training.mesh import batch_sharding, placed_on
 from training.setup import compiled_step
 from training.state import new_state
-from training.step import make_batches
+from training.step import (
+    by_member,
+    evaluate_batch,
+    gradients,
+    make_batches,
+    term_weights,
+    train_step,
+)
+
+IDS = tiny.IDS._replace(
+    size=128,
+    mask=120,
+    cls=121,
+    sep=122,
+    sentence_ends=objectives.bitmap(np.arange(128) % 7 == 3),
+)
+SMALL = dict(
+    emb_dim=16,
+    num_heads=2,
+    head_dim=8,
+    mlp_dim=32,
+    num_layers=1,
+    remat_policy="none",
+    scan_layers=False,  # quicker to compile
+)
+
+
+def model_of(build, objective, **settings):
+    """A constructor of a model with the objective's heads."""
+    return lambda: build(128, objective().heads, **(SMALL | settings))
+
+
+@functools.cache
+def views():
+    return objectives.contrastive(IDS, views="cropping", share=0.4, temperature=None)
+
+
+@functools.cache
+def order_then_masks():
+    return objectives.then(IDS, objectives.sentence_order_prediction, objectives.masked_lm)
+
+
+@functools.cache
+def replaced():
+    return objectives.replaced_token_detection(IDS, rate=0.3)
+
+
+def scale_of_ahead(step):
+    return jnp.where(step < 1, 0.5, 0.125)
+
+
+@functools.cache
+def three_ahead():
+    return objectives.multi_token_prediction(IDS, tokens=3, ahead_scale=scale_of_ahead)
+
 
 CASES = {
     "encoder_decoder_ul2_two_groups": (
@@ -27,7 +82,24 @@ CASES = {
         32,
     ),
     "decoder_mixture": (tiny.decoder, tiny.span_and_prefix, {"decoder": 32}, 32),
+    "two_towers": (model_of(models.two_towers, views), views, {"encoder": 32}, 32),
+    "pairs_and_masks": (
+        model_of(models.encoder, order_then_masks),
+        order_then_masks,
+        {"encoder": 32},
+        32,
+    ),
+    "electra": (model_of(models.electra, replaced), replaced, {"encoder": 24}, 16),
+    "ahead": (
+        model_of(models.decoder, three_ahead, ahead="sequential"),
+        three_ahead,
+        {"decoder": 24},
+        16,
+    ),
 }
+
+
+LEARNING_RATES = {"electra": 0.01}  # its discriminator's loss counts fifty times
 
 
 def adafactor(total_steps=10):
@@ -46,7 +118,7 @@ def setup_of(name, mesh, microbatches=1, optimizer=None, **settings):
         data_shards=16,
         # With plain SGD an error in a gradient is an error of the same size in a parameter: Adam
         # would hide a wrong factor, and blow up rounding where a gradient is nearly zero.
-        optimizer=optimizer or optax.sgd(0.5),
+        optimizer=optimizer or optax.sgd(LEARNING_RATES.get(name, 0.5)),
         z_loss=1e-2,
         **settings,
     )
@@ -78,6 +150,11 @@ def steps_of(name, shape, microbatches, n=2):
         ("encoder_decoder_ul2_two_groups", (1, 1, 1), 4),
         ("encoder_decoder_ul2_two_groups", (1, 4, 2), 1),
         ("encoder_decoder_ul2_two_groups", (2, 2, 2), 2),
+        ("two_towers", (1, 1, 1), 4),
+        ("two_towers", (2, 2, 2), 2),
+        ("pairs_and_masks", (2, 2, 2), 2),
+        ("electra", (2, 2, 2), 1),  # a microbatch draws a sample of its own
+        ("ahead", (2, 2, 2), 2),
         pytest.param("encoder_decoder_ul2_two_groups", (8, 1, 1), 1, marks=pytest.mark.slow),
         pytest.param("encoder_decoder_ul2_two_groups", (2, 2, 2), 1, marks=pytest.mark.slow),
     ],
@@ -95,6 +172,129 @@ def test_a_step_changes_every_parameter(name):
     (first, _), (second, _) = steps_of(name, (1, 1, 1), 1)
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), first, second)
     assert all(jax.tree.leaves(changed)), changed
+
+
+def batch_of(one):
+    """(the only batch of a first step, random parameters) of a setup."""
+    rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
+    (batch,) = jax.jit(functools.partial(make_batches, one.recipe))(jax.random.key(5), rows)
+    return batch, init(one.recipe.model, batch)
+
+
+def test_texts_of_other_microbatches_are_negatives():
+    """Adding up the losses of microbatches would tell each text from a quarter of the others."""
+    mesh = tiny.mesh_of(1)
+    one = setup_of("two_towers", mesh, 4)
+    alone = one.recipe._replace(objective=views()._replace(couples_rows=False))
+    state = new_state(tiny.abstract(one, mesh), 0, mesh)
+    rows = next(tiny.batches(one, mesh, data_shards=16))
+    step = jax.jit(functools.partial(train_step, alone, jax.random.key(0)))
+    new, added_up = step(state, rows)
+    after, metrics = steps_of("two_towers", (1, 1, 1), 4)[0]
+    np.testing.assert_array_equal(metrics["member_terms"]["contrastive"][1], [32])
+    assert metrics["loss"] > added_up["loss"] + 1.0  # ln(32 / 8) = 1.4 where all is alike
+    update = jax.tree.map(jnp.subtract, after, state.params)
+    wrong = jax.tree.map(jnp.subtract, new.params, after)
+    assert optax.tree.norm(wrong) > 0.2 * optax.tree.norm(update)
+
+
+def test_both_passes_over_a_microbatch_drop_the_same():
+    """Else the gradient of SimCSE's loss, whose views only dropout tells apart, would be noise."""
+    objective, M = objectives.contrastive(IDS), 4
+    encoder = models.encoder(128, objective.heads, **SMALL, dropout_rate=0.3)
+    one = tiny.setup(encoder, objective, {"encoder": 16}, microbatches=M, data_shards=16)
+    recipe = one.recipe
+    batch, params = batch_of(one)
+    # Rows that differ in more than their tokens: states given to another row would show.
+    batch |= {"pools_places": batch["pools_places"] + jnp.arange(16)[:, None] % 4}
+    key = jax.random.key(9)
+    weights = {"contrastive": jnp.array([16.0])}
+
+    def in_one_go(params):
+        tops = []
+        for i in range(M):
+            rows = jax.tree.map(lambda x, i=i: x[i::M], batch)
+            dropout = {"dropout": jax.random.fold_in(jax.random.fold_in(key, 0), i)}
+            tops.append(encoder.apply(params, rows, dropout).hidden["top"])
+        top = jnp.stack(tops, 1).reshape(16, *tops[0].shape[1:])
+        outputs = encoder.apply(params, batch)._replace(hidden={"top": top})
+        return objective.loss(outputs, batch)["contrastive"].sums.sum() / 16
+
+    two_passes = jax.jit(lambda params, key: gradients(recipe, params, [batch], weights, 0, key))
+    loss, _, got = two_passes(params, key)
+    expected_loss, expected = jax.jit(jax.value_and_grad(in_one_go))(params)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4)
+    jax.tree.map(close, got, expected)
+    assert two_passes(params, jax.random.key(8))[0] != loss == two_passes(params, key)[0]
+
+
+def test_a_term_counts_as_its_schedule_says():
+    for (_, metrics), scale in zip(steps_of("ahead", (1, 1, 1), 1), (0.5, 0.125)):
+        ahead = metrics["loss/ahead_2"] + metrics["loss/ahead_3"]
+        expected = metrics["loss/tokens"] + 1e-2 * metrics["loss/z"] + scale * ahead
+        np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-6)
+        assert min(metrics["loss/ahead_2"], metrics["loss/ahead_3"]) > 1
+
+
+def masked_and_causal():
+    members = {
+        "masked": (objectives.masked_next_token, 1),
+        "causal": (causal_lm, 1),
+    }
+    return objectives.mixture(IDS, members)
+
+
+def diffusion():
+    return objectives.masked_diffusion(IDS)
+
+
+KINDS = {name: CASES[name][:3] for name in CASES if "two_groups" not in name} | {
+    "masked_and_causal": (tiny.decoder, masked_and_causal, {"decoder": 32}),
+    "diffusion": (model_of(models.encoder, diffusion), diffusion, {"encoder": 32}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_are_those_of_the_loss_itself(name):
+    model, objective, lengths = KINDS[name]
+    one = tiny.setup(model(), objective(), lengths, data_shards=16)
+    recipe = one.recipe
+    batch, params = batch_of(one)
+
+    @jax.jit
+    def both(params, batch):
+        terms = recipe.objective.loss(recipe.model.apply(params, batch), batch)
+        own = {name: by_member(recipe, batch, term.weights) for name, term in terms.items()}
+        finite = [jnp.isfinite(term.sums).all() for term in terms.values()]
+        return own, term_weights(recipe, params, [batch]), jnp.stack(finite).all()
+
+    own, weights, finite = both(params, batch)
+    assert finite and own.keys() == weights.keys()
+    for term in own:
+        np.testing.assert_array_equal(weights[term], own[term], term)
+        assert (np.asarray(weights[term]) > 0).any(), term
+
+
+def test_a_model_that_looks_at_nothing():
+    """The logarithm of the batch for texts all alike, and the entropy of the labels of pairs."""
+    for name in ("two_towers", "pairs_and_masks"):
+        one = setup_of(name, tiny.mesh_of(1))
+        batch, params = batch_of(one)
+        live = np.asarray(batch["pools_weights"]) > 0
+        if name == "two_towers":
+            total, weight = evaluate_batch(one.recipe, params, batch, {})["contrastive"]
+            assert weight == live.sum() / 2 == 32
+            np.testing.assert_allclose(total / weight, np.log(32), rtol=1e-5)
+        else:
+            share = np.asarray(batch["pools_labels"])[live].mean()
+            shares = np.array([1 - share, share])
+            constants = {"pair": jnp.log(shares), "vocabulary": jnp.zeros(128)}
+            terms = evaluate_batch(one.recipe, params, batch, constants)
+            total, weight = terms["pair"]
+            assert 0.2 < share < 0.8 and weight == live.sum()
+            np.testing.assert_allclose(total / weight, -shares @ np.log(shares), rtol=1e-5)
+            np.testing.assert_allclose(terms["tokens"][0] / terms["tokens"][1], np.log(128), 1e-5)
 
 
 @pytest.mark.parametrize("make", [adafactor, lambda: optax.adamw(1e-2)], ids=["adafactor", "adamw"])

@@ -1,0 +1,53 @@
+"""What the heads beside the vocabulary compute."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from models.heads import HEADS, LogitScale
+
+HIDDEN = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+
+
+def drawn(head, hidden):
+    """Parameters other than the initial ones, so that a bias left out shows."""
+    shapes = nn.unbox(jax.eval_shape(head.init, jax.random.key(0), hidden))["params"]
+    rng = np.random.default_rng(1)
+    return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
+
+
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+@pytest.mark.parametrize(
+    "name, inner, activation, outer",
+    [
+        ("pair", "pooler", np.tanh, "classifier"),  # BERT's pooler and classifier
+        ("embedding", "layer", np.tanh, None),  # SimCSE's
+        ("replaced", "layer", gelu, "classifier"),  # ELECTRA's
+    ],
+)
+def test_heads_by_hand(name, inner, activation, outer):
+    head = HEADS[name]("float32")
+    params = drawn(head, HIDDEN)
+    expected = activation(HIDDEN @ params[inner]["kernel"] + params[inner]["bias"][None])
+    if outer:
+        expected = expected @ params[outer]["kernel"] + params[outer]["bias"][None]
+    np.testing.assert_allclose(head.apply({"params": params}, HIDDEN), expected, rtol=1e-4)
+    half = HEADS[name]("bfloat16").apply({"params": params}, HIDDEN)
+    assert half.dtype == jnp.float32
+    np.testing.assert_allclose(half, expected, atol=0.1)
+
+
+def test_the_logit_scale_starts_where_clips_does_and_stays_below_100():
+    head = LogitScale("float32")
+    start = nn.unbox(head.init(jax.random.key(0), HIDDEN))
+    np.testing.assert_allclose(head.apply(start, HIDDEN), 1 / 0.07, rtol=1e-6)
+    value = jax.value_and_grad(lambda x: head.apply({"params": {"log_scale": x}}, HIDDEN))
+    for log_scale, expected in ((2.0, np.exp(2.0)), (np.log(100), 100.0), (6.0, 100.0)):
+        scale, gradient = value(jnp.float32(log_scale))
+        # A cap without a gradient would hold the scale there for good.
+        np.testing.assert_allclose([scale, gradient], expected, rtol=1e-5)

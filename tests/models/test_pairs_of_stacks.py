@@ -1,0 +1,223 @@
+"""ELECTRA's generator and discriminator, and two towers: what reaches what."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import models
+from tests.models.test_transformer import (
+    PACKED,
+    SEGMENTS,
+    SHAPE,
+    assert_close,
+    encoder_batch,
+    init,
+    mask,
+)
+
+V = 20
+TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 0], [9, 8, 7, 6, 5, 4, 3, 0]])
+PLACES = np.array([[1, 4, 0], [0, 5, 6]])  # the third of the first row does not count
+LIVE = np.array([[1, 1, 0], [1, 1, 1]])
+LABELS = np.array([[11, 12, 0], [13, 14, 15]])
+
+
+# --- ELECTRA -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def electra():
+    """(model, batch, parameters): tokens of the two rows above, masks where LIVE."""
+    model = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5)
+    tokens = TOKENS.copy()
+    for i in range(2):
+        tokens[i, PLACES[i][LIVE[i] > 0]] = 2
+    batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), encoder_batch())
+    batch |= {
+        "encoder_input_tokens": tokens,
+        "encoder_target_places": PLACES,
+        "encoder_target_tokens": LABELS,
+        "encoder_loss_weights": LIVE,
+    }
+    batch = {name: jnp.asarray(x, jnp.int32) for name, x in batch.items()}
+    return model, batch, init(model, batch)
+
+
+@functools.cache
+def draws(count=2000):
+    """(judged tokens, which were replaced) i32[count, 2, 8]; the last draw is without a key.
+
+    The discriminator's layers add nothing here, so that its states are normed embeddings, and tell
+    what it was given.
+    """
+    model, batch, params = electra()
+
+    def silence(path, x):
+        return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
+
+    params = params | {"discriminator": jax.tree.map_with_path(silence, params["discriminator"])}
+
+    def states(params, rngs):
+        hidden = model.apply(params, batch, rngs).hidden
+        return hidden["top"], hidden["replaced"]
+
+    keys = jax.random.split(jax.random.key(0), count)
+    # Parameters are arguments: XLA on CPU miscompiles this for many keys where zeros are constants.
+    draw = jax.vmap(lambda params, key: states(params, {"dropout": key}), (None, 0))
+    drawn = jax.jit(draw)(params, keys)
+    # Each traced anew: one program would give the same twice, whatever it drew when it was made.
+    anew = [jax.jit(lambda params: states(params, None))(params) for _ in range(2)]
+    without = [jax.tree.map(lambda x: x[None], pair) for pair in anew]
+    top, replaced = (np.concatenate(x) for x in zip(drawn, *without))
+    scale = params["discriminator"]["final_norm"]["scale"][None]
+    directions = params["token_embedding"] * scale
+    directions = np.asarray(directions / jnp.linalg.norm(directions, axis=-1, keepdims=True))
+    return (top @ directions.T).argmax(-1), replaced
+
+
+def live_places():
+    return [(i, PLACES[i, k], LABELS[i, k]) for i in range(2) for k in range(3) if LIVE[i, k]]
+
+
+def test_a_sample_takes_the_place_of_what_was_masked_and_of_nothing_else():
+    judged, replaced = draws()
+    hidden = np.zeros((2, 8), bool)
+    for i, place, label in live_places():
+        hidden[i, place] = True
+        np.testing.assert_array_equal(replaced[:, i, place], judged[:, i, place] != label)
+        assert 0 < replaced[:, i, place].mean() < 1
+    np.testing.assert_array_equal(judged[:, ~hidden], np.tile(TOKENS[~hidden], (len(judged), 1)))
+    assert not replaced[:, ~hidden].any()
+
+
+def test_samples_follow_the_generators_predictions():
+    """A right program fails once in ten thousand times; keys are fixed."""
+    model, batch, params = electra()
+
+    @jax.jit
+    def logits(params):
+        outputs = model.apply(params, batch)
+        return outputs.head("generator", outputs.hidden["generator"])
+
+    shares = jax.nn.softmax(logits(params))
+    judged = draws()[0][:-2]
+    for i, place, _ in live_places():
+        seen = np.bincount(judged[:, i, place], minlength=V)
+        expected = len(judged) * np.asarray(shares[i, place], np.float64)
+        rare = expected < 5
+        if rare.any():
+            seen, expected = (np.append(x[~rare], x[rare].sum()) for x in (seen, expected))
+        expected *= seen.sum() / expected.sum()
+        assert len(seen) > 2 and stats.chisquare(seen, expected).pvalue > 1e-4
+
+
+def test_evaluation_draws_the_same_sample_every_time():
+    judged, _ = draws()
+    np.testing.assert_array_equal(judged[-1], judged[-2])
+    assert (judged[0] != judged[1]).any()
+
+
+@pytest.mark.parametrize("head", ["generator", "replaced"])
+def test_each_loss_teaches_its_own_stack_and_the_shared_embedding(head):
+    """No gradient passes from the discriminator through the sample."""
+    model, batch, params = electra()
+
+    def loss(params):
+        outputs = model.apply(params, batch)
+        states = outputs.hidden["generator" if head == "generator" else "top"]
+        return jnp.sin(outputs.head(head, states)).sum()
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    own = {
+        "generator": {"generator_in", "generator", "generator_out"},
+        "replaced": {"discriminator", "replaced"},
+    }[head] | {"token_embedding"}
+    assert own < set(params)
+    for name, tree in gradients.items():
+        moved = {bool(np.abs(x).max() > 0) for x in jax.tree.leaves(tree)}
+        assert moved == {name in own}, name
+    # What was sampled is judged by its own embedding: only those, and no mask, are touched.
+    if head == "replaced":
+        assert not gradients["token_embedding"][2].any()
+
+
+def test_one_table_embeds_for_both_and_is_the_generators_output():
+    _, _, params = electra()
+    assert [x.shape for x in jax.tree.leaves(params) if V in x.shape] == [(V, SHAPE["emb_dim"])]
+    widths = {
+        name: params[name]["layers"]["mlp"]["wo"].shape[1:]
+        for name in ("generator", "discriminator")
+    }
+    # Half of four heads of 8, and half of the MLP.
+    assert widths == {"generator": (12, 16), "discriminator": (24, 16)}
+
+
+def test_dropout_after_the_embeddings():
+    model, batch, params = electra()
+    dropping = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, dropout_rate=0.5)
+
+    def silence(path, x):
+        return jnp.zeros_like(x) if path[-1].key in ("out", "wo", "embedding_norm") else x
+
+    params = jax.tree.map_with_path(silence, params)
+    hidden = jax.jit(lambda key: dropping.apply(params, batch, {"dropout": key}).hidden["top"])
+    # Both the dropout of the embedding and the last one leave half.
+    share = np.mean([np.mean(hidden(jax.random.key(i)) != 0) for i in range(4)])
+    assert 0.15 < share < 0.35
+
+
+# --- two towers ----------------------------------------------------------------------------------
+
+
+@functools.cache
+def towers():
+    model = models.two_towers(64, **SHAPE, num_layers=1)
+    batch = encoder_batch()
+    return model, batch, init(model, batch)
+
+
+def test_odd_segments_come_from_the_first_tower_and_even_ones_from_the_second():
+    model, batch, params = towers()
+    forward = jax.jit(lambda params: model.apply(params, batch).hidden["top"][0])
+    before, odd = forward(params), np.array(SEGMENTS["decoder"]["packed"]) == 1
+    for tower, mine in (("first", odd), ("second", ~odd)):
+        for name in (tower, f"{tower}_out"):
+            louder = params | {name: jax.tree.map(lambda x: 1.5 * x, params[name])}
+            changed = np.abs(forward(louder) - before).max(-1) > 1e-3
+            np.testing.assert_array_equal(changed, mine)
+
+
+def test_no_text_sees_the_other_of_its_pair():
+    model, batch, params = towers()
+
+    def hidden(tables):
+        own = {name: params[name] | {"token_embedding": tables[name]} for name in tables}
+        return model.apply(params | own, batch).hidden["top"][0].sum(-1)
+
+    tables = {name: params[name]["token_embedding"] for name in ("first", "second")}
+    jacobian = jax.jit(jax.jacrev(hidden))(tables)
+    segments = np.array(SEGMENTS["decoder"]["packed"])
+    for name, parity in (("first", 1), ("second", 0)):
+        seen = np.abs(jacobian[name][:, 20:28]).sum(-1) > 0
+        expected = mask(PACKED) & (segments % 2 == parity)[:, None]
+        np.testing.assert_array_equal(seen, expected)
+
+
+def test_an_embedding_is_the_projected_state():
+    model, batch, params = towers()
+    assert model.heads == ("embedding", "logit_scale")
+    params = params | {"logit_scale": {"log_scale": jnp.float32(9.0)}}
+
+    @jax.jit
+    def forward(params):
+        outputs = model.apply(params, batch)
+        top = outputs.hidden["top"]
+        return top, outputs.head("embedding", top), outputs.head("logit_scale", top)
+
+    top, embedding, scale = forward(params)
+    assert_close(embedding, top, atol=0)
+    np.testing.assert_allclose(scale, 100.0, rtol=1e-5)
