@@ -20,7 +20,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from objectives.catalogue import CATALOGUE, SMALL_RUNS
+from objectives.catalogue import CATALOGUE, run_of
 from training.metrics import read_metrics
 
 FOLDER = Path("runs/objectives")
@@ -55,10 +55,6 @@ def train(name: str, steps: int) -> None:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
     if done.returncode:
         sys.exit(f"{name} failed; the end of {folder}/output.txt:\n{tail(folder)}")
-
-
-def run_of(name: str) -> str:
-    return SMALL_RUNS[CATALOGUE[name].architecture]
 
 
 def tail(folder: Path, lines: int = 15) -> str:
@@ -96,7 +92,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
-    parser.add_argument("--steps", type=int, default=200, help="of each run, default 200")
+    parser.add_argument("--steps", type=int, default=150, help="of each run, default 150")
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(CATALOGUE))
     if unknown:

@@ -27,7 +27,8 @@ ARCHITECTURES = {
     "two_towers": "encoder or two",
 }
 
-# The run for a laptop, gin_configs/runs/NAME.gin, that trains objectives of an architecture.
+# The run for a laptop, gin_configs/runs/NAME.gin, that trains objectives of an architecture; those
+# that learn from a pair of texts alone have one of their own (`run_of`).
 SMALL_RUNS = {
     "encoder": "encoder",
     "decoder": "decoder",
@@ -174,3 +175,14 @@ CATALOGUE = {
         paired=True,
     ),
 }
+
+
+def run_of(name: str) -> str:
+    """The run for a laptop that trains this objective.
+
+    >>> run_of("bart"), run_of("sentence_order_prediction")
+    ('quickstart', 'sentence_pairs')
+    """
+    if name in ("next_sentence_prediction", "sentence_order_prediction"):
+        return "sentence_pairs"
+    return SMALL_RUNS[CATALOGUE[name].architecture]

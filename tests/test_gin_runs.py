@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 import train
 from objectives import TokenIds, bitmap, check_token_ids
-from objectives.catalogue import CATALOGUE, SMALL_RUNS
+from objectives.catalogue import run_of
 from training.configuration import configure
 from training.mesh import AXES, batch_sharding, batch_shards, placed_on
 from training.setup import (
@@ -116,7 +116,7 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
 def test_objective_trains_on_some_laptop_run(objective):
-    run = SMALL_RUNS[CATALOGUE[objective.stem].architecture]
+    run = run_of(objective.stem)
     configure([f"gin_configs/runs/{run}.gin", str(objective)], [])
     lowered(*configured_setup())
 

@@ -16,6 +16,7 @@ from objectives import (
     members_of,
     mixture,
 )
+from objectives.features import COLUMNS
 from objectives.mixtures import longest
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
@@ -61,7 +62,10 @@ ENCODERS = [name for name in NAMES if name not in WRITING]
 ENCODER_DECODERS = [
     name
     for name in WRITING
-    if all("inputs" in m.objective.lengths(2) for m in members_of(CASES[name].objective))
+    if all(
+        {"inputs", "targets"} == m.objective.lengths(2).keys() & COLUMNS.keys()
+        for m in members_of(CASES[name].objective)
+    )
 ]
 SINGLE_STACKS = [(name, "decoder") for name in [*NAMES, "on one decoder"]]
 SINGLE_STACKS += [(name, "encoder") for name in ENCODERS]
@@ -406,6 +410,7 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
     "layout, gives, message",
     [
         ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*gives.*targets.*use a"),
+        ("encoder_decoder", {"inputs": 8, "targets": 8, "positions": 8}, "alone.*positions"),
         ("encoder_decoder", {"inputs": 8, "labels": 2}, "gives.*inputs.*labels.*use a"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, "gives.*labels"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "gives.*pools"),
