@@ -128,9 +128,13 @@ def docstring_pairs(
         left_out = LeftOut()
 
         def read(advance, documents=documents, left_out=left_out) -> Iterator[Pair]:
+            pairs = []
             for document in documents:
-                yield from documented_definitions(document, left_out)
+                pairs += documented_definitions(document, left_out)
                 advance(1)
+            # In the order of a hash: else held-out pairs would have those of their own file as
+            # negatives, and training pairs those of any.
+            yield from sorted(pairs, key=lambda pair: zlib.crc32(repr(pair).encode()))
 
         arrays[name] = _tokenised(
             run_dir,
