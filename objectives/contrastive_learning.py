@@ -13,11 +13,11 @@ from jax.tree_util import Partial
 
 from objectives.arithmetic import below, ratio, round_ratio, traced
 from objectives.contract import Objective, Term, TokenIds
-from objectives.features import input_sequence
+from objectives.features import fit, input_sequence
 from objectives.losses import at_places, cross_entropy
 from objectives.noising import Noise, Text, iid_hidden, permutation, poisson_spans, untouched
 from objectives.pieces import Pieces, interleaved, pieces, write
-from objectives.splicing import documents, single, splice, with_specials
+from objectives.splicing import document_bits, documents, single, splice, with_specials
 
 VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
 POOLINGS = ("first", "mean")
@@ -203,10 +203,7 @@ def _crop(numbers, key, text: Text, count: int) -> Text:
         round_ratio(document.length * numbers[0][0], numbers[0][1]), document.length - 1
     )
     away = jnp.maximum(away, 0)
-    bits = jax.vmap(lambda d: jax.random.bits(jax.random.fold_in(key, d), (), jnp.uint32))(
-        jnp.arange(count)
-    )
-    first = document.start + below(bits, away + 1)
+    first = document.start + below(document_bits(key, count), away + 1)
     runs = single(0, first, document.length > 0)
     return Text(*splice(text.tokens, runs, document.length - away, text.tokens.size))
 
@@ -266,9 +263,8 @@ def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, l
     tokens, segments = write(source, by_text, lengths["inputs"])
     first = documents(segments, by_text.length.shape[0]).start
     counts = jnp.repeat(counts_D, texts)
-    fit = max(lengths["pools"] - first.size, 0)
-    weights = jnp.pad(counts.astype(jnp.int32), (0, fit))[: lengths["pools"]]
-    places = jnp.pad(jnp.where(counts, first, 0), (0, fit))[: lengths["pools"]]
+    weights = fit(counts.astype(jnp.int32), lengths["pools"])
+    places = fit(jnp.where(counts, first, 0), lengths["pools"])
     return input_sequence((tokens, segments)) | {
         "pools_places": places,
         "pools_labels": jnp.zeros_like(places),

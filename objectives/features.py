@@ -11,8 +11,9 @@
     rates      rates                                       probabilities as 24-bit integers
 
 An objective's `lengths` says how many slots each stream takes. Segments number the documents of a
-row from 1, 0 is padding. Labels and pools are compact, their weights 1 and then 0. Loss weights
-are a column of their own: no token value ever decides whether a place counts.
+row from 1, 0 is padding. Labels are compact, their weights 1 and then 0; pool k is that of segment
+k + 1, and its weight says whether it counts. Loss weights are a column of their own: no token value
+ever decides whether a place counts.
 """
 
 import jax.numpy as jnp
@@ -72,6 +73,11 @@ def labels_in_place(tokens, chosen, shift, size: int) -> dict:
         "labels_places": weight * (place + shift),
         "labels_weights": weight,
     }
+
+
+def fit(x, size: int):
+    """x i32[n] with padding at the end, or without its end, so that it has `size` slots."""
+    return jnp.pad(x, (0, max(size - x.size, 0)))[:size]
 
 
 def complete(features: dict, lengths: dict[str, int]) -> dict:

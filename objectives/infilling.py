@@ -16,7 +16,7 @@ from objectives.features import target_sequence
 from objectives.losses import token_loss
 from objectives.pieces import Pieces, interleaved, joined, pieces, with_markers, write
 from objectives.span_lengths import poisson_lengths, poisson_table, span_starts
-from objectives.splicing import documents, with_specials
+from objectives.splicing import document_bits, documents, with_specials
 
 # The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle; a form is their order.
 _PLAIN, _PSM = 0, 1
@@ -78,7 +78,7 @@ def _move_middles(numbers, specials, key, row, partner, lengths):
     rate, spm_rate, spm = numbers
     document = documents(row.segments, lengths.get("documents", 1))
     start, n = (x[:, None] for x in document)
-    bits = _document_bits(key, document.length.size, 4)
+    bits = document_bits(key, document.length.size, (4,))
     form = jnp.where(hits(bits[:, 1], spm_rate), spm, _PSM)
     form = jnp.where(hits(bits[:, 0], rate), form, _PLAIN)
     cuts = jnp.sort(below(bits[:, 2:], n + 1), axis=1)
@@ -150,7 +150,7 @@ def _most_spans(n):
 def _move_spans(table, specials, key, row, partner, lengths):
     S = specials.size - 1
     document = documents(row.segments, lengths.get("documents", 1))
-    bits = _document_bits(key, document.length.size, 1 + 2 * S)
+    bits = document_bits(key, document.length.size, (1 + 2 * S,))
     spans = poisson_lengths(bits[:, 0], table)
     spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))
     ends = jax.vmap(_distinct_places)(bits[:, 1:], document.length, 2 * spans)
@@ -179,11 +179,3 @@ def _distinct_places(bits, n, count):
     They are the inner cuts between count + 1 parts of n + 2 tokens (`span_starts`).
     """
     return jnp.minimum(span_starts(bits, n + 2, count + 1)[1:] - 1, n)
-
-
-def _document_bits(key, count: int, size: int):
-    """u32[count, size]: the bits of each document of a row depend on its number alone."""
-    number = jnp.arange(count)
-    return jax.vmap(lambda d: jax.random.bits(jax.random.fold_in(key, d), (size,), jnp.uint32))(
-        number
-    )

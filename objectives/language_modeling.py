@@ -6,7 +6,6 @@ for the prefix split, `random_prefix_noise_mask` in its published code.
 
 from fractions import Fraction
 
-import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
@@ -14,7 +13,7 @@ from objectives.arithmetic import below, ratio, round_ratio, traced
 from objectives.contract import Objective, TokenIds
 from objectives.features import sequence_pair, target_sequence
 from objectives.losses import token_loss
-from objectives.splicing import concatenate, documents, single, splice, with_specials
+from objectives.splicing import concatenate, document_bits, documents, single, splice, with_specials
 
 
 def causal_lm(ids: TokenIds) -> Objective:
@@ -86,8 +85,7 @@ def _longest_suffix(n, given, maximum, minimum):
 def _split_rows(numbers, closing, key, row, partner, lengths):
     modes = closing.size - 1  # 0 or 1 mode tokens before the inputs
     document = documents(row.segments, lengths.get("documents", 1))
-    number = jnp.arange(document.length.size)
-    bits = jax.vmap(lambda d: jax.random.bits(jax.random.fold_in(key, d), (), jnp.uint32))(number)
+    bits = document_bits(key, document.length.size)
     longest = _longest_suffix(document.length, numbers[0], jnp.maximum, jnp.minimum)
     present = document.length > 0
     suffix = jnp.where(present, 1 + below(bits, longest), 0)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from objectives.features import COLUMNS
-from objectives.splicing import Runs, documents, splice
+from objectives.features import COLUMNS, fit
+from objectives.splicing import Runs, documents, of_document, splice
 
 
 class Layout(NamedTuple):
@@ -36,18 +36,18 @@ def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
 
 def _encoder_decoder(features, lengths, bos):
     D = lengths.get("documents", 1)
-    given = _fit(features["inputs_segments"], lengths["encoder"])
-    written = _fit(features["targets_segments"], lengths["decoder"])
-    targets = _fit(features["targets"], lengths["decoder"])
+    given = fit(features["inputs_segments"], lengths["encoder"])
+    written = fit(features["targets_segments"], lengths["decoder"])
+    targets = fit(features["targets"], lengths["decoder"])
     encoder, decoder = documents(given, D), documents(written, D)
     return {
-        "encoder_input_tokens": _fit(features["inputs"], lengths["encoder"]),
+        "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": given,
         "encoder_positions": _positions(given, encoder),
         "encoder_key_intervals": _bidirectional(given, encoder),
         "decoder_input_tokens": _shift_right(targets, written, decoder, bos),
         "decoder_target_tokens": targets,
-        "decoder_loss_weights": _fit(features["targets_weights"], lengths["decoder"]),
+        "decoder_loss_weights": fit(features["targets_weights"], lengths["decoder"]),
         "decoder_segment_ids": written,
         "decoder_positions": _positions(written, decoder),
         "decoder_key_intervals": _causal(written, decoder),
@@ -109,18 +109,20 @@ def _single_stack(stack: str, features, lengths, bos):
         return jnp.where(segments > 0, jnp.concatenate([of_inputs, of_targets])[origin], 0)
 
     # Where each input, and each target, stands in the stack.
-    input_place = _of(whole.start - given.start, f["inputs_segments"])
+    input_place = of_document(whole.start - given.start, f["inputs_segments"])
     input_place += jnp.arange(offset, dtype=jnp.int32)
-    target_place = _of(whole.start + given.length - target.start, f["targets_segments"])
+    target_place = of_document(whole.start + given.length - target.start, f["targets_segments"])
     target_place += jnp.arange(f["targets"].size, dtype=jnp.int32)
 
     shifted = _shift_right(f["targets"], f["targets_segments"], target, bos)
-    end = jnp.maximum(_of(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1)
+    end = jnp.maximum(
+        of_document(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1
+    )
     model_features = {
         f"{stack}_input_tokens": joined(f["inputs"], shifted),
         f"{stack}_segment_ids": segments,
         f"{stack}_positions": _positions(segments, whole),
-        f"{stack}_key_intervals": _guarded(_of(whole.start, segments), end, segments),
+        f"{stack}_key_intervals": _guarded(of_document(whole.start, segments), end, segments),
         "member": f["member"],
     }
     if "inputs_types" in features:
@@ -155,7 +157,7 @@ def _predictions(stack, f, size, target_place, input_place):
     target_place = jnp.where(written, target_place, 0)
     if not labelled.size:
         columns = f["targets"], target_place, f["targets_weights"]
-        merged = [_fit(column, size) for column in columns]
+        merged = [fit(column, size) for column in columns]
     else:
         slot = jnp.where(labelled, jnp.sum(written) + jnp.arange(labelled.size), size)
         pairs = (
@@ -163,7 +165,7 @@ def _predictions(stack, f, size, target_place, input_place):
             (target_place, input_place[f["labels_places"]]),
             (f["targets_weights"], f["labels_weights"]),
         )
-        merged = [_fit(t, size).at[slot].set(label, mode="drop") for t, label in pairs]
+        merged = [fit(t, size).at[slot].set(label, mode="drop") for t, label in pairs]
     names = "target_tokens", "target_places", "loss_weights"
     return {f"{stack}_{name}": column for name, column in zip(names, merged)}
 
@@ -178,18 +180,9 @@ def _streams(n):
     return [name for name in COLUMNS if name in n]
 
 
-def _of(values_D, segments):
-    """values_D of each slot's own document; arbitrary where there is none."""
-    return values_D[jnp.maximum(segments - 1, 0)]
-
-
-def _fit(x, size: int):
-    return jnp.pad(x, (0, max(size - x.size, 0)))[:size]
-
-
 def _positions(segments, document):
     i = jnp.arange(segments.size, dtype=jnp.int32)
-    return jnp.where(segments > 0, i - _of(document.start, segments), 0)
+    return jnp.where(segments > 0, i - of_document(document.start, segments), 0)
 
 
 def _shift_right(tokens, segments, document, bos):
@@ -206,17 +199,17 @@ def _guarded(start, end, segments):
 
 
 def _bidirectional(segments, document):
-    start = _of(document.start, segments)
-    return _guarded(start, start + _of(document.length, segments), segments)
+    start = of_document(document.start, segments)
+    return _guarded(start, start + of_document(document.length, segments), segments)
 
 
 def _causal(segments, document):
     i = jnp.arange(segments.size, dtype=jnp.int32)
-    return _guarded(_of(document.start, segments), i + 1, segments)
+    return _guarded(of_document(document.start, segments), i + 1, segments)
 
 
 def _cross(segments, encoder_document):
     """A target sees the inputs of its own document; padding, or no inputs: the first key."""
-    start, length = (_of(x, segments) for x in encoder_document)
+    start, length = (of_document(x, segments) for x in encoder_document)
     live = (segments > 0) & (length > 0)
     return jnp.stack([jnp.where(live, start, 0), jnp.where(live, start + length, 1)])

@@ -11,7 +11,7 @@ from jax.tree_util import Partial
 
 from objectives.arithmetic import hits, share24
 from objectives.contract import Objective, Outputs, Term, TokenIds
-from objectives.features import input_sequence, labels_in_place
+from objectives.features import fit, input_sequence, labels_in_place
 from objectives.losses import predictions, token_loss
 from objectives.splicing import documents, single, splice
 
@@ -81,7 +81,7 @@ def _mask_at_drawn_rates(lowest, mask, text, key, row, partner, lengths):
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
         | labels_in_place(tokens, masked, 0, lengths["labels"])
-        | {"rates": jnp.pad(rates, (0, max(lengths["rates"] - count, 0)))[: lengths["rates"]]}
+        | {"rates": fit(rates, lengths["rates"])}
     )
 
 

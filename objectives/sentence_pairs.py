@@ -17,10 +17,16 @@ from jax.tree_util import Partial
 
 from objectives.arithmetic import below
 from objectives.contract import Objective, Row, Term, TokenIds
-from objectives.features import input_sequence
+from objectives.features import fit, input_sequence
 from objectives.losses import at_places, cross_entropy
 from objectives.pieces import Pieces, joined, pieces, write
-from objectives.splicing import Documents, documents, with_specials
+from objectives.splicing import (
+    Documents,
+    document_bits,
+    documents,
+    of_document,
+    with_specials,
+)
 
 FOLLOWS, FOLLOWS_NOT = 0, 1
 
@@ -146,8 +152,7 @@ def _corrupt_pairs(draw, ends_V, specials, key, row, partner, lengths):
     """Every document of a row becomes `[CLS] A [SEP] B [SEP]`; `draw` says what A and B are."""
     count = lengths.get("documents", 1)
     document = documents(row.segments, count)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
-    bits = jax.vmap(lambda key: jax.random.bits(key, (4,), jnp.uint32))(keys)
+    bits = document_bits(key, count, (4,))
     # The second half of the source is the partner's text.
     source, (partner_at, cls_at) = with_specials(row.tokens, partner.tokens, specials)
     theirs = documents(partner.segments, count)
@@ -159,22 +164,14 @@ def _corrupt_pairs(draw, ends_V, specials, key, row, partner, lengths):
     cls, sep = pieces(cls_at, present), pieces(cls_at + 1, present)
     tokens, segments = write(source, joined(cls, a, sep, b, sep), lengths["inputs"])
     arranged = documents(segments, count)
-    place = jnp.arange(tokens.size) - _of(arranged.start, segments)
-    of_b = (segments > 0) & (place >= _of(a.length[:, 0] + 2, segments))
+    place = jnp.arange(tokens.size) - of_document(arranged.start, segments)
+    of_b = (segments > 0) & (place >= of_document(a.length[:, 0] + 2, segments))
     return input_sequence((tokens, segments)) | {
         "inputs_types": of_b.astype(jnp.int32),
-        "pools_places": _one_each(arranged.start * present[:, 0], lengths["pools"]),
-        "pools_labels": _one_each(label * counts, lengths["pools"]),
-        "pools_weights": _one_each(counts.astype(jnp.int32), lengths["pools"]),
+        "pools_places": fit(arranged.start * present[:, 0], lengths["pools"]),
+        "pools_labels": fit(label * counts, lengths["pools"]),
+        "pools_weights": fit(counts.astype(jnp.int32), lengths["pools"]),
     }
-
-
-def _of(values_D, segments):
-    return values_D[jnp.maximum(segments - 1, 0)]
-
-
-def _one_each(values_D, size: int):
-    return jnp.pad(values_D.astype(jnp.int32), (0, max(size - values_D.size, 0)))[:size]
 
 
 # --- which two stretches -------------------------------------------------------------------------

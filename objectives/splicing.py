@@ -8,6 +8,7 @@ rest is gathers. Nothing here loops over tokens or draws randomness.
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -28,6 +29,17 @@ def documents(segments_L, count: int) -> Documents:
     numbers_D1 = 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
     length_D = jnp.sum(segments_L[None] == numbers_D1, axis=1, dtype=jnp.int32)
     return Documents(jnp.cumsum(length_D) - length_D, length_D)
+
+
+def of_document(values_D, segments):
+    """values_D of each slot's own document; arbitrary where there is none."""
+    return values_D[jnp.maximum(segments - 1, 0)]
+
+
+def document_bits(key, count: int, shape: tuple = ()):
+    """u32[count, *shape]: random bits of each document of a row, which depend on its number alone."""
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
+    return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
 
 class Runs(NamedTuple):
