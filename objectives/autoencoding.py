@@ -5,7 +5,14 @@ Generation, Translation, and Comprehension", section 2.2.
 """
 
 from objectives.contract import Objective, TokenIds
-from objectives.noising import from_noise, iid_hidden, in_turn, permutation, poisson_spans, rotation
+from objectives.noising import (
+    from_noise,
+    iid_hidden,
+    in_turn,
+    permuted_sentences,
+    poisson_spans,
+    rotation,
+)
 
 
 def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0) -> Objective:
@@ -27,7 +34,7 @@ def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.
     Raises ValueError for a density or length out of range, or a vocabulary that has no mask token
     or does not tell where sentences end.
     """
-    sentences = permutation(ids.flags("sentence_ends"))
+    sentences = permuted_sentences(ids.flags("sentence_ends"))
     return from_noise(ids, in_turn(sentences, poisson_spans(ids, noise_density, mean_span_length)))
 
 
@@ -100,15 +107,15 @@ def sentence_permutation(ids: TokenIds) -> Objective:
         inputs    c d . a b . /
         targets   a b . c d . /
 
-    A sentence ends with an id that the vocabulary's `sentence_ends` flags; what is left after the
-    last one is a sentence as well. All orders are equally likely, the original among them.
+    A sentence ends with an id that the vocabulary's `sentence_ends` flags, of several in a row with
+    the last; what is left after that is a sentence as well. All orders are equally likely, the original among them.
 
     >>> sentence_permutation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
 
     Raises ValueError for a vocabulary that does not tell where sentences end.
     """
-    return from_noise(ids, permutation(ids.flags("sentence_ends")))
+    return from_noise(ids, permuted_sentences(ids.flags("sentence_ends")))
 
 
 def document_rotation(ids: TokenIds) -> Objective:

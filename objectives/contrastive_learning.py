@@ -15,7 +15,7 @@ from objectives.arithmetic import below, ratio, round_ratio, traced
 from objectives.contract import Objective, Term, TokenIds
 from objectives.features import fit, input_sequence
 from objectives.losses import at_places, cross_entropy
-from objectives.noising import Noise, Text, iid_hidden, permutation, poisson_spans, untouched
+from objectives.noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, untouched
 from objectives.pieces import Pieces, interleaved, pieces, write
 from objectives.splicing import document_bits, documents, single, splice, with_specials
 
@@ -29,14 +29,15 @@ def contrastive(
     share: float = 0.2,
     temperature: float | None = 0.05,
     pooling: str = "first",
+    symmetric: bool = False,
 ) -> Objective:
     """Contrastive learning on two views of each text.
 
         text      a b c d
         inputs    [CLS] a c d [CLS] a b d      with views = "deletion"
 
-    The views are segments of one row that do not see each other. From either view of a text, the
-    other one is to be told from those of all other texts of the batch, over all devices.
+    The views are segments of one row that do not see each other. From the first view of a text, the
+    second is to be told from those of all other texts of the batch, over all devices.
 
     Args:
       ids: needs `cls`; and `mask` for masking.
@@ -47,6 +48,8 @@ def contrastive(
       share: of the tokens deleted, cropped away or masked; in (0, 1).
       temperature: similarities are divided by it; None: the model's "logit_scale" is learned.
       pooling: a view is embedded from its "first" place, [CLS], or from the "mean" of its places.
+      symmetric: from the second view the first is to be told as well, and the loss is the mean of
+        both. SimCSE goes one way.
 
     Features: inputs, inputs_segments i32[I], two segments a text; pools_places, pools_labels,
     pools_weights i32[P], two pools a text.
@@ -64,7 +67,7 @@ def contrastive(
     return Objective(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
         corrupt=Partial(_two_views, noise.apply, cls),
-        loss=_contrastive_loss(2, temperature, pooling),
+        loss=_contrastive_loss(2, temperature, pooling, symmetric),
         heads=_heads(temperature),
         couples_rows=True,
     )
@@ -75,6 +78,7 @@ def contrastive_pairs(
     hard_negatives: bool = False,
     temperature: float | None = None,
     pooling: str = "first",
+    symmetric: bool = True,
 ) -> Objective:
     """Contrastive learning on pairs of texts: a question and its answer, a docstring and its code.
 
@@ -85,7 +89,8 @@ def contrastive_pairs(
       ids: needs `cls` and `sep`; `sep` stands in a document where its second text begins.
       hard_negatives: a document has a third text, unlike the first, after another `sep` (SimCSE's
         supervised form): one more text that must lie far from the first of every document.
-      temperature, pooling: as in `contrastive`. CLIP's temperature is learned.
+      temperature, pooling, symmetric: as in `contrastive`. CLIP goes both ways, and its temperature
+        is learned; SimCSE's supervised form has hard negatives, 0.05, and goes one way.
 
     A document with another number of `sep` does not count. Features as in `contrastive`, with a
     segment and a pool for each text.
@@ -101,20 +106,22 @@ def contrastive_pairs(
     return Objective(
         lengths=lambda n: {"inputs": n + 1, "pools": texts},
         corrupt=Partial(_split_at_separators, jnp.zeros(texts, jnp.int32), specials),
-        loss=_contrastive_loss(texts, temperature, pooling),
+        loss=_contrastive_loss(texts, temperature, pooling, symmetric),
         heads=_heads(temperature),
         couples_rows=True,
     )
 
 
-def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M):
-    """Symmetric InfoNCE, the CLIP loss, of N pairs (left_i, right_i): f32[N] in nats.
+def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
+    """InfoNCE of N pairs (left_i, right_i): f32[N] in nats; symmetric, it is the CLIP loss.
 
     Args:
       left_Nxe, right_Mxe: embeddings of any length, M >= N; the right ones beyond N are negatives
         for all left ones (hard negatives).
       scale: what cosine similarities are multiplied by, 1 / temperature.
       live_N, live_M: bool; what is not live is nobody's negative, and its loss has no meaning.
+      symmetric: the mean of telling right_i from all right ones and left_i from all left ones; or
+        the former alone, as in SimCSE.
 
     With all embeddings alike it is the logarithm of the number of live texts. The batch may be
     spread over devices: the negatives are all of it, with their gradients.
@@ -128,6 +135,8 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M):
     N = left_Nxe.shape[0]
     own_N = jnp.arange(N)
     to_right, _ = cross_entropy(jnp.where(live_M[None], similarity_NxM, -1e9), own_N)
+    if not symmetric:
+        return to_right
     to_left, _ = cross_entropy(jnp.where(live_N[None], similarity_NxM[:, :N].T, -1e9), own_N)
     return (to_right + to_left) / 2
 
@@ -144,7 +153,7 @@ def _heads(temperature) -> tuple[str, ...]:
     return ("embedding", "logit_scale") if temperature is None else ("embedding",)
 
 
-def _contrastive_loss(texts: int, temperature, pooling: str) -> Callable:
+def _contrastive_loss(texts: int, temperature, pooling: str, symmetric: bool) -> Callable:
     if pooling not in POOLINGS:
         raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}.")
     if temperature is not None and not temperature > 0:
@@ -159,7 +168,8 @@ def _contrastive_loss(texts: int, temperature, pooling: str) -> Callable:
         live = batch["pools_weights"].reshape(B * P // texts, texts).swapaxes(0, 1) > 0
         scale = outputs.head("logit_scale", top) if temperature is None else 1 / temperature
         right = by_text[1:].reshape(-1, by_text.shape[-1])
-        losses = info_nce(by_text[0], right, scale, live[0] & live[1], live[1:].reshape(-1))
+        lives = live[0] & live[1], live[1:].reshape(-1)
+        losses = info_nce(by_text[0], right, scale, *lives, symmetric)
         w_BxD = (live[0] & live[1]).astype(jnp.float32).reshape(B, -1)
         sums = jnp.where(w_BxD > 0, losses.reshape(B, -1), 0.0)
         return {"contrastive": Term(jnp.sum(sums, -1), jnp.sum(w_BxD, -1))}
@@ -185,7 +195,7 @@ def _noise(ids: TokenIds, views: str, share: float) -> Noise:
     if views == "deletion":
         return iid_hidden(ids, share, "drop")
     if views == "shuffling":
-        return permutation([True] * ids.size)
+        return permuted_tokens()
     if views == "masking":
         return poisson_spans(ids, share, 3.0)
     return crop(share)

@@ -19,7 +19,7 @@ from objectives.noising import (
     from_noise,
     iid_hidden,
     iid_told,
-    permutation,
+    permuted_tokens,
 )
 from objectives.span_lengths import noise_counts, span_starts
 from objectives.splicing import (
@@ -160,8 +160,7 @@ def deshuffling(ids: TokenIds) -> Objective:
     >>> deshuffling(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
     """
-    every_token = np.ones(ids.size, bool)
-    return from_noise(ids, permutation(every_token))
+    return from_noise(ids, permuted_tokens())
 
 
 def _span_range(mean_span_length) -> tuple[Fraction, Fraction]:

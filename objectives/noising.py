@@ -28,7 +28,14 @@ from objectives.span_lengths import (
     poisson_lengths,
     poisson_table,
 )
-from objectives.splicing import concatenate, documents, single, splice, with_specials
+from objectives.splicing import (
+    concatenate,
+    documents,
+    sentence_ends,
+    single,
+    splice,
+    with_specials,
+)
 
 
 class Text(NamedTuple):
@@ -277,17 +284,32 @@ def _random_or(share, text_range, otherwise, key, piece_N):
 # --- another order -------------------------------------------------------------------------------
 
 
-def permutation(ends_V) -> Noise:
-    """The units of each document in random order; a unit ends with each id that `ends_V` flags.
+def permuted_tokens() -> Noise:
+    """The tokens of each document in random order."""
+    return Noise(lambda n: n, Partial(_permute_tokens))
 
-    What is left after the last such id is a unit as well.
+
+def permuted_sentences(ends_V) -> Noise:
+    """The sentences of each document in random order; see `splicing.sentence_ends`.
+
+    What is left after the last end is a sentence as well.
     """
-    return Noise(lambda n: n, Partial(_permute_units, jnp.asarray(ends_V, bool)))
+    return Noise(lambda n: n, Partial(_permute_sentences, jnp.asarray(ends_V, bool)))
 
 
-def _permute_units(ends_V, key, text: Text, count: int) -> Text:
+def _permute_tokens(key, text: Text, count: int) -> Text:
+    return _permuted(key, text, jnp.ones_like(text.tokens, bool))
+
+
+def _permute_sentences(ends_V, key, text: Text, count: int) -> Text:
+    begins = _place(text, documents(text.segments, count)) == 0
+    after_end = jnp.roll(sentence_ends(ends_V, text.tokens, text.segments), 1)
+    return _permuted(key, text, after_end | begins)
+
+
+def _permuted(key, text: Text, starts) -> Text:
+    """The text with its units in random order, within documents; `starts`: bool, of each unit."""
     place = jnp.arange(text.tokens.size, dtype=jnp.int32)
-    starts = ends_V[jnp.roll(text.tokens, 1)] | (_place(text, documents(text.segments, count)) == 0)
     unit = lax.cummax(jnp.where(starts, place, 0))
     bits = jax.random.bits(key, place.shape, jnp.uint32)[unit]
     return Text(_sorted_by(bits, text.segments, text.tokens), text.segments)

@@ -25,6 +25,7 @@ from objectives.splicing import (
     document_bits,
     documents,
     of_document,
+    sentence_ends,
     with_specials,
 )
 
@@ -157,7 +158,8 @@ def _corrupt_pairs(draw, ends_V, specials, key, row, partner, lengths):
     source, (partner_at, cls_at) = with_specials(row.tokens, partner.tokens, specials)
     theirs = documents(partner.segments, count)
     theirs = Documents(theirs.start + partner_at, theirs.length)
-    ends = ends_V[source[:cls_at]] & (jnp.append(row.segments, partner.segments) > 0)
+    of_partner = jnp.where(partner.segments > 0, partner.segments + count, 0)
+    ends = sentence_ends(ends_V, source[:cls_at], jnp.append(row.segments, of_partner))
     a, b, label, counts = draw(bits, source, ends, document, theirs)
 
     present = (document.length > 0).astype(jnp.int32)[:, None]

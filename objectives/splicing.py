@@ -42,6 +42,16 @@ def document_bits(key, count: int, shape: tuple = ()):
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
 
+def sentence_ends(ends_V, tokens, segments):
+    """bool[N]: the tokens that end a sentence; of several in a row, as in "wait ...", the last.
+
+    Args:
+      ends_V: bool[V], the ids that may.
+    """
+    ends = ends_V[tokens] & (segments > 0)
+    return ends & ~(jnp.roll(ends, -1) & (jnp.roll(segments, -1) == segments))
+
+
 class Runs(NamedTuple):
     """Runs of one output, per document, in the order in which they are written."""
 

@@ -68,22 +68,25 @@ def test_pairs_are_told_apart_by_separators(hard):
         assert whole.inputs == [IDS.cls, 4, 4] and not whole.pools
 
 
-def naive_info_nce(left, right, scale):
+def naive_info_nce(left, right, scale, symmetric=True):
     left, right = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (left, right))
     similarity, losses = scale * left @ right.T, []
     for i in range(len(left)):
         one = np.log(np.exp(similarity[i]).sum()) - similarity[i, i]
         other = np.log(np.exp(similarity[:, i]).sum()) - similarity[i, i]
-        losses.append((one + other) / 2)
+        losses.append((one + other) / 2 if symmetric else one)
     return np.array(losses)
 
 
-def test_info_nce_is_the_mean_of_both_directions():
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_info_nce_is_the_mean_of_both_directions_or_goes_one_way(symmetric):
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(2, 6, 5))
     live = np.array([True] * 6)
-    got = info_nce(jnp.array(left), jnp.array(right), 3.0, live, live)
-    np.testing.assert_allclose(got, naive_info_nce(left, right, 3.0), rtol=1e-5)
+    got = info_nce(jnp.array(left), jnp.array(right), 3.0, live, live, symmetric)
+    np.testing.assert_allclose(got, naive_info_nce(left, right, 3.0, symmetric), rtol=1e-5)
+    if not symmetric:
+        return
     # What is not live is nobody's negative.
     few = info_nce(jnp.array(left), jnp.array(right), 3.0, *[np.arange(6) < 4] * 2)[:4]
     np.testing.assert_allclose(few, naive_info_nce(left[:4], right[:4], 3.0), rtol=1e-5)
@@ -143,21 +146,23 @@ def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
         np.testing.assert_array_equal(term.weights, [1, 1])
 
 
-def test_hard_negatives_lie_among_all_the_texts():
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_hard_negatives_lie_among_all_the_texts(symmetric):
     e = np.random.default_rng(4).normal(size=(2, 3, 4))
     batch = {
         "pools_places": jnp.tile(jnp.arange(3), (2, 1)),
         "pools_labels": jnp.zeros((2, 3), jnp.int32),
         "pools_weights": jnp.ones((2, 3), jnp.int32),
     }
-    objective = contrastive_pairs(IDS, hard_negatives=True, temperature=0.5)
+    objective = contrastive_pairs(IDS, True, temperature=0.5, symmetric=symmetric)
     (term,) = objective.loss(Outputs(jnp.array(e, jnp.float32)), batch).values()
     u = e / np.linalg.norm(e, axis=-1, keepdims=True)
     for i in range(2):
         right = np.array([2 * u[i, 0] @ u[j, k] for k in (1, 2) for j in (0, 1)])
         left = np.array([2 * u[j, 0] @ u[i, 1] for j in (0, 1)])
         own = 2 * u[i, 0] @ u[i, 1]
-        expected = (np.log(np.exp(right).sum()) + np.log(np.exp(left).sum())) / 2 - own
+        ways = [right, left] if symmetric else [right]  # SimCSE goes from the first text alone
+        expected = np.mean([np.log(np.exp(way).sum()) for way in ways]) - own
         np.testing.assert_allclose(term.sums[i], expected, rtol=1e-4)
 
 

@@ -1,5 +1,6 @@
 """Noise on documents: what is hidden, moved or left out, by which law, and the traps of others."""
 
+import itertools
 from fractions import Fraction
 from math import comb, factorial, sqrt
 
@@ -393,11 +394,23 @@ def _sentences(*lengths):
 
 
 def test_orders_of_sentences_are_uniform_and_a_cut_off_sentence_is_one():
-    *whole, cut = _sentences(3, 1, 4)
+    *whole, cut = _sentences(3, 2, 4)
     document = sum([*whole, cut[:2]], [])  # the last one has lost its end
     other = sum(_sentences(2, 2), [])
     features = copies(sentence_permutation(IDS), [document, other], 12_000, seed=15)
     assert_uniform(features["inputs"], 6 * 2)
+
+
+def test_stops_in_a_row_end_one_sentence():
+    # "wait ..." would lose its last dots to other places.
+    plain = [x for x in range(500, 700) if not IDS.flags("sentence_ends")[x]]
+    stop = next(x for x in range(700, 900) if IDS.flags("sentence_ends")[x])
+    document = [*plain[:3], stop, stop, stop, *plain[3:6], stop, *plain[6:9], stop, stop]
+    features = copies(sentence_permutation(IDS), [document], 200, seed=22)
+    sentences = [document[:6], document[6:10], document[10:]]
+    orders = {tuple(sum(order, [])) for order in itertools.permutations(sentences)}
+    got = {tuple(int(x) for x in row[: len(document)]) for row in features["inputs"]}
+    assert got == orders
 
 
 def test_parts_of_a_composed_noise_draw_independently():

@@ -89,9 +89,9 @@ def rotated(inputs, document):
 
 def sentences(ids: TokenIds, document) -> list[list[int]]:
     ends, result = ids.flags("sentence_ends"), [[]]
-    for token in document:
+    for token, following in zip(document, [*document[1:], None]):
         result[-1].append(token)
-        if ends[token]:
+        if ends[token] and not (following is not None and ends[following]):
             result.append([])
     return [sentence for sentence in result if sentence]
 
