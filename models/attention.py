@@ -11,6 +11,8 @@ packed documents alike, in O(T) memory:
     two documents     start = 0 0 2 2   end = 1 2 3 4   (causal, two tokens each)
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
@@ -19,14 +21,15 @@ SAVED = "attention"  # the name under which a rematerialisation policy may keep 
 _NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
 
 
-def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None):
+def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None):
     """Softmax attention of each query over its interval of keys.
 
         attend(q, k, v, jnp.array([[[0, 0, 0], [1, 2, 3]]]))    # three causal queries
 
     Scores are `q · k + bias`, with no scaling of their own; softmax is in float32. `bias_HxTxS` is
     shared by all rows, and has a gradient. Intervals must not be empty. G < H is grouped-query
-    attention: H / G consecutive query heads share a key head.
+    attention: H / G consecutive query heads share a key head. With a `softcap` the products become
+    `cap * tanh(q · k / cap)` (Gemma 2, arXiv:2408.00118).
 
     Only the output and the log of the softmax's denominator are kept for the gradient, and the
     probabilities are computed again (Dao et al. 2022, arXiv:2205.14135). On CPU, where plain
@@ -35,32 +38,32 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None):
 
     Returns [B, T, H, d] in the dtype of `v`.
     """
-    return _attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
+    return _attend(softcap, q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
 
 
-@jax.custom_vjp
-def _attend(q, k, v, intervals, bias):
-    return _forward(q, k, v, intervals, bias)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(softcap, q, k, v, intervals, bias):
+    return _forward(softcap, q, k, v, intervals, bias)[0]
 
 
-def _forward(q, k, v, intervals, bias):
+def _forward(softcap, q, k, v, intervals, bias):
     def one_after_another(rows, bias):
-        return jax.lax.map(lambda row: _row_forward(*row, bias), rows)
+        return jax.lax.map(lambda row: _row_forward(*row, bias, softcap), rows)
 
     def all_at_once(rows, bias):
-        return jax.vmap(lambda row: _row_forward(*row, bias))(rows)
+        return jax.vmap(lambda row: _row_forward(*row, bias, softcap))(rows)
 
     out, log_sum = _by_platform(one_after_another, all_at_once, (q, k, v, intervals), bias)
     out, log_sum = checkpoint_name(out, SAVED), checkpoint_name(log_sum, SAVED)
     return out, (q, k, v, intervals, bias, out, log_sum)
 
 
-def _backward(saved, d_out):
+def _backward(softcap, saved, d_out):
     q, k, v, intervals, bias, out, log_sum = saved
 
     def one_after_another(rows, bias):
         def step(d_bias, row):
-            *d_qkv, d_scores = _row_backward(*row, bias)
+            *d_qkv, d_scores = _row_backward(*row, bias, softcap)
             return (None if bias is None else d_bias + d_scores), tuple(d_qkv)
 
         zeros = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
@@ -68,7 +71,7 @@ def _backward(saved, d_out):
         return d_qkv, d_bias
 
     def all_at_once(rows, bias):
-        *d_qkv, d_scores = jax.vmap(lambda row: _row_backward(*row, bias))(rows)
+        *d_qkv, d_scores = jax.vmap(lambda row: _row_backward(*row, bias, softcap))(rows)
         return tuple(d_qkv), (None if bias is None else d_scores.sum(0))
 
     rows = (q, k, v, intervals, out, log_sum, d_out)
@@ -87,11 +90,12 @@ def _by_platform(one_after_another, all_at_once, rows, bias):
     return jax.lax.platform_dependent(rows, bias, cpu=one_after_another, default=all_at_once)
 
 
-def _row_forward(q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, bias_HxTxS):
+def _row_forward(q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, bias_HxTxS, softcap):
     """One row: its output [T, H, d] and the logs of its denominators [H, T]."""
     heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], v_SxGxd.dtype
     k_GxSxd, v_GxSxd = _heads_first(k_SxGxd, groups), _heads_first(v_SxGxd, groups)
-    scores_HxTxS = _scores(_heads_first(q_TxHxd, groups), k_GxSxd, intervals_2xT, bias_HxTxS)
+    products_HxTxS = _products(_heads_first(q_TxHxd, groups), k_GxSxd, q_TxHxd.shape[0], softcap)
+    scores_HxTxS = _scores(products_HxTxS, intervals_2xT, bias_HxTxS)
     top_HxT = scores_HxTxS.max(-1)
     weights_HxTxS = jnp.exp(scores_HxTxS - top_HxT[..., None])
     sum_HxT = weights_HxTxS.sum(-1)
@@ -101,32 +105,48 @@ def _row_forward(q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, bias_HxTxS):
 
 
 def _row_backward(
-    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, d_out_TxHxd, bias_HxTxS
+    q_TxHxd,
+    k_SxGxd,
+    v_SxGxd,
+    intervals_2xT,
+    out_TxHxd,
+    log_sum_HxT,
+    d_out_TxHxd,
+    bias_HxTxS,
+    softcap,
 ):
     """One row: the gradients of q, k, v and of its scores [H, T, S], which is the bias's."""
     heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], q_TxHxd.dtype
     q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (
         _heads_first(x, groups) for x in (q_TxHxd, k_SxGxd, v_SxGxd, d_out_TxHxd)
     )
-    p_HxTxS = jnp.exp(_scores(q_GxUxd, k_GxSxd, intervals_2xT, bias_HxTxS) - log_sum_HxT[..., None])
+    products_HxTxS = _products(q_GxUxd, k_GxSxd, q_TxHxd.shape[0], softcap)
+    scores_HxTxS = _scores(products_HxTxS, intervals_2xT, bias_HxTxS)
+    p_HxTxS = jnp.exp(scores_HxTxS - log_sum_HxT[..., None])
     d_p_HxTxS = _dot("gud,gsd->gus", d_out_GxUxd, v_GxSxd).reshape(p_HxTxS.shape)
     # The softmax's gradient needs the sum of p · d_p over keys, which is the sum of out · d_out.
     inner_TxH = (out_TxHxd.astype(jnp.float32) * d_out_TxHxd.astype(jnp.float32)).sum(-1)
     d_scores_HxTxS = p_HxTxS * (d_p_HxTxS - inner_TxH.T[..., None])
 
-    d_scores_GxUxS = _by_group(d_scores_HxTxS, groups).astype(dtype)
+    d_products_HxTxS = d_scores_HxTxS
+    if softcap is not None:
+        d_products_HxTxS *= 1 - (products_HxTxS / softcap) ** 2  # the derivative of tanh
+    d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
     p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
-    d_q = _heads_back(_dot("gus,gsd->gud", d_scores_GxUxS, k_GxSxd), heads)
-    d_k = _heads_back(_dot("gus,gud->gsd", d_scores_GxUxS, q_GxUxd), groups)
+    d_q = _heads_back(_dot("gus,gsd->gud", d_products_GxUxS, k_GxSxd), heads)
+    d_k = _heads_back(_dot("gus,gud->gsd", d_products_GxUxS, q_GxUxd), groups)
     d_v = _heads_back(_dot("gus,gud->gsd", p_GxUxS, d_out_GxUxd), groups)
     return d_q.astype(dtype), d_k.astype(dtype), d_v.astype(dtype), d_scores_HxTxS
 
 
-def _scores(q_GxUxd, k_GxSxd, intervals_2xT, bias_HxTxS):
-    queries, keys = intervals_2xT.shape[1], k_GxSxd.shape[1]
-    scores_HxTxS = _dot("gud,gsd->gus", q_GxUxd, k_GxSxd).reshape(-1, queries, keys)
-    if bias_HxTxS is not None:
-        scores_HxTxS += bias_HxTxS
+def _products(q_GxUxd, k_GxSxd, queries, softcap):
+    products_HxTxS = _dot("gud,gsd->gus", q_GxUxd, k_GxSxd).reshape(-1, queries, k_GxSxd.shape[1])
+    return products_HxTxS if softcap is None else softcap * jnp.tanh(products_HxTxS / softcap)
+
+
+def _scores(products_HxTxS, intervals_2xT, bias_HxTxS):
+    keys = products_HxTxS.shape[-1]
+    scores_HxTxS = products_HxTxS if bias_HxTxS is None else products_HxTxS + bias_HxTxS
     start_Tx1, end_Tx1 = intervals_2xT[..., None]
     key_1xS = jnp.arange(keys)[None]
     seen_TxS = (start_Tx1 <= key_1xS) & (key_1xS < end_Tx1)

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from models.builders import encoder_config, forward_flops, from_network
+from models.config import Config
 from models.heads import LogitScale, ReplacedHead, dense
-from models.transformer import Config, Stack, Transformer, embedded
+from models.transformer import Stack, Transformer, embedded
 
 
 def electra(

@@ -1,5 +1,8 @@
 """A Transformer, encoder-decoder or single-stack, in one file to read from top to bottom.
 
+Read `models.config` beside it: the switches. Order: the whole network, a stack of layers, tokens
+ahead, one layer and its parts, positions, and small helpers.
+
 Letters in names of arrays:
 
     B  rows            T  queries            E  width of the residual stream (emb_dim)
@@ -22,7 +25,6 @@ Parameters are float32. Matrix products take operands in `dtype` and add up in f
 norms and logits are float32 throughout.
 """
 
-import dataclasses
 import math
 from typing import NamedTuple
 
@@ -32,50 +34,11 @@ import numpy as np
 from flax import linen as nn
 
 from models import attention
+from models.config import ACTIVATIONS, REMAT_POLICIES, Config
 from models.heads import HEADS
 
-ACTIVATIONS = {
-    "gelu": nn.gelu,  # the tanh approximation, which T5 1.1 was trained with
-    "silu": nn.silu,
-    "relu": nn.relu,
-    "linear": lambda x: x,
-}
-REMAT_POLICIES = {
-    "none": None,  # keep every intermediate value
-    # Keep products with a weight, and of attention only what its gradient needs.
-    "minimal": jax.checkpoint_policies.save_from_both_policies(
-        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
-    ),
-    "full": jax.checkpoint_policies.nothing_saveable,  # keep only what passes between layers
-}
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
 _STREAM = ("batch", "length", None)  # axes of the residual stream
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Everything that shapes a network; `models.encoder_decoder` tells what each value means."""
-
-    vocab_size: int
-    emb_dim: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    mlp_dim: int
-    num_encoder_layers: int  # one of the two may be 0: a single stack
-    num_decoder_layers: int
-    mlp_activations: tuple  # their outputs are multiplied: ('gelu', 'linear') is a gated MLP
-    rope_theta: float | None  # None: T5's relative bias in place of rotary positions
-    dropout_rate: float
-    logits_via_embedding: bool
-    dtype: str
-    remat_policy: str
-    scan_layers: bool
-    dropout_shared: bool = True  # one draw for all places of a row, as T5 does to save random bits
-    heads: tuple = ("vocabulary",)  # of `models.heads.HEADS`, and "vocabulary"
-    num_ahead: int = 0  # tokens predicted beyond the next one
-    ahead: str = "parallel"  # how: see `ParallelHeads` and "sequential": `SequentialModules`
 
 
 class Transformer(nn.Module):
@@ -86,14 +49,10 @@ class Transformer(nn.Module):
     def setup(self):
         c = self.config
         self.token_embedding = self.param(
-            "token_embedding",
-            _init(nn.initializers.normal(1.0), "vocab", "embed"),
-            (c.vocab_size, c.emb_dim),
+            "token_embedding", _init(_embeddings(c), "vocab", "embed"), (c.vocab_size, c.emb_dim)
         )
-        if "vocabulary" in c.heads and not c.logits_via_embedding:
-            self.vocabulary_head = self.param(
-                "vocabulary_head", _init(_fan_in(), "embed", "vocab"), (c.emb_dim, c.vocab_size)
-            )
+        if "vocabulary" in c.heads:
+            self.vocabulary = VocabularyHead(c)
         self.projections = {name: HEADS[name](c.dtype) for name in c.heads if name in HEADS}
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
@@ -120,7 +79,9 @@ class Transformer(nn.Module):
 
     def head(self, name, hidden):
         """Float32 [..., V] for "vocabulary"; the others are in `models.heads`."""
-        return self._logits(hidden) if name == "vocabulary" else self.projections[name](hidden)
+        if name == "vocabulary":
+            return self.vocabulary(hidden, self.token_embedding)
+        return self.projections[name](hidden)
 
     def _run(self, stack, name, batch, encoded=None, cross_intervals=None):
         return stack(
@@ -133,34 +94,56 @@ class Transformer(nn.Module):
             batch.get(f"{name}_block_positions"),
         )
 
-    def _logits(self, hidden):
+
+class VocabularyHead(nn.Module):
+    """Logits of the next, or the hidden, token: float32 [..., V]."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, hidden, token_embedding_VxE):
         c = self.config
-        hidden = hidden.astype(c.dtype)
+        x = hidden.astype(c.dtype)
+        if c.vocabulary_layer:
+            x = _linear(self, "layer", x, (c.emb_dim, c.emb_dim), ("embed", None))
+            x = Norm(c, name="norm")(ACTIVATIONS[c.mlp_activations[0]](x))
         if c.logits_via_embedding:
-            # Embeddings of variance 1 would give logits of variance E.
-            logits = _project(hidden, self.token_embedding.T.astype(c.dtype), jnp.float32)
-            return logits * c.emb_dim**-0.5
-        return _project(hidden, self.vocabulary_head.astype(c.dtype), jnp.float32)
+            kernel_ExV = token_embedding_VxE.T
+        else:
+            init = _init(_weights(c), "embed", "vocab")
+            kernel_ExV = self.param("kernel", init, (c.emb_dim, c.vocab_size))
+        logits = _project(x, kernel_ExV.astype(c.dtype), jnp.float32)
+        if c.scale_logits:
+            logits *= c.emb_dim**-0.5
+        if c.vocabulary_bias:
+            logits += self.param("bias", _init(nn.initializers.zeros, "vocab"), (c.vocab_size,))
+        if c.logit_softcap is not None:
+            logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
+        return logits
 
 
 def embedded(module, table_VxE, tokens_BxT):
-    """The rows of a table for each token, with the module's dropout: [B, T, E]."""
-    return _constrain(_dropout(module, _looked_up(module, table_VxE, tokens_BxT)), *_STREAM)
-
-
-def _looked_up(module, table_VxE, tokens_BxT):
+    """The rows of a table for each token: [B, T, E]."""
     # Looking up in a sharded table makes XLA fall back to copying the whole activation to
     # every device. The cast comes after the look-up: its gradient adds up all places that
     # hold a token, and in bfloat16 the sum for a frequent one would stop growing.
-    return _constrain(table_VxE, None, None)[tokens_BxT].astype(module.config.dtype)
+    rows_BxTxE = _constrain(table_VxE, None, None)[tokens_BxT].astype(module.config.dtype)
+    return _constrain(rows_BxTxE, *_STREAM)
+
+
+class Seen(NamedTuple):
+    """Which keys the queries of a layer see, and how queries and keys are turned."""
+
+    intervals: jax.Array  # i32[B, 2, T]
+    rotation: tuple | None  # cosines and sines, f32[B, T, 1, d/2]
 
 
 class Context(NamedTuple):
     """What every layer of a stack reads beside the residual stream."""
 
-    intervals: jax.Array  # i32[B, 2, T]
+    seen: Seen
+    local: Seen | None  # of local layers, where there are both
     bias: jax.Array | None  # f32[H, T, T]
-    rotation: tuple | None  # cosines and sines, f32[B, T, 1, d/2]
     encoded: jax.Array | None  # [B, S, E]
     cross_intervals: jax.Array | None  # i32[B, 2, T]
 
@@ -186,47 +169,101 @@ class Stack(nn.Module):
     ):
         """Hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if asked for."""
         c = self.config
-        if types_BxT is not None:
-            init = _init(nn.initializers.normal(1.0), None, "embed")
-            types_2xE = self.param("type_embedding", init, (2, c.emb_dim))
-            x_BxTxE += _looked_up(self, types_2xE, types_BxT)
+        embedded_BxTxE = self._embedded(x_BxTxE, positions_BxT, types_BxT, block_positions_BxT)
+        seen, local = self._seen(positions_BxT, intervals)
+        bias = None
+        if c.positions == "relative" and not c.relative_in_every_layer:
+            bias = RelativeBias(c, self.bidirectional, name="relative_bias")(x_BxTxE.shape[1])
+        context = Context(seen, local, bias, encoded, cross_intervals)
+
+        num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
+        x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
+        if num_layers < self.num_layers:
+            return ParallelHeads(c, self._layer(), name="ahead")(x_BxTxE, context)
+        if c.norm_place == "before":
+            x_BxTxE = _dropout(self, Norm(c, name="final_norm")(x_BxTxE))
+        top = {"top": x_BxTxE}
+        if not c.num_ahead:
+            return top
+        modules = SequentialModules(c, self._layer(), name="ahead")
+        return top | modules(top["top"], embedded_BxTxE, context)
+
+    def _embedded(self, x_BxTxE, positions_BxT, types_BxT, block_positions_BxT):
+        """What enters the first layer: token embeddings, and all that is added to them."""
+        c, init = self.config, _init(_embeddings(self.config), None, "embed")
+        if types_BxT is not None and c.num_types < 2:
+            raise ValueError(
+                f"Got num_types={c.num_types}, expected 2 or more: the objective tells two texts "
+                "apart by types, which this model would ignore. Set num_types = 2."
+            )
+        if c.num_types:
+            types_BxT = jnp.zeros_like(positions_BxT) if types_BxT is None else types_BxT
+            table_NxE = self.param("type_embedding", init, (c.num_types, c.emb_dim))
+            x_BxTxE += embedded(self, table_NxE, types_BxT)
+        if c.positions == "learned":
+            length = positions_BxT.shape[1]
+            if length > c.max_positions:
+                raise ValueError(
+                    f"Got rows of {length} places, expected at most max_positions="
+                    f"{c.max_positions}, for which there are learned positions: take shorter "
+                    "sequence_lengths, or a model with more positions."
+                )
+            rows = c.max_positions + c.position_offset
+            table_PxE = self.param("position_embedding", init, (rows, c.emb_dim))
+            x_BxTxE += embedded(self, table_PxE, positions_BxT + c.position_offset)
         if block_positions_BxT is not None:
             x_BxTxE += _sinusoids(block_positions_BxT, c.emb_dim).astype(c.dtype)
-        embedded_BxTxE = x_BxTxE
-        num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
-        bias = rotation = None
-        if c.rope_theta is None:
-            bias = RelativeBias(c, self.bidirectional, name="relative_bias")(x_BxTxE.shape[1])
-        else:
-            rotation = _rotation(positions_BxT, c.head_dim, c.rope_theta)
-        context = Context(intervals, bias, rotation, encoded, cross_intervals)
+        if c.embedding_norm:
+            x_BxTxE = Norm(c, name="embedding_norm")(x_BxTxE)
+        return _dropout(self, x_BxTxE)
 
-        layer = Block
-        if c.remat_policy != "none":
-            # Inside a scan nothing can undo the recomputation, so its guard would only cost time.
-            layer = nn.remat(
-                Block, policy=REMAT_POLICIES[c.remat_policy], prevent_cse=not c.scan_layers
-            )
+    def _seen(self, positions_BxT, intervals):
+        """What global layers see, and what local ones do where there are both."""
+        c = self.config
+        rotation = local_rotation = None
+        if c.positions == "rotary":
+            rotation = _rotation(positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling)
+            local_rotation = rotation
+            if c.local_rope_theta is not None:
+                local_rotation = _rotation(positions_BxT, c.head_dim, c.local_rope_theta)
+        if c.window is None:
+            return Seen(intervals, rotation), None
+        near = Seen(_within(intervals, c.window), local_rotation)
+        return (near, None) if c.global_every is None else (Seen(intervals, rotation), near)
+
+    def _layers(self, num_layers, x_BxTxE, context):
+        c, layer = self.config, self._layer()
+        is_local = [None] * num_layers
+        if context.local is not None:
+            is_local = [i % c.global_every != 0 for i in range(num_layers)]
+        settings = (c, self.cross, self.bidirectional)
+        first = 0
+        if not c.first_norm:
+            first_layer = layer(*settings, first=True, name="first_layer")
+            x_BxTxE, _ = first_layer(x_BxTxE, context, is_local[0])
+            first = 1
         if c.scan_layers:
             layers = nn.scan(
                 layer,
-                length=num_layers,
-                in_axes=nn.broadcast,
+                length=num_layers - first,
+                in_axes=(nn.broadcast, 0),
                 variable_axes={"params": 0},
                 split_rngs={"params": True, "dropout": True},
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )
-            x_BxTxE, _ = layers(c, self.cross, name="layers")(x_BxTxE, context)
+            over = None if context.local is None else jnp.array(is_local[first:])
+            x_BxTxE, _ = layers(*settings, name="layers")(x_BxTxE, context, over)
         else:
-            for i in range(num_layers):
-                x_BxTxE, _ = layer(c, self.cross, name=f"layers_{i}")(x_BxTxE, context)
-        if num_layers < self.num_layers:
-            return ParallelHeads(c, layer, name="ahead")(x_BxTxE, context)
-        top = {"top": _dropout(self, RMSNorm(c, name="final_norm")(x_BxTxE))}
-        if not c.num_ahead:
-            return top
-        modules = SequentialModules(c, layer, name="ahead")
-        return top | modules(x_BxTxE, embedded_BxTxE, context)
+            for i in range(first, num_layers):
+                x_BxTxE, _ = layer(*settings, name=f"layers_{i}")(x_BxTxE, context, is_local[i])
+        return x_BxTxE
+
+    def _layer(self):
+        c = self.config
+        if c.remat_policy == "none":
+            return Block
+        # Inside a scan nothing can undo the recomputation, so its guard would only cost time.
+        return nn.remat(Block, policy=REMAT_POLICIES[c.remat_policy], prevent_cse=not c.scan_layers)
 
 
 class ParallelHeads(nn.Module):
@@ -244,7 +281,7 @@ class ParallelHeads(nn.Module):
         c = self.config
         layers = _scan_ahead(LastLayer, c.num_ahead + 1)(c, self.layer, name="layers")
         _, x_NxBxTxE = layers(None, x_BxTxE, context)
-        x_NxBxTxE = _dropout(self, RMSNorm(c, name="final_norm")(x_NxBxTxE))
+        x_NxBxTxE = _dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
         return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
 
 
@@ -256,7 +293,7 @@ class LastLayer(nn.Module):
 
     @nn.compact
     def __call__(self, _, x_BxTxE, context):
-        x_BxTxE, _ = self.layer(self.config, False, name="layer")(x_BxTxE, context)
+        x_BxTxE, _ = self.layer(self.config, False, False, name="layer")(x_BxTxE, context)
         return None, x_BxTxE
 
 
@@ -293,13 +330,13 @@ class NextModule(nn.Module):
         x_BxTxE, embedded_BxTxE = carry
         # The places that roll round, and those that reach another document, are never labelled.
         embedded_BxTxE = jnp.roll(embedded_BxTxE, -1, axis=1)
-        state = RMSNorm(c, name="state_norm")(x_BxTxE)
-        token = RMSNorm(c, name="embedding_norm")(embedded_BxTxE)
-        join_init = _init(_fan_in(), "embed", None)
+        state = Norm(c, name="state_norm")(x_BxTxE)
+        token = Norm(c, name="embedding_norm")(embedded_BxTxE)
+        join_init = _init(_weights(c), "embed", None)
         join_2ExE = self.param("join", join_init, (2 * c.emb_dim, c.emb_dim))
         x_BxTxE = _project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
-        x_BxTxE, _ = self.layer(c, False, name="layer")(x_BxTxE, context)
-        return (x_BxTxE, embedded_BxTxE), RMSNorm(c, name="final_norm")(x_BxTxE)
+        x_BxTxE, _ = self.layer(c, False, False, name="layer")(x_BxTxE, context)
+        return (x_BxTxE, embedded_BxTxE), Norm(c, name="final_norm")(x_BxTxE)
 
 
 def _scan_ahead(module, length):
@@ -314,63 +351,85 @@ def _scan_ahead(module, length):
 
 
 class Block(nn.Module):
-    """Self-attention, attention to the encoder where there is one, and an MLP."""
+    """Self-attention, attention to the encoder where there is one, and an MLP.
+
+    Each is added to the stream: of its normed input (norm_place "before"), or the sum is normed
+    ("after").
+    """
 
     config: Config
     cross: bool
+    bidirectional: bool
+    first: bool = False  # the layer that may have no norm before its attention
 
     @nn.compact
-    def __call__(self, x_BxTxE, context):
-        c = self.config
-        y = RMSNorm(c, name="self_attention_norm")(x_BxTxE)
-        y = Attention(c, name="self_attention")(
-            y, y, context.intervals, context.bias, context.rotation
+    def __call__(self, x_BxTxE, context, is_local=None):
+        c, seen, bias = self.config, context.seen, context.bias
+        if is_local is not None:
+            seen = jax.tree.map(
+                lambda near, far: jnp.where(is_local, near, far), context.local, seen
+            )
+        if c.relative_in_every_layer:
+            bias = RelativeBias(c, self.bidirectional, name="relative_bias")(x_BxTxE.shape[1])
+
+        attend = Attention(c, name="self_attention")
+        has_norm = c.first_norm or not self.first
+        x_BxTxE = self._added(
+            "self_attention_norm" if has_norm else None,
+            x_BxTxE,
+            lambda y: attend(y, y, seen.intervals, bias, seen.rotation),
         )
-        x_BxTxE += _dropout(self, y)
         if self.cross:
-            y = RMSNorm(c, name="cross_attention_norm")(x_BxTxE)
-            y = Attention(c, name="cross_attention")(y, context.encoded, context.cross_intervals)
-            x_BxTxE += _dropout(self, y)
-        y = RMSNorm(c, name="mlp_norm")(x_BxTxE)
-        x_BxTxE = (x_BxTxE + _dropout(self, MLP(c, name="mlp")(y))).astype(c.dtype)
+            attend_encoder = Attention(c, name="cross_attention")
+            x_BxTxE = self._added(
+                "cross_attention_norm",
+                x_BxTxE,
+                lambda y: attend_encoder(y, context.encoded, context.cross_intervals),
+            )
+        x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
         return _constrain(x_BxTxE, *_STREAM), None  # a pair, as scan asks
+
+    def _added(self, norm_name, x_BxTxE, sublayer):
+        c = self.config
+        norm = Norm(c, name=norm_name) if norm_name else lambda x: x
+        if c.norm_place == "before":
+            return (x_BxTxE + _dropout(self, sublayer(norm(x_BxTxE)))).astype(c.dtype)
+        return norm(x_BxTxE + _dropout(self, sublayer(x_BxTxE)))
 
 
 class Attention(nn.Module):
-    """Multi-head attention (grouped-query where G < H), without biases."""
+    """Multi-head attention, grouped-query where G < H."""
 
     config: Config
 
     @nn.compact
     def __call__(self, x_BxTxE, source_BxSxE, intervals, bias=None, rotation=None):
         c = self.config
-        scaled = c.rope_theta is not None  # T5 folds d**-0.5 into the initial query weights
-        heads = (c.emb_dim, c.num_heads, c.head_dim)
-        groups = (c.emb_dim, c.num_kv_heads, c.head_dim)
-        names = ("embed", "heads", "kv")
-        init = _fan_in(out_axis=(1, 2), distribution="normal")
-        query_init = init if scaled else lambda *args: init(*args) * c.head_dim**-0.5
-        q_ExHxd = self.param("query", _init(query_init, *names), heads)
-        k_ExGxd = self.param("key", _init(init, *names), groups)
-        v_ExGxd = self.param("value", _init(init, *names), groups)
-        out_init = _fan_in(in_axis=(0, 1), out_axis=2, distribution="normal")
-        out_HxdxE = self.param(
-            "out", _init(out_init, "heads", "kv", "embed"), (c.num_heads, c.head_dim, c.emb_dim)
-        )
-
-        q = _project(x_BxTxE, q_ExHxd.astype(c.dtype))
-        k = _project(source_BxSxE, k_ExGxd.astype(c.dtype))
-        v = _project(source_BxSxE, v_ExGxd.astype(c.dtype))
+        queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
+        axes = ("embed", "heads", "kv")
+        init = _weights(c, out_axis=(1, 2), distribution="normal")
+        query_init = init
+        if c.init_stddev is None:
+            # Where scores are not scaled, the initial query weights hold the scale (T5).
+            query_init = lambda *args: init(*args) * (c.head_dim**-0.5 / c.score_scale)  # noqa: E731
+        q = _linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
+        k = _linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, init)
+        v = _linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
+        if c.qk_norm:
+            q = Norm(c, axis="kv", name="query_norm")(q)
+            k = Norm(c, axis="kv", name="key_norm")(k)
         if rotation is not None:
             q, k = _rotate(q, rotation), _rotate(k, rotation)
-        if scaled:
-            q *= c.head_dim**-0.5
+        if c.score_scale != 1:
+            q *= c.score_scale
         # T5 drops a key for all queries of a head at once, which is to drop its value.
         v = _dropout(self, v, over=-1)
         q, k, v = (_constrain(x, "batch", "length", "heads", "kv") for x in (q, k, v))
-        y_BxTxHxd = attention.attend(q, k, v, intervals, bias)
+        y_BxTxHxd = attention.attend(q, k, v, intervals, bias, c.attention_softcap)
         y_BxTxHxd = _constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
-        return _project(y_BxTxHxd, out_HxdxE.astype(c.dtype), axes=2)
+        out_init = _weights(c, (0, 1), 2, "normal", to_stream=True)
+        shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
+        return _linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
 
 class MLP(nn.Module):
@@ -383,26 +442,35 @@ class MLP(nn.Module):
         c = self.config
         inner_BxTxM = 1
         for i, activation in enumerate(c.mlp_activations):
-            w_ExM = self.param(f"wi_{i}", _init(_fan_in(), "embed", "mlp"), (c.emb_dim, c.mlp_dim))
-            inner_BxTxM *= ACTIVATIONS[activation](_project(x_BxTxE, w_ExM.astype(c.dtype)))
+            y_BxTxM = _linear(self, f"wi_{i}", x_BxTxE, (c.emb_dim, c.mlp_dim), ("embed", "mlp"))
+            inner_BxTxM *= ACTIVATIONS[activation](y_BxTxM)
         inner_BxTxM = _constrain(_dropout(self, inner_BxTxM), "batch", "length", "mlp")
-        wo_MxE = self.param("wo", _init(_fan_in(), "mlp", "embed"), (c.mlp_dim, c.emb_dim))
         # The largest activations of a T5 leave this product (in float16 they overflow, which is
         # why that dtype is not offered): it stays float32 until it has been added to the stream.
-        return _project(inner_BxTxM, wo_MxE.astype(c.dtype), jnp.float32)
+        shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), _weights(c, to_stream=True)
+        return _linear(self, "wo", inner_BxTxM, shape, axes, init, dtype=jnp.float32)
 
 
-class RMSNorm(nn.Module):
-    """Divides by the root of the mean square over E, without mean or bias (arXiv:1910.07467)."""
+class Norm(nn.Module):
+    """RMS norm (arXiv:1910.07467), or layer norm (arXiv:1607.06450), which first takes the mean off.
+
+    Over the last axis, in float32, times a learned scale; layer norms have a bias where others do.
+    """
 
     config: Config
+    axis: str = "embed"  # the name of the last axis
 
     @nn.compact
     def __call__(self, x):
-        scale_E = self.param("scale", _init(nn.initializers.ones, "embed"), (x.shape[-1],))
+        c, shape = self.config, (x.shape[-1],)
         x32 = x.astype(jnp.float32)
-        x32 *= jax.lax.rsqrt((x32 * x32).mean(-1, keepdims=True) + 1e-6)
-        return (x32 * scale_E.reshape((1,) * (x.ndim - 1) + (-1,))).astype(self.config.dtype)
+        if c.norm == "layer":
+            x32 -= x32.mean(-1, keepdims=True)
+        x32 *= jax.lax.rsqrt((x32 * x32).mean(-1, keepdims=True) + c.norm_epsilon)
+        x32 *= _broadcast(self.param("scale", _init(nn.initializers.ones, self.axis), shape), x)
+        if c.norm == "layer" and c.biases:
+            x32 += _broadcast(self.param("bias", _init(nn.initializers.zeros, self.axis), shape), x)
+        return x32.astype(c.dtype)
 
 
 class RelativeBias(nn.Module):
@@ -459,17 +527,47 @@ def relative_position_buckets(distances, bidirectional):
     return ahead + np.where(distances < exact, distances, far)
 
 
+def _within(intervals, window):
+    """Intervals of queries [B, 2, T] over keys of their own row, at most `window` to either side."""
+    place = jnp.arange(intervals.shape[-1])
+    start, end = intervals[:, 0], intervals[:, 1]
+    return jnp.stack([jnp.maximum(start, place - window), jnp.minimum(end, place + window + 1)], 1)
+
+
 def _sinusoids(positions_BxT, width):
     """Fixed embeddings of positions (Vaswani et al. 2017), float32 [B, T, width]."""
     cos, sin = _rotation(positions_BxT, width, 10_000.0)
     return jnp.concatenate([sin, cos], -1)[:, :, 0, :width]
 
 
-def _rotation(positions_BxT, width, theta):
+def _rotation(positions_BxT, width, theta, scaling=None):
     """Cosines and sines of RoPE (arXiv:2104.09864), each [B, T, 1, d/2]."""
-    frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
-    angles = positions_BxT[..., None, None].astype(jnp.float32) * frequencies.reshape(1, 1, 1, -1)
+    frequencies = rotary_frequencies(width, theta, scaling).reshape(1, 1, 1, -1)
+    angles = positions_BxT[..., None, None].astype(jnp.float32) * frequencies
     return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotary_frequencies(width, theta, scaling=None):
+    """Radians a position for each pair of dimensions: NumPy float32 [d/2].
+
+        rotary_frequencies(4, 10_000.0)            # [1, 0.01]
+        rotary_frequencies(4, 10_000.0, (2.0,))    # [0.5, 0.005]
+
+    `scaling`: (factor,) divides all of them. (factor, low, high, length) is LLaMA 3.1's: those that
+    turn fewer than `low` times within `length` positions are divided by the factor, those that turn
+    more than `high` times are kept, and between them the share is linear in the number of turns
+    (arXiv:2407.21783; Meta's reference code).
+    """
+    frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
+    if scaling is None:
+        return frequencies
+    factor, *bounds = scaling
+    if not bounds:
+        return (frequencies / factor).astype(np.float32)
+    low, high, length = bounds
+    turns = length * frequencies / (2 * np.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return (frequencies * (kept + (1 - kept) / factor)).astype(np.float32)
 
 
 def _rotate(x_BxTxHxd, rotation):
@@ -480,9 +578,26 @@ def _rotate(x_BxTxHxd, rotation):
     return turned.astype(x_BxTxHxd.dtype)
 
 
+def _linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):
+    """x times a weight, whose first `inputs` axes are contracted, plus a bias where there are some."""
+    c = module.config
+    kernel = module.param(name, _init(init or _weights(c), *axes), shape)
+    y = _project(x, kernel.astype(c.dtype), dtype, inputs)
+    if c.biases:
+        zeros = _init(nn.initializers.zeros, *axes[inputs:])
+        bias = module.param(f"{name}_bias", zeros, shape[inputs:])
+        y += _broadcast(bias, y).astype(y.dtype)
+    return y
+
+
 def _project(x, kernel, dtype=None, axes=1):
     """Contracts the last `axes` axes of x with the first of the kernel."""
     return jnp.tensordot(x, kernel, axes, preferred_element_type=dtype or x.dtype)
+
+
+def _broadcast(x, like):
+    """With axes of 1 in front, as many as the other has more (rank promotion may be an error)."""
+    return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
 
 
 def _dropout(module, x, over=-2):
@@ -508,5 +623,14 @@ def _init(init, *names):
     return nn.with_logical_partitioning(init, names)
 
 
-def _fan_in(in_axis=0, out_axis=1, distribution="truncated_normal"):
-    return nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
+def _embeddings(c: Config):
+    return nn.initializers.normal(1.0 if c.init_stddev is None else c.init_stddev)
+
+
+def _weights(c: Config, in_axis=0, out_axis=1, distribution="truncated_normal", to_stream=False):
+    """The initialiser of a weight: of variance 1 / inputs, or of the deviation that is set."""
+    if c.init_stddev is None:
+        return nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
+    writers = 2 * (c.num_encoder_layers + c.num_decoder_layers)
+    scaled = to_stream and c.init_scaled_by_depth
+    return nn.initializers.normal(c.init_stddev / math.sqrt(writers) if scaled else c.init_stddev)

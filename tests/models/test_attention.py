@@ -10,10 +10,12 @@ from models import attention
 B, T, S, H, D = 3, 6, 9, 4, 8
 
 
-def dense(q, k, v, intervals, bias=None):
+def dense(q, k, v, intervals, bias=None, softcap=None):
     """Plain attention with a mask, differentiated by JAX."""
     k, v = (jnp.repeat(x, H // x.shape[2], axis=2) for x in (k, v))
     scores = jnp.einsum("bthd,bshd->bhts", q, k)
+    if softcap is not None:
+        scores = softcap * jnp.tanh(scores / softcap)
     if bias is not None:
         scores += bias[None]
     key = jnp.arange(k.shape[1])[None, None]
@@ -34,18 +36,18 @@ def example(groups=H, dtype=jnp.float32):
 
 @pytest.mark.parametrize("order", ["one after another", "all at once"])
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("groups", [2, 4])
-def test_equals_the_dense_mask(groups, biased, order, monkeypatch):
+@pytest.mark.parametrize("groups, softcap", [(2, None), (4, None), (2, 1.5)])
+def test_equals_the_dense_mask(groups, softcap, biased, order, monkeypatch):
     choice = ["one after another", "all at once"].index(order)
     monkeypatch.setattr(attention, "_by_platform", lambda *args: args[choice](*args[2:]))
     q, k, v, intervals, bias = example(groups)
     bias = bias if biased else None
 
     def value(function):
-        return lambda q, k, v, bias: jnp.sin(function(q, k, v, intervals, bias)).sum()
+        return lambda q, k, v, bias: jnp.sin(function(q, k, v, intervals, bias, softcap)).sum()
 
-    got = jax.jit(lambda *args: attention.attend(*args))(q, k, v, intervals, bias)
-    np.testing.assert_allclose(got, dense(q, k, v, intervals, bias), atol=1e-5)
+    got = jax.jit(lambda *args: attention.attend(*args, softcap))(q, k, v, intervals, bias)
+    np.testing.assert_allclose(got, dense(q, k, v, intervals, bias, softcap), atol=1e-5)
     got = jax.jit(jax.grad(value(attention.attend), (0, 1, 2, 3)))(q, k, v, bias)
     expected = jax.jit(jax.grad(value(dense), (0, 1, 2, 3)))(q, k, v, bias)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), got, expected)

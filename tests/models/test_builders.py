@@ -137,7 +137,7 @@ def test_an_encoder_has_the_heads_that_are_asked_for_and_no_other(name):
     assert (model.layout, model.heads) == ("encoder", (name,))
     params, without = init_shapes(model), init_shapes(plain)
     assert set(params) - set(without) == {f"projections_{name}"}
-    assert set(without) - set(params) == {"vocabulary_head"}
+    assert set(without) - set(params) == {"vocabulary"}
 
     def outputs(params, batch):
         outputs = model.apply(params, batch)

@@ -11,6 +11,7 @@ from flax import linen as nn
 import models
 import objectives
 from models import transformer
+from models.config import REMAT_POLICIES, Config
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 LAYOUTS = ["encoder_decoder", "decoder"]
@@ -202,7 +203,7 @@ def test_scanned_layers_equal_unrolled_ones():
 def test_recomputing_changes_nothing():
     batch = batch_for("encoder_decoder")
     results = []
-    for policy in transformer.REMAT_POLICIES:
+    for policy in REMAT_POLICIES:
         model = build("encoder_decoder", remat_policy=policy)
         results.append(loss_and_gradients(model, init(model, batch), batch))
     assert_close(results[1], results[0], atol=1e-4)
@@ -244,7 +245,7 @@ def test_bfloat16_is_close_to_float32(layout):
 
 def test_embedding_gradient_of_a_frequent_token_or_type_adds_up_in_float32():
     # 1 + 1 + … in bfloat16 stops at 256.
-    model = models.decoder(4, **SHAPE, num_layers=1, dtype="bfloat16")
+    model = models.decoder(4, **SHAPE, num_layers=1, num_types=2, dtype="bfloat16")
     places, whole = 512, np.arange(512)
     batch = {
         "decoder_input_tokens": np.zeros((1, places), np.int32),
@@ -326,9 +327,14 @@ def test_types_add_their_embedding_where_the_batch_has_them():
     params = init(model, typed)
     without = dict(params, encoder=dict(params["encoder"]))
     table = without["encoder"].pop("type_embedding")
-    assert jax.tree.structure(without) == jax.tree.structure(init(model, batch))
-    without["token_embedding"] = params["token_embedding"].at[20:28].add(table[types])
-    assert_close(top(model, params, typed), top(model, without, batch))
+    plain = build_encoder(num_types=0)
+    assert jax.tree.structure(without) == jax.tree.structure(init(plain, batch))
+    for one, expected in ((typed, table[types]), (batch, table[0])):  # without types all are 0
+        without["token_embedding"] = params["token_embedding"].at[20:28].add(expected)
+        assert_close(top(model, params, one), top(plain, without, batch))
+    for count in (0, 1):
+        with pytest.raises(ValueError, match=f"Got num_types={count}, expected 2 or more"):
+            init(build_encoder(num_types=count), typed)
 
 
 def test_block_positions_add_sinusoids():
@@ -414,8 +420,8 @@ def test_every_term_ahead_teaches_its_own_parameters(ahead):
             else:  # module 2 goes on from module 1, from what is before its final norm
                 before = "final_norm" not in str(path)
                 assert taught == [i == own or (i < own and before) for i in range(2)], path
-        for shared in ("token_embedding", "vocabulary_head"):
-            assert np.abs(gradients[name][shared]).max() > 0
+        for shared in ("token_embedding", "vocabulary"):
+            assert np.abs(jax.tree.leaves(gradients[name][shared])[0]).max() > 0
         trunk = gradients[name]["decoder"]["layers"]
         assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(trunk))
 
@@ -461,18 +467,12 @@ def test_relative_buckets_by_whole_numbers():
 
 
 def test_relative_bias_is_the_table_at_key_minus_query():
-    config = transformer.Config(
+    config = Config(
         vocab_size=1,
-        num_kv_heads=4,
         num_encoder_layers=0,
         num_decoder_layers=1,
-        mlp_activations=("relu",),
-        rope_theta=None,
-        dropout_rate=0.0,
-        logits_via_embedding=False,
-        dtype="float32",
-        remat_policy="none",
-        scan_layers=True,
+        heads=(),
+        positions="relative",
         **SHAPE,
     )
     table = np.arange(4 * 32, dtype=np.float32).reshape(4, 32)
@@ -499,9 +499,10 @@ def test_shared_key_heads_equal_repeated_ones():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tied_logits_are_scaled_products_with_the_embedding(layout):
-    model, batch = build(layout, logits_via_embedding=True), batch_for(layout)
+    model = build(layout, logits_via_embedding=True, scale_logits=True)
+    batch = batch_for(layout)
     params = init(model, batch)
-    assert "vocabulary_head" not in params
+    assert "vocabulary" not in params
     hidden = jax.random.normal(jax.random.key(0), (3, 16))
     logits = model.apply(params, batch).head("vocabulary", hidden)
     assert_close(logits, hidden @ params["token_embedding"].T / 4)
@@ -515,7 +516,7 @@ def test_initial_scales():
     layer = params["decoder"]["layers"]
     expected = {
         "embedding": (params["token_embedding"], 1),
-        "head": (params["vocabulary_head"], 64**-0.5),
+        "head": (params["vocabulary"]["kernel"], 64**-0.5),
         "query": (layer["self_attention"]["query"], (64 * 32) ** -0.5),
         "key": (layer["cross_attention"]["key"], 64**-0.5),
         "value": (layer["cross_attention"]["value"], 64**-0.5),

@@ -1,0 +1,258 @@
+"""The switches that make one network T5, BERT, BART, GPT-2 or LLaMA, and which go together."""
+
+import dataclasses
+import difflib
+
+import jax
+from flax import linen as nn
+
+from models import attention
+
+ACTIVATIONS = {
+    "gelu": nn.gelu,  # the tanh approximation: T5 1.1, GPT-2
+    "gelu_exact": lambda x: nn.gelu(x, approximate=False),  # by the error function: BERT, BART
+    "silu": nn.silu,
+    "relu": nn.relu,
+    "linear": lambda x: x,
+}
+NORMS = ("rms", "layer")
+NORM_PLACES = ("before", "after")
+POSITIONS = ("relative", "rotary", "learned", "none")
+DTYPES = ("float32", "bfloat16")  # float16 overflows in T5's MLP
+REMAT_POLICIES = {
+    "none": None,  # keep every intermediate value
+    # Keep products with a weight, and of attention only what its gradient needs.
+    "minimal": jax.checkpoint_policies.save_from_both_policies(
+        jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
+    ),
+    "full": jax.checkpoint_policies.nothing_saveable,  # keep only what passes between layers
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Everything that shapes a network. `vocab_size`, the numbers of layers and `heads` come from
+    the builders; the rest are the keywords that every builder takes.
+
+    Which values make which published model: `gin_configs/models`. Letters: `models.transformer`.
+
+    Raises ValueError, saying what was got and what to change, for values that make no network, and
+    for those that would be ignored.
+    """
+
+    vocab_size: int  # V, rows of the embedding and of the logits; may exceed the ids in use
+    num_encoder_layers: int  # one of the two may be 0: a single stack
+    num_decoder_layers: int
+    heads: tuple  # of `models.heads.HEADS`, and "vocabulary"
+
+    # --- widths
+    emb_dim: int  # E, the residual stream
+    num_heads: int  # H; num_heads * head_dim need not be emb_dim
+    head_dim: int  # d
+    mlp_dim: int  # M, the MLP, of each gate
+    # G, key heads, each shared by H / G query heads in turn (arXiv:2305.13245); None: num_heads.
+    num_kv_heads: int | None = None
+    # One projection for each name of ACTIVATIONS; their values are multiplied: ('gelu', 'linear')
+    # is a gated MLP (arXiv:2002.05202), ('relu',) is a plain one.
+    mlp_activations: tuple = ("gelu", "linear")
+
+    # --- norms and biases
+    norm: str = "rms"  # or "layer", which takes the mean off first
+    # Of each sublayer's input, and once more after the last layer; or "after" it has been added to
+    # the stream, as BERT and BART have it.
+    norm_place: str = "before"
+    norm_epsilon: float = 1e-6
+    biases: bool = False  # of every linear layer, and of layer norms
+    embedding_norm: bool = False  # of what enters a stack
+    first_norm: bool = True  # ModernBERT's first layer has no norm before its attention
+    qk_norm: bool = False  # RMS norm of each query and key head, as Qwen3 has it
+
+    # --- attention and positions
+    # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
+    positions: str = "rotary"
+    relative_in_every_layer: bool = False  # a table of biases each, as umT5 has it, not one a stack
+    rope_theta: float = 10_000.0  # the base of the rotary wavelengths (arXiv:2104.09864)
+    # How rotary wavelengths are stretched for texts longer than those trained on: (factor,), all of
+    # them, or LLaMA 3's (factor, low frequency factor, high frequency factor, trained length).
+    rope_scaling: tuple | None = None
+    max_positions: int = 0  # learned positions: the longest row
+    position_offset: int = 0  # learned positions: rows of the table before position 0 (RoBERTa: 2)
+    attention_scale: float | None = None  # of scores; None: head_dim**-0.5. T5: 1.0
+    # Local layers see so many places on either side; every global_every-th layer, from the first
+    # on, sees all, and has `rope_theta` where local ones have `local_rope_theta`.
+    window: int | None = None
+    global_every: int | None = None
+    local_rope_theta: float | None = None
+    attention_softcap: float | None = None  # scores become cap * tanh(scores / cap), as in Gemma 2
+
+    # --- embedding and vocabulary head
+    num_types: int = 0  # token types with an embedding each (BERT: 2)
+    logits_via_embedding: bool = False  # tied: the logits use the embedding
+    scale_logits: bool = False  # times emb_dim**-0.5, for tied embeddings of variance 1 (T5 1.0)
+    vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
+    vocabulary_bias: bool = False
+    logit_softcap: float | None = None
+
+    # --- initial weights
+    # None: T5X's rule, of variance 1 / inputs (embeddings 1, queries 1 / (E d) where scores are not
+    # scaled); a number: of this deviation, all of them (BERT: 0.02).
+    init_stddev: float | None = None
+    # Weights that write to the residual stream are divided by the root of how many do (GPT-2).
+    init_scaled_by_depth: bool = False
+
+    # --- training
+    dropout_rate: float = 0.0  # after embeddings, within and after sublayers, after the last norm
+    dropout_shared: bool = (
+        True  # one draw for all places of a row, as T5 has it to save random bits
+    )
+    dtype: str = "float32"  # or "bfloat16": of activations. Parameters are float32
+    remat_policy: str = "minimal"  # of REMAT_POLICIES: what the gradient computes again
+    scan_layers: bool = True  # compile one layer and loop over stacked parameters, or unroll
+
+    # --- tokens ahead, of a decoder
+    num_ahead: int = 0  # predicted beyond the next one
+    ahead: str = "parallel"  # how: see `ParallelHeads` and "sequential": `SequentialModules`
+
+    def __post_init__(self):
+        for name in ("heads", "mlp_activations", "rope_scaling"):
+            value = getattr(self, name)
+            if isinstance(value, list):  # as gin may have it
+                object.__setattr__(self, name, tuple(value))
+        _check_sizes(self)
+        _check_choices(self)
+        _check_together(self)
+
+    @property
+    def num_key_heads(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def score_scale(self) -> float:
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+
+
+def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
+    """A `Config` from a builder's defaults and what its caller set.
+
+    Raises ValueError for a setting that there is not, naming the nearest, or one that is missing.
+    """
+    fields = {field.name: field for field in dataclasses.fields(Config)}
+    known = [name for name in fields if name not in fixed and name != "vocab_size"]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}."
+            raise ValueError(f"Got a setting {name!r}, which this model has not, expected {hint}")
+    values = defaults | settings | fixed
+    missing = [
+        name for name in known if fields[name].default is dataclasses.MISSING and name not in values
+    ]
+    if missing:
+        raise ValueError(
+            f"Got no {', '.join(missing)}, expected a whole number of 1 or more: bind it for the "
+            "model in gin, or pass it."
+        )
+    return Config(vocab_size=vocab_size, **values)
+
+
+def _refuse(config: Config, name: str, expected: str):
+    raise ValueError(f"Got {name}={getattr(config, name)!r}, expected {expected}")
+
+
+def _check_sizes(c: Config):
+    layers = "num_encoder_layers" if c.num_encoder_layers else "num_decoder_layers"
+    counts = ["vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", layers]
+    for name in [*counts, *(["num_kv_heads"] if c.num_kv_heads is not None else [])]:
+        value = getattr(c, name)
+        if not isinstance(value, int) or value < 1:
+            _refuse(
+                c, name, "a whole number of 1 or more: bind it for the model in gin, or pass it."
+            )
+    for name in ("num_types", "max_positions", "position_offset"):
+        if not isinstance(getattr(c, name), int) or getattr(c, name) < 0:
+            _refuse(c, name, "a whole number of 0 or more.")
+    if c.num_heads % c.num_key_heads:
+        raise ValueError(
+            f"Got num_heads={c.num_heads} and num_kv_heads={c.num_kv_heads}, expected num_heads to "
+            "be a multiple of num_kv_heads: change either, or leave num_kv_heads out."
+        )
+    if not 0 <= c.dropout_rate < 1:
+        _refuse(c, "dropout_rate", "0 <= rate < 1: it is the share dropped.")
+    above_0 = ("norm_epsilon", "rope_theta", "local_rope_theta", "attention_scale", "init_stddev")
+    for name in (*above_0, "attention_softcap", "logit_softcap", "window", "global_every"):
+        value = getattr(c, name)
+        if value is not None and not value > 0:
+            _refuse(c, name, "a number above 0.")
+
+
+def _check_choices(c: Config):
+    choices = {
+        "norm": NORMS,
+        "norm_place": NORM_PLACES,
+        "positions": POSITIONS,
+        "dtype": DTYPES,
+        "remat_policy": tuple(REMAT_POLICIES),
+    }
+    for name, known in choices.items():
+        if getattr(c, name) not in known:
+            _refuse(c, name, f"one of {known}: name one of these.")
+    known = tuple(ACTIVATIONS)
+    if isinstance(c.mlp_activations, str) or not c.mlp_activations:
+        _refuse(c, "mlp_activations", f"a tuple of names among {known}: ('gelu',) has one.")
+    if any(name not in known for name in c.mlp_activations):
+        _refuse(c, "mlp_activations", f"names among {known}, as in ('gelu', 'linear').")
+
+
+def _check_together(c: Config):
+    """Values that need others, since alone they would be ignored or make no sense."""
+    rotary = c.positions == "rotary"
+    needs = [  # (set, name, what it needs, whether that is there)
+        (c.rope_scaling is not None, "rope_scaling", "positions='rotary'", rotary),
+        (c.max_positions > 0, "max_positions", "positions='learned'", c.positions == "learned"),
+        (c.position_offset > 0, "position_offset", "positions='learned'", c.positions == "learned"),
+        (
+            c.relative_in_every_layer,
+            "relative_in_every_layer",
+            "positions='relative'",
+            c.positions == "relative",
+        ),
+        (c.global_every is not None, "global_every", "window", c.window is not None),
+        (
+            c.local_rope_theta is not None,
+            "local_rope_theta",
+            "global_every and positions='rotary'",
+            rotary and c.global_every is not None,
+        ),
+        (not c.first_norm, "first_norm", "norm_place='before'", c.norm_place == "before"),
+        (c.scale_logits, "scale_logits", "logits_via_embedding=True", c.logits_via_embedding),
+        (
+            c.init_scaled_by_depth,
+            "init_scaled_by_depth",
+            "init_stddev, and a single stack",
+            c.init_stddev is not None and not (c.num_encoder_layers and c.num_decoder_layers),
+        ),
+    ]
+    for is_set, name, needed, there in needs:
+        if is_set and not there:
+            _refuse(c, name, f"{needed} with it: set that, or leave {name} out.")
+    if rotary and c.head_dim % 2:
+        _refuse(
+            c,
+            "head_dim",
+            f"an even number, since rotary positions turn pairs: use {c.head_dim + 1}.",
+        )
+    if c.positions == "learned" and not c.max_positions:
+        _refuse(c, "max_positions", "the length of the longest row, since positions are learned.")
+    if c.rope_scaling is not None and len(c.rope_scaling) not in (1, 4):
+        _refuse(c, "rope_scaling", "one number, or the four of LLaMA 3.")
+    if c.ahead not in ("parallel", "sequential"):
+        _refuse(c, "ahead", "'parallel' or 'sequential'.")
+    layers = c.num_decoder_layers
+    if c.num_ahead and c.ahead == "parallel" and layers < 2:
+        raise ValueError(
+            f"Got num_layers={layers}, expected 2 or more: with ahead='parallel' the last layer is "
+            "one for each predicted token, the others are their trunk."
+        )
+    if c.num_ahead and not c.first_norm:
+        _refuse(c, "first_norm", "True in a model that predicts tokens ahead.")
