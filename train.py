@@ -46,6 +46,7 @@ from training.monitor import Monitor
 from training.plots import plot_losses
 from training.setup import Setup, abstract_batch, compiled_step, make_setup, padded_vocabulary
 from training.state import Abstract, State, abstract_state, new_state, parameter_count
+from training.warm_start import warm_start
 
 QUICKSTART = "gin_configs/runs/quickstart.gin"
 
@@ -92,6 +93,7 @@ def train(
     checkpoint_every: int | None = None,
     checkpoint_dir: str | None = None,
     keep_checkpoints: int = 3,
+    initial_run: str | None = None,
     heldout_tokens: int = 20_000,
     distributed: bool = False,
 ) -> None:
@@ -124,6 +126,8 @@ def train(
       keep_checkpoints: how many of the latest are kept.
       checkpoint_dir: None: in run_dir. On several hosts a place that all of them can write, such as
         "gs://my-bucket/NAME"; their run_dir may be on their own disks.
+      initial_run: a run, or an imported model, whose latest parameters this one starts with, as far
+        as names agree; which do not is printed. None: initialise all.
       heldout_tokens: how much held-out text every member of the objective is evaluated on.
       distributed: several processes, see `training.mesh.join_processes`.
 
@@ -187,6 +191,10 @@ def train(
     state = resume(console, run_dir, config, checkpoints, abstract, batches)
     if state is None:
         state = new_state(abstract, seed, mesh)
+        if initial_run is not None:
+            start = warm_start(initial_run, state)
+            state = start.state
+            console.print(start.describe(), markup=False)
     elif int(state.step) >= steps and reported(run_dir):
         checkpoints.close()
         console.print(

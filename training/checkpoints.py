@@ -40,15 +40,18 @@ class MismatchError(ValueError):
 
 
 class Checkpoints:
-    """The checkpoints of one run, `DIRECTORY/STEP`; the latest `keep` are kept."""
+    """The checkpoints of one run, `DIRECTORY/STEP`; the latest `keep` are kept.
 
-    def __init__(self, directory: str, keep: int = 3):
+    With `keep` None they are another run's, to be read alone.
+    """
+
+    def __init__(self, directory: str, keep: int | None = 3):
         self._root = epath.Path(directory).absolute()
-        self._checkpointer = ocp.training.Checkpointer(
-            self._root,
-            preservation_policy=ocp.training.preservation_policies.LatestN(keep),
-            cleanup_tmp_directories=True,
-        )
+        writing = {}
+        if keep is not None:
+            latest = ocp.training.preservation_policies.LatestN(keep)
+            writing = dict(preservation_policy=latest, cleanup_tmp_directories=True)
+        self._checkpointer = ocp.training.Checkpointer(self._root, **writing)
 
     def steps(self) -> list[int]:
         return sorted(c.step for c in self._checkpointer.checkpoints)
@@ -61,7 +64,7 @@ class Checkpoints:
         process = jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
-        arrays = _checksums(state)  # by all processes together
+        arrays = _checksums(state._asdict())  # by all processes together
         if process == 0:
             about = {"arrays": arrays, "processes": jax.process_count()}
             files["checksums.json"] = json.dumps(about).encode()
@@ -105,6 +108,34 @@ class Checkpoints:
             )
         return None
 
+    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """The shape of every array that a checkpoint holds, by name.
+
+        Raises ValueError where its description is damaged.
+        """
+        described = self._checkpointer.metadata(step).metadata
+        if described is None:
+            raise ValueError("the description of its arrays cannot be read")
+        return {name: tuple(x.shape) for name, x in _by_path(described).items()}
+
+    def load_params(self, step: int, target) -> Any:
+        """Those parameters that `target` (a tree of shapes and shardings, maybe of few) names.
+
+        Raises ValueError where one of them is not as it was saved.
+        """
+        files = _Files({})
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
+        with context:
+            loaded = self._checkpointer.load_checkpointables(
+                step, {"state": {"params": target}, "data": files}
+            )["state"]
+        saved = files.read_json("checksums.json")["arrays"]
+        wrong = [name for name, value in _checksums(loaded).items() if saved.get(name) != value]
+        if wrong:
+            raise ValueError(f"checksum of {wrong[0]} does not agree with what was saved")
+        return loaded["params"]
+
     def wait(self) -> None:
         """Until the save under way is complete; raises OSError when it failed."""
         with self._errors_in_words():
@@ -140,16 +171,12 @@ class Checkpoints:
 
     def _differences(self, step: int, target: State) -> list[str]:
         """How the saved arrays differ from the target's, by name; [] when they agree."""
-        described = self._checkpointer.metadata(step).metadata
-        if described is None:
-            raise ValueError("the description of its arrays cannot be read")
-        saved = _by_path(described)
-        wanted = _by_path(target._asdict())
+        saved = self.shapes(step)
+        wanted = {name: tuple(x.shape) for name, x in _by_path(target._asdict()).items()}
         lines = []
         for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
-            was, now = (tuple(x[name].shape) if name in x else None for x in (saved, wanted))
+            was, now = (shapes.get(name, "none") for shapes in (saved, wanted))
             if was != now:
-                was, now = ("none" if shape is None else shape for shape in (was, now))
                 lines.append(f"{name}: the checkpoint has {was}, the run {now}")
         return lines
 
@@ -203,7 +230,9 @@ class _Files:
 def _wrong(state: State, files: _Files, step: int) -> str:
     """What is wrong with a state that could be loaded; the same on every process."""
     saved = files.read_json("checksums.json")["arrays"]
-    wrong = [name for name, value in _checksums(state).items() if saved.get(name) != value]
+    wrong = [
+        name for name, value in _checksums(state._asdict()).items() if saved.get(name) != value
+    ]
     if wrong:
         return f"checksum of {wrong[0]} does not agree with what was saved"
     return "" if int(state.step) == step else f"it holds step {int(state.step)}"
@@ -230,9 +259,9 @@ def _name(path) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
-def _checksums(state: State) -> dict[str, int]:
+def _checksums(tree) -> dict[str, int]:
     """A 32-bit checksum of every array, by name, computed where the array is."""
-    sums = jax.device_get(_sum_bits(state._asdict()))
+    sums = jax.device_get(_sum_bits(tree))
     return {name: int(np.asarray(value)) for name, value in _by_path(sums).items()}
 
 

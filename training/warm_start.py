@@ -1,0 +1,128 @@
+"""A run that starts with the parameters of another one, or of an imported model.
+
+Names and shapes decide what is taken; what is left over on either side is told, not guessed.
+"""
+
+import contextlib
+from typing import Any, NamedTuple
+
+import jax
+from etils import epath
+
+from training.checkpoints import Checkpoints, MismatchError
+from training.state import State
+
+
+class WarmStart(NamedTuple):
+    state: State
+    source: str
+    step: int  # of the checkpoint
+    taken: tuple[str, ...]  # names of parameters
+    fresh: tuple[str, ...]  # which the checkpoint does not have: as initialised
+    unused: tuple[str, ...]  # of the checkpoint, which the model does not have
+
+    def describe(self) -> str:
+        sizes = {name: x.size for name, x in named(self.state.params).items()}
+        count = sum(sizes[name] for name in self.taken)
+        lines = [
+            f"Starting from step {self.step} of {self.source}: "
+            f"{len(self.taken)} arrays, {count:,} parameters."
+        ]
+        if self.fresh:
+            lines.append(f"Not there, and initialised: {', '.join(self.fresh)}")
+        if self.unused:
+            lines.append(f"There, and not used: {', '.join(self.unused)}")
+        return "\n".join(lines)
+
+
+def warm_start(source: str, state: State) -> WarmStart:
+    """A fresh state with the parameters of the latest checkpoint of `source` put in.
+
+    Args:
+      source: a run directory, or a directory of checkpoints.
+      state: step 0; its parameters keep their place on the devices. The optimizer starts anew.
+
+    Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
+    none has a name of this model's, or where one is damaged.
+    """
+    root = epath.Path(source)
+    inside = root / "checkpoints"
+    found = [path for path in (inside, root) if path.exists()]
+    checkpoints = Checkpoints(str(found[0]), keep=None) if found else None
+    if checkpoints is None or not checkpoints.steps():
+        raise ValueError(
+            f"initial_run = {source!r} holds no checkpoint: give the directory of a run that has "
+            "saved one, or of its checkpoints."
+        )
+    step = checkpoints.steps()[-1]
+    with contextlib.closing(checkpoints), _damage_in_words(source, step):
+        saved = checkpoints.shapes(step)
+        there = {n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")}
+        wanted = named(state.params)
+        taken = sorted(wanted.keys() & there.keys())
+        _check_shapes(source, step, wanted, there, taken)
+        loaded = checkpoints.load_params(step, _only(state.params, taken))
+    return WarmStart(
+        state._replace(params=_overlaid(state.params, loaded)),
+        source,
+        step,
+        tuple(taken),
+        tuple(sorted(wanted.keys() - there.keys())),
+        tuple(sorted(there.keys() - wanted.keys())),
+    )
+
+
+@contextlib.contextmanager
+def _damage_in_words(source, step):
+    try:
+        yield
+    except MismatchError:
+        raise
+    except Exception as error:  # whatever the storage or the codecs make of the damage
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"Checkpoint {step} of {source} is damaged ({lines[0][:300]}): delete or move it, and the "
+            "one before is taken."
+        ) from error
+
+
+def _check_shapes(source, step, wanted, there, taken):
+    differ = [
+        f"{name}: there {there[name]}, here {wanted[name].shape}"
+        for name in taken
+        if there[name] != wanted[name].shape
+    ]
+    if differ or not taken:
+        raise MismatchError(
+            f"Checkpoint {step} of {source} does not fit this model: "
+            + ("; ".join(differ) or "no array has a name of this model's")
+            + ". Configure the same model and vocabulary as that run's config.gin."
+        )
+
+
+def named(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The arrays of nested dicts by their path: {"decoder/layers/mlp/wo": …}."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    result = {}
+    for key, value in tree.items():
+        result |= named(value, f"{prefix}/{key}" if prefix else key)
+    return result
+
+
+def _only(tree, names, prefix=""):
+    """The branches of a tree that lead to these names, as shapes with shardings."""
+    if not isinstance(tree, dict):
+        return jax.ShapeDtypeStruct(tree.shape, tree.dtype, sharding=tree.sharding)
+    result = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if path in names or any(name.startswith(f"{path}/") for name in names):
+            result[key] = _only(value, names, f"{path}/")
+    return result
+
+
+def _overlaid(tree, part):
+    if not isinstance(tree, dict):
+        return part
+    return {k: _overlaid(v, part[k]) if k in part else v for k, v in tree.items()}
