@@ -10,6 +10,7 @@ TRAINING = [
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.4,<3",
+    "safetensors>=0.8,<0.9",
     "gin-config>=0.5.0,<0.6",
     "etils[epath]>=1.15,<2",
     "rich>=15.0,<16",
@@ -32,6 +33,8 @@ TEST = [
     "ruff>=0.17,<0.18",
 ]
 
+PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]
+
 setup(
     name="pretrax",
     version="0.1.0",
@@ -52,5 +55,5 @@ setup(
         ]
     ),
     install_requires=TRAINING + DATA,
-    extras_require={"test": TEST},
+    extras_require={"test": TEST, "parity": PARITY},
 )

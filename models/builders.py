@@ -36,6 +36,7 @@ class Model(NamedTuple):
     heads: tuple  # the names that Outputs.head knows, and 'ahead_2', 'ahead_3', …
     flops: Callable  # (lengths) -> int: forward FLOPs of one row, see `forward_flops`
     vocab_size: int  # rows of the embedding and of the logits
+    config: Config | None = None  # what shapes it, of those made here
 
 
 class Outputs(NamedTuple):
@@ -223,7 +224,7 @@ def _model(config, layout):
         hidden=ahead,
         flops=lambda lengths: forward_flops(config, lengths),
         vocab_size=config.vocab_size,
-    )
+    )._replace(config=config)
 
 
 def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):

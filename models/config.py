@@ -89,7 +89,9 @@ class Config:
     # --- embedding and vocabulary head
     num_types: int = 0  # token types with an embedding each (BERT: 2)
     logits_via_embedding: bool = False  # tied: the logits use the embedding
-    scale_logits: bool = False  # times emb_dim**-0.5, for tied embeddings of variance 1 (T5 1.0)
+    scale_logits: bool = (
+        False  # times emb_dim**-0.5, as tied embeddings of variance 1 need (T5 1.0)
+    )
     vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
     vocabulary_bias: bool = False
     logit_softcap: float | None = None
@@ -225,7 +227,6 @@ def _check_together(c: Config):
             rotary and c.global_every is not None,
         ),
         (not c.first_norm, "first_norm", "norm_place='before'", c.norm_place == "before"),
-        (c.scale_logits, "scale_logits", "logits_via_embedding=True", c.logits_via_embedding),
         (
             c.init_scaled_by_depth,
             "init_scaled_by_depth",

@@ -116,7 +116,8 @@ class VocabularyHead(nn.Module):
         if c.scale_logits:
             logits *= c.emb_dim**-0.5
         if c.vocabulary_bias:
-            logits += self.param("bias", _init(nn.initializers.zeros, "vocab"), (c.vocab_size,))
+            bias_V = self.param("bias", _init(nn.initializers.zeros, "vocab"), (c.vocab_size,))
+            logits += _broadcast(bias_V, logits)
         if c.logit_softcap is not None:
             logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
         return logits
@@ -529,7 +530,7 @@ def relative_position_buckets(distances, bidirectional):
 
 def _within(intervals, window):
     """Intervals of queries [B, 2, T] over keys of their own row, at most `window` to either side."""
-    place = jnp.arange(intervals.shape[-1])
+    place = jnp.arange(intervals.shape[-1])[None]
     start, end = intervals[:, 0], intervals[:, 1]
     return jnp.stack([jnp.maximum(start, place - window), jnp.minimum(end, place + window + 1)], 1)
 

@@ -1,0 +1,273 @@
+"""Hugging Face models, both ways: `transformers` directories to parameters of ours, and back.
+
+    source = open_source("t5-v1_1-small")
+    imported = recognise(source)              # which model it is
+    params = nest(read_params(source, imported))
+    write_model("exported", imported.config, params)
+
+Adding a family is a module with four functions (see `family.Family`), and its name below.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import linen as nn
+
+from models import builders
+from models.builders import Model
+from models.config import Config
+from models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
+from models.hugging_face.family import Family
+from models.hugging_face.files import Source, open_source, write_directory
+from models.hugging_face.links import Place, exported, imported, named_tensors
+
+__all__ = [
+    "FAMILIES",
+    "Recognised",
+    "check_names",
+    "family_of",
+    "nest",
+    "open_source",
+    "parameter_shapes",
+    "read_params",
+    "recognise",
+    "write_model",
+]
+
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        *(t5.T5, t5.MT5, t5.UMT5, bart.BART),
+        *(bert.BERT, bert.ROBERTA, modernbert.MODERNBERT),
+        *(gpt2.GPT2, llama.LLAMA, llama.QWEN3),
+    )
+}
+
+# Fields of `Config` that say how a network is trained and computed, not what it is.
+NOT_OF_THE_NETWORK = (
+    *("vocab_size", "heads", "num_ahead", "ahead", "init_stddev", "init_scaled_by_depth"),
+    *("dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
+)
+
+
+class Recognised(NamedTuple):
+    """A model of theirs, in our terms."""
+
+    family: Family
+    settings: dict  # keywords of the builder `models.LAYOUT`
+    heads: tuple[str, ...]
+    model: Model
+    prefixed: bool  # whether names have the family's prefix, as those of models with heads do
+
+    @property
+    def config(self) -> Config:
+        return self.model.config
+
+
+def recognise(source: Source) -> Recognised:
+    """Which model of ours a directory holds, checked tensor by tensor before any is read.
+
+    Raises ValueError for an unknown architecture, for settings that no switch makes, and for
+    tensors left over or missing, all by name.
+    """
+    kind = source.config.get("model_type")
+    if kind not in FAMILIES:
+        raise ValueError(
+            f"Got model_type={kind!r} in {source.path}/config.json, expected one of "
+            f"{sorted(FAMILIES)}: another architecture needs a module of models/hugging_face."
+        )
+    family = FAMILIES[kind]
+    prefixed = any(name.startswith(family.base) for name in source.names)
+
+    def has(name: str) -> bool:
+        named = name if prefixed else name.removeprefix(family.base)
+        return named in source.names
+
+    try:
+        settings = family.settings(source.config, has)
+        rows = source.config["vocab_size"]
+    except KeyError as error:
+        raise ValueError(
+            f"{source.path}/config.json, of model_type {kind!r}, lacks {error}: download it again."
+        ) from error
+    heads = settings.pop("heads", ("vocabulary",))
+    model = getattr(builders, family.layout)(rows, heads, **settings)
+    found = Recognised(family, settings, heads, model, prefixed)
+    check_names(source, found)
+    return found
+
+
+def check_names(source: Source, found: Recognised) -> None:
+    """Raises ValueError unless every tensor has its place, and every place its tensor."""
+    family, config = found.family, found.config
+    expected = {name for name, _, _ in named_tensors(family.links(config), config)}
+    copies = family.copies(config)
+    names = {_full(found, name) for name in source.names}
+    ignored = {name for name in names if name.endswith(family.ignored)} if family.ignored else set()
+    missing, left = expected - names, names - expected - copies.keys() - ignored
+    if missing or left:
+        parts = [
+            f"{len(x)} {w}: {_few(x)}" for x, w in ((missing, "missing"), (left, "left over")) if x
+        ]
+        raise ValueError(
+            f"The tensors of {source.path} are not those of a {family.model_type!r} as its "
+            f"config.json describes it: {'; '.join(parts)}."
+        )
+    for name in sorted(copies.keys() & names):
+        of = copies[name]
+        one, other = (source.read(_theirs(found, n)) for n in (name, of))
+        if not np.array_equal(one, other):
+            raise ValueError(
+                f"{name} and {of} of {source.path} differ, expected them to be one: the family "
+                f"{family.model_type!r} ties them."
+            )
+
+
+def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.ndarray]]:
+    """(path, float32 array) of each of our parameters, one at a time."""
+    shapes = parameter_shapes(found.model)
+    links = found.family.links(found.config)
+    read = lambda name: source.read(_theirs(found, name))  # noqa: E731
+    for path, array in imported(links, found.config, shapes, read):
+        yield path, np.ascontiguousarray(array, np.float32)
+
+
+def write_model(
+    directory: str,
+    config: Config,
+    array: Callable[[Place], np.ndarray] | Mapping[str, Any],
+    *,
+    family: Family | None = None,
+    dtype: str = "float32",
+    extra: Mapping[str, Any] = {},
+    **settings,
+) -> Family:
+    """Writes a directory that `transformers` loads; returns the family it is of.
+
+    Args:
+      array: our parameters, as a tree; or a function from a `Place` to the array there, of a layer.
+      family: which; None: the first whose models this one is among.
+      dtype: "float32" or "bfloat16", of the tensors.
+      extra: what config.json has beside what the network tells: ids, and whatever is to be kept.
+
+    Raises ValueError where no family has such a model, saying by which switches it differs.
+    """
+    family = family or family_of(config)
+    if not callable(array):
+        array = _reader(array)
+    as_type = np.dtype(jax.numpy.dtype(dtype))
+    values = dict(extra) | family.config(config)
+    values |= {
+        "model_type": family.model_type,
+        "architectures": [family.architecture],
+        "vocab_size": config.vocab_size,
+        "dtype": dtype,
+    }
+    tensors = (
+        (name, tensor.astype(as_type))
+        for name, tensor in exported(family.links(config), config, array)
+    )
+    write_directory(directory, values, tensors, **settings)
+    return family
+
+
+def family_of(config: Config) -> Family:
+    """The family of a network.
+
+    Raises ValueError, naming the switches in which the nearest family differs.
+    """
+    layout = "decoder" if not config.num_encoder_layers else "encoder_decoder"
+    layout = "encoder" if not config.num_decoder_layers else layout
+    nearest: tuple[Family, list[str]] | None = None
+    for family in FAMILIES.values():
+        if family.layout != layout:
+            continue
+        differ = _differences(config, family)
+        if not differ:
+            return family
+        if nearest is None or len(differ) < len(nearest[1]):
+            nearest = family, differ
+    raise ValueError(
+        f"No family of Hugging Face has this model. The nearest, {nearest[0].model_type!r}, differs "
+        f"in {'; '.join(nearest[1])}."
+    )
+
+
+def _differences(config: Config, family: Family) -> list[str]:
+    """The switches that do not survive a round trip through the family's config.json."""
+    try:
+        values = family.config(config) | {"model_type": family.model_type}
+        tied = config.logits_via_embedding
+        there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
+        settings = family.settings(values, lambda name: there.get(name, False))
+        settings.pop("heads", None)
+        again = getattr(builders, family.layout)(config.vocab_size, config.heads, **settings).config
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        return [f"what it has no word for ({error})"]
+    return [
+        f"{field.name}: {getattr(config, field.name)!r}, there {getattr(again, field.name)!r}"
+        for field in dataclasses.fields(Config)
+        if field.name not in NOT_OF_THE_NETWORK
+        and getattr(config, field.name) != getattr(again, field.name)
+    ]
+
+
+def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, by path; nothing is allocated."""
+    length = 2
+    row = jax.ShapeDtypeStruct((1, length), np.int32)
+    intervals = jax.ShapeDtypeStruct((1, 2, length), np.int32)
+    batch = {"cross_key_intervals": intervals}
+    for stack in ("encoder", "decoder"):
+        batch |= {f"{stack}_{name}": row for name in ("input_tokens", "segment_ids", "positions")}
+        batch[f"{stack}_key_intervals"] = intervals
+    params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
+    return {path: tuple(x.shape) for path, x in _flat(params)}
+
+
+def nest(arrays: Iterator[tuple[str, Any]]) -> dict:
+    """Nested dicts from paths: ("decoder/final_norm/scale", x) is {"decoder": {"final_norm": …}}."""
+    tree: dict = {}
+    for path, array in arrays:
+        *folders, name = path.split("/")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = array
+    return tree
+
+
+def _reader(params: Mapping[str, Any]) -> Callable[[Place], np.ndarray]:
+    flat = dict(_flat(params))
+
+    def read(where: Place) -> np.ndarray:
+        array = flat[where.path]
+        return np.asarray(array if where.index is None else array[where.index])
+
+    return read
+
+
+def _flat(tree, prefix=""):
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}/")
+        else:
+            yield path, value
+
+
+def _full(found: Recognised, name: str) -> str:
+    """A name as models with heads have it."""
+    return name if found.prefixed else found.family.base + name
+
+
+def _theirs(found: Recognised, name: str) -> str:
+    return name if found.prefixed else name.removeprefix(found.family.base)
+
+
+def _few(names: set[str], most: int = 5) -> str:
+    shown = sorted(names)[:most]
+    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,117 @@
+"""BART (model_type "bart")."""
+
+from models.config import Config
+from models.hugging_face.family import (
+    THEIR_ACTIVATIONS,
+    Family,
+    activation,
+    attention,
+    linear,
+    norm,
+    refuse,
+    table,
+)
+from models.hugging_face.links import ROW, Link
+
+OFFSET = 2  # rows of the table of positions before the first
+
+
+def settings(hf: dict, has) -> dict:
+    refuse(
+        hf,
+        scale_embedding=False,
+        decoder_ffn_dim=hf["encoder_ffn_dim"],
+        decoder_attention_heads=hf["encoder_attention_heads"],
+        tie_word_embeddings=True,
+    )
+    return dict(
+        num_encoder_layers=hf["encoder_layers"],
+        num_decoder_layers=hf["decoder_layers"],
+        emb_dim=hf["d_model"],
+        num_heads=hf["encoder_attention_heads"],
+        head_dim=hf["d_model"] // hf["encoder_attention_heads"],
+        mlp_dim=hf["encoder_ffn_dim"],
+        mlp_activations=(activation(hf, "activation_function"),),
+        norm="layer",
+        norm_place="after",
+        norm_epsilon=1e-5,
+        biases=True,
+        embedding_norm=True,
+        positions="learned",
+        max_positions=hf["max_position_embeddings"],
+        position_offset=OFFSET,
+        attention_scale=None,
+        logits_via_embedding=True,
+        vocabulary_bias=has("final_logits_bias"),
+        init_stddev=hf.get("init_std", 0.02),
+        dropout_rate=hf.get("dropout", 0.0),
+        dropout_shared=False,
+    )
+
+
+def config(c: Config) -> dict:
+    result = dict(
+        d_model=c.emb_dim,
+        max_position_embeddings=c.max_positions,
+        activation_function=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        init_std=c.init_stddev or 0.02,
+        dropout=c.dropout_rate,
+        scale_embedding=False,
+        tie_word_embeddings=True,
+        is_encoder_decoder=True,
+    )
+    counts = {"encoder": c.num_encoder_layers, "decoder": c.num_decoder_layers}
+    for stack, layers in counts.items():
+        result |= {
+            f"{stack}_layers": layers,
+            f"{stack}_ffn_dim": c.mlp_dim,
+            f"{stack}_attention_heads": c.num_heads,
+        }
+    return result
+
+
+def links(c: Config) -> list[Link]:
+    result = [table("token_embedding", "model.shared")]
+    for stack in ("encoder", "decoder"):
+        result += _stack(c, stack)
+    if c.vocabulary_bias:
+        result += [Link("vocabulary/bias", "final_logits_bias", ROW)]
+    return result
+
+
+def _stack(c: Config, stack: str) -> list[Link]:
+    ours, theirs = f"{stack}/layers/{{i}}", f"model.{stack}.layers.{{i}}"
+    names = ("q_proj", "k_proj", "v_proj", "out_proj")
+    result = [table(f"{stack}/position_embedding", f"model.{stack}.embed_positions")]
+    result += norm(f"{stack}/embedding_norm", f"model.{stack}.layernorm_embedding", c.biases)
+    result += attention(f"{ours}/self_attention", f"{theirs}.self_attn", names, c.biases)
+    result += norm(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm", c.biases)
+    if stack == "decoder":
+        result += attention(f"{ours}/cross_attention", f"{theirs}.encoder_attn", names, c.biases)
+        result += norm(
+            f"{ours}/cross_attention_norm", f"{theirs}.encoder_attn_layer_norm", c.biases
+        )
+    result += linear(f"{ours}/mlp/wi_0", f"{theirs}.fc1", c.biases)
+    result += linear(f"{ours}/mlp/wo", f"{theirs}.fc2", c.biases)
+    return result + norm(f"{ours}/mlp_norm", f"{theirs}.final_layer_norm", c.biases)
+
+
+def copies(c: Config) -> dict[str, str]:
+    names = (
+        "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight",
+        "lm_head.weight",
+    )
+    return dict.fromkeys(names, "model.shared.weight")
+
+
+BART = Family(
+    "bart",
+    "BartForConditionalGeneration",
+    "encoder_decoder",
+    "model.",
+    settings,
+    config,
+    links,
+    copies,
+)

@@ -1,0 +1,133 @@
+"""BERT and RoBERTa (model_types "bert" and "roberta")."""
+
+import functools
+
+from models.config import Config
+from models.hugging_face.family import (
+    THEIR_ACTIVATIONS,
+    Family,
+    activation,
+    attention,
+    dense,
+    linear,
+    norm,
+    refuse,
+    table,
+)
+from models.hugging_face.links import VECTOR, Link
+
+# Where the two keep the parts of the head of masked language modelling.
+HEADS = {
+    "bert": {
+        "layer": "cls.predictions.transform.dense",
+        "norm": "cls.predictions.transform.LayerNorm",
+        "bias": "cls.predictions.bias",
+        "copy": "cls.predictions.decoder",
+    },
+    "roberta": {
+        "layer": "lm_head.dense",
+        "norm": "lm_head.layer_norm",
+        "bias": "lm_head.bias",
+        "copy": "lm_head.decoder",
+    },
+}
+OFFSETS = {"bert": 0, "roberta": 2}  # RoBERTa counts positions from pad + 1
+
+
+def settings(kind: str, hf: dict, has) -> dict:
+    refuse(hf, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
+    if kind == "roberta":
+        refuse(hf, pad_token_id=1)
+    heads = ["vocabulary"] if has(f"{HEADS[kind]['layer']}.weight") else []
+    if has("cls.seq_relationship.weight"):
+        heads.append("pair")
+    elif has(f"{kind}.pooler.dense.weight"):
+        heads.append("embedding")
+    return dict(
+        heads=tuple(heads),
+        num_layers=hf["num_hidden_layers"],
+        emb_dim=hf["hidden_size"],
+        num_heads=hf["num_attention_heads"],
+        head_dim=hf["hidden_size"] // hf["num_attention_heads"],
+        mlp_dim=hf["intermediate_size"],
+        mlp_activations=(activation(hf, "hidden_act"),),
+        norm="layer",
+        norm_place="after",
+        norm_epsilon=hf["layer_norm_eps"],
+        biases=True,
+        embedding_norm=True,
+        positions="learned",
+        max_positions=hf["max_position_embeddings"] - OFFSETS[kind],
+        position_offset=OFFSETS[kind],
+        num_types=hf["type_vocab_size"],
+        logits_via_embedding=True,
+        vocabulary_layer=True,
+        vocabulary_bias=True,
+        init_stddev=hf.get("initializer_range", 0.02),
+        dropout_rate=hf.get("hidden_dropout_prob", 0.0),
+        dropout_shared=False,
+    )
+
+
+def config(kind: str, c: Config) -> dict:
+    return dict(
+        num_hidden_layers=c.num_encoder_layers,
+        hidden_size=c.emb_dim,
+        num_attention_heads=c.num_heads,
+        intermediate_size=c.mlp_dim,
+        hidden_act=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        layer_norm_eps=c.norm_epsilon,
+        max_position_embeddings=c.max_positions + OFFSETS[kind],
+        type_vocab_size=c.num_types,
+        initializer_range=c.init_stddev or 0.02,
+        hidden_dropout_prob=c.dropout_rate,
+        tie_word_embeddings=True,
+    )
+
+
+def links(kind: str, c: Config) -> list[Link]:
+    below, each = f"{kind}.embeddings", f"{kind}.encoder.layer.{{i}}"
+    ours, names = "encoder/layers/{i}", ("self.query", "self.key", "self.value", "output.dense")
+    result = [
+        table("token_embedding", f"{below}.word_embeddings"),
+        table("encoder/position_embedding", f"{below}.position_embeddings"),
+        table("encoder/type_embedding", f"{below}.token_type_embeddings"),
+        *norm("encoder/embedding_norm", f"{below}.LayerNorm", c.biases),
+        *attention(f"{ours}/self_attention", f"{each}.attention", names, c.biases),
+        *norm(f"{ours}/self_attention_norm", f"{each}.attention.output.LayerNorm", c.biases),
+        *linear(f"{ours}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
+        *linear(f"{ours}/mlp/wo", f"{each}.output.dense", c.biases),
+        *norm(f"{ours}/mlp_norm", f"{each}.output.LayerNorm", c.biases),
+    ]
+    head = HEADS[kind]
+    if "vocabulary" in c.heads:
+        result += linear("vocabulary/layer", head["layer"], c.biases)
+        result += norm("vocabulary/norm", head["norm"], c.biases)
+        result += [Link("vocabulary/bias", head["bias"], VECTOR)]
+    if "pair" in c.heads:
+        result += dense("projections_pair/pooler", f"{kind}.pooler.dense")
+        result += dense("projections_pair/classifier", "cls.seq_relationship")
+    elif "embedding" in c.heads:
+        result += dense("projections_embedding/layer", f"{kind}.pooler.dense")
+    return result
+
+
+def copies(kind: str, c: Config) -> dict[str, str]:
+    copy = HEADS[kind]["copy"]
+    return {
+        f"{copy}.weight": f"{kind}.embeddings.word_embeddings.weight",
+        f"{copy}.bias": HEADS[kind]["bias"],
+    }
+
+
+BERT, ROBERTA = (
+    Family(
+        kind,
+        architecture,
+        "encoder",
+        f"{kind}.",
+        *(functools.partial(f, kind) for f in (settings, config, links, copies)),
+        ignored=("embeddings.position_ids",),
+    )
+    for kind, architecture in (("bert", "BertForPreTraining"), ("roberta", "RobertaForMaskedLM"))
+)

@@ -1,0 +1,90 @@
+"""What a family of Hugging Face models is: its config, its tensors, and ours, both ways."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from models.config import Config
+from models.hugging_face.links import OUT_IN, TABLE, VECTOR, Link
+
+# Their name of an activation -> ours. Theirs "gelu" is exact, ours is the tanh approximation.
+ACTIVATIONS = {
+    "gelu": "gelu_exact",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+}
+THEIR_ACTIVATIONS = {"gelu_exact": "gelu", "gelu": "gelu_new", "silu": "silu", "relu": "relu"}
+
+
+class Family(NamedTuple):
+    """One `model_type` of `config.json`."""
+
+    model_type: str
+    architecture: str  # the class that an export names
+    layout: str  # the builder: "encoder_decoder", "decoder" or "encoder"
+    base: str  # the prefix that tensors of a model without heads lack
+    # (config.json, whether there is a tensor of this name) -> fields of Config
+    settings: Callable[[dict, Callable[[str], bool]], dict]
+    config: Callable[[Config], dict]  # -> config.json, without ids
+    links: Callable[[Config], list[Link]]
+    copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
+    ignored: tuple[str, ...] = ()  # ends of names that are no parameters
+
+
+def activation(hf: dict, key: str) -> str:
+    return known(hf, key, ACTIVATIONS)
+
+
+def known(hf: dict, key: str, values: dict):
+    """The value of ours for `hf[key]`; ValueError if there is none."""
+    if hf.get(key) not in values:
+        raise ValueError(
+            f"Got {key}={hf.get(key)!r} in config.json, expected one of {list(values)}."
+        )
+    return values[hf[key]]
+
+
+def refuse(hf: dict, **expected) -> None:
+    """Raises ValueError where config.json asks for what no switch of ours makes."""
+    for key, value in expected.items():
+        got = hf.get(key, value)
+        if got != value:
+            raise ValueError(
+                f"Got {key}={got!r} in config.json, expected {value!r}: nothing else is supported."
+            )
+
+
+def linear(ours: str, theirs: str, biases: bool, inputs: int = 1) -> list[Link]:
+    """A torch.nn.Linear: its weight, and its bias where there is one."""
+    links = [Link(ours, f"{theirs}.weight", OUT_IN, inputs)]
+    return links + ([Link(f"{ours}_bias", f"{theirs}.bias", VECTOR)] if biases else [])
+
+
+def norm(ours: str, theirs: str, bias: bool) -> list[Link]:
+    links = [Link(f"{ours}/scale", f"{theirs}.weight", VECTOR)]
+    return links + ([Link(f"{ours}/bias", f"{theirs}.bias", VECTOR)] if bias else [])
+
+
+def table(ours: str, theirs: str) -> Link:
+    return Link(ours, f"{theirs}.weight", TABLE)
+
+
+def attention(ours: str, theirs: str, names: tuple[str, str, str, str], biases: bool) -> list[Link]:
+    """Query, key, value and output as four linear layers, of these names."""
+    query, key, value, out = (f"{theirs}.{name}" for name in names)
+    return [
+        *linear(f"{ours}/query", query, biases),
+        *linear(f"{ours}/key", key, biases),
+        *linear(f"{ours}/value", value, biases),
+        *linear(f"{ours}/out", out, biases, inputs=2),
+    ]
+
+
+def dense(ours: str, theirs: str) -> list[Link]:
+    """A layer of `models.heads`: a kernel and a bias."""
+    return [
+        Link(f"{ours}/kernel", f"{theirs}.weight", OUT_IN),
+        Link(f"{ours}/bias", f"{theirs}.bias", VECTOR),
+    ]

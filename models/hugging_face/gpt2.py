@@ -1,0 +1,90 @@
+"""GPT-2 (model_type "gpt2")."""
+
+from models.config import Config
+from models.hugging_face.family import THEIR_ACTIVATIONS, Family, activation, norm, refuse, table
+from models.hugging_face.links import IN_OUT, VECTOR, Link
+
+
+def settings(hf: dict, has) -> dict:
+    refuse(
+        hf,
+        scale_attn_weights=True,
+        scale_attn_by_inverse_layer_idx=False,
+        add_cross_attention=False,
+        tie_word_embeddings=True,
+    )
+    return dict(
+        num_layers=hf["n_layer"],
+        emb_dim=hf["n_embd"],
+        num_heads=hf["n_head"],
+        head_dim=hf["n_embd"] // hf["n_head"],
+        mlp_dim=hf.get("n_inner") or 4 * hf["n_embd"],
+        mlp_activations=(activation(hf, "activation_function"),),
+        norm="layer",
+        norm_epsilon=hf["layer_norm_epsilon"],
+        biases=True,
+        positions="learned",
+        max_positions=hf["n_positions"],
+        logits_via_embedding=True,
+        init_stddev=hf.get("initializer_range", 0.02),
+        init_scaled_by_depth=True,
+        dropout_rate=hf.get("resid_pdrop", 0.0),
+        dropout_shared=False,
+    )
+
+
+def config(c: Config) -> dict:
+    return dict(
+        n_layer=c.num_decoder_layers,
+        n_embd=c.emb_dim,
+        n_head=c.num_heads,
+        n_inner=c.mlp_dim,
+        activation_function=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        layer_norm_epsilon=c.norm_epsilon,
+        n_positions=c.max_positions,
+        initializer_range=c.init_stddev or 0.02,
+        tie_word_embeddings=True,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), c.dropout_rate),
+    )
+
+
+def links(c: Config) -> list[Link]:
+    ours, theirs = "decoder/layers/{i}", "transformer.h.{i}"
+    attention, mlp = f"{ours}/self_attention", f"{ours}/mlp"
+    joined = tuple(f"{attention}/{name}" for name in ("query", "key", "value"))
+    return [
+        table("token_embedding", "transformer.wte"),
+        table("decoder/position_embedding", "transformer.wpe"),
+        *norm(f"{ours}/self_attention_norm", f"{theirs}.ln_1", c.biases),
+        Link(joined, f"{theirs}.attn.c_attn.weight", IN_OUT),
+        Link(tuple(f"{name}_bias" for name in joined), f"{theirs}.attn.c_attn.bias", VECTOR),
+        *_conv1d(f"{attention}/out", f"{theirs}.attn.c_proj", inputs=2),
+        *norm(f"{ours}/mlp_norm", f"{theirs}.ln_2", c.biases),
+        *_conv1d(f"{mlp}/wi_0", f"{theirs}.mlp.c_fc"),
+        *_conv1d(f"{mlp}/wo", f"{theirs}.mlp.c_proj"),
+        *norm("decoder/final_norm", "transformer.ln_f", c.biases),
+    ]
+
+
+def _conv1d(ours: str, theirs: str, inputs: int = 1) -> list[Link]:
+    return [
+        Link(ours, f"{theirs}.weight", IN_OUT, inputs),
+        Link(f"{ours}_bias", f"{theirs}.bias", VECTOR),
+    ]
+
+
+def copies(c: Config) -> dict[str, str]:
+    return {"lm_head.weight": "transformer.wte.weight"}
+
+
+GPT2 = Family(
+    "gpt2",
+    "GPT2LMHeadModel",
+    "decoder",
+    "transformer.",
+    settings,
+    config,
+    links,
+    copies,
+    ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
+)

@@ -1,0 +1,117 @@
+"""LLaMA and Qwen3 (model_types "llama" and "qwen3")."""
+
+import functools
+
+from models.config import Config
+from models.hugging_face.family import (
+    THEIR_ACTIVATIONS,
+    Family,
+    activation,
+    attention,
+    linear,
+    norm,
+    refuse,
+    table,
+)
+from models.hugging_face.links import Link
+
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def settings(kind: str, hf: dict, has) -> dict:
+    refuse(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
+    rope = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+    return dict(
+        num_layers=hf["num_hidden_layers"],
+        emb_dim=hf["hidden_size"],
+        num_heads=hf["num_attention_heads"],
+        num_kv_heads=hf.get("num_key_value_heads") or hf["num_attention_heads"],
+        head_dim=hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
+        mlp_dim=hf["intermediate_size"],
+        mlp_activations=(activation(hf, "hidden_act"), "linear"),
+        norm_epsilon=hf["rms_norm_eps"],
+        qk_norm=kind == "qwen3",
+        positions="rotary",
+        rope_theta=float(rope.get("rope_theta", hf.get("rope_theta", 10_000.0))),
+        rope_scaling=_scaling(rope),
+        # Small sizes are tied and large ones are not: the tensors tell.
+        logits_via_embedding=not has("lm_head.weight"),
+        init_stddev=hf.get("initializer_range", 0.02),
+        dropout_rate=0.0,
+        dropout_shared=False,
+    )
+
+
+def _scaling(rope: dict) -> tuple | None:
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return (float(rope["factor"]),)
+    if kind == "llama3":
+        return tuple(float(rope[name]) for name in LLAMA3)
+    raise ValueError(
+        f"Got rope_type={kind!r} in config.json, expected 'default', 'linear' or 'llama3'."
+    )
+
+
+def config(kind: str, c: Config) -> dict:
+    rope = {"rope_theta": c.rope_theta, "rope_type": "default"}
+    if c.rope_scaling is not None:
+        rope |= {"rope_type": "linear" if len(c.rope_scaling) == 1 else "llama3"}
+        rope |= dict(zip(LLAMA3, c.rope_scaling, strict=False))
+    return dict(
+        num_hidden_layers=c.num_decoder_layers,
+        hidden_size=c.emb_dim,
+        num_attention_heads=c.num_heads,
+        num_key_value_heads=c.num_key_heads,
+        head_dim=c.head_dim,
+        intermediate_size=c.mlp_dim,
+        hidden_act=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        rms_norm_eps=c.norm_epsilon,
+        rope_parameters=rope,
+        tie_word_embeddings=c.logits_via_embedding,
+        initializer_range=c.init_stddev or 0.02,
+    )
+
+
+def links(kind: str, c: Config) -> list[Link]:
+    ours, theirs = "decoder/layers/{i}", "model.layers.{i}"
+    names = ("q_proj", "k_proj", "v_proj", "o_proj")
+    result = [
+        table("token_embedding", "model.embed_tokens"),
+        *norm(f"{ours}/self_attention_norm", f"{theirs}.input_layernorm", c.biases),
+        *attention(f"{ours}/self_attention", f"{theirs}.self_attn", names, c.biases),
+        *norm(f"{ours}/mlp_norm", f"{theirs}.post_attention_layernorm", c.biases),
+        *linear(f"{ours}/mlp/wi_0", f"{theirs}.mlp.gate_proj", c.biases),
+        *linear(f"{ours}/mlp/wi_1", f"{theirs}.mlp.up_proj", c.biases),
+        *linear(f"{ours}/mlp/wo", f"{theirs}.mlp.down_proj", c.biases),
+        *norm("decoder/final_norm", "model.norm", c.biases),
+    ]
+    if c.qk_norm:
+        for name, theirs_name in (("query", "q"), ("key", "k")):
+            result += norm(
+                f"{ours}/self_attention/{name}_norm",
+                f"{theirs}.self_attn.{theirs_name}_norm",
+                False,
+            )
+    if not c.logits_via_embedding:
+        result += [Link("vocabulary/kernel", "lm_head.weight")]
+    return result
+
+
+def copies(kind: str, c: Config) -> dict[str, str]:
+    return {"lm_head.weight": "model.embed_tokens.weight"} if c.logits_via_embedding else {}
+
+
+LLAMA, QWEN3 = (
+    Family(
+        kind,
+        architecture,
+        "decoder",
+        "model.",
+        *(functools.partial(f, kind) for f in (settings, config, links, copies)),
+        ignored=(".rotary_emb.inv_freq",),
+    )
+    for kind, architecture in (("llama", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM"))
+)

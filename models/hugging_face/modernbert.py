@@ -1,0 +1,120 @@
+"""ModernBERT (model_type "modernbert")."""
+
+from models.config import Config
+from models.hugging_face.family import (
+    THEIR_ACTIVATIONS,
+    Family,
+    activation,
+    linear,
+    norm,
+    refuse,
+    table,
+)
+from models.hugging_face.links import VECTOR, Link
+
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+
+
+def settings(hf: dict, has) -> dict:
+    refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
+    refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
+    every, layers = hf.get("global_attn_every_n_layers", 3), hf["num_hidden_layers"]
+    kinds = hf.get("layer_types")
+    if kinds is not None:
+        every = next((i for i in range(1, layers) if kinds[i] == GLOBAL), layers)
+        if kinds != [LOCAL if i % every else GLOBAL for i in range(layers)]:
+            raise ValueError(
+                f"Got layer_types={kinds} in config.json, expected {GLOBAL!r} every few layers, from "
+                "the first on: nothing else is supported."
+            )
+    rope = hf.get("rope_parameters") or {}
+    theta = {
+        kind: rope.get(kind, {}).get("rope_theta", hf.get(old, default))
+        for kind, old, default in (
+            (GLOBAL, "global_rope_theta", 160_000.0),
+            (LOCAL, "local_rope_theta", 10_000.0),
+        )
+    }
+    return dict(
+        heads=("vocabulary",) if has("head.dense.weight") else (),
+        num_layers=layers,
+        emb_dim=hf["hidden_size"],
+        num_heads=hf["num_attention_heads"],
+        head_dim=hf["hidden_size"] // hf["num_attention_heads"],
+        mlp_dim=hf["intermediate_size"],
+        mlp_activations=(activation(hf, "hidden_activation"), "linear"),
+        norm="layer",
+        norm_epsilon=hf["norm_eps"],
+        embedding_norm=True,
+        first_norm=False,
+        positions="rotary",
+        rope_theta=theta[GLOBAL],
+        window=hf["local_attention"] // 2,
+        global_every=every,
+        local_rope_theta=theta[LOCAL],
+        num_types=0,
+        logits_via_embedding=True,
+        vocabulary_layer=True,
+        vocabulary_bias=hf.get("decoder_bias", True),
+        init_stddev=hf.get("initializer_range", 0.02),
+        init_scaled_by_depth=True,
+        dropout_rate=hf.get("mlp_dropout", 0.0),
+        dropout_shared=False,
+    )
+
+
+def config(c: Config) -> dict:
+    every, layers = c.global_every, c.num_encoder_layers
+    return dict(
+        num_hidden_layers=layers,
+        hidden_size=c.emb_dim,
+        num_attention_heads=c.num_heads,
+        intermediate_size=c.mlp_dim,
+        hidden_activation=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        classifier_activation=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        norm_eps=c.norm_epsilon,
+        layer_types=[LOCAL if i % every else GLOBAL for i in range(layers)],
+        rope_parameters={
+            GLOBAL: {"rope_type": "default", "rope_theta": c.rope_theta},
+            LOCAL: {"rope_type": "default", "rope_theta": c.local_rope_theta},
+        },
+        local_attention=2 * c.window,
+        decoder_bias=c.vocabulary_bias,
+        initializer_range=c.init_stddev or 0.02,
+        mlp_dropout=c.dropout_rate,
+        tie_word_embeddings=True,
+    )
+
+
+def links(c: Config) -> list[Link]:
+    ours, theirs = "encoder/layers/{i}", "model.layers.{i}"
+    attention = f"{ours}/self_attention"
+    result = [
+        table("token_embedding", "model.embeddings.tok_embeddings"),
+        *norm("encoder/embedding_norm", "model.embeddings.norm", c.biases),
+        *norm(f"{ours}/self_attention_norm", f"{theirs}.attn_norm", c.biases),
+        Link(
+            (f"{attention}/query", f"{attention}/key", f"{attention}/value"),
+            f"{theirs}.attn.Wqkv.weight",
+        ),
+        *linear(f"{attention}/out", f"{theirs}.attn.Wo", c.biases, inputs=2),
+        *norm(f"{ours}/mlp_norm", f"{theirs}.mlp_norm", c.biases),
+        Link((f"{ours}/mlp/wi_0", f"{ours}/mlp/wi_1"), f"{theirs}.mlp.Wi.weight"),
+        *linear(f"{ours}/mlp/wo", f"{theirs}.mlp.Wo", c.biases),
+        *norm("encoder/final_norm", "model.final_norm", c.biases),
+    ]
+    if "vocabulary" in c.heads:
+        result += linear("vocabulary/layer", "head.dense", c.biases)
+        result += norm("vocabulary/norm", "head.norm", c.biases)
+        if c.vocabulary_bias:
+            result += [Link("vocabulary/bias", "decoder.bias", VECTOR)]
+    return result
+
+
+def copies(c: Config) -> dict[str, str]:
+    return {"decoder.weight": "model.embeddings.tok_embeddings.weight"}
+
+
+MODERNBERT = Family(
+    "modernbert", "ModernBertForMaskedLM", "encoder", "model.", settings, config, links, copies
+)

@@ -1,0 +1,114 @@
+"""T5, T5 1.1, Flan-T5 and UL2 (model_type "t5"); mT5 ("mt5"); umT5 ("umt5")."""
+
+from models.config import Config
+from models.hugging_face.family import (
+    THEIR_ACTIVATIONS,
+    Family,
+    activation,
+    attention,
+    linear,
+    norm,
+    refuse,
+    table,
+)
+from models.hugging_face.links import Link
+
+SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
+
+
+def settings(hf: dict, has) -> dict:
+    refuse(hf, relative_attention_num_buckets=32, relative_attention_max_distance=128)
+    kind = hf["feed_forward_proj"]
+    gated = kind.startswith("gated-")
+    name = kind.removeprefix("gated-")
+    # Their gated GELU is the approximation, whatever its name says.
+    act = (
+        "gelu"
+        if kind == "gated-gelu"
+        else activation({"feed_forward_proj": name}, "feed_forward_proj")
+    )
+    # Newer configs say it by a name of its own, since tying is decided by the tensors.
+    scaled = hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings", True))
+    return dict(
+        num_encoder_layers=hf["num_layers"],
+        num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
+        emb_dim=hf["d_model"],
+        num_heads=hf["num_heads"],
+        head_dim=hf["d_kv"],
+        mlp_dim=hf["d_ff"],
+        mlp_activations=(act, "linear") if gated else (act,),
+        positions="relative",
+        relative_in_every_layer=hf["model_type"] == "umt5",
+        attention_scale=1.0,
+        norm_epsilon=hf["layer_norm_epsilon"],
+        logits_via_embedding=not has("lm_head.weight"),
+        scale_logits=bool(scaled),
+        dropout_rate=hf.get("dropout_rate", 0.0),
+    )
+
+
+def config(c: Config) -> dict:
+    act = THEIR_ACTIVATIONS[c.mlp_activations[0]]
+    kind = {"gelu_new": "gelu"}.get(act, act)
+    gated = len(c.mlp_activations) == 2
+    return dict(
+        d_model=c.emb_dim,
+        d_kv=c.head_dim,
+        d_ff=c.mlp_dim,
+        num_layers=c.num_encoder_layers,
+        num_decoder_layers=c.num_decoder_layers,
+        num_heads=c.num_heads,
+        relative_attention_num_buckets=32,
+        relative_attention_max_distance=128,
+        layer_norm_epsilon=c.norm_epsilon,
+        feed_forward_proj=f"gated-{kind}" if gated else kind,
+        tie_word_embeddings=c.scale_logits,
+        scale_decoder_outputs=c.scale_logits,
+        dropout_rate=c.dropout_rate,
+        is_encoder_decoder=True,
+    )
+
+
+def links(c: Config) -> list[Link]:
+    result = [table("token_embedding", "shared")]
+    for stack in ("encoder", "decoder"):
+        result += _stack(c, stack)
+    if not c.logits_via_embedding:
+        result += [Link("vocabulary/kernel", "lm_head.weight")]
+    return result
+
+
+def _stack(c: Config, stack: str) -> list[Link]:
+    ours, theirs = f"{stack}/layers/{{i}}", f"{stack}.block.{{i}}.layer"
+    mlp = 2 if stack == "decoder" else 1
+    names = ("q", "k", "v", "o")
+    result = attention(f"{ours}/self_attention", f"{theirs}.0.{SELF}", names, c.biases)
+    result += norm(f"{ours}/self_attention_norm", f"{theirs}.0.layer_norm", c.biases)
+    if stack == "decoder":
+        result += attention(f"{ours}/cross_attention", f"{theirs}.1.{CROSS}", names, c.biases)
+        result += norm(f"{ours}/cross_attention_norm", f"{theirs}.1.layer_norm", c.biases)
+    inner = ("wi_0", "wi_1") if len(c.mlp_activations) == 2 else ("wi",)
+    for i, name in enumerate(inner):
+        result += linear(f"{ours}/mlp/wi_{i}", f"{theirs}.{mlp}.{MLP}.{name}", c.biases)
+    result += linear(f"{ours}/mlp/wo", f"{theirs}.{mlp}.{MLP}.wo", c.biases)
+    result += norm(f"{ours}/mlp_norm", f"{theirs}.{mlp}.layer_norm", c.biases)
+    result += norm(f"{stack}/final_norm", f"{stack}.final_layer_norm", c.biases)
+    bias = "relative_attention_bias.weight"
+    if c.relative_in_every_layer:
+        return [*result, Link(f"{ours}/relative_bias/table", f"{theirs}.0.{SELF}.{bias}")]
+    return [*result, Link(f"{stack}/relative_bias/table", f"{stack}.block.0.layer.0.{SELF}.{bias}")]
+
+
+def copies(c: Config) -> dict[str, str]:
+    names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    return dict.fromkeys(names + ["lm_head.weight"] * c.logits_via_embedding, "shared.weight")
+
+
+T5, MT5, UMT5 = (
+    Family(kind, name, "encoder_decoder", "", settings, config, links, copies)
+    for kind, name in (
+        ("t5", "T5ForConditionalGeneration"),
+        ("mt5", "MT5ForConditionalGeneration"),
+        ("umt5", "UMT5ForConditionalGeneration"),
+    )
+)

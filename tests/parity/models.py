@@ -1,0 +1,129 @@
+"""Small random models of `transformers`, one for each family, with every parameter perturbed."""
+
+import numpy as np
+import torch
+import transformers
+
+VOCAB = 60
+_WIDTHS = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48)
+_IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+_T5 = dict(
+    d_model=32, d_kv=6, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4, dropout_rate=0.0
+)
+_NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=500_000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=16,
+)
+
+
+def _t5(feed_forward, tied, model=transformers.T5ForConditionalGeneration, **settings):
+    config = model.config_class(
+        vocab_size=VOCAB,
+        feed_forward_proj=feed_forward,
+        tie_word_embeddings=tied,
+        **_T5,
+        **settings,
+    )
+    made = model(config)
+    if not tied and made.lm_head.weight is made.shared.weight:
+        # Logits near 1: at 30, where embeddings are of deviation 1, float32 itself is off by 1e-4.
+        made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.detach() / 10)
+        config.tie_word_embeddings = made.config.tie_word_embeddings = False
+    return made
+
+
+def _decoder(model, **settings):
+    widths = _WIDTHS | dict(num_key_value_heads=2)
+    return model(model.config_class(vocab_size=VOCAB, **_IDS, **(widths | settings)))
+
+
+MODELS = {
+    "t5": lambda: _t5("relu", True),
+    "t5_1_1": lambda: _t5("gated-gelu", False),
+    "ul2": lambda: _t5("gated-silu", False),
+    "umt5": lambda: _t5("gated-gelu", True, transformers.UMT5ForConditionalGeneration),
+    "bert": lambda: transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=VOCAB, max_position_embeddings=40, **_WIDTHS, **_NO_DROPOUT
+        )
+    ),
+    "roberta": lambda: transformers.RobertaForMaskedLM(
+        transformers.RobertaConfig(
+            vocab_size=VOCAB,
+            max_position_embeddings=42,
+            type_vocab_size=1,
+            layer_norm_eps=1e-5,
+            **_WIDTHS,
+            **_NO_DROPOUT,
+            **(_IDS | dict(pad_token_id=1, bos_token_id=0)),
+        )
+    ),
+    "modernbert": lambda: transformers.ModernBertForMaskedLM(
+        transformers.ModernBertConfig(
+            vocab_size=VOCAB,
+            local_attention=8,
+            **(_WIDTHS | dict(num_hidden_layers=5)),
+            **_IDS,
+            cls_token_id=1,
+            sep_token_id=2,
+        )
+    ),
+    "bart": lambda: transformers.BartForConditionalGeneration(
+        transformers.BartConfig(
+            vocab_size=VOCAB,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=3,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=40,
+            dropout=0.0,
+            **(_IDS | dict(pad_token_id=1, bos_token_id=0)),
+        )
+    ),
+    "gpt2": lambda: transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=VOCAB,
+            n_embd=32,
+            n_layer=3,
+            n_head=4,
+            n_positions=40,
+            bos_token_id=1,
+            eos_token_id=2,
+            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        )
+    ),
+    "llama": lambda: _decoder(transformers.LlamaForCausalLM),
+    "llama3": lambda: _decoder(
+        transformers.LlamaForCausalLM, rope_parameters=LLAMA3, tie_word_embeddings=True
+    ),
+    "qwen3": lambda: _decoder(transformers.Qwen3ForCausalLM, head_dim=10),
+}
+
+
+def perturbed(name: str):
+    """The model, every parameter and buffer that is saved moved by noise of deviation 0.2.
+
+    At initialisation biases are 0 and norms 1, and much that is wrong would not show.
+    """
+    torch.manual_seed(0)
+    model = MODELS[name]().eval().float()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+        if name == "bart":
+            model.final_logits_bias += 0.2 * torch.randn(1, VOCAB, generator=generator)
+    return model
+
+
+def tokens(rows: int, length: int, seed: int) -> np.ndarray:
+    """Ids of text, int64 [rows, length]."""
+    return np.random.default_rng(seed).integers(4, VOCAB, (rows, length))

@@ -1,0 +1,325 @@
+"""Every family against `transformers`, whose models are small, random and perturbed.
+
+They need `pip install -e '.[test,parity]'`.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
+)
+pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+
+import torch
+
+from models import builders
+from models.hugging_face import (
+    FAMILIES,
+    _flat,
+    nest,
+    open_source,
+    read_params,
+    recognise,
+    write_model,
+)
+from models.hugging_face.links import imported as links_imported
+from tests.parity.models import MODELS, perturbed, tokens
+
+ATOL = 1e-4
+LENGTHS = (11, 7)  # of the documents of a row; the second row has the first alone, and padding
+
+
+@functools.cache
+def reference(name):
+    return perturbed(name)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """name -> a directory that `transformers` saved."""
+    root = tmp_path_factory.mktemp("saved")
+
+    @functools.cache
+    def directory(name):
+        reference(name).save_pretrained(root / name)
+        return str(root / name)
+
+    return directory
+
+
+@pytest.fixture(scope="module")
+def imported(saved):
+    """name -> (what was recognised, its parameters)."""
+
+    @functools.cache
+    def read(name):
+        source = open_source(saved(name))
+        found = recognise(source)
+        return found, jax.tree.map(jnp.asarray, nest(read_params(source, found)))
+
+    return read
+
+
+def row_features(stack, documents, length, causal):
+    """Features of one row with these documents, and padding after them."""
+    tokens = np.zeros(length, int)
+    segments, positions, intervals = (
+        np.zeros(length, int),
+        np.zeros(length, int),
+        np.stack([np.arange(length), np.arange(length) + 1]),
+    )
+    at = 0
+    for number, document in enumerate(documents, 1):
+        n = len(document)
+        place = slice(at, at + n)
+        tokens[place], segments[place], positions[place] = document, number, np.arange(n)
+        intervals[0, place] = at
+        intervals[1, place] = at + 1 + np.arange(n) if causal else at + n
+        at += n
+    return {
+        f"{stack}_input_tokens": tokens,
+        f"{stack}_segment_ids": segments,
+        f"{stack}_positions": positions,
+        f"{stack}_key_intervals": intervals,
+    }
+
+
+def packed_batch(layout, sources, targets):
+    """Two rows: both documents packed, and the first alone with padding."""
+    rows = []
+    for count in (2, 1):
+        row = {}
+        for stack, documents in (("encoder", sources), ("decoder", targets)):
+            if layout in (stack, "encoder_decoder"):
+                causal = stack == "decoder"
+                row |= row_features(stack, documents[:count], sum(LENGTHS) + 3, causal)
+        if layout == "encoder_decoder":
+            seen = row["encoder_segment_ids"]
+            bounds = [
+                (np.flatnonzero(seen == s)[[0, -1]] + [0, 1]) if s else np.array([0, 1])
+                for s in row["decoder_segment_ids"]
+            ]
+            row["cross_key_intervals"] = np.array(bounds).T
+        rows.append(row)
+    return {k: jnp.asarray(np.stack([r[k] for r in rows]), jnp.int32) for k in rows[0]}
+
+
+def documents(seed):
+    return [tokens(1, n, seed + n)[0] for n in LENGTHS]
+
+
+def their_logits(name, source, target):
+    """Logits of one document by itself."""
+    model = reference(name)
+    layout = recognised_layout(name)
+    with torch.no_grad():
+        if layout == "encoder_decoder":
+            out = model(
+                input_ids=torch.tensor(source)[None], decoder_input_ids=torch.tensor(target)[None]
+            )
+            return {"vocabulary": out.logits[0].numpy()}
+        out = model(torch.tensor(source if layout == "encoder" else target)[None])
+        if name == "bert":
+            return {
+                "vocabulary": out.prediction_logits[0].numpy(),
+                "pair": out.seq_relationship_logits[0].numpy(),
+            }
+        return {"vocabulary": out.logits[0].numpy()}
+
+
+def recognised_layout(name):
+    return FAMILIES[reference(name).config.model_type].layout
+
+
+def our_logits(model, params, batch, head="vocabulary"):
+    def forward(params, batch):
+        outputs = model.apply(params, batch)
+        return outputs.head(head, outputs.hidden["top"])
+
+    return np.asarray(jax.jit(forward)(params, batch))
+
+
+def worst(model, params, name):
+    """The largest difference of any logit, over packed documents and one with padding."""
+    sources, targets = documents(1), documents(2)
+    batch = packed_batch(model.layout, sources, targets)
+    logits = our_logits(model, params, batch)
+    differences, at = [], 0
+    for number, (source, target) in enumerate(zip(sources, targets)):
+        theirs, n = their_logits(name, source, target), len(target)
+        differences.append(np.abs(logits[0, at : at + n] - theirs["vocabulary"]).max())
+        if number == 0:
+            differences.append(np.abs(logits[1, :n] - theirs["vocabulary"]).max())
+        if "pair" in theirs:
+            pair = our_logits(model, params, batch, "pair")
+            differences.append(np.abs(pair[0, at] - theirs["pair"]).max())
+        at += n
+    return max(differences)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_equal_with_padding_and_packing(name, imported):
+    found, params = imported(name)
+    assert worst(found.model, params, name) <= ATOL
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
+    found, params = imported(name)
+    before = open_source(saved(name))
+    written = write_model(tmp_path, found.config, params, extra=before.config, family=found.family)
+    assert written is found.family
+    after = open_source(tmp_path)
+    copies = found.family.copies(found.config).keys()
+    assert before.names - copies == after.names
+    for one in after.names:
+        np.testing.assert_array_equal(before.read(one), after.read(one), err_msg=one)
+    again = type(reference(name)).from_pretrained(tmp_path).eval()
+    ids = torch.tensor(tokens(1, 9, 3))
+    with torch.no_grad():
+        inputs = {"decoder_input_ids": ids} if found.model.layout == "encoder_decoder" else {}
+        one, other = (model(input_ids=ids, **inputs)[0] for model in (reference(name), again))
+    torch.testing.assert_close(one, other, atol=0, rtol=0)
+
+
+# --- every switch matters ------------------------------------------------------------------------
+
+FLIPS = {
+    "norm": {"norm": "layer"},
+    "norm_epsilon": {"norm_epsilon": 0.1},
+    "biases": {"biases": False},
+    "embedding_norm": {"embedding_norm": False},
+    "first_norm": {"first_norm": True, "scan_layers": False},
+    "qk_norm": {"qk_norm": False},
+    "attention_scale": {"attention_scale": 0.8},
+    "positions": {
+        "positions": "none",
+        "max_positions": 0,
+        "position_offset": 0,
+        "rope_scaling": None,
+        "local_rope_theta": None,
+        "relative_in_every_layer": False,
+    },
+    "position_offset": None,  # see below
+    "relative_in_every_layer": {"relative_in_every_layer": False},
+    "rope_theta": {"rope_theta": 7.0},
+    "rope_scaling": {"rope_scaling": None},
+    "window": {"window": 3},
+    "global_every": {"global_every": 2},
+    "local_rope_theta": {"local_rope_theta": 7.0},
+    "num_types": {"num_types": 0},
+    "scale_logits": None,
+    "vocabulary_layer": {"vocabulary_layer": False},
+    "vocabulary_bias": {"vocabulary_bias": False},
+    "attention_softcap": {"attention_softcap": 1.0},
+    "logit_softcap": {"logit_softcap": 1.0},
+    "mlp_activations": None,
+}
+# Switches that a family's own models have on, beside those that all have.
+EVERYWHERE = ["norm_epsilon", "mlp_activations", "attention_scale", "scale_logits", "positions"]
+EVERYWHERE += ["attention_softcap", "logit_softcap"]
+_BERT = ["biases", "embedding_norm", "num_types", "vocabulary_layer", "vocabulary_bias"]
+SWITCHES = {
+    "t5": ["norm"],
+    "t5_1_1": ["norm"],
+    "umt5": [],
+    "bert": _BERT,
+    "roberta": [*_BERT, "position_offset"],
+    "modernbert": [
+        *("embedding_norm", "vocabulary_layer", "vocabulary_bias", "rope_theta"),
+        *("window", "global_every", "local_rope_theta"),
+    ],
+    "bart": ["biases", "embedding_norm", "vocabulary_bias", "position_offset"],
+    "gpt2": ["biases"],
+    "llama": ["norm", "rope_theta"],
+    "llama3": ["rope_scaling"],
+    "qwen3": ["qk_norm"],
+}
+
+
+def flipped(switch, config):
+    if switch == "scale_logits":
+        return {"scale_logits": not config.scale_logits}
+    if switch == "position_offset":  # the same table, read from another row on
+        shorter = config.position_offset - 1
+        return {"position_offset": shorter, "max_positions": config.max_positions + 1}
+    if switch == "mlp_activations":
+        first, *others = config.mlp_activations
+        other = {"gelu": "gelu_exact", "gelu_exact": "gelu", "silu": "gelu", "relu": "silu"}[first]
+        return {"mlp_activations": (other, *others)}
+    return FLIPS[switch]
+
+
+@pytest.mark.parametrize(
+    "name, switch",
+    [(name, switch) for name, own in SWITCHES.items() for switch in [*own, *EVERYWHERE]],
+)
+def test_any_other_switch_shows(name, switch, imported):
+    found, params = imported(name)
+    settings = found.settings | flipped(switch, found.config)
+    other = getattr(builders, found.model.layout)(60, found.heads, **settings)
+    # GELU and its approximation differ by 5e-4 at most.
+    assert worst(other, params, name) > (2 if switch == "mlp_activations" else 10) * ATOL
+
+
+# --- losses and gradients ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_and_gradients_agree(name, imported):
+    found, params = imported(name)
+    config, layout, model = found.config, found.model.layout, reference(name)
+    one, two = tokens(2, 9, 5)
+    batch = {}
+    for stack, document in (("encoder", one), ("decoder", two)):
+        if layout in (stack, "encoder_decoder"):
+            features = row_features(stack, [document], 9, causal=stack == "decoder")
+            batch |= {k: jnp.asarray(x, jnp.int32)[None] for k, x in features.items()}
+    source, target = torch.tensor(one)[None], torch.tensor(two)[None]
+    if layout == "encoder_decoder":
+        batch["cross_key_intervals"] = jnp.asarray([[[0] * 9, [9] * 9]], jnp.int32)
+        given, labels = dict(input_ids=source, decoder_input_ids=target), target.flip(1)
+        expected = labels[0].numpy()
+    elif layout == "decoder":  # they shift by themselves
+        given, labels, expected = dict(input_ids=target), target, np.r_[two[1:], -100]
+    else:
+        labels = torch.where(source % 3 == 0, source, -100)
+        given, expected = dict(input_ids=source), labels[0].numpy()
+
+    def our_loss(params):
+        outputs = found.model.apply(params, batch)
+        logits = outputs.head("vocabulary", outputs.hidden["top"])[0]
+        log_p = jax.nn.log_softmax(logits)
+        counts = expected >= 0
+        picked = log_p[np.arange(9), np.maximum(expected, 0)]
+        return -jnp.sum(jnp.where(counts, picked, 0)) / counts.sum()
+
+    model.zero_grad()
+    if name == "bert":  # its own loss asks for a pair's label too
+        logits = model(**given).prediction_logits
+        theirs = torch.nn.functional.cross_entropy(logits[0], labels[0])
+    else:
+        theirs = model(**given, labels=labels).loss
+    theirs.backward()
+    value, gradients = jax.jit(jax.value_and_grad(our_loss))(params)
+    assert abs(float(value) - theirs.item()) <= ATOL
+
+    their_gradients = {
+        key: np.zeros(p.shape, np.float32) if p.grad is None else p.grad.numpy()
+        for key, p in model.named_parameters()
+    }
+    their_gradients["final_logits_bias"] = None  # a buffer of theirs, which has no gradient
+    flat = dict(_flat(gradients))
+    links = [x for x in found.family.links(config) if x.theirs != "final_logits_bias"]
+    shapes = {path: x.shape for path, x in flat.items()}
+    compared = 0
+    for path, array in links_imported(links, config, shapes, their_gradients.__getitem__):
+        scale = max(np.abs(array).max(), 1.0)
+        np.testing.assert_allclose(flat[path], array, atol=ATOL * scale, err_msg=path)
+        compared += 1
+    assert compared >= len(flat) - 1
