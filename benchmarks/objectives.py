@@ -34,13 +34,14 @@ STEPS = {
     "electra": 400,
     "two_towers": 300,
     "sentence_pairs": 1000,
+    "sentence_pairs_after_bert": 300,
 }
 
 
 def main() -> None:
     options = parse()
     console = Console(highlight=False)
-    names = options.names or sorted(CATALOGUE)
+    names = options.names or list(CATALOGUE)  # "bert" before those that start with it
     for number, name in enumerate(names, 1):
         started = time.monotonic()
         train(name, options.steps or STEPS[run_of(name)])
@@ -62,6 +63,8 @@ def train(name: str, steps: int) -> None:
         f"--gin.RUN_DIR='{folder}'",
         f"--gin.STEPS={steps}",
     ]
+    if run_of(name) == "sentence_pairs_after_bert":
+        command.append(f"--gin.INITIAL_RUN='{FOLDER}/bert'")
     with open(folder / "output.txt", "w") as output:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
     if done.returncode:

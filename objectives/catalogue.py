@@ -17,6 +17,7 @@ class Entry(NamedTuple):
     # spans, all ways equally likely) or "poisson" (with the mean that the builder is given).
     span_law: str | None = None
     paired: bool = False  # a document is two texts with a separator between them
+    run: str | None = None  # the small run, where it is not that of the architecture
 
 
 ARCHITECTURES = {
@@ -27,8 +28,7 @@ ARCHITECTURES = {
     "two_towers": "encoder or two",
 }
 
-# The run for a laptop, gin_configs/runs/NAME.gin, that trains objectives of an architecture; those
-# that learn from a pair of texts alone have one of their own (`run_of`).
+# The run for a laptop, gin_configs/runs/NAME.gin, that trains objectives of an architecture.
 SMALL_RUNS = {
     "encoder": "encoder",
     "decoder": "decoder",
@@ -158,9 +158,13 @@ CATALOGUE = {
         "LLaDA, arXiv:2502.09992",
     ),
     # texts as a whole
-    "next_sentence_prediction": Entry("encoder", _BOTH, "pairs of texts", _BERT),
-    "sentence_order_prediction": Entry("encoder", _BOTH, "coherence of texts", _ALBERT),
-    "bert": Entry("encoder", _BOTH, "BERT as published", _BERT),
+    "bert": Entry("encoder", _BOTH, "BERT as published", _BERT, run="sentence_pairs"),
+    "next_sentence_prediction": Entry(
+        "encoder", _BOTH, "pairs of texts", _BERT, run="sentence_pairs_after_bert"
+    ),
+    "sentence_order_prediction": Entry(
+        "encoder", _BOTH, "coherence of texts", _ALBERT, run="sentence_pairs_after_bert"
+    ),
     "contrastive": Entry(
         "encoder",
         _BOTH,
@@ -181,8 +185,7 @@ def run_of(name: str) -> str:
     """The run for a laptop that trains this objective.
 
     >>> run_of("bart"), run_of("sentence_order_prediction")
-    ('quickstart', 'sentence_pairs')
+    ('quickstart', 'sentence_pairs_after_bert')
     """
-    if name in ("next_sentence_prediction", "sentence_order_prediction"):
-        return "sentence_pairs"
-    return SMALL_RUNS[CATALOGUE[name].architecture]
+    entry = CATALOGUE[name]
+    return entry.run or SMALL_RUNS[entry.architecture]
