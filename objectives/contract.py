@@ -78,15 +78,19 @@ def bitmap(flags) -> bytes:
 
 
 def check_token_ids(ids: TokenIds) -> TokenIds:
-    """Returns `ids` if its special ids are distinct, in range and no text; else raises."""
+    """Returns `ids` if its special ids are distinct, in range and no text; else raises.
+
+    Ids that only mark a place may be one, as published vocabularies have it: RoBERTa's </s> ends a
+    text and separates two, and GPT-2 has a single id for start, end and padding.
+    """
     first, last = ids.text
     if not 0 <= first < last <= ids.size:
         raise ValueError(
             f"Text ids must be a non-empty range inside 0…{ids.size}, got [{first}, {last})."
         )
     named = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
-    if ids.bos != ids.pad:
-        named["bos"] = ids.bos
+    named["bos"] = ids.bos
+    marks = set(named) - {"mask"}
     named |= {f"sentinel {i}": x for i, x in enumerate(ids.sentinels)}
     named |= {f"mode {name}": x for name, x in ids.modes}
     named |= {f"fim {i}": x for i, x in enumerate(ids.fim)}
@@ -104,11 +108,11 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
                 f"The {name} id is {x}, inside the text range [{first}, {last}): "
                 "text could not be told from it."
             )
-        if x in owner:
+        if x in owner and not {owner[x], name} <= marks:
             raise ValueError(
                 f"The {owner[x]} id and the {name} id are both {x}: give each its own."
             )
-        owner[x] = name
+        owner.setdefault(x, name)
     for name in ("word_starts", "sentence_ends"):
         got, expected = len(getattr(ids, name)), (ids.size + 7) // 8
         if got not in (0, expected):

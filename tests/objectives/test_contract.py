@@ -40,11 +40,11 @@ def test_bos_may_be_the_padding():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"eos": 0}, "pad id and the eos id are both 0"),
+        ({"mask": 0}, "pad id and the mask id are both 0"),
         ({"sentinels": (19, 19)}, "sentinel 0 id and the sentinel 1 id are both 19"),
         ({"modes": (("R", 19),)}, "sentinel 0 id and the mode R id are both 19"),
         ({"fim": (11,)}, "cls id and the fim 0 id are both 11"),
-        ({"bos": 1}, "eos id and the bos id are both 1"),
+        ({"sentinels": (1,)}, "eos id and the sentinel 0 id are both 1"),
         ({"mask": 5}, r"mask id is 5, inside the text range \[2, 10\)"),
         ({"sentinels": (2,)}, "sentinel 0 id is 2, inside the text"),
         ({"sep": 20}, r"sep id is 20, but ids must be in 0…19"),
