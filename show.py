@@ -46,8 +46,7 @@ from tasks.vocabularies import Vocabulary
 from training.configuration import (
     ROOT,
     configure,
-    exit_with,
-    explanation,
+    mistakes_in_words,
     parse_command_line,
 )
 
@@ -66,19 +65,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, files, bindings, traceback = read_command_line(argv)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # modules of one's own, beside a gin file that imports them
-    try:
+    with mistakes_in_words(traceback):
         console = make_console()
         if options.list:
             print_list(console)
         else:
             show(console, options, files, bindings, "python show.py " + shlex.join(argv))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    except Exception as error:
-        words = explanation(error)
-        if traceback or words is None:
-            raise
-        exit_with(words)
 
 
 def show(

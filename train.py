@@ -32,8 +32,7 @@ from training.configuration import (
     check_counts,
     check_directories,
     configure,
-    exit_with,
-    explanation,
+    mistakes_in_words,
     parse_command_line,
     save_config,
 )
@@ -56,17 +55,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     files, bindings, traceback = parse_command_line(argv, __doc__, QUICKSTART)
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # modules of one's own, beside a gin file that imports them
-    try:
+    stopped = "\nInterrupted; the same command goes on from the last checkpoint."
+    with mistakes_in_words(traceback, stopped):
         config = configure(files, bindings)
         gin.get_configurable(train)(config=config)
-    except KeyboardInterrupt:
-        print("\nInterrupted; the same command goes on from the last checkpoint.", file=sys.stderr)
-        raise SystemExit(130) from None
-    except Exception as error:
-        words = explanation(error)
-        if traceback or words is None:
-            raise
-        exit_with(words)
 
 
 def train(
@@ -85,6 +77,7 @@ def train(
     data_shards: int = 1,
     packing: str = "concatenate",
     max_documents: int = 16,
+    vocabulary_rows: int | None = None,
     z_loss: float = 0.0,
     mark_document_ends: bool = False,
     seed: int = 0,
@@ -118,6 +111,7 @@ def train(
       packing: how documents become rows, see `training.packing`: "concatenate", "isolate", "whole"
         or "single".
       max_documents: of a row, where packing is "isolate" or "whole".
+      vocabulary_rows: of the model's embedding; None: as many as there are ids, rounded up to 128.
       z_loss: weight of the squared log-partition in the loss.
       mark_document_ends: put end-of-sequence between documents (usual for causal LM; T5 does not).
       seed: of the initial parameters, the noise and dropout; the order of the data is the corpus's.
@@ -140,6 +134,7 @@ def train(
         microbatches=microbatches,
         data_shards=data_shards,
         max_documents=max_documents,
+        vocabulary_rows=vocabulary_rows,
         log_every=log_every,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
@@ -161,7 +156,7 @@ def train(
     learned = objective(data.ids)
     setup = make_setup(
         objective=learned,
-        model=model(padded_vocabulary(data.ids), learned.heads),
+        model=model(padded_vocabulary(data.ids, vocabulary_rows), learned.heads),
         optimizer=optimizer(steps),
         ids=data.ids,
         sequence_lengths=sequence_lengths,

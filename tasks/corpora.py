@@ -46,6 +46,7 @@ _VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary'
 def python_library(
     run_dir: str,
     *,
+    vocabulary: str = "bpe",
     vocabulary_size: int = 4096,
     heldout_every: int = 20,
     sentinels: int = 128,
@@ -59,6 +60,7 @@ def python_library(
 
     Args:
         run_dir: where the vocabulary and the tokens are kept.
+        vocabulary: as for `text_files`.
         vocabulary_size: ids before the special ones are appended.
         heldout_every: one document in so many is held out.
         sentinels: how many (`vocabularies.token_ids`).
@@ -68,7 +70,7 @@ def python_library(
     Raises:
         ValueError, FileNotFoundError: what was got, what is expected, what to change.
     """
-    split, vocabulary = _library(run_dir, heldout_every, vocabulary_size, sentinels, specials)
+    split, made = _library(run_dir, heldout_every, vocabulary, vocabulary_size, sentinels, specials)
 
     arrays = {}
     for name, documents in split.items():
@@ -79,10 +81,8 @@ def python_library(
                 advance(1)
 
         source = _digest(_versions(documents))
-        arrays[name] = _tokenised(run_dir, name, vocabulary, source, read, len(documents))
-    return _corpus(
-        "Python's standard library", arrays, vocabulary, f"one file in {heldout_every}", seed
-    )
+        arrays[name] = _tokenised(run_dir, name, made, source, read, len(documents))
+    return _corpus("Python's standard library", arrays, made, f"one file in {heldout_every}", seed)
 
 
 def docstring_pairs(
@@ -120,7 +120,9 @@ def docstring_pairs(
             f"Pairs must have 1 token or more on each side and at most {LONGEST_HELDOUT_PIECE - 1} "
             f"together, got {docstring_tokens} of docstrings and {code_tokens} of code."
         )
-    split, vocabulary = _library(run_dir, heldout_every, vocabulary_size, sentinels, specials)
+    split, vocabulary = _library(
+        run_dir, heldout_every, "bpe", vocabulary_size, sentinels, specials
+    )
     vocabulary.ids.special("sep")
     arrays = {}
     for name, documents in split.items():
@@ -186,8 +188,9 @@ def text_files(
             held out, or the last 5% of the tokens where there are fewer documents than that.
         text_field: the field of a JSONL line that holds the text.
         on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
-        vocabulary: "bpe" or "unigram", trained on the text; "bytes"; a SentencePiece `.model`; or a
-            Hugging Face `tokenizer.json`.
+        vocabulary: "bpe" or "unigram", trained on the text; "bytes"; a SentencePiece `.model`; a
+            Hugging Face `tokenizer.json`; or the directory of a run or an imported model, whose
+            special ids are kept as well.
         vocabulary_size: ids of a trained vocabulary, before the special ones are appended.
         heldout_every: one document in so many is held out.
         sentinels: how many (`vocabularies.token_ids`).
@@ -267,7 +270,8 @@ def run_vocabulary(
 
     Args:
         run_dir: where it is kept.
-        name: "bpe" or "unigram" trains one on `texts()`; else what `open_tokenizer` takes.
+        name: "bpe" or "unigram" trains one on `texts()`; a run directory, whose vocabulary and special
+            ids are taken as they are; else what `open_tokenizer` takes.
         texts: gives documents.
         size: ids of a trained vocabulary.
         sentinels: see `vocabularies.token_ids`.
@@ -292,6 +296,10 @@ def run_vocabulary(
                 )
                 + ". Start a new run directory, or set them back."
             )
+    if os.path.isdir(name):
+        taken = vocabularies.load_vocabulary(name)
+        vocabularies.save_vocabulary(run_dir, taken.tokenizer, taken.ids, about)
+        return vocabularies.load_vocabulary(run_dir)
     if trained:
         path = os.path.join(run_dir, "vocabulary.model")
         with _progress() as progress:
@@ -306,7 +314,7 @@ def run_vocabulary(
 
 
 def _library(
-    run_dir: str, heldout_every: int, size: int, sentinels: int, specials: Sequence[str]
+    run_dir: str, heldout_every: int, name: str, size: int, sentinels: int, specials: Sequence[str]
 ) -> tuple[dict[str, list[Document]], Vocabulary]:
     """The library's documents to train on and held out, and the run's vocabulary."""
     if heldout_every < 2:
@@ -324,7 +332,7 @@ def _library(
             )
     vocabulary = run_vocabulary(
         run_dir,
-        "bpe",
+        name,
         lambda: (document.read() for document in split["train"]),
         size=size,
         sentinels=sentinels,

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -280,6 +280,64 @@ def token_ids(
             **singles,
         )
     )
+
+
+def published_ids(
+    tokenizer: Tokenizer,
+    directory: str | os.PathLike,
+    config: Mapping[str, Any],
+    sentinels: int | None = None,
+    specials: Sequence[str] = (),
+) -> TokenIds:
+    """The special ids of a published model: those that its files name, and nothing appended.
+
+    Args:
+        tokenizer: of the directory.
+        directory: of `transformers`: tokenizer_config.json and special_tokens_map.json say which
+            token pads, starts, ends, masks, classifies and separates.
+        config: its config.json, which says the same by ids, and with what a decoder starts.
+        sentinels: more of them than the tokenizer names are appended; None: those that it names.
+        specials: others to have, as in `token_ids`; those that it does not name are appended.
+
+    Raises:
+        ValueError: as `token_ids`.
+    """
+    roles = _roles(tokenizer, directory, config)
+    eos = roles.get("eos", roles.get("sep", tokenizer.eos))
+    tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
+    if tokenizer.pad is None:  # padding is told by segments: any id that is no text will do
+        tokenizer = tokenizer._replace(pad=eos)
+    fim = [] if not any(n[0] in tokenizer.named for n in FIM_NAMES) else ["fim"]
+    own = [
+        name
+        for name in (*KNOWN_NAMES, "fim")
+        if name in fim or any(n in tokenizer.named for n in KNOWN_NAMES.get(name, ()))
+    ]
+    wanted = dict.fromkeys([n for n in own if n not in ("pad", "eos")] + list(specials))
+    count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
+    ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
+    start = config.get("decoder_start_token_id", roles.get("bos"))
+    found = {key: roles[key] for key in ("mask", "cls", "sep") if key in roles}
+    return check_token_ids(ids._replace(bos=ids.pad if start is None else start, **found))
+
+
+def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[str, int]:
+    """What the files of a published model say is its token for padding, ending and so on."""
+    names: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = os.path.join(directory, file)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as opened:
+                names |= json.load(opened)
+    roles = {}
+    for key in ("pad", "eos", "bos", "mask", "cls", "sep"):
+        name = names.get(f"{key}_token")
+        name = name.get("content") if isinstance(name, dict) else name
+        found = tokenizer.named.get(name, config.get(f"{key}_token_id"))
+        found = found[0] if isinstance(found, list) else found  # LLaMA 3 ends in several ways
+        if found is not None:
+            roles[key] = found
+    return roles
 
 
 def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int) -> dict:

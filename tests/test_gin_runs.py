@@ -13,6 +13,7 @@ from objectives import TokenIds, bitmap, check_token_ids
 from objectives.catalogue import run_of
 from training.configuration import configure
 from training.mesh import AXES, batch_sharding, batch_shards, placed_on
+from training.runs import configured
 from training.setup import (
     abstract_batch,
     abstract_rows,
@@ -63,26 +64,17 @@ def value(name, otherwise=None):
         return otherwise
 
 
-def bound(name):
-    """What gin will pass for train.train's parameter `name`."""
-    reference = value(f"train.train.{name}")
-    while isinstance(reference, gin.config.ConfigurableReference):
-        evaluated = reference.scoped_configurable_fn
-        reference = evaluated() if reference.evaluate else evaluated
-    return reference
-
-
 def configured_setup():
     sizes = tuple(value(f"mesh.make_mesh.{axis}", 1) for axis in AXES)
     mesh = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3)
-    learned = bound("objective")(IDS)
+    learned = configured("objective")(IDS)
     setup = make_setup(
         objective=learned,
-        model=bound("model")(padded_vocabulary(IDS), learned.heads),
-        optimizer=bound("optimizer")(bound("steps")),
+        model=configured("model")(padded_vocabulary(IDS), learned.heads),
+        optimizer=configured("optimizer")(configured("steps")),
         ids=IDS,
-        sequence_lengths=bound("sequence_lengths"),
-        batch_size=bound("batch_size"),
+        sequence_lengths=configured("sequence_lengths"),
+        batch_size=configured("batch_size"),
         microbatches=value("train.train.microbatches", 1),
         data_shards=value("train.train.data_shards", 1),
         z_loss=value("train.train.z_loss", 0.0),

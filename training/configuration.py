@@ -7,6 +7,7 @@ Gin files, and those that they include, are looked for here and then in the repo
 """
 
 import argparse
+import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -145,10 +146,25 @@ def explanation(error: Exception) -> str | None:
     return in_words(error) if mendable else None
 
 
-def exit_with(words: str) -> None:
-    """Ends the program for a user's mistake: a message, no traceback, status 2."""
-    print(f"\nerror: {words}\n(--traceback shows where)", file=sys.stderr)
-    raise SystemExit(2)
+@contextlib.contextmanager
+def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
+    """Ends the program for a user's mistake with a message, no traceback, and status 2.
+
+    Args:
+      traceback: whether to show where an error came up after all.
+      interrupted: what to say at Ctrl-C, which gives status 130.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        raise SystemExit(130) from None
+    except Exception as error:
+        words = explanation(error)
+        if traceback or words is None:
+            raise
+        print(f"\nerror: {words}\n(--traceback shows where)", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def check_counts(**counts: int | None) -> None:

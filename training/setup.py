@@ -59,13 +59,22 @@ def make_setup(
     return Setup(recipe, schedules, plan_packing(packing, objective, layout, groups))
 
 
-def padded_vocabulary(ids: TokenIds) -> int:
+def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
     """Rows of the embedding: ids rounded up to 128, so that they split evenly over devices.
 
     >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
     32128
+
+    Raises ValueError where `rows`, if they are given, are too few.
     """
-    return -(-ids.size // 128) * 128
+    if rows is None:
+        return -(-ids.size // 128) * 128
+    if rows < ids.size:
+        raise ValueError(
+            f"vocabulary_rows = {rows} are fewer than the {ids.size} ids of the vocabulary: raise "
+            "them, or leave them out."
+        )
+    return rows
 
 
 def compiled_step(setup: Setup, seed: int, shapes: State, mesh: Mesh) -> Callable:

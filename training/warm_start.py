@@ -4,6 +4,7 @@ Names and shapes decide what is taken; what is left over on either side is told,
 """
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -108,6 +109,18 @@ def named(tree: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         result |= named(value, f"{prefix}/{key}" if prefix else key)
     return result
+
+
+def nested(arrays: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Nested dicts from paths: what `named` takes apart."""
+    tree: dict = {}
+    for path, array in arrays:
+        *folders, name = path.split("/")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = array
+    return tree
 
 
 def _only(tree, names, prefix=""):

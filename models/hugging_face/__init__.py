@@ -21,7 +21,7 @@ from models.builders import Model
 from models.config import Config
 from models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
 from models.hugging_face.family import Family
-from models.hugging_face.files import Source, open_source, write_directory
+from models.hugging_face.files import Source, open_source, read_json, write_directory
 from models.hugging_face.links import Place, exported, imported, named_tensors
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "nest",
     "open_source",
     "parameter_shapes",
+    "read_json",
     "read_params",
     "recognise",
     "write_model",
@@ -51,6 +52,7 @@ NOT_OF_THE_NETWORK = (
     *("vocab_size", "heads", "num_ahead", "ahead", "init_stddev", "init_scaled_by_depth"),
     *("dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )
+NO_WORD = "much that it has no word for"
 
 
 class Recognised(NamedTuple):
@@ -181,19 +183,18 @@ def family_of(config: Config) -> Family:
     """
     layout = "decoder" if not config.num_encoder_layers else "encoder_decoder"
     layout = "encoder" if not config.num_decoder_layers else layout
-    nearest: tuple[Family, list[str]] | None = None
-    for family in FAMILIES.values():
-        if family.layout != layout:
-            continue
-        differ = _differences(config, family)
-        if not differ:
-            return family
-        if nearest is None or len(differ) < len(nearest[1]):
-            nearest = family, differ
-    raise ValueError(
-        f"No family of Hugging Face has this model. The nearest, {nearest[0].model_type!r}, differs "
-        f"in {'; '.join(nearest[1])}."
-    )
+    found = [
+        (_differences(config, family), family)
+        for family in FAMILIES.values()
+        if family.layout == layout
+    ]
+    differ, family = min(found, key=lambda one: (NO_WORD in one[0], len(one[0])))
+    if differ:
+        raise ValueError(
+            f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, differs "
+            f"in {'; '.join(differ)}."
+        )
+    return family
 
 
 def _differences(config: Config, family: Family) -> list[str]:
@@ -205,14 +206,20 @@ def _differences(config: Config, family: Family) -> list[str]:
         settings = family.settings(values, lambda name: there.get(name, False))
         settings.pop("heads", None)
         again = getattr(builders, family.layout)(config.vocab_size, config.heads, **settings).config
-    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        return [f"what it has no word for ({error})"]
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return [NO_WORD]
+    ours, theirs = _meaning(config), _meaning(again)
     return [
-        f"{field.name}: {getattr(config, field.name)!r}, there {getattr(again, field.name)!r}"
-        for field in dataclasses.fields(Config)
-        if field.name not in NOT_OF_THE_NETWORK
-        and getattr(config, field.name) != getattr(again, field.name)
+        f"{name}: {ours[name]!r}, there {theirs[name]!r}"
+        for name in ours
+        if name not in NOT_OF_THE_NETWORK and ours[name] != theirs[name]
     ]
+
+
+def _meaning(config: Config) -> dict:
+    """The switches, with what those mean that are left to others."""
+    defaults = {"num_kv_heads": config.num_key_heads, "attention_scale": config.score_scale}
+    return dataclasses.asdict(config) | defaults
 
 
 def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:

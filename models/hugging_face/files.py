@@ -35,7 +35,7 @@ def open_source(directory: str) -> Source:
             f"Got {directory!r}, expected a directory that `save_pretrained` wrote, or a downloaded "
             "one: there is none here."
         )
-    config = _json(path / CONFIG)
+    config = read_json(path / CONFIG)
     files = _weight_files(path)
     where: dict[str, Path] = {}
     for file in files:
@@ -51,7 +51,7 @@ def open_source(directory: str) -> Source:
 
 def _weight_files(path: Path) -> list[Path]:
     if (path / INDEX).exists():
-        index = _json(path / INDEX)
+        index = read_json(path / INDEX)
         files = sorted({path / name for name in index.get("weight_map", {}).values()})
         missing = [file.name for file in files if not file.exists()]
         if missing or not files:
@@ -72,7 +72,8 @@ def _weight_files(path: Path) -> list[Path]:
     raise ValueError(f"{path} holds no {WEIGHTS}, nor an index of several: nothing to read.")
 
 
-def _json(file: Path) -> dict:
+def read_json(file: Path) -> dict:
+    """Raises ValueError, naming the file, where it is missing or damaged."""
     if not file.exists():
         raise ValueError(
             f"{file.parent} holds no {file.name}: expected a directory of transformers."
