@@ -1,0 +1,138 @@
+"""What holds of every family, by its tiny preset made smaller still: packing, scan, remat, precision."""
+
+import functools
+import pathlib
+import re
+
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.test_transformer import (
+    PACKED,
+    PACKED_CAUSAL,
+    assert_close,
+    encoder_batch,
+    init,
+    make_batch,
+)
+
+GIN = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
+FAMILIES = [
+    *("t5", "t5_1_1", "ul2", "bert", "roberta", "modernbert", "bart", "gpt2", "llama3", "qwen3")
+]
+SHAPE = dict(emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24, dropout_rate=0.0)
+
+
+def build(family, **changes):
+    """The family's tiny preset, smaller still, with windows that a row of eight shows."""
+    path = GIN / f"{family}_tiny.gin"
+    text = path.read_text()
+    (layout,) = set(re.findall(r"^models\.(\w+)\.", text, re.MULTILINE))
+    depth = ("num_encoder_layers", "num_decoder_layers")
+    settings = SHAPE | dict.fromkeys(depth if layout == "encoder_decoder" else ("num_layers",), 3)
+    if ".window" in text:
+        settings |= {"window": 2, "global_every": 2}
+    if ".num_kv_heads" in text:
+        settings |= {"num_kv_heads": 2}
+    with gin.unlock_config():
+        gin.clear_config()
+        gin.parse_config_file(str(path))
+        model = gin.get_configurable(f"models.{layout}")(64, **(settings | changes))
+        gin.clear_config()
+    return model
+
+
+def packed_batch(layout):
+    if layout == "encoder":
+        return encoder_batch(PACKED)
+    return make_batch(PACKED_CAUSAL, cross="packed" if layout == "encoder_decoder" else None)
+
+
+def alone(batch, decoder, encoder):
+    """The part of a packed batch that is one document."""
+    part = {}
+    for name, x in batch.items():
+        start, end = encoder if name.startswith("encoder") else decoder
+        part[name] = x[..., start:end]
+        if "intervals" in name:
+            part[name] -= decoder[0] if name.startswith("decoder") else encoder[0]
+    return part
+
+
+def logits(model, params, batch):
+    @jax.jit
+    def forward(params, batch):
+        outputs = model.apply(params, batch)
+        return outputs.head("vocabulary", outputs.hidden["top"])
+
+    return forward(params, batch)
+
+
+def loss_and_gradients(model, params, batch):
+    def loss(params):
+        outputs = model.apply(params, batch)
+        return jnp.sin(outputs.head("vocabulary", outputs.hidden["top"])).mean()
+
+    return jax.jit(jax.value_and_grad(loss))(params)
+
+
+def unrolled(params):
+    """Parameters of scanned layers as those of layers one by one."""
+    split = dict(params)
+    for stack in {"encoder", "decoder"} & set(params):
+        split[stack] = dict(params[stack])
+        first = int("first_layer" in split[stack])
+        layers = split[stack].pop("layers")
+        for i in range(len(jax.tree.leaves(layers)[0])):
+            one = jax.tree.map(lambda x, i=i: x[i], layers)
+            split[stack][f"layers_{i + first}"] = one
+    return split
+
+
+@functools.cache
+def example(family):
+    model = build(family)
+    batch = packed_batch(model.layout)
+    params = init(model, batch)
+    return model, batch, params, logits(model, params, batch)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_documents_equal_rows_of_their_own(family):
+    model, batch, params, packed = example(family)
+    spans = [((0, 3), (0, 6)), ((3, 7), (6, 9))]
+    if model.layout == "encoder":
+        spans = [(None, (0, 3)), (None, (3, 7))]
+    for decoder, encoder in spans:
+        start, end = decoder or encoder
+        got = logits(model, params, alone(batch, decoder, encoder))
+        assert_close(got[0], packed[0, start:end], atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scanned_layers_equal_unrolled_ones(family):
+    _, batch, params, expected = example(family)
+    model = build(family, scan_layers=False)
+    got = logits(model, unrolled(params), batch)
+    assert_close(got, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bart"])  # most of what a layer can have
+def test_recomputing_changes_nothing(family):
+    model, batch, params, _ = example(family)
+    assert model.config.remat_policy == "minimal"
+    plain = build(family, remat_policy="none")
+    got, expected = (loss_and_gradients(one, params, batch) for one in (model, plain))
+    assert_close(got, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_close_to_float32(family):
+    """Within 5% of the logits' deviation on average: 8 bits of mantissa, three layers."""
+    _, batch, params, exact = example(family)
+    rounded = logits(build(family, dtype="bfloat16"), params, batch)
+    assert rounded.dtype == jnp.float32
+    assert np.abs(rounded - exact).mean() < 0.05 * np.std(exact)

@@ -1,0 +1,317 @@
+"""The gin files of known models: sizes as published, families, how they are spread, a step of each."""
+
+import dataclasses
+import functools
+import math
+import pathlib
+import re
+from typing import NamedTuple
+
+import gin
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from jax.sharding import AbstractMesh, AxisType
+
+import objectives
+from models.hugging_face import FAMILIES, family_of
+from tests.training import tiny
+from training.mesh import AXES, placed_on, shardings_of
+from training.setup import compiled_step
+from training.state import new_state
+
+FOLDER = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
+GIN_FILES = {path.stem: path for path in sorted(FOLDER.glob("*.gin"))}
+
+
+class Preset(NamedTuple):
+    family: str  # model_type
+    like: str  # the preset whose switches it has, but for sizes
+    vocab_size: int  # as published
+    parameters: int  # as published
+    also: tuple = ()  # switches in which it differs all the same
+
+
+# Parameters: of the class that the family exports (models/hugging_face), as `transformers` 5.23
+# counts them, sum(p.numel() for p in model.parameters()), in a model made on the meta device from
+# the shape that the gin file's source gives. T5 1.1, umT5 and UL2: plus lm_head (vocabulary times
+# width), which their checkpoints have, and which that version ties in a new model. BART: without
+# final_logits_bias, a buffer of zeros, which is no parameter.
+PRESETS = {
+    "t5_small": Preset("t5", "t5_base", 32_128, 60_506_624),
+    "t5_base": Preset("t5", "t5_base", 32_128, 222_903_552),
+    "t5_large": Preset("t5", "t5_base", 32_128, 737_668_096),
+    "t5_3b": Preset("t5", "t5_base", 32_128, 2_851_598_336),
+    "t5_11b": Preset("t5", "t5_base", 32_128, 11_307_321_344),
+    "t5_1_1_small": Preset("t5", "t5_1_1_base", 32_128, 76_961_152),
+    "t5_1_1_base": Preset("t5", "t5_1_1_base", 32_128, 247_577_856),
+    "t5_1_1_large": Preset("t5", "t5_1_1_base", 32_128, 783_150_080),
+    "t5_1_1_xl": Preset("t5", "t5_1_1_base", 32_128, 2_849_757_184),
+    "t5_1_1_xxl": Preset("t5", "t5_1_1_base", 32_128, 11_135_332_352),
+    "ul2_20b": Preset("t5", "t5_1_1_base", 32_128, 19_591_209_984, ("mlp_activations",)),
+    "umt5_base": Preset("umt5", "t5_1_1_base", 256_384, 592_043_520, ("relative_in_every_layer",)),
+    "bert_base": Preset("bert", "bert_base", 30_522, 110_106_428),
+    "bert_large": Preset("bert", "bert_base", 30_522, 336_226_108),
+    "roberta_base": Preset("roberta", "roberta_base", 50_265, 124_697_433),
+    "roberta_large": Preset("roberta", "roberta_base", 50_265, 355_412_057),
+    "modernbert_base": Preset("modernbert", "modernbert_base", 50_368, 149_655_232),
+    "modernbert_large": Preset("modernbert", "modernbert_base", 50_368, 395_881_664),
+    "bart_base": Preset("bart", "bart_base", 50_265, 139_420_416),
+    "bart_large": Preset("bart", "bart_base", 50_265, 406_291_456),
+    "gpt2": Preset("gpt2", "gpt2", 50_257, 124_439_808),
+    "gpt2_medium": Preset("gpt2", "gpt2", 50_257, 354_823_168),
+    "gpt2_large": Preset("gpt2", "gpt2", 50_257, 774_030_080),
+    "gpt2_xl": Preset("gpt2", "gpt2", 50_257, 1_557_611_200),
+    "llama3_1b": Preset("llama", "llama3_1b", 128_256, 1_235_814_400),
+    "llama3_3b": Preset("llama", "llama3_1b", 128_256, 3_212_749_824),
+    "llama3_8b": Preset(
+        "llama", "llama3_1b", 128_256, 8_030_261_248, ("logits_via_embedding", "rope_scaling")
+    ),
+    "qwen3_0_6b": Preset("qwen3", "qwen3_0_6b", 151_936, 596_049_920),
+    "qwen3_1_7b": Preset("qwen3", "qwen3_0_6b", 151_936, 1_720_574_976),
+    "qwen3_4b": Preset("qwen3", "qwen3_0_6b", 151_936, 4_022_468_096),
+    "qwen3_8b": Preset("qwen3", "qwen3_0_6b", 151_936, 8_190_735_360, ("logits_via_embedding",)),
+}
+# Of no published size: what is counted is what their files say.
+TINY = {
+    "t5_tiny": Preset("t5", "t5_base", 512, 853_760),
+    "t5_1_1_tiny": Preset("t5", "t5_1_1_base", 512, 919_296),
+    "ul2_tiny": Preset("t5", "ul2_20b", 512, 919_296),
+    "bert_tiny": Preset("bert", "bert_base", 512, 925_954),
+    "roberta_tiny": Preset("roberta", "roberta_base", 512, 909_312),
+    "modernbert_tiny": Preset("modernbert", "modernbert_base", 512, 739_072),
+    "bart_tiny": Preset("bart", "bart_base", 512, 926_208),
+    "gpt2_tiny": Preset("gpt2", "gpt2", 512, 891_648),
+    "llama3_tiny": Preset("llama", "llama3_1b", 512, 803_712),
+    "qwen3_tiny": Preset("qwen3", "qwen3_0_6b", 512, 804_096),
+}
+KNOWN = PRESETS | TINY
+# Of no family: what the small runs include.
+OWN = {
+    "decoder_small": (50_304, 123_587_328),
+    "decoder_tiny": (512, 935_040),
+    "encoder_decoder_tiny": (512, 919_296),
+    "encoder_tiny": (512, 787_840),
+}
+# What a size is, and how it is computed.
+SIZES = {
+    *("vocab_size", "num_encoder_layers", "num_decoder_layers", "emb_dim", "num_heads"),
+    *("num_kv_heads", "head_dim", "mlp_dim", "max_positions", "window", "dtype", "remat_policy"),
+}
+
+
+def builder_of(name):
+    (builder,) = set(re.findall(r"^models\.(\w+)\.", GIN_FILES[name].read_text(), re.MULTILINE))
+    return builder
+
+
+def switches_of(name):
+    return set(re.findall(r"^models\.\w+\.(\w+) =", GIN_FILES[name].read_text(), re.MULTILINE))
+
+
+def model_of(name, vocab_size, heads=None, **settings):
+    """The model of a gin file, with the heads of the published class where none are named."""
+    pair = ("pair",) if name.startswith("bert_") else ()
+    with gin.unlock_config():
+        gin.clear_config()
+        gin.parse_config_file(str(GIN_FILES[name]))
+    try:
+        build = gin.get_configurable(f"models.{builder_of(name)}")
+        return build(vocab_size, heads or ("vocabulary", *pair), **settings)
+    finally:
+        gin.clear_config()
+
+
+@functools.cache
+def boxed_shapes(name, vocab_size):
+    """Shapes of all parameters, with the names of their axes; nothing is allocated."""
+    row = jax.ShapeDtypeStruct((1, 8), np.int32)
+    intervals = jax.ShapeDtypeStruct((1, 2, 8), np.int32)
+    batch = {"cross_key_intervals": intervals}
+    for stack in ("encoder", "decoder"):
+        batch |= {f"{stack}_{name}": row for name in ("input_tokens", "segment_ids", "positions")}
+        batch[f"{stack}_key_intervals"] = intervals
+    return jax.eval_shape(model_of(name, vocab_size).init, jax.random.key(0), batch)
+
+
+def count(name, vocab_size):
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(boxed_shapes(name, vocab_size)))
+
+
+def test_every_gin_file_is_known_here():
+    assert set(GIN_FILES) == set(KNOWN) | set(OWN)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_published_parameter_counts(name):
+    assert count(name, KNOWN[name].vocab_size) == KNOWN[name].parameters
+
+
+def test_ul2_20b_by_arithmetic():
+    attention, mlp, norm = 4 * 4096 * 16 * 256, 3 * 4096 * 16384, 4096
+    encoder = 32 * (attention + mlp + 2 * norm) + norm + 32 * 16
+    decoder = 32 * (2 * attention + mlp + 3 * norm) + norm + 32 * 16
+    expected = encoder + decoder + 2 * 32_128 * 4096
+    assert PRESETS["ul2_20b"].parameters == expected == 19_591_209_984
+
+
+@pytest.mark.parametrize("name", GIN_FILES)
+def test_gin_files_open_with_name_size_and_source(name):
+    known = KNOWN.get(name)
+    vocab_size, parameters = (known.vocab_size, known.parameters) if known else OWN[name]
+    comment = GIN_FILES[name].read_text().partition("\n\n")[0]
+    assert count(name, vocab_size) == parameters
+    first = re.sub(r"\s*\n# ", " ", comment)
+    assert f": {parameters:,} parameters with a vocabulary of {vocab_size:,}" in first
+    if name in PRESETS:
+        assert "\n# Shape: " in comment and "https://" in comment
+    if name in TINY:
+        assert f"\n# Switches: {known.like}.gin." in comment
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_family(name):
+    config = model_of(name, KNOWN[name].vocab_size).config
+    assert family_of(config) is FAMILIES[KNOWN[name].family]
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_sizes_of_one_model_differ_in_sizes_alone(name):
+    ours, base = (model_of(n, KNOWN[n].vocab_size).config for n in (name, KNOWN[name].like))
+    differ = {
+        field.name
+        for field in dataclasses.fields(ours)
+        if getattr(ours, field.name) != getattr(base, field.name)
+    }
+    assert differ - SIZES == set(KNOWN[name].also)
+    # What a size has, or has not, it has at every size.
+    for switch in ("num_kv_heads", "max_positions", "window"):
+        assert bool(getattr(ours, switch)) == bool(getattr(base, switch)), switch
+    if ours.positions == "learned":
+        assert ours.max_positions >= 256
+
+
+@pytest.mark.parametrize("builder", ["encoder_decoder", "encoder", "decoder"])
+def test_a_preset_leaves_nothing_of_one_read_before_it(builder):
+    """A run includes a model, and another may be named on the command line: it wins whole."""
+    names = [name for name in GIN_FILES if builder_of(name) == builder]
+    switches = {name: switches_of(name) for name in names}
+    for name in set(names) & set(KNOWN):
+        assert switches[name] == set.union(*switches.values()), name
+
+
+MESH = {"data": 2, "fsdp": 8, "tensor": 4}
+SPREAD = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
+LARGE = 1_000_000
+# Parameters that one mesh axis alone divides, and why.
+ONE_AXIS = {
+    "position_embedding": "no axis but embed: a row is looked up for each place",
+    "vocabulary/layer": "embed by embed, of which one is spread: its output is normed whole",
+}
+INDIVISIBLE = {("t5_1_1_small", "heads", 6), ("gpt2_xl", "heads", 25)}
+
+
+def kind_of(path):
+    """What a parameter is, whichever stack and layer it is of."""
+    keys = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+    keys = [key for key in keys if key not in ("encoder", "decoder", "layers", "first_layer")]
+    return re.sub(r"^(self|cross)_", "", "/".join(keys))
+
+
+def spread_of(kind, names, shape, spec, preset):
+    """(mesh axes, remarks) of a large parameter; asserts that they are those that they should be."""
+    used, remarks = [], []
+    for name, size, axis in zip(names, shape, spec):
+        wanted = SPREAD.get(name)
+        if wanted and size % MESH[wanted]:
+            assert (preset, name, size) in INDIVISIBLE, f"{kind}: {name} of {size} by {wanted}"
+            remarks.append(f"{size} {name} do not split in {MESH[wanted]}")
+            wanted = None
+        assert axis == wanted, f"{kind}: {name} of {size} is over {axis}, expected {wanted}"
+        used += [axis] if axis else []
+    one_axis = next((why for end, why in ONE_AXIS.items() if kind.endswith(end)), None)
+    if one_axis:
+        remarks.append(one_axis)
+    expected = ["fsdp"] if remarks else ["fsdp", "tensor"]
+    assert sorted(used) == expected, f"{kind} is over {used}, expected {expected}"
+    return used, remarks
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_large_parameters_are_sharded(name):
+    """`pytest -n 0 -s -k sharded tests/models/test_presets.py` prints the table."""
+    mesh = AbstractMesh(tuple(MESH.values()), AXES, axis_types=(AxisType.Auto,) * 3)
+    published = PRESETS[name].vocab_size
+    # What training gives a model whose vocabulary does not split: rows of padding.
+    vocab_size = published if published % MESH["tensor"] == 0 else -(-published // 128) * 128
+    boxed = boxed_shapes(name, vocab_size)
+    leaves = jax.tree_util.tree_leaves_with_path(
+        boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
+    )
+    shardings = jax.tree.leaves(shardings_of(boxed, mesh))
+    table, total, held = {}, 0, 0
+    for (path, box), sharding in zip(leaves, shardings, strict=True):
+        shape, spec = box.value.shape, sharding.spec
+        total, held = total + box.value.size, held + math.prod(sharding.shard_shape(shape))
+        if box.value.size <= LARGE:
+            continue
+        kind = kind_of(path)
+        used, remarks = spread_of(kind, box.names, shape, spec, name)
+        table[kind] = (box.names, shape, spec, math.prod(MESH[axis] for axis in used), remarks)
+    # All but the small parameters are in one of 32 parts, or of 8 where heads do not split.
+    rows = "" if vocab_size == published else f", {published:,} rounded up to 128"
+    print(
+        f"\n{name}: vocabulary {vocab_size:,}{rows}; a device holds {held:,} of {total:,}, "
+        f"1 / {total / held:.1f}"
+    )
+    for kind, (names, shape, spec, parts, remarks) in table.items():
+        axes = (f"{n}={s}" + (f"/{a}" if a else "") for n, s, a in zip(names, shape, spec))
+        print(f"  {kind:<22} {' '.join(axes):<58} 1/{parts:<3} {'; '.join(remarks)}".rstrip())
+    assert {"token_embedding", "mlp/wi_0", "mlp/wo", "attention/query"} <= set(table)
+
+
+IDS = tiny.IDS._replace(
+    size=128,
+    mask=120,
+    cls=121,
+    sep=122,
+    sentence_ends=objectives.bitmap(np.arange(128) % 7 == 3),
+)
+BERT = functools.partial(
+    objectives.then, first=objectives.next_sentence_prediction, second=objectives.masked_lm
+)
+STEPS = {  # builder: objective, lengths as in the small runs
+    "encoder": (objectives.masked_lm, {"encoder": 128}),
+    "decoder": (objectives.causal_lm, {"decoder": 256}),
+    "encoder_decoder": (objectives.span_corruption, {"encoder": 128, "decoder": 64}),
+}
+
+
+# Compiled whenever tests run: one or two of each layout, to keep this file under a minute.
+QUICK = ("bert_tiny", "t5_1_1_tiny", "gpt2_tiny", "qwen3_tiny")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TINY]
+)
+def test_a_step_of_each_tiny_preset(name):
+    """With rows as long as those of the small runs; the loss of a fresh model is near chance."""
+    make, lengths = STEPS[builder_of(name)]
+    learned = (BERT if name == "bert_tiny" else make)(IDS)
+    mesh, model = tiny.mesh_of(1), model_of(name, 128, learned.heads, remat_policy="none")
+    one = tiny.setup(
+        model, learned, lengths, batch_size=4, data_shards=4, optimizer=optax.adam(1e-3)
+    )
+    abstract = tiny.abstract(one, mesh)
+    state = new_state(abstract, 0, mesh)
+    rows = next(tiny.batches(one, mesh, data_shards=4))
+    with placed_on(mesh):
+        state, metrics = compiled_step(one, 0, abstract.shapes, mesh)(state, rows)
+    state, metrics = jax.device_get((state, metrics))
+    assert int(state.step) == 1
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)))
+    chance = np.log(128)
+    # T5's is the largest, 1.4: its tied logits lean to the token that was read.
+    assert 0.95 * chance < metrics["loss/tokens"] < 1.5 * chance
