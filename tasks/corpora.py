@@ -314,9 +314,14 @@ def run_vocabulary(
 
 
 def _library(
-    run_dir: str, heldout_every: int, name: str, size: int, sentinels: int, specials: Sequence[str]
+    run_dir: str,
+    heldout_every: int,
+    source: str,
+    size: int,
+    sentinels: int,
+    specials: Sequence[str],
 ) -> tuple[dict[str, list[Document]], Vocabulary]:
-    """The library's documents to train on and held out, and the run's vocabulary."""
+    """The library's documents to train on and held out, and the run's vocabulary, from `source`."""
     if heldout_every < 2:
         raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
     documents = library_documents()
@@ -332,7 +337,7 @@ def _library(
             )
     vocabulary = run_vocabulary(
         run_dir,
-        name,
+        source,
         lambda: (document.read() for document in split["train"]),
         size=size,
         sentinels=sentinels,
