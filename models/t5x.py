@@ -1,0 +1,359 @@
+"""T5X checkpoints, with layers apart: the form in which T5, T5 1.1, mT5 and UL2 were published.
+
+    source = open_t5x("t5_1_1_small/checkpoint_1000000")
+    model = models.encoder_decoder(32128)              # T5 1.1 small
+    params = nest(read_params(source, model))          # of models.hugging_face
+
+A checkpoint is a directory. Its file `checkpoint` is msgpack as `flax.serialization` writes it,
+{"version": 3, "optimizer": {"target": parameters, "state": …}}, with small arrays in place. Larger
+ones are zarr folders beside it, `target.encoder.layers_0.attention.query.kernel`, and have a
+TensorStore spec in their place. It does not say which model it is of: the caller does, from a file of
+`gin_configs/models` or by hand. The optimizer's state is not read, and its folders may be absent.
+
+Where they are: https://t5x.readthedocs.io/en/latest/models.html. Names and layout: `t5x/checkpoints.py`
+and `t5x/examples/t5/network.py` of https://github.com/google-research/t5x.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import tensorstore
+from flax import serialization
+
+from models import builders
+from models.builders import Model
+from models.config import Config
+from models.hugging_face import NOT_OF_THE_NETWORK, parameter_shapes
+from models.hugging_face.links import (
+    IN_OUT,
+    TABLE,
+    VECTOR,
+    Link,
+    imported,
+    named_tensors,
+    place,
+    shape_of_theirs,
+)
+
+CHECKPOINT = "checkpoint"
+
+# Fields of `Config` in which T5X's models differ; the others are as in T5 1.1.
+CHOSEN = (
+    *("num_encoder_layers", "num_decoder_layers", "emb_dim", "num_heads", "num_kv_heads"),
+    *("head_dim", "mlp_dim", "mlp_activations", "logits_via_embedding"),
+)
+
+
+class Checkpoint(NamedTuple):
+    """A T5X checkpoint that is read tensor by tensor."""
+
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]  # "encoder.layers_0.mlp.wo.kernel" -> (2048, 768)
+    read: Callable[[str], np.ndarray]  # name -> the tensor as stored; KeyError for an unknown name
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.shapes)
+
+
+def open_t5x(directory: str) -> Checkpoint:
+    """The parameters that a T5X checkpoint holds; tensors in zarr folders are not read yet.
+
+        open_t5x("t5_1_1_small/checkpoint_1000000").shapes["encoder.relpos_bias.rel_embedding"]
+        # (6, 32)
+
+    Args:
+      directory: on a local disk, with a file `checkpoint` in it.
+
+    Returns:
+      A `Checkpoint`. Its `read` raises ValueError, naming the folder, where zarr files are damaged,
+      incomplete, or not of the shape that the checkpoint says.
+
+    Raises:
+      ValueError: there is no such directory, or no file `checkpoint` in it; that file is damaged, or
+        is TensorFlow's, Orbax's or of something else; or a zarr folder is missing.
+    """
+    path = Path(directory)
+    shapes, reads = {}, {}
+    for name, leaf in _leaves(_target(path)):
+        if isinstance(leaf, np.ndarray):
+            shapes[name], reads[name] = leaf.shape, lambda leaf=leaf: leaf
+        elif isinstance(leaf, Mapping):
+            folder, shapes[name] = _folder_and_shape(path, name, leaf)
+            reads[name] = lambda folder=folder, shape=shapes[name]: _read_zarr(folder, shape)
+        else:
+            hint = ""
+            if isinstance(leaf, str) and leaf.startswith("PLACEHOLDER://"):
+                hint = ": Orbax wrote it, whose checkpoints are not read here"
+            raise ValueError(
+                f"Got {leaf!r} for {name} in {path / CHECKPOINT}, expected an array or a "
+                f"TensorStore spec{hint}."
+            )
+
+    def read(name: str) -> np.ndarray:
+        array = reads[name]()
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            raise ValueError(
+                f"Got {name} of dtype {array.dtype} in {path}, expected floats: T5X has written "
+                "these since its version 3 of June 2021. Save it again with a newer T5X."
+            )
+        return array
+
+    return Checkpoint(path, shapes, read)
+
+
+def links(config: Config) -> list[Link]:
+    """Which tensor of T5X is which of our arrays, for a model that `check_config` lets pass.
+
+    Shapes of theirs: kernels [inputs, outputs], with the heads of attention joined: query, key and
+    value [E, H * d], out [H * d, E]; embedding [V, E]; rel_embedding [H, 32]; scales [E].
+    """
+    result = [Link("token_embedding", "token_embedder.embedding", TABLE)]
+    for stack, attentions in (
+        ("encoder", {"self_attention": ("attention", "attention")}),
+        (
+            "decoder",
+            {
+                "self_attention": ("self_attention", "self_attention"),
+                "cross_attention": ("encoder_decoder_attention", "cross_attention"),
+            },
+        ),
+    ):
+        ours, theirs = f"{stack}/layers/{{i}}", f"{stack}.layers_{{i}}"
+        for name, (module, norm) in attentions.items():
+            for part in ("query", "key", "value"):
+                result += [_kernel(f"{ours}/{name}/{part}", f"{theirs}.{module}.{part}")]
+            result += [_kernel(f"{ours}/{name}/out", f"{theirs}.{module}.out", inputs=2)]
+            result += [_scale(f"{ours}/{name}_norm", f"{theirs}.pre_{norm}_layer_norm")]
+        gates = range(len(config.mlp_activations))
+        for i in gates:
+            inner = "wi" if len(gates) == 1 else f"wi_{i}"
+            result += [_kernel(f"{ours}/mlp/wi_{i}", f"{theirs}.mlp.{inner}")]
+        result += [_kernel(f"{ours}/mlp/wo", f"{theirs}.mlp.wo")]
+        result += [_scale(f"{ours}/mlp_norm", f"{theirs}.pre_mlp_layer_norm")]
+        result += [_scale(f"{stack}/final_norm", f"{stack}.{stack}_norm")]
+        bias = f"{stack}.relpos_bias.rel_embedding"
+        result += [Link(f"{stack}/relative_bias/table", bias, TABLE)]
+    if not config.logits_via_embedding:
+        result += [_kernel("vocabulary/kernel", "decoder.logits_dense")]
+    return result
+
+
+def read_params(
+    source: Checkpoint, model: Model, *, unscaled: Collection[str] = ()
+) -> Iterator[tuple[str, np.ndarray]]:
+    """(path, float32 array) of each of our parameters, one at a time; all is checked before.
+
+        model = models.encoder_decoder(32128)          # T5 1.1 small
+        params = nest(read_params(open_t5x("t5_1_1_small/checkpoint_1000000"), model))
+        params["decoder"]["layers"]["cross_attention"]["query"].shape       # (8, 512, 6, 64)
+
+    bfloat16 is exact in float32. Where layers are scanned, all layers of one array are held at once.
+
+    Args:
+      source: of `open_t5x`.
+      model: an encoder-decoder of T5's kind: T5 1.1 is `models.encoder_decoder` with sizes alone,
+        UL2 also has mlp_activations=("silu", "linear"), and T5 1.0 has mlp_activations=("relu",),
+        logits_via_embedding=True and scale_logits=True.
+      unscaled: names of norm scales that the checkpoint lacks because its norms have none. They
+        become ones, which is the same network. ("decoder.decoder_norm.scale",) for UL2 20B, by a
+        report: https://github.com/google-research/t5x/issues/1226.
+
+    Raises:
+      ValueError: at the call, for a model that is none of T5X's (as `check_config`), for layers that
+        T5X scanned, for tensors missing or left over, and for shapes that do not fit, by name; and
+        while reading, as `open_t5x` describes.
+    """
+    config = check_config(model)
+    linked = list(named_tensors(links(config), config))
+    _check_names(source, {name for name, _, _ in linked}, set(unscaled))
+    ours = parameter_shapes(model)
+    _check_shapes(source, linked, config, ours)
+
+    def read(name: str) -> np.ndarray:
+        if name in unscaled:
+            return np.ones(config.emb_dim, np.float32)
+        return source.read(name)
+
+    arrays = imported(links(config), config, ours, read)
+    return ((path, np.ascontiguousarray(x, np.float32)) for path, x in arrays)
+
+
+def check_config(model: Model) -> Config:
+    """The model's `Config`, if T5X has such a network.
+
+    Raises ValueError, naming the switches that are to be changed.
+    """
+    config = model.config
+    if config is None or model.layout != "encoder_decoder":
+        raise ValueError(
+            f"Got a model of layout {model.layout!r}, expected one of `models.encoder_decoder`: T5X "
+            "checkpoints of another kind are not read."
+        )
+    fixed = {name: getattr(config, name) for name in (*CHOSEN, *NOT_OF_THE_NETWORK)}
+    for name in ("vocab_size", "heads", "num_ahead", "ahead"):
+        del fixed[name]
+    fixed["scale_logits"] = config.logits_via_embedding
+    t5 = builders.encoder_decoder(config.vocab_size, **fixed).config
+    differ = [
+        f"{field.name}={getattr(config, field.name)!r}, expected {getattr(t5, field.name)!r}"
+        for field in dataclasses.fields(Config)
+        if getattr(config, field.name) != getattr(t5, field.name)
+    ]
+    if differ:
+        raise ValueError(f"Got a model that no T5X checkpoint is of: {'; '.join(differ)}.")
+    return config
+
+
+def _target(path: Path) -> Mapping[str, Any]:
+    """The tree of parameters in the file `checkpoint`."""
+    file = path / CHECKPOINT
+    if not file.is_file():
+        raise ValueError(
+            f"{path} holds no file {CHECKPOINT!r}, expected a directory that T5X wrote, on a local "
+            f"disk{_nearby(path)}."
+        )
+    data = file.read_bytes()
+    if data.startswith(b"model_checkpoint_path"):
+        raise ValueError(
+            f"{file} is of TensorFlow, expected one of T5X: take the checkpoint of the same model "
+            "under gs://t5-data/pretrained_models/t5x."
+        )
+    try:
+        contents = serialization.msgpack_restore(data)
+    except Exception as error:  # msgpack and flax raise many kinds
+        raise ValueError(
+            f"{file} is damaged, or no msgpack ({error or type(error).__name__}): download it again."
+        ) from error
+    tree = contents.get("optimizer", contents) if isinstance(contents, Mapping) else None
+    target = tree.get("target") if isinstance(tree, Mapping) else None
+    if not isinstance(target, Mapping) or not target:
+        raise ValueError(
+            f"{file} has no parameters under 'optimizer', 'target', nor under 'target' alone: it is "
+            "of no T5X run, or was saved without them."
+        )
+    return target
+
+
+def _nearby(path: Path) -> str:
+    """What to open instead, if that can be seen."""
+    if not path.is_dir():
+        return ": there is no such directory"
+    steps = sorted(file.parent.name for file in path.glob(f"*/{CHECKPOINT}"))
+    return f": open one of {', '.join(steps)} in it" if steps else ""
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("encoder.encoder_norm.scale", its array or TensorStore spec), of all."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and "driver" not in value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple[int, ...]]:
+    """Where the tensor of a TensorStore spec is, whichever kind of store it was written to."""
+    try:
+        # The second form is TensorStore's before 0.1.14, and T5X's for buckets.
+        stored = (spec["kvstore"].get("path") or spec["path"]).strip("/")
+        shape = tuple(int(n) for n in spec["metadata"]["shape"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"The TensorStore spec of {name} in {path / CHECKPOINT} is damaged: {dict(spec)}."
+        ) from error
+    if spec["driver"] != "zarr" or stored in ("", ".", "..") or "/" in stored:
+        raise ValueError(
+            f"Got driver {spec['driver']!r} and path {stored!r} for {name} in {path / CHECKPOINT}, "
+            "expected 'zarr' and the name of a folder beside it: T5X wrote no such checkpoint."
+        )
+    folder = path / stored
+    if not (folder / ".zarray").is_file():
+        raise ValueError(
+            f"{folder} is missing, or its file .zarray: {path / CHECKPOINT} says that it holds "
+            f"{name}. Download it again."
+        )
+    return folder, shape
+
+
+def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
+    # Zarr would take chunks that are missing for zeros.
+    spec = {
+        "driver": "zarr",
+        "kvstore": {"driver": "file", "path": str(folder)},
+        "fill_missing_data_reads": False,
+    }
+    try:
+        stored = tensorstore.open(spec, open=True, read=True).result()
+        if stored.shape == shape:
+            return stored.read().result()
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{folder} is damaged, or incomplete: {error} Download it again."
+        ) from error
+    raise ValueError(
+        f"Got {folder} of shape {stored.shape}, expected {shape}, as {CHECKPOINT} beside it says: "
+        "they are of two checkpoints."
+    )
+
+
+def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
+    for scanned in ("encoder.encoder.", "decoder.decoder."):
+        if any(name.startswith(scanned) for name in source.names):
+            raise ValueError(
+                f"Got tensors {scanned}… in {source.path}, expected "
+                f"{scanned.partition('.')[0]}.layers_0.… and so on: T5X scanned its layers "
+                "(scan_layers = True), and such checkpoints are not read. Save it again from T5X "
+                "with layers apart, or take the model from Hugging Face (models.hugging_face)."
+            )
+    for name in sorted(unscaled):
+        if name not in expected or not name.endswith(".scale") or name in source.names:
+            raise ValueError(
+                f"Got unscaled with {name!r}, expected scales of norms of this model that "
+                f"{source.path} lacks: leave it out."
+            )
+    missing, left = expected - unscaled - source.names, source.names - expected
+    if missing or left:
+        parts = [
+            f"{len(x)} {w}: {_few(x)}" for x, w in ((missing, "missing"), (left, "left over")) if x
+        ]
+        raise ValueError(
+            f"The tensors of {source.path} are not those of the model: {'; '.join(parts)}. Take the "
+            "model of the gin file that the checkpoint was trained with: its numbers of layers, "
+            "mlp_activations and logits_via_embedding. Norms that have no scale go into `unscaled`."
+        )
+
+
+def _check_shapes(source: Checkpoint, linked, config: Config, ours: Mapping[str, tuple[int, ...]]):
+    wrong = []
+    for name, link, layer in linked:
+        where = place(link.ours, layer, config)
+        shape = ours[where.path][0 if where.index is None else 1 :]
+        expected = shape_of_theirs(link, [shape])
+        if source.shapes.get(name, expected) != expected:
+            wrong.append(f"{name} of shape {source.shapes[name]}, expected {expected}")
+    if wrong:
+        # The shortest names say the most: the embedding before the layers.
+        first = sorted(wrong, key=lambda text: (text.count("."), text))[0]
+        more = f", and {len(wrong) - 1} more that do not fit" if len(wrong) > 1 else ""
+        raise ValueError(
+            f"Got {first}{more}: {source.path} is of a model of other sizes. Set vocab_size, "
+            "emb_dim, num_heads, head_dim and mlp_dim to those that it was trained with."
+        )
+
+
+def _kernel(ours: str, theirs: str, inputs: int = 1) -> Link:
+    return Link(ours, f"{theirs}.kernel", IN_OUT, inputs)
+
+
+def _scale(ours: str, theirs: str) -> Link:
+    return Link(f"{ours}/scale", f"{theirs}.scale", VECTOR)
+
+
+def _few(names: set[str], most: int = 5) -> str:
+    shown = sorted(names)[:most]
+    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,374 @@
+"""Import of T5X checkpoints: what is written here in their layout is read as it was."""
+
+import functools
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorstore
+from flax import linen as nn
+from flax import serialization
+
+import models
+from models.hugging_face import nest
+from models.t5x import open_t5x, read_params
+
+ENCODER, DECODER, LENGTH = 2, 3, 7
+WIDTHS = dict(
+    emb_dim=16,
+    num_heads=3,
+    head_dim=4,
+    mlp_dim=20,
+    num_encoder_layers=ENCODER,
+    num_decoder_layers=DECODER,
+    remat_policy="none",  # quicker to compile
+)
+T5_1_0 = dict(mlp_activations=("relu",), logits_via_embedding=True, scale_logits=True)
+SETTINGS = {"t5_1_1": {}, "t5_1_0": T5_1_0, "ul2": dict(mlp_activations=("silu", "linear"))}
+QUERY = "encoder.layers_0.attention.query.kernel"
+
+
+def build(kind, **settings):
+    return models.encoder_decoder(48, **(WIDTHS | SETTINGS[kind] | settings))
+
+
+def batch():
+    rng = np.random.default_rng(0)
+    causal = np.stack([np.zeros(LENGTH), np.arange(LENGTH) + 1])
+    whole = np.stack([np.zeros(LENGTH), np.full(LENGTH, LENGTH)])
+    intervals = {"encoder": whole, "decoder": causal, "cross": whole}
+    result = {f"{k}_key_intervals": np.stack([v, v]).astype(np.int32) for k, v in intervals.items()}
+    for stack in ("encoder", "decoder"):
+        result[f"{stack}_input_tokens"] = rng.integers(1, 48, (2, LENGTH)).astype(np.int32)
+        result[f"{stack}_segment_ids"] = np.ones((2, LENGTH), np.int32)
+        result[f"{stack}_positions"] = np.tile(np.arange(LENGTH, dtype=np.int32), (2, 1))
+    return result
+
+
+@functools.cache
+def random_params(kind):
+    """Random arrays in the place of all parameters, norms too, of a model that does not scan."""
+    model = build(kind, scan_layers=False)
+    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch()))
+    rng = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda x: rng.normal(size=x.shape).astype(np.float32) / x.shape[0] ** 0.25, shapes
+    )
+
+
+def as_t5x(kind, params):
+    """The tree that T5X has under "target", written out by hand."""
+    gates = len(build(kind).config.mlp_activations)
+    names = ("wi",) if gates == 1 else ("wi_0", "wi_1")
+
+    def attention(ours):
+        joined = {name: ours[name].reshape(16, 12) for name in ("query", "key", "value")}
+        joined["out"] = ours["out"].reshape(12, 16)
+        return {name: {"kernel": kernel} for name, kernel in joined.items()}
+
+    def mlp(ours):
+        inner = {name: {"kernel": ours[f"wi_{i}"]} for i, name in enumerate(names)}
+        return inner | {"wo": {"kernel": ours["wo"]}}
+
+    def stack(name):
+        ours = params[name]
+        return {
+            "relpos_bias": {"rel_embedding": ours["relative_bias"]["table"]},
+            f"{name}_norm": {"scale": ours["final_norm"]["scale"]},
+        }
+
+    encoder, decoder = stack("encoder"), stack("decoder")
+    for i in range(ENCODER):
+        ours = params["encoder"][f"layers_{i}"]
+        encoder[f"layers_{i}"] = {
+            "attention": attention(ours["self_attention"]),
+            "pre_attention_layer_norm": ours["self_attention_norm"],
+            "mlp": mlp(ours["mlp"]),
+            "pre_mlp_layer_norm": ours["mlp_norm"],
+        }
+    for i in range(DECODER):
+        ours = params["decoder"][f"layers_{i}"]
+        decoder[f"layers_{i}"] = {
+            "self_attention": attention(ours["self_attention"]),
+            "pre_self_attention_layer_norm": ours["self_attention_norm"],
+            "encoder_decoder_attention": attention(ours["cross_attention"]),
+            "pre_cross_attention_layer_norm": ours["cross_attention_norm"],
+            "mlp": mlp(ours["mlp"]),
+            "pre_mlp_layer_norm": ours["mlp_norm"],
+        }
+    if kind != "t5_1_0":
+        decoder["logits_dense"] = {"kernel": params["vocabulary"]["kernel"]}
+    embedding = {"token_embedder": {"embedding": params["token_embedding"]}}
+    return embedding | {"encoder": encoder, "decoder": decoder}
+
+
+def write(directory, target, older_specs=False, dtype=np.float32, top=None):
+    """A checkpoint as T5X writes it: matrices in zarr, in several chunks, vectors in msgpack."""
+
+    def leaf(name, x):
+        if isinstance(x, dict):
+            return {key: leaf(f"{name}.{key}", value) for key, value in x.items()}
+        if not isinstance(x, np.ndarray) or x.ndim < 2:
+            return x.astype(dtype) if isinstance(x, np.ndarray) else x
+        chunks = [x.shape[0] // 2 if x.shape[0] % 2 == 0 else x.shape[0], x.shape[1]]
+        spec = {
+            "driver": "zarr",
+            "dtype": jnp.dtype(dtype).name,
+            "kvstore": {"driver": "file", "path": f"{directory}/{name}"},
+            "metadata": {"compressor": {"id": "gzip"}, "shape": list(x.shape), "chunks": chunks},
+        }
+        array = tensorstore.open(spec, create=True).result()
+        array.write(x.astype(dtype)).result()
+        if older_specs:
+            return spec | {"kvstore": {"driver": "gfile"}, "path": name}
+        stored = tensorstore.Spec(spec | {"kvstore": {"driver": "file", "path": name}}).to_json()
+        assert stored["kvstore"]["path"] == f"{name}/"
+        return stored
+
+    directory.mkdir()
+    tree = {"target": leaf("target", target), "state": {"step": np.int32(7)}}
+    tree = {"version": 3, "optimizer": tree} if top is None else {top: tree["target"]}
+    (directory / "checkpoint").write_bytes(serialization.msgpack_serialize(tree))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """kind -> a checkpoint of `random_params`, which tests copy before they break it."""
+    root = tmp_path_factory.mktemp("t5x")
+    return functools.cache(lambda kind: write(root / kind, as_t5x(kind, random_params(kind))))
+
+
+@pytest.fixture
+def broken(tmp_path, written):
+    return shutil.copytree(written("t5_1_1"), tmp_path / "broken")
+
+
+def read(directory, model, **settings):
+    return nest(read_params(open_t5x(str(directory)), model, **settings))
+
+
+def assert_equal(got, expected):
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_parameters_are_those_that_were_written(kind, written):
+    got = read(written(kind), build(kind, scan_layers=False))
+    assert_equal(got, random_params(kind))
+    assert all(x.dtype == np.float32 for x in jax.tree.leaves(got))
+
+
+@pytest.mark.parametrize("kind", ["t5_1_1", "t5_1_0"])
+def test_logits_are_those_of_a_model_set_directly(kind, written):
+    @functools.partial(jax.jit, static_argnums=0)
+    def logits(model, params):
+        outputs = model.apply(params, batch())
+        return outputs.head("vocabulary", outputs.hidden["top"])
+
+    scanned = build(kind)
+    params = read(written(kind), scanned)
+    assert params["decoder"]["layers"]["cross_attention"]["out"].shape == (DECODER, 3, 4, 16)
+    expected = logits(build(kind, scan_layers=False), random_params(kind))
+    assert np.std(expected) > 0.1
+    np.testing.assert_allclose(logits(scanned, params), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_older_specs_and_parameters_at_the_top(tmp_path):
+    target = as_t5x("t5_1_0", random_params("t5_1_0"))
+    model = build("t5_1_0", scan_layers=False)
+    for directory in (
+        write(tmp_path / "older", target, older_specs=True),
+        write(tmp_path / "top", target, top="target"),
+    ):
+        assert_equal(read(directory, model), random_params("t5_1_0"))
+
+
+def test_bfloat16_is_read_exactly(tmp_path):
+    target = as_t5x("t5_1_1", random_params("t5_1_1"))
+    got = read(
+        write(tmp_path / "a", target, dtype=jnp.bfloat16), build("t5_1_1", scan_layers=False)
+    )
+    rounded = lambda x: x.astype(jnp.bfloat16).astype(np.float32)  # noqa: E731
+    assert_equal(got, jax.tree.map(rounded, random_params("t5_1_1")))
+    assert all(x.dtype == np.float32 for x in jax.tree.leaves(got))
+
+
+def test_the_optimizer_is_not_asked_for(tmp_path):
+    """Its folders may be left out of a download."""
+    directory = write(tmp_path / "a", as_t5x("t5_1_1", random_params("t5_1_1")))
+    contents = serialization.msgpack_restore((directory / "checkpoint").read_bytes())
+    spec = contents["optimizer"]["target"]["token_embedder"]["embedding"]
+    gone = spec | {"kvstore": {"driver": "file", "path": "state.gone/"}}
+    contents["optimizer"]["state"]["param_states"] = {"token_embedder": {"v": gone}}
+    (directory / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
+    assert "token_embedder.embedding" in open_t5x(str(directory)).names
+
+
+def test_one_tensor_at_a_time(written):
+    """A tensor is read when it is asked for, and everything is checked before the first."""
+    source = open_t5x(str(written("t5_1_1")))
+    seen = []
+
+    def spy(name):
+        seen.append(name)
+        return source.read(name)
+
+    arrays = read_params(source._replace(read=spy), build("t5_1_1", scan_layers=False))
+    assert not seen
+    for number, _ in enumerate(arrays, 1):
+        assert len(seen) == number
+    assert set(seen) == source.names
+
+
+def edited(directory, edit):
+    """The checkpoint after `edit` has changed the tree of parameters in its msgpack."""
+    contents = serialization.msgpack_restore((directory / "checkpoint").read_bytes())
+    edit(contents["optimizer"]["target"])
+    (directory / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "edit, message",
+    [
+        (
+            lambda t: t["encoder"]["layers_1"].pop("mlp"),
+            r"3 missing: encoder\.layers_1\.mlp\.wi_0\.kernel, .*mlp_activations",
+        ),
+        (
+            lambda t: t["encoder"].update(extra={"scale": np.ones(3, np.float32)}),
+            r"1 left over: encoder\.extra\.scale\.",
+        ),
+        (
+            lambda t: t["encoder"]["encoder_norm"].update(scale=np.ones(17, np.float32)),
+            r"encoder\.encoder_norm\.scale of shape \(17,\), expected \(16,\): ",
+        ),
+        (
+            lambda t: t["decoder"]["decoder_norm"].update(scale=np.ones(16, np.uint16)),
+            r"decoder\.decoder_norm\.scale of dtype uint16 .* expected floats",
+        ),
+        (
+            lambda t: t["encoder"]["encoder_norm"].update(scale="PLACEHOLDER://a"),
+            r"encoder\.encoder_norm\.scale .* Orbax",
+        ),
+        (
+            lambda t: t["token_embedder"]["embedding"]["metadata"].pop("shape"),
+            r"spec of token_embedder\.embedding .* is damaged",
+        ),
+        (
+            lambda t: t["token_embedder"]["embedding"]["metadata"].update(shape=[24, 32]),
+            r"token_embedder\.embedding of shape \(24, 32\), expected \(48, 16\)",
+        ),
+        (
+            lambda t: t["token_embedder"]["embedding"].update(driver="n5"),
+            r"Got driver 'n5' .* token_embedder\.embedding",
+        ),
+        (
+            lambda t: t["token_embedder"]["embedding"]["kvstore"].update(path="../t5_1_1"),
+            r"path '\.\./t5_1_1' for token_embedder\.embedding",
+        ),
+        (
+            lambda t: t["encoder"].update(
+                encoder={"attention": {"query": {"kernel": t["encoder"]["layers_0"]}}}
+            ),
+            r"Got tensors encoder\.encoder\.… .*scan_layers",
+        ),
+        (lambda t: t.clear(), "has no parameters under 'optimizer', 'target'"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused_by_name(edit, message, broken):
+    with pytest.raises(ValueError, match=message):
+        read(edited(broken, edit), build("t5_1_1"))
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            dict(num_encoder_layers=3),
+            r"9 missing: encoder\.layers_2\.attention\.key\.kernel, .* and 4 more",
+        ),
+        (dict(num_decoder_layers=2), r"left over: decoder\.layers_2\."),
+        (dict(mlp_activations=("relu",)), r"missing: .*\.mlp\.wi\.kernel.*left over: .*wi_0"),
+        (
+            dict(logits_via_embedding=True, scale_logits=True),
+            r"1 left over: decoder\.logits_dense\.kernel\.",
+        ),
+        (dict(emb_dim=32), r"token_embedder\.embedding of shape \(48, 16\), expected \(48, 32\)"),
+        (dict(mlp_dim=24), r"mlp\.wi_0\.kernel of shape \(16, 20\), expected \(16, 24\), and 14"),
+        (dict(num_kv_heads=1), r"key\.kernel of shape \(16, 12\), expected \(16, 4\)"),
+        (dict(attention_scale=None), "Got a model .*: attention_scale=None, expected 1.0"),
+        (dict(norm_epsilon=1e-5), "norm_epsilon=1e-05, expected 1e-06"),
+        (dict(positions="none"), "positions='none', expected 'relative'"),
+        (dict(biases=True), "biases=True, expected False"),
+        (dict(logits_via_embedding=True), "scale_logits=False, expected True"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused_by_name(change, message, written):
+    source = open_t5x(str(written("t5_1_1")))
+    with pytest.raises(ValueError, match=message):
+        read_params(source, build("t5_1_1", **change))  # before any array is asked for
+
+
+def test_a_single_stack_is_refused(written):
+    model = models.decoder(48, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=20, num_layers=2)
+    with pytest.raises(ValueError, match="Got a model of layout 'decoder', expected one of"):
+        read_params(open_t5x(str(written("t5_1_1"))), model)
+
+
+def test_norms_without_a_scale_have_ones(broken):
+    directory = edited(broken, lambda t: t["decoder"].pop("decoder_norm"))
+    name, model = "decoder.decoder_norm.scale", build("t5_1_1", scan_layers=False)
+    with pytest.raises(ValueError, match=f"1 missing: {name}.*unscaled"):
+        read(directory, model)
+    expected = dict(random_params("t5_1_1"))
+    expected["decoder"] = expected["decoder"] | {"final_norm": {"scale": np.ones(16)}}
+    assert_equal(read(directory, model, unscaled=(name,)), expected)
+    for wrong in ("encoder.encoder_norm.scale", QUERY, "decoder.norm.scale"):
+        with pytest.raises(ValueError, match=f"unscaled with '{wrong}'"):
+            read(directory, model, unscaled=(name, wrong))
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda d: shutil.rmtree(d), r"broken holds no file 'checkpoint'.* no such directory"),
+        (lambda d: (d / "checkpoint").unlink(), r"broken holds no file 'checkpoint'"),
+        (lambda d: cut(d / "checkpoint"), r"broken/checkpoint is damaged, or no msgpack"),
+        (lambda d: (d / "checkpoint").write_bytes(b""), r"checkpoint is damaged, or no msgpack"),
+        (lambda d: (d / "checkpoint").write_bytes(b"\x01"), r"checkpoint has no parameters under"),
+        (
+            lambda d: (d / "checkpoint").write_text('model_checkpoint_path: "a"\n'),
+            r"broken/checkpoint is of TensorFlow",
+        ),
+        (lambda d: shutil.rmtree(d / f"target.{QUERY}"), rf"broken/target\.{QUERY} is missing"),
+        (lambda d: (d / f"target.{QUERY}/.zarray").unlink(), rf"target\.{QUERY} is missing"),
+        (lambda d: (d / f"target.{QUERY}/.zarray").write_text("{"), rf"target\.{QUERY} is damaged"),
+        (lambda d: (d / f"target.{QUERY}/1.0").unlink(), rf"target\.{QUERY} is .*incomplete"),
+        (lambda d: cut(d / f"target.{QUERY}/1.0"), rf"target\.{QUERY} is damaged"),
+        (lambda d: exchange(d), rf"target\.{QUERY} of shape \(16, 20\), expected \(16, 12\)"),
+    ],
+)
+def test_what_is_damaged_or_missing_is_named(damage, message, broken):
+    damage(broken)
+    with pytest.raises(ValueError, match=message):
+        read(broken, build("t5_1_1"))
+
+
+def cut(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def exchange(directory):
+    shutil.rmtree(directory / f"target.{QUERY}")
+    other = directory / "target.encoder.layers_0.mlp.wi_0.kernel"
+    shutil.copytree(other, directory / f"target.{QUERY}")
+
+
+def test_a_directory_of_checkpoints_says_which_there_are(broken):
+    with pytest.raises(ValueError, match="open one of broken in it"):
+        open_t5x(str(broken.parent))

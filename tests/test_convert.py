@@ -1,0 +1,325 @@
+"""The command line of `convert.py`: there and back with the same bits, and what it refuses."""
+
+import json
+import re
+import shutil
+
+import flax.linen as nn
+import gin
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import convert
+import models
+from models.hugging_face import open_source, parameter_shapes, write_model
+from tasks import vocabularies
+from tests.models import test_t5x as t5x
+from tests.training import tiny
+from training.runs import open_run
+from training.warm_start import named, nested
+
+SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
+
+
+@pytest.fixture(autouse=True)
+def clean_gin():
+    with gin.unlock_config():
+        gin.clear_config(clear_constants=True)
+        yield
+        gin.clear_config(clear_constants=True)
+
+
+def random_params(model):
+    rng = np.random.default_rng(0)
+    shapes = sorted(parameter_shapes(model).items())
+    return nested((name, rng.normal(size=shape).astype(np.float32)) for name, shape in shapes)
+
+
+def llama(rows=128, **settings):
+    settings = dict(num_layers=3, num_kv_heads=2, norm_epsilon=1e-5) | settings
+    return models.decoder(rows, **SMALL, **settings)
+
+
+def bert(rows=40):
+    """As `transformers` has it, with all of its heads."""
+    return models.encoder(
+        rows,
+        ("vocabulary", "pair"),
+        num_layers=2,
+        **(SMALL | dict(head_dim=4)),
+        mlp_activations=("gelu_exact",),
+        norm="layer",
+        norm_place="after",
+        norm_epsilon=1e-12,
+        biases=True,
+        embedding_norm=True,
+        positions="learned",
+        max_positions=64,
+        logits_via_embedding=True,
+        vocabulary_layer=True,
+        vocabulary_bias=True,
+    )
+
+
+def written(directory, model, **settings):
+    """A directory of `transformers` with random weights, and our parameters."""
+    params = random_params(model)
+    write_model(str(directory), model.config, params, **settings)
+    return str(directory), params
+
+
+def run(*arguments):
+    with gin.unlock_config():
+        gin.clear_config(clear_constants=True)
+        convert.main(list(arguments))
+
+
+def fails(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as end:
+        run(*arguments)
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and "Traceback" not in said
+    return re.sub(r"\s+", " ", said)
+
+
+def assert_equal(got, expected):
+    got, expected = named(got), named(expected)
+    assert got.keys() == expected.keys()
+    for name in got:
+        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "make, family",
+    [
+        (llama, "LlamaForCausalLM"),
+        (lambda: llama(qk_norm=True), "Qwen3ForCausalLM"),
+        (bert, "BertForPreTraining"),
+        (
+            lambda: models.encoder_decoder(
+                64, **SMALL, num_encoder_layers=2, num_decoder_layers=3, scan_layers=False
+            ),
+            "T5ForConditionalGeneration",
+        ),
+    ],
+    ids=["llama", "qwen3", "bert", "t5"],
+)
+def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
+    source, params = written(tmp_path / "hf", make())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert "Next: python train.py" in capsys.readouterr().out
+    found = open_run(str(tmp_path / "run"))
+    assert found.step == 0 and found.model.vocab_size == make().vocab_size
+    if make().config.scan_layers:
+        assert_equal(found.params, params)
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    said = capsys.readouterr().out
+    assert f"step 0 of {tmp_path}/run as {family}, float32" in said
+    before, after = (load_file(f"{tmp_path}/{x}/model.safetensors") for x in ("hf", "again"))
+    assert_equal(after, before)
+
+
+def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
+    params = t5x.random_params("t5_1_1")
+    t5x.write(tmp_path / "checkpoint_7", t5x.as_t5x("t5_1_1", params))
+    settings = t5x.WIDTHS | {"scan_layers": False}
+    lines = "".join(f"models.encoder_decoder.{k} = {v!r}\n" for k, v in settings.items())
+    preset = tmp_path / "small.gin"
+    preset.write_text("from __gin__ import dynamic_registration\nimport models\n" + lines)
+    run(f"--from=t5x:{tmp_path}/checkpoint_7", f"--to={tmp_path}/run", f"--model={preset}")
+    found = open_run(str(tmp_path / "run"))
+    assert found.model.vocab_size == 48 and found.model.layout == "encoder_decoder"
+    t5x.assert_equal(found.params, params)
+
+
+def test_an_export_in_bfloat16_is_half_as_large(tmp_path):
+    source, _ = written(tmp_path / "hf", llama())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--dtype=bfloat16")
+    assert open_run(str(tmp_path / "run")).model.config.dtype == "bfloat16"
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/half", "--dtype=bfloat16")
+    one, half = (load_file(f"{x}/model.safetensors") for x in (source, tmp_path / "half"))
+    for name, x in one.items():
+        assert half[name].dtype == "bfloat16"
+        np.testing.assert_array_equal(half[name], x.astype(half[name].dtype))
+
+
+def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeypatch):
+    source, params = written(tmp_path / "hf", llama(), shard_bytes=20_000)
+    files = sorted(p.name for p in (tmp_path / "hf").glob("*.safetensors"))
+    assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    assert all((tmp_path / "hf" / f).stat().st_size < 25_000 for f in files)
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert_equal(open_run(str(tmp_path / "run")).params, params)
+    (tmp_path / "hf" / files[1]).unlink()
+    with pytest.raises(ValueError, match=f"names .*{files[1]}"):
+        open_source(source)
+
+
+def test_training_goes_on_from_an_import(tmp_path, capsys):
+    source, params = written(tmp_path / "hf", llama())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    data = tiny.write_array(tmp_path / "array")
+    one = tiny.Run(tmp_path, data, STEPS=1, PEAK=1e-9)
+    one.dir = tmp_path / "on"
+    one.values["RUN_DIR"] = str(one.dir)
+    tiny.run_here([*one.arguments(), f"--gin_file={tmp_path}/run/config.gin"])
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert f"Starting from step 0 of {tmp_path}/run" in said and "initialised" not in said
+    with gin.unlock_config():
+        gin.clear_config(clear_constants=True)
+    after = named(open_run(str(one.dir)).params)
+    for name, x in named(params).items():  # a step as good as none
+        np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
+
+
+# --- vocabularies --------------------------------------------------------------------------------
+
+
+def word_pieces(path):
+    """A tokenizer.json in BERT's manner."""
+    import tokenizers
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = names + [chr(ord("a") + i) for i in range(26)] + ["##a", "the", "##s", "."]
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.add_special_tokens(names)
+    made.save(str(path / "tokenizer.json"))
+    names = {f"{n.strip('[]').lower()}_token": n for n in names}
+    (path / "tokenizer_config.json").write_text(json.dumps(names))
+
+
+def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
+    source, _ = written(tmp_path / "hf", bert())
+    word_pieces(tmp_path / "hf")
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
+    assert (ids.pad, ids.cls, ids.sep, ids.eos, ids.mask) == (0, 2, 3, 3, 4)
+    assert ids.size == 35 and ids.text == (5, 35) and not ids.sentinels
+    # An export carries the tokenizer on.
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
+
+
+def test_ids_that_are_asked_for_get_rows_of_their_own(tmp_path):
+    source, params = written(tmp_path / "hf", bert())
+    word_pieces(tmp_path / "hf")
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--sentinels=8", "--specials=R,S")
+    ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
+    assert (ids.size, len(ids.sentinels), len(ids.modes)) == (45, 8, 2)
+    found = open_run(str(tmp_path / "run"))
+    assert found.model.vocab_size == 128
+    table = found.params["token_embedding"]
+    np.testing.assert_array_equal(table[:40], params["token_embedding"])
+    mean = params["token_embedding"].mean(0)
+    np.testing.assert_allclose(table[40:], np.tile(mean, (88, 1)), rtol=1e-6)
+    assert found.params["vocabulary"]["bias"].shape == (128,)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def changed(directory, change):
+    """The directory with its tensors changed in place by a function."""
+    file = f"{directory}/model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def edit_config(directory, **values):
+    path = f"{directory}/config.json"
+    with open(path) as file:
+        config = json.load(file) | values
+    with open(path, "w") as file:
+        json.dump({k: v for k, v in config.items() if v is not None}, file)
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda d: shutil.rmtree(d), "expected a directory that `save_pretrained` wrote"),
+        (lambda d: (d / "config.json").unlink(), "holds no config.json"),
+        (lambda d: (d / "config.json").write_text("{"), "config.json is damaged"),
+        (lambda d: edit_config(d, model_type="mamba"), "model_type='mamba'.*expected one of"),
+        (lambda d: edit_config(d, hidden_size=None), "lacks 'hidden_size'"),
+        (lambda d: edit_config(d, attention_bias=True), "attention_bias=True.*expected False"),
+        (lambda d: edit_config(d, hidden_act="xielu"), "hidden_act='xielu'.*expected one of"),
+        (lambda d: edit_config(d, intermediate_size=25), r"mlp.*of shape \(24, 16\), expected"),
+        (
+            lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"),
+            "pytorch_model.bin, a pickle.*run any code.*save_pretrained",
+        ),
+        (
+            lambda d: (d / "model.safetensors").write_bytes(b"\x08" + b"\0" * 40),
+            "model.safetensors is damaged",
+        ),
+        (
+            lambda d: changed(d, lambda t: t.pop("model.norm.weight")),
+            "1 missing: model.norm.weight",
+        ),
+        (
+            lambda d: changed(d, lambda t: t.update(extra=np.zeros(3, np.float32))),
+            "1 left over: extra",
+        ),
+    ],
+)
+def test_a_directory_that_is_not_whole_is_refused(damage, message, tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", llama())
+    damage(tmp_path / "hf")
+    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert re.search(message, said), said
+    assert not (tmp_path / "run" / "config.gin").exists()
+
+
+def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", bert())
+    copy = {"cls.predictions.decoder.weight": np.zeros((40, 16), np.float32)}
+    changed(source, lambda tensors: tensors.update(copy))
+    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert "cls.predictions.decoder.weight and bert.embeddings.word_embeddings.weight" in said
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--from=hf:a", "--to=hf:b"], "one of the two is a run directory"),
+        (["--from=a", "--to=b"], "one of the two is a run directory"),
+        (["--from=absent", "--to=hf:b"], "absent is no run directory"),
+        (["--from=t5x:absent", "--to=b"], "give --model"),
+    ],
+)
+def test_bad_commands_are_refused(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, *arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_not_overwritten(tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", llama())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert "holds a run already" in said
+
+
+def test_a_model_that_no_family_has_is_refused_with_what_differs(tmp_path):
+    model = models.decoder(64, **SMALL, num_layers=1, logit_softcap=3.0)
+    with pytest.raises(ValueError, match="nearest, 'llama', differs in logit_softcap: 3.0"):
+        write_model(str(tmp_path), model.config, random_params(model))
+
+
+def test_parameters_are_the_models_own():
+    """What `parameter_shapes` says is what the model makes."""
+    made = jax.eval_shape(llama().init, jax.random.key(0), batch())
+    assert parameter_shapes(llama()) == {k: x.shape for k, x in named(nn.unbox(made)).items()}
+
+
+def batch():
+    row = jax.ShapeDtypeStruct((1, 4), np.int32)
+    names = ("input_tokens", "segment_ids", "positions")
+    intervals = jax.ShapeDtypeStruct((1, 2, 4), np.int32)
+    return {f"decoder_{n}": row for n in names} | {"decoder_key_intervals": intervals}
