@@ -530,6 +530,42 @@ def test_initial_scales():
         assert np.abs(x.mean()) < deviation / 5, name
 
 
+@pytest.mark.parametrize("by_depth", [False, True], ids=["bert", "gpt2"])
+def test_initial_scales_of_one_deviation(by_depth):
+    """BERT's weights are all of deviation 0.02; GPT-2 divides what writes to the stream."""
+    shape = dict(emb_dim=64, num_heads=8, head_dim=8, mlp_dim=128)
+    model = models.encoder(
+        512,
+        ("vocabulary",),
+        num_layers=2,
+        **shape,
+        norm="layer",
+        biases=True,
+        positions="learned",
+        max_positions=128,
+        embedding_norm=True,
+        vocabulary_layer=True,
+        vocabulary_bias=True,
+        init_stddev=0.02,
+        init_scaled_by_depth=by_depth,
+    )
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), encoder_batch()))
+    writers = {"out", "wo"} if by_depth else set()
+    checked = 0
+    for path, x in jax.tree_util.tree_leaves_with_path(params):
+        name = path[-1].key
+        if name.endswith("bias"):
+            assert not x.any(), path
+        elif name == "scale":
+            assert (x == 1).all(), path
+        else:
+            deviation = 0.02 / 4**0.5 if name in writers else 0.02
+            if x.size > 1000:
+                np.testing.assert_allclose(x.std(), deviation, rtol=0.1, err_msg=str(path))
+                checked += 1
+    assert checked >= 8
+
+
 def test_any_mesh_equals_one_device():
     model, batch = build("encoder_decoder"), batch_for("encoder_decoder")
     devices = len(jax.devices())

@@ -1,0 +1,71 @@
+"""The table of switches: what makes no network, or would be ignored, is refused with a remedy."""
+
+import pytest
+
+import models
+from models.config import Config
+
+SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
+LEARNED = dict(positions="learned", max_positions=8)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"norm": "batch"}, "Got norm='batch', expected one of"),
+        ({"norm_place": "between"}, "Got norm_place='between', expected one of"),
+        ({"positions": "alibi"}, "Got positions='alibi', expected one of"),
+        ({"norm_epsilon": 0}, "Got norm_epsilon=0, expected a number above 0"),
+        ({"window": -1}, "Got window=-1, expected a number above 0"),
+        ({"num_types": -1}, "Got num_types=-1, expected a whole number of 0 or more"),
+        ({"num_kv_heads": 0}, "Got num_kv_heads=0, expected a whole number of 1 or more"),
+        ({"positions": "learned"}, "Got max_positions=0, expected the length of the longest row"),
+        ({"max_positions": 8}, "Got max_positions=8, expected positions='learned' with it"),
+        ({"position_offset": 2}, "Got position_offset=2, expected positions='learned' with it"),
+        (LEARNED | {"rope_scaling": (2.0,)}, "expected positions='rotary' with it"),
+        ({"rope_scaling": (1.0, 2.0)}, r"Got rope_scaling=\(1.0, 2.0\), expected one number, or"),
+        ({"relative_in_every_layer": True}, "expected positions='relative' with it"),
+        ({"global_every": 3}, "Got global_every=3, expected window with it"),
+        ({"local_rope_theta": 10.0}, "expected global_every and positions='rotary' with it"),
+        ({"norm_place": "after", "first_norm": False}, "expected norm_place='before' with it"),
+        ({"init_scaled_by_depth": True}, "expected init_stddev, and a single stack with it"),
+        ({"emb_dimm": 8}, "Got a setting 'emb_dimm'.*did you mean 'emb_dim'"),
+        ({"ahead": "twice"}, "Got ahead='twice', expected 'parallel' or 'sequential'"),
+    ],
+)
+def test_what_makes_no_network_is_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        models.decoder(64, num_layers=2, **(SMALL | settings))
+
+
+def test_a_width_that_is_missing_is_named():
+    with pytest.raises(ValueError, match="Got no emb_dim, mlp_dim, expected"):
+        models.decoder(64, num_layers=2, num_heads=4, head_dim=8)
+
+
+def test_initial_weights_scaled_by_depth_are_of_a_single_stack():
+    with pytest.raises(ValueError, match="init_stddev, and a single stack"):
+        models.encoder_decoder(64, init_stddev=0.02, init_scaled_by_depth=True)
+
+
+def test_a_decoder_ahead_keeps_its_first_norm():
+    heads = ("vocabulary", "ahead_2")
+    with pytest.raises(
+        ValueError, match="first_norm=False, expected True in a model that predicts"
+    ):
+        models.decoder(64, heads, num_layers=2, first_norm=False, **SMALL)
+
+
+def test_lists_as_gin_may_have_them_are_tuples():
+    settings = dict(rope_scaling=[2.0], mlp_activations=["silu", "linear"])
+    config = models.decoder(64, ["vocabulary"], num_layers=2, **SMALL, **settings).config
+    assert isinstance(config, Config)
+    assert config.rope_scaling == (2.0,) and config.mlp_activations == ("silu", "linear")
+    assert hash(config) == hash(models.decoder(64, num_layers=2, **SMALL, **settings).config)
+
+
+def test_what_is_left_to_others_follows_them():
+    config = models.decoder(64, num_layers=2, **SMALL).config
+    assert (config.num_key_heads, config.score_scale) == (4, 8**-0.5)
+    config = models.decoder(64, num_layers=2, num_kv_heads=2, attention_scale=0.5, **SMALL).config
+    assert (config.num_key_heads, config.score_scale) == (2, 0.5)

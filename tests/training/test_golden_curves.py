@@ -1,0 +1,65 @@
+"""The first losses of one small model of each architecture, as they were when these were written.
+
+They tell that training has changed, not that it has become wrong. Update them where it was meant to
+change: other initial weights or keys, another order of the data, another recipe of an objective,
+another optimizer. Where none of that was meant, something broke.
+"""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import models
+import objectives
+from objectives import bitmap
+from tests.training import tiny
+from training.mesh import placed_on
+from training.setup import compiled_step
+from training.state import new_state
+
+WIDTHS = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32)
+IDS = tiny.IDS._replace(mask=103, sentence_ends=bitmap(np.zeros(120, bool)))
+STEPS = (1, 2, 5, 10, 20)
+CURVES = {
+    "encoder": [5.4292, 5.3792, 5.1546, 4.9369, 4.7065],
+    "decoder": [5.2013, 4.9656, 4.2829, 3.6122, 2.5015],
+    "encoder_decoder": [5.2828, 4.9934, 4.4554, 3.9476, 3.5470],
+}
+
+
+def configured(architecture):
+    if architecture == "encoder":
+        model = models.encoder(128, num_layers=2, **WIDTHS)
+        return model, objectives.masked_lm(IDS), {"encoder": 32}
+    if architecture == "decoder":
+        model = models.decoder(128, num_layers=2, **WIDTHS)
+        return model, objectives.causal_lm(IDS), {"decoder": 32}
+    return tiny.encoder_decoder(), objectives.span_corruption(IDS), {"encoder": 32, "decoder": 16}
+
+
+def losses(architecture):
+    mesh = tiny.mesh_of(1)
+    model, objective, lengths = configured(architecture)
+    one = tiny.setup(model, objective, lengths, mesh=mesh, optimizer=optax.adam(1e-2))
+    abstract = tiny.abstract(one, mesh)
+    state = new_state(abstract, 0, mesh)
+    rows, take_step = tiny.batches(one, mesh), compiled_step(one, 0, abstract.shapes, mesh)
+    found = []
+    with placed_on(mesh):
+        for _ in range(max(STEPS)):
+            state, metrics = take_step(state, next(rows))
+            found.append(float(jax.device_get(metrics["loss"])))
+    return [found[step - 1] for step in STEPS]
+
+
+@pytest.mark.parametrize("architecture", CURVES)
+def test_the_first_steps_are_those_of_before(architecture):
+    got = losses(architecture)
+    assert got[-1] < 0.9 * got[0], f"{architecture} does not learn: {got}"
+    np.testing.assert_allclose(
+        got,
+        CURVES[architecture],
+        rtol=5e-3,
+        err_msg=f"The training of the {architecture} has changed: {[round(x, 4) for x in got]}.\n{__doc__}",
+    )
