@@ -32,7 +32,7 @@ STEPS = {
     "decoder": 150,
     "encoder": 400,
     "electra": 400,
-    "two_towers": 300,
+    "two_towers": 200,
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,
 }
