@@ -148,8 +148,8 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
     else.
 
     Args:
-      heads: 'vocabulary', and those of `models.heads`: 'pair', 'embedding', 'logit_scale',
-        'replaced'.
+      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes' (num_classes of them),
+        'embedding', 'logit_scale', 'replaced'.
       settings: num_layers, and any of `models.config.Config`, as in `decoder`.
 
     Returns:

@@ -11,18 +11,20 @@ import jax
 import jax.numpy as jnp
 
 
-class PairHead(nn.Module):
-    """Two classes of a pair of texts from the state of its first place: float32 [..., 2].
+class ClassificationHead(nn.Module):
+    """Classes of a text, or of a pair, from the state of its first place: float32 [..., classes].
 
-    A layer with tanh, BERT's pooler, and a linear classifier (Devlin et al. 2019).
+    A layer with tanh, BERT's pooler, and a linear classifier (Devlin et al. 2019). With one class it
+    is a regression.
     """
 
+    classes: int
     dtype: str
 
     @nn.compact
     def __call__(self, hidden):
         pooled = jnp.tanh(dense(hidden.shape[-1], self.dtype, name="pooler")(hidden))
-        return _classifier(2, self.dtype)(pooled)
+        return _classifier(self.classes, self.dtype)(pooled)
 
 
 class EmbeddingHead(nn.Module):
@@ -67,11 +69,13 @@ class ReplacedHead(nn.Module):
         return _classifier(1, self.dtype)(nn.gelu(layer(hidden)))
 
 
+# name -> (config -> head)
 HEADS = {
-    "pair": PairHead,
-    "embedding": EmbeddingHead,
-    "logit_scale": LogitScale,
-    "replaced": ReplacedHead,
+    "pair": lambda c: ClassificationHead(2, c.dtype),
+    "classes": lambda c: ClassificationHead(c.num_classes, c.dtype),
+    "embedding": lambda c: EmbeddingHead(c.dtype),
+    "logit_scale": lambda c: LogitScale(c.dtype),
+    "replaced": lambda c: ReplacedHead(c.dtype),
 }
 
 

@@ -53,7 +53,7 @@ class Transformer(nn.Module):
         )
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
-        self.projections = {name: HEADS[name](c.dtype) for name in c.heads if name in HEADS}
+        self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS}
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
         if c.num_decoder_layers:

@@ -49,7 +49,15 @@ FAMILIES = {
 
 # Fields of `Config` that say how a network is trained and computed, not what it is.
 NOT_OF_THE_NETWORK = (
-    *("vocab_size", "heads", "num_ahead", "ahead", "init_stddev", "init_scaled_by_depth"),
+    *(
+        "vocab_size",
+        "heads",
+        "num_classes",
+        "num_ahead",
+        "ahead",
+        "init_stddev",
+        "init_scaled_by_depth",
+    ),
     *("dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )
 NO_WORD = "much that it has no word for"

@@ -23,7 +23,13 @@ IDS = objectives.TokenIds(
 )
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, num_layers=2)
 THREE = ("vocabulary", "ahead_2", "ahead_3")
-ENCODER_HEADS = {"pair": (2,), "embedding": (16,), "logit_scale": None, "replaced": (1,)}
+ENCODER_HEADS = {
+    "pair": (2,),
+    "classes": (3,),
+    "embedding": (16,),
+    "logit_scale": None,
+    "replaced": (1,),
+}
 BUILDERS = {
     "encoder_decoder": lambda **settings: models.encoder_decoder(64, **settings),
     "decoder": lambda **settings: models.decoder(64, **SMALL, **settings),
@@ -32,7 +38,7 @@ BUILDERS = {
         64, THREE, **SMALL, ahead="sequential", **settings
     ),
     "encoder": lambda **settings: models.encoder(
-        64, ("vocabulary", *ENCODER_HEADS), **SMALL, **settings
+        64, ("vocabulary", *ENCODER_HEADS), num_classes=3, **SMALL, **settings
     ),
     "electra": lambda **settings: models.electra(64, **SMALL, **settings),
     "two_towers": lambda **settings: models.two_towers(64, **SMALL, **settings),
@@ -87,7 +93,7 @@ def test_every_parameter_names_its_axes(builder, scan_layers):
 
 @pytest.mark.parametrize("name", ENCODER_HEADS)
 def test_an_encoder_has_the_heads_that_are_asked_for_and_no_other(name):
-    model, plain = models.encoder(64, (name,), **SMALL), models.encoder(64, **SMALL)
+    model, plain = models.encoder(64, (name,), num_classes=3, **SMALL), models.encoder(64, **SMALL)
     assert (model.layout, model.heads) == ("encoder", (name,))
     params, without = init_shapes(model), init_shapes(plain)
     assert set(params) - set(without) == {f"projections_{name}"}

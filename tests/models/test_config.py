@@ -43,6 +43,11 @@ def test_a_width_that_is_missing_is_named():
         models.decoder(64, num_layers=2, num_heads=4, head_dim=8)
 
 
+def test_the_head_of_classes_needs_their_number():
+    with pytest.raises(ValueError, match="Got num_classes=0, expected 1 or more"):
+        models.encoder(64, ("classes",), num_layers=2, **SMALL)
+
+
 def test_initial_weights_scaled_by_depth_are_of_a_single_stack():
     with pytest.raises(ValueError, match="init_stddev, and a single stack"):
         models.encoder_decoder(64, init_stddev=0.02, init_scaled_by_depth=True)

@@ -1,5 +1,7 @@
 """What the heads beside the vocabulary compute."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,18 +28,22 @@ def gelu(x):
     "name, inner, activation, outer",
     [
         ("pair", "pooler", np.tanh, "classifier"),  # BERT's pooler and classifier
+        ("classes", "pooler", np.tanh, "classifier"),
         ("embedding", "layer", np.tanh, None),  # SimCSE's
         ("replaced", "layer", gelu, "classifier"),  # ELECTRA's
     ],
 )
 def test_heads_by_hand(name, inner, activation, outer):
-    head = HEADS[name]("float32")
+    config = types.SimpleNamespace(dtype="float32", num_classes=5)
+    head = HEADS[name](config)
     params = drawn(head, HIDDEN)
     expected = activation(HIDDEN @ params[inner]["kernel"] + params[inner]["bias"][None])
     if outer:
+        assert params[outer]["bias"].shape == ({"pair": 2, "classes": 5, "replaced": 1}[name],)
         expected = expected @ params[outer]["kernel"] + params[outer]["bias"][None]
     np.testing.assert_allclose(head.apply({"params": params}, HIDDEN), expected, rtol=1e-4)
-    half = HEADS[name]("bfloat16").apply({"params": params}, HIDDEN)
+    config.dtype = "bfloat16"
+    half = HEADS[name](config).apply({"params": params}, HIDDEN)
     assert half.dtype == jnp.float32
     np.testing.assert_allclose(half, expected, atol=0.1)
 
