@@ -60,6 +60,8 @@ def config(kind: str, c: Config) -> dict:
     if c.rope_scaling is not None:
         rope |= {"rope_type": "linear" if len(c.rope_scaling) == 1 else "llama3"}
         rope |= dict(zip(LLAMA3, c.rope_scaling, strict=False))
+        if len(c.rope_scaling) > 1:
+            rope[LLAMA3[-1]] = int(rope[LLAMA3[-1]])  # a number of positions
     return dict(
         num_hidden_layers=c.num_decoder_layers,
         hidden_size=c.emb_dim,
