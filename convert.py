@@ -67,6 +67,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
     parser.add_argument(
+        "--unscaled",
+        default="",
+        help="for t5x: scales of norms that are not there, for they have none; separated by commas",
+    )
+    parser.add_argument(
         "--sentinels",
         type=int,
         help="an import's vocabulary gets so many, those it names among them",
@@ -122,7 +127,8 @@ def import_t5x(console: Console, options) -> None:
     rows = source.shapes["token_embedder.embedding"][0]
     model = gin.get_configurable("models.encoder_decoder")(rows)
     settings = model_settings(model)
-    arrays = t5x.read_params(source, model)
+    unscaled = [name for name in options.unscaled.split(",") if name]
+    arrays = t5x.read_params(source, model, unscaled=unscaled)
     write_run(console, options, model.layout, settings, rows, arrays, None)
     console.print(f"{options.to} holds the model of {options.source}.", markup=False)
     console.print(next_command(options.to), markup=False, soft_wrap=True)

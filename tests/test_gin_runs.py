@@ -83,14 +83,18 @@ def configured_setup():
     return setup, mesh
 
 
-def lowered(setup, mesh):
+def traced(setup, mesh):
     recipe = setup.recipe
     state = abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh).shapes
     rows = abstract_rows(setup, batch_sharding(mesh))
     with placed_on(mesh):
-        return state, compiled_step(setup, 0, state, mesh).trace(state, rows).lower(
-            lowering_platforms=("tpu",)
-        )
+        return state, compiled_step(setup, 0, state, mesh).trace(state, rows)
+
+
+def lowered(setup, mesh):
+    state, step = traced(setup, mesh)
+    with placed_on(mesh):
+        return state, step.lower(lowering_platforms=("tpu",))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
@@ -110,7 +114,7 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
 def test_objective_trains_on_some_laptop_run(objective):
     run = run_of(objective.stem)
     configure([f"gin_configs/runs/{run}.gin", str(objective)], [])
-    lowered(*configured_setup())
+    traced(*configured_setup())
 
 
 def test_every_c4_run_names_its_devices():

@@ -18,11 +18,20 @@ from tests.models.test_transformer import (
     init,
     make_batch,
 )
+from tests.training import tiny
+from training.mesh import batch_sharding, placed_on, shardings_of
 
 GIN = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
 FAMILIES = [
     *("t5", "t5_1_1", "ul2", "bert", "roberta", "modernbert", "bart", "gpt2", "llama3", "qwen3")
 ]
+
+
+def _few_quick(*quick):
+    """All families, those not named as slow tests."""
+    return [f if f in quick else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]
+
+
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24, dropout_rate=0.0)
 
 
@@ -112,7 +121,7 @@ def test_packed_documents_equal_rows_of_their_own(family):
         assert_close(got[0], packed[0, start:end], atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", _few_quick("modernbert", "bart", "qwen3"))
 def test_scanned_layers_equal_unrolled_ones(family):
     _, batch, params, expected = example(family)
     model = build(family, scan_layers=False)
@@ -129,10 +138,25 @@ def test_recomputing_changes_nothing(family):
     assert_close(got, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", _few_quick("t5", "bert", "modernbert", "llama3"))
 def test_bfloat16_is_close_to_float32(family):
     """Within 5% of the logits' deviation on average: 8 bits of mantissa, three layers."""
     _, batch, params, exact = example(family)
     rounded = logits(build(family, dtype="bfloat16"), params, batch)
     assert rounded.dtype == jnp.float32
     assert np.abs(rounded - exact).mean() < 0.05 * np.std(exact)
+
+
+@pytest.mark.parametrize("family", _few_quick("bert", "modernbert"))
+def test_eight_devices_equal_one(family):
+    """By the trainer's own rules, on a mesh with all three axes."""
+    model, batch, params, expected = example(family)
+    mesh = tiny.mesh_of(2, 2, 2)
+    batch = {name: jnp.concatenate([x] * 4) for name, x in batch.items()}
+    with placed_on(mesh):
+        boxed = jax.eval_shape(model.init, jax.random.key(0), batch)
+        shardings = shardings_of(boxed, mesh)
+        assert any(not s.is_fully_replicated for s in jax.tree.leaves(shardings))
+        spread = jax.device_put(params, shardings)
+        got = logits(model, spread, jax.device_put(batch, batch_sharding(mesh)))
+    assert_close(jax.device_get(got), np.concatenate([expected] * 4), atol=1e-4)

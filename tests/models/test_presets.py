@@ -290,7 +290,7 @@ STEPS = {  # builder: objective, lengths as in the small runs
 
 
 # Compiled whenever tests run: one or two of each layout, to keep this file under a minute.
-QUICK = ("bert_tiny", "t5_1_1_tiny", "gpt2_tiny", "qwen3_tiny")
+QUICK = ("bert_tiny", "t5_1_1_tiny")
 
 
 @pytest.mark.parametrize(

@@ -258,7 +258,12 @@ def flipped(switch, config):
 @pytest.mark.parametrize(
     "name, switch",
     [(name, switch) for name, own in SWITCHES.items() for switch in [*own, "mlp_activations"]]
-    + [(name, switch) for name in ("t5", "bert", "llama") for switch in COMMON],
+    + [("bert", switch) for switch in COMMON]
+    + [
+        pytest.param(name, switch, marks=pytest.mark.slow)
+        for name in ("t5", "llama")
+        for switch in COMMON
+    ],
 )
 def test_any_other_switch_shows(name, switch, imported):
     found, params = imported(name)
@@ -271,7 +276,12 @@ def test_any_other_switch_shows(name, switch, imported):
 # --- losses and gradients ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+SLOW = ("ul2", "umt5", "t5", "llama3", "roberta")  # as others are, to compile
+
+
+@pytest.mark.parametrize(
+    "name", [x if x not in SLOW else pytest.param(x, marks=pytest.mark.slow) for x in MODELS]
+)
 def test_losses_and_gradients_agree(name, imported):
     found, params = imported(name)
     config, layout, model = found.config, found.model.layout, reference(name)

@@ -280,21 +280,22 @@ def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, e
         )
 
 
-def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere):
+@pytest.mark.parametrize("suffix", ["span_corruption", pytest.param("ul2", marks=pytest.mark.slow)])
+def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere, suffix):
     def long_texts(split, shuffle_files=False, seed=None):
         import tensorflow as tf
 
         return tf.data.Dataset.from_tensor_slices({"text": ["some text and more of it " * 20] * 8})
 
     vocabulary = seqio.SentencePieceVocabulary(elsewhere, extra_ids=100)
-    register_text("far", seqio.FunctionDataSource(long_texts, splits=["train"]), vocabulary)
-    for suffix in ("span_corruption", "ul2"):
-        dataset = seqio.get_mixture_or_task(f"far_{suffix}").get_dataset(
-            {"inputs": 64, "targets": 64}, split="train", shuffle=False, seed=0
-        )
-        example = next(dataset.as_numpy_iterator())
-        ids = token_ids(tokenizer_of(vocabulary))
-        assert set(example["inputs"]) & set(ids.sentinels) and example["targets"][-1] == ids.eos
+    name = f"far_{suffix}"
+    register_text(name, seqio.FunctionDataSource(long_texts, splits=["train"]), vocabulary)
+    dataset = seqio.get_mixture_or_task(f"{name}_{suffix}").get_dataset(
+        {"inputs": 64, "targets": 64}, split="train", shuffle=False, seed=0
+    )
+    example = next(dataset.as_numpy_iterator())
+    ids = token_ids(tokenizer_of(vocabulary))
+    assert set(example["inputs"]) & set(ids.sentinels) and example["targets"][-1] == ids.eos
 
 
 def test_gin_may_copy_a_vocabulary(hugging_face):

@@ -184,6 +184,7 @@ def test_a_checkpoint_ends_a_line_of_the_log(half, whole):
     assert got[12] == pytest.approx((each[11] + each[12]) / 2, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_another_mesh_goes_on_with_the_same_arrays(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
     rows = {"train__train__batch_size": 16, "train__train__data_shards": 8}
@@ -283,6 +284,7 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
     assert_all_saved_is_finite(half)
 
 
+@pytest.mark.slow
 def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_on(half, whole):
     """One step is enough for them, and its loss, taken before it, is still finite."""
     process = half.start(PEAK=1e39, train__train__checkpoint_every=1)

@@ -115,7 +115,8 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path):
     assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
 
 
-@pytest.mark.parametrize("broken", ["one_process", pytest.param("file", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("broken", ["one_process", "file"])
 def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_path, broken):
     """They must agree that it is damaged, though only one may have read the part that is."""
     whole, _ = alone
