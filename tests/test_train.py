@@ -212,6 +212,7 @@ def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
     assert "gin_configs/runs/quickstart.gin" in fails(capsys, ["--gin_file=absent.gin"])
 
 
+@pytest.mark.slow
 def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monkeypatch):
     summary = "Read data[old]/a[/x].txt."
     corpus = tiny.token_arrays.token_array
