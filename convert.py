@@ -27,13 +27,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from models import Model, hugging_face, t5x
+from models.trees import nested
 from tasks import vocabularies
 from tasks.vocabularies import Vocabulary
 from training.checkpoints import Checkpoints
 from training.configuration import configure, mistakes_in_words, save_config
 from training.runs import Run, open_run
+from training.setup import padded_vocabulary
 from training.state import State
-from training.warm_start import nested
 
 HF, T5X = "hf:", "t5x:"
 KEPT = "hugging_face"  # a run's folder for what came with an imported model beside its weights
@@ -159,7 +160,7 @@ def sized(model: Model, vocabulary: Vocabulary | None) -> int:
     rows = model.vocab_size
     if vocabulary is None or vocabulary.ids.size <= rows:
         return rows
-    return -(-vocabulary.ids.size // 128) * 128
+    return padded_vocabulary(vocabulary.ids)
 
 
 def write_run(

@@ -2,7 +2,7 @@
 
     source = open_t5x("t5_1_1_small/checkpoint_1000000")
     model = models.encoder_decoder(32128)              # T5 1.1 small
-    params = nest(read_params(source, model))          # of models.hugging_face
+    params = nested(read_params(source, model))          # of models.trees
 
 A checkpoint is a directory. Its file `checkpoint` is msgpack as `flax.serialization` writes it,
 {"version": 3, "optimizer": {"target": parameters, "state": …}}, with small arrays in place. Larger
@@ -37,6 +37,7 @@ from models.hugging_face.links import (
     named_tensors,
     place,
     shape_of_theirs,
+    unmatched,
 )
 
 CHECKPOINT = "checkpoint"
@@ -149,7 +150,7 @@ def read_params(
     """(path, float32 array) of each of our parameters, one at a time; all is checked before.
 
         model = models.encoder_decoder(32128)          # T5 1.1 small
-        params = nest(read_params(open_t5x("t5_1_1_small/checkpoint_1000000"), model))
+        params = nested(read_params(open_t5x("t5_1_1_small/checkpoint_1000000"), model))
         params["decoder"]["layers"]["cross_attention"]["query"].shape       # (8, 512, 6, 64)
 
     bfloat16 is exact in float32. Where layers are scanned, all layers of one array are held at once.
@@ -318,11 +319,8 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
             )
     missing, left = expected - unscaled - source.names, source.names - expected
     if missing or left:
-        parts = [
-            f"{len(x)} {w}: {_few(x)}" for x, w in ((missing, "missing"), (left, "left over")) if x
-        ]
         raise ValueError(
-            f"The tensors of {source.path} are not those of the model: {'; '.join(parts)}. Take the "
+            f"The tensors of {source.path} are not those of the model: {unmatched(missing, left)}. Take the "
             "model of the gin file that the checkpoint was trained with: its numbers of layers, "
             "mlp_activations and logits_via_embedding. Norms that have no scale go into `unscaled`."
         )
@@ -352,8 +350,3 @@ def _kernel(ours: str, theirs: str, inputs: int = 1) -> Link:
 
 def _scale(ours: str, theirs: str) -> Link:
     return Link(f"{ours}/scale", f"{theirs}.scale", VECTOR)
-
-
-def _few(names: set[str], most: int = 5) -> str:
-    shown = sorted(names)[:most]
-    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

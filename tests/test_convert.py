@@ -14,11 +14,11 @@ from safetensors.numpy import load_file, save_file
 import convert
 import models
 from models.hugging_face import open_source, parameter_shapes, write_model
+from models.trees import named, nested
 from tasks import vocabularies
 from tests.models import test_t5x as t5x
 from tests.training import tiny
 from training.runs import open_run
-from training.warm_start import named, nested
 
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 
@@ -297,6 +297,18 @@ def test_bad_commands_are_refused(arguments, message, capsys, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert message in fails(capsys, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_run_is_named(tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", llama())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    files = (tmp_path / "run/checkpoints/0/state/d").glob("*")
+    largest = max(files, key=lambda file: file.stat().st_size)
+    content = bytearray(largest.read_bytes())
+    content[len(content) // 2] ^= 255
+    largest.write_bytes(content)
+    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert "Checkpoint 0 of" in said and "run is damaged" in said
 
 
 def test_a_run_is_not_overwritten(tmp_path, capsys):

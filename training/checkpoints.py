@@ -39,6 +39,20 @@ class MismatchError(ValueError):
     """A checkpoint holds other arrays than the run is configured for."""
 
 
+@contextlib.contextmanager
+def damage_in_words(source: str, step: int):
+    """Whatever the storage or the codecs make of a damaged checkpoint, as a ValueError."""
+    try:
+        yield
+    except MismatchError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, and "
+            "the one before is taken."
+        ) from error
+
+
 class Checkpoints:
     """The checkpoints of one run, `DIRECTORY/STEP`; the latest `keep` are kept.
 

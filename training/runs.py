@@ -1,5 +1,6 @@
 """A run directory read back: the model that it trained, and its parameters."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,9 @@ import gin
 import jax
 import jax.numpy as jnp
 
-from training.checkpoints import Checkpoints
+from models.trees import nested
+from training.checkpoints import Checkpoints, damage_in_words
 from training.configuration import configure
-from training.warm_start import nested
 
 
 class Run(NamedTuple):
@@ -53,23 +54,22 @@ def open_run(directory: str) -> Run:
     if builder is None:
         raise ValueError(f"{config} names no model: expected train.train.model = @models.NAME.")
     checkpoints = Checkpoints(checkpoint_directory(directory), keep=None)
-    try:
+    with contextlib.closing(checkpoints):
         if not checkpoints.steps():
             raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
         step = checkpoints.steps()[-1]
-        shapes = {
-            name.removeprefix("params/"): shape
-            for name, shape in checkpoints.shapes(step).items()
-            if name.startswith("params/")
-        }
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        target = nested(
-            (name, jax.ShapeDtypeStruct(shape, jnp.float32, sharding=device))
-            for name, shape in shapes.items()
-        )
-        params = checkpoints.load_params(step, target)
-    finally:
-        checkpoints.close()
+        with damage_in_words(directory, step):
+            shapes = {
+                name.removeprefix("params/"): shape
+                for name, shape in checkpoints.shapes(step).items()
+                if name.startswith("params/")
+            }
+            device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            target = nested(
+                (name, jax.ShapeDtypeStruct(shape, jnp.float32, sharding=device))
+                for name, shape in shapes.items()
+            )
+            params = checkpoints.load_params(step, target)
     heads = saved_heads(shapes)
     model = _with_heads(builder, shapes["token_embedding"][0], heads)
     return Run(directory, step, model, params)

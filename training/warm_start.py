@@ -4,13 +4,13 @@ Names and shapes decide what is taken; what is left over on either side is told,
 """
 
 import contextlib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from etils import epath
 
-from training.checkpoints import Checkpoints, MismatchError
+from models.trees import named
+from training.checkpoints import Checkpoints, MismatchError, damage_in_words
 from training.state import State
 
 
@@ -56,7 +56,7 @@ def warm_start(source: str, state: State) -> WarmStart:
             "saved one, or of its checkpoints."
         )
     step = checkpoints.steps()[-1]
-    with contextlib.closing(checkpoints), _damage_in_words(source, step):
+    with contextlib.closing(checkpoints), damage_in_words(source, step):
         saved = checkpoints.shapes(step)
         there = {n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")}
         wanted = named(state.params)
@@ -73,20 +73,6 @@ def warm_start(source: str, state: State) -> WarmStart:
     )
 
 
-@contextlib.contextmanager
-def _damage_in_words(source, step):
-    try:
-        yield
-    except MismatchError:
-        raise
-    except Exception as error:  # whatever the storage or the codecs make of the damage
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(
-            f"Checkpoint {step} of {source} is damaged ({lines[0][:300]}): delete or move it, and the "
-            "one before is taken."
-        ) from error
-
-
 def _check_shapes(source, step, wanted, there, taken):
     differ = [
         f"{name}: there {there[name]}, here {wanted[name].shape}"
@@ -99,28 +85,6 @@ def _check_shapes(source, step, wanted, there, taken):
             + ("; ".join(differ) or "no array has a name of this model's")
             + ". Configure the same model and vocabulary as that run's config.gin."
         )
-
-
-def named(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """The arrays of nested dicts by their path: {"decoder/layers/mlp/wo": …}."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    result = {}
-    for key, value in tree.items():
-        result |= named(value, f"{prefix}/{key}" if prefix else key)
-    return result
-
-
-def nested(arrays: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Nested dicts from paths: what `named` takes apart."""
-    tree: dict = {}
-    for path, array in arrays:
-        *folders, name = path.split("/")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[name] = array
-    return tree
 
 
 def _only(tree, names, prefix=""):

@@ -2,7 +2,7 @@
 
     source = open_source("t5-v1_1-small")
     imported = recognise(source)              # which model it is
-    params = nest(read_params(source, imported))
+    params = nested(read_params(source, imported))       # of models.trees
     write_model("exported", imported.config, params)
 
 Adding a family is a module with four functions (see `family.Family`), and its name below.
@@ -22,14 +22,14 @@ from models.config import Config
 from models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
 from models.hugging_face.family import Family
 from models.hugging_face.files import Source, open_source, read_json, write_directory
-from models.hugging_face.links import Place, exported, imported, named_tensors
+from models.hugging_face.links import Place, exported, imported, named_tensors, unmatched
+from models.trees import named
 
 __all__ = [
     "FAMILIES",
     "Recognised",
     "check_names",
     "family_of",
-    "nest",
     "open_source",
     "parameter_shapes",
     "read_json",
@@ -119,12 +119,9 @@ def check_names(source: Source, found: Recognised) -> None:
     ignored = {name for name in names if name.endswith(family.ignored)} if family.ignored else set()
     missing, left = expected - names, names - expected - copies.keys() - ignored
     if missing or left:
-        parts = [
-            f"{len(x)} {w}: {_few(x)}" for x, w in ((missing, "missing"), (left, "left over")) if x
-        ]
         raise ValueError(
             f"The tensors of {source.path} are not those of a {family.model_type!r} as its "
-            f"config.json describes it: {'; '.join(parts)}."
+            f"config.json describes it: {unmatched(missing, left)}."
         )
     for name in sorted(copies.keys() & names):
         of = copies[name]
@@ -240,38 +237,17 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         batch |= {f"{stack}_{name}": row for name in ("input_tokens", "segment_ids", "positions")}
         batch[f"{stack}_key_intervals"] = intervals
     params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
-    return {path: tuple(x.shape) for path, x in _flat(params)}
-
-
-def nest(arrays: Iterator[tuple[str, Any]]) -> dict:
-    """Nested dicts from paths: ("decoder/final_norm/scale", x) is {"decoder": {"final_norm": …}}."""
-    tree: dict = {}
-    for path, array in arrays:
-        *folders, name = path.split("/")
-        branch = tree
-        for folder in folders:
-            branch = branch.setdefault(folder, {})
-        branch[name] = array
-    return tree
+    return {path: tuple(x.shape) for path, x in named(params).items()}
 
 
 def _reader(params: Mapping[str, Any]) -> Callable[[Place], np.ndarray]:
-    flat = dict(_flat(params))
+    flat = named(params)
 
     def read(where: Place) -> np.ndarray:
         array = flat[where.path]
         return np.asarray(array if where.index is None else array[where.index])
 
     return read
-
-
-def _flat(tree, prefix=""):
-    for key, value in tree.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}/")
-        else:
-            yield path, value
 
 
 def _full(found: Recognised, name: str) -> str:
@@ -281,8 +257,3 @@ def _full(found: Recognised, name: str) -> str:
 
 def _theirs(found: Recognised, name: str) -> str:
     return name if found.prefixed else name.removeprefix(found.family.base)
-
-
-def _few(names: set[str], most: int = 5) -> str:
-    shown = sorted(names)[:most]
-    return ", ".join(shown) + (f" and {len(names) - most} more" if len(names) > most else "")

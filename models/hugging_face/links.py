@@ -58,6 +58,20 @@ def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, 
             yield link.theirs.format(i=i), link, i
 
 
+def unmatched(missing: set[str], left: set[str], most: int = 5) -> str:
+    """In words, which tensors are missing and which are left over; of each the first few.
+
+    >>> unmatched({"a"}, set())
+    '1 missing: a'
+    """
+    parts = []
+    for names, what in ((missing, "missing"), (left, "left over")):
+        if names:
+            more = f" and {len(names) - most} more" if len(names) > most else ""
+            parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:most])}{more}")
+    return "; ".join(parts)
+
+
 def place(name: str, layer: int | None, config: Config) -> Place:
     """Where `name`, an array's path with "{i}" for the layer, is kept."""
     if layer is None:

@@ -12,8 +12,8 @@ from flax import linen as nn
 from flax import serialization
 
 import models
-from models.hugging_face import nest
 from models.t5x import open_t5x, read_params
+from models.trees import nested
 
 ENCODER, DECODER, LENGTH = 2, 3, 7
 WIDTHS = dict(
@@ -147,7 +147,7 @@ def broken(tmp_path, written):
 
 
 def read(directory, model, **settings):
-    return nest(read_params(open_t5x(str(directory)), model, **settings))
+    return nested(read_params(open_t5x(str(directory)), model, **settings))
 
 
 def assert_equal(got, expected):

@@ -20,14 +20,13 @@ import torch
 from models import builders
 from models.hugging_face import (
     FAMILIES,
-    _flat,
-    nest,
     open_source,
     read_params,
     recognise,
     write_model,
 )
 from models.hugging_face.links import imported as links_imported
+from models.trees import named, nested
 from tests.parity.models import MODELS, perturbed, tokens
 
 ATOL = 1e-4
@@ -60,7 +59,7 @@ def imported(saved):
     def read(name):
         source = open_source(saved(name))
         found = recognise(source)
-        return found, jax.tree.map(jnp.asarray, nest(read_params(source, found)))
+        return found, jax.tree.map(jnp.asarray, nested(read_params(source, found)))
 
     return read
 
@@ -325,7 +324,7 @@ def test_losses_and_gradients_agree(name, imported):
         for key, p in model.named_parameters()
     }
     their_gradients["final_logits_bias"] = None  # a buffer of theirs, which has no gradient
-    flat = dict(_flat(gradients))
+    flat = named(gradients)
     links = [x for x in found.family.links(config) if x.theirs != "final_logits_bias"]
     shapes = {path: x.shape for path, x in flat.items()}
     compared = 0

@@ -1,0 +1,28 @@
+"""Trees of parameters, nested dicts, and the paths of their arrays.
+
+named({"decoder": {"final_norm": {"scale": x}}})    # {"decoder/final_norm/scale": x}
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def named(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The arrays of a tree by their paths, in the tree's order."""
+    result = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        result |= named(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
+    return result
+
+
+def nested(arrays: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A tree from (path, array): what `named` takes apart. Takes the arrays one at a time."""
+    tree: dict = {}
+    for path, array in arrays:
+        *folders, name = path.split("/")
+        branch = tree
+        for folder in folders:
+            branch = branch.setdefault(folder, {})
+        branch[name] = array
+    return tree
