@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from models.config import Config, make_config
 from models.heads import HEADS
 from models.transformer import Transformer
@@ -28,6 +31,15 @@ class Model(NamedTuple):
     `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys. Intervals are never empty:
     a query of padding sees itself, or key 0 of the encoder. They alone say what is seen. Where a
     batch has `…_types` (0 or 1) or `…_block_positions`, these are embedded and added.
+
+    To go on from a text token by token, keys and values are kept:
+
+        outputs, cache = model.prefill(params, batch, room=64)      # a batch as above, of P <= 64
+        outputs, cache = model.extend(params, cache, next_batch)    # T tokens more, often one
+
+    `next_batch` has the decoder's arrays alone, and `decoder_places` [B, T]: where its tokens stand
+    among all of their row, 0 <= place < room. Its intervals are over the places of decoder and
+    encoder, as in `batch`. What was in a place before is written over.
     """
 
     init: Callable  # (key, batch) -> params, boxed with the names of their axes; batch: shapes only
@@ -37,6 +49,8 @@ class Model(NamedTuple):
     flops: Callable  # (lengths) -> int: forward FLOPs of one row, see `forward_flops`
     vocab_size: int  # rows of the embedding and of the logits
     config: Config | None = None  # what shapes it, of those made here
+    prefill: Callable | None = None  # (params, batch, room) -> Outputs, cache
+    extend: Callable | None = None  # (params, cache, batch) -> Outputs, cache
 
 
 class Outputs(NamedTuple):
@@ -97,7 +111,7 @@ def encoder_decoder(
         num_ahead=0,
         ahead="parallel",
     )
-    return _model(config, "encoder_decoder")
+    return model_of(config)
 
 
 def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", **settings):
@@ -135,7 +149,7 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", 
         num_ahead=num_ahead,
         ahead=ahead,
     )
-    return _model(config, "decoder")
+    return model_of(config)
 
 
 def encoder(vocab_size, heads=("vocabulary",), **settings):
@@ -158,7 +172,7 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
     Raises:
       ValueError: as `encoder_decoder` does.
     """
-    return _model(encoder_config(vocab_size, heads, **settings), "encoder")
+    return model_of(encoder_config(vocab_size, heads, **settings))
 
 
 def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers, **settings) -> Config:
@@ -215,7 +229,10 @@ def forward_flops(config, lengths):
     return total + 2 * predictions * (c.emb_dim * c.vocab_size + layer)
 
 
-def _model(config, layout):
+def model_of(config: Config) -> Model:
+    """The `Model` of a `Config`."""
+    layout = "encoder_decoder" if config.num_encoder_layers else "decoder"
+    layout = layout if config.num_decoder_layers else "encoder"
     ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
     return from_network(
         Transformer(config),
@@ -237,7 +254,7 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
     def init(key, batch):
         return network.init(key, batch, method="initialise")["params"]
 
-    def apply(params, batch, rngs=None):
+    def outputs(params, hidden):
         def head(name, states):
             if name not in heads:
                 raise ValueError(
@@ -246,6 +263,31 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
                 )
             return network.apply({"params": params}, name, states, method="head")
 
-        return Outputs(network.apply({"params": params}, batch, rngs=rngs), head)
+        return Outputs(hidden, head)
 
-    return Model(init, apply, layout, (*heads, *hidden), flops, vocab_size)
+    def apply(params, batch, rngs=None):
+        return outputs(params, network.apply({"params": params}, batch, rngs=rngs))
+
+    def extend(params, cache, batch):
+        collections = {"params": params, "cache": cache}
+        hidden, kept = network.apply(collections, batch, mutable=["cache"])
+        return outputs(params, hidden), kept["cache"]
+
+    def prefill(params, batch, room):
+        result, cache = extend(params, {}, batch)
+        return result, with_room(cache, room)
+
+    decodes = dict(prefill=prefill, extend=extend) if layout != "encoder" else {}
+    return Model(init, apply, layout, (*heads, *hidden), flops, vocab_size, **decodes)
+
+
+def with_room(cache, room):
+    """Keys and values of self-attention with so many places; those of the encoder as they are."""
+
+    def with_room(path, kept):
+        if "self_attention" not in jax.tree_util.keystr(path):
+            return kept
+        *before, places, width = kept.shape
+        return jnp.pad(kept, [*[(0, 0)] * len(before), (0, room - places), (0, 0)])
+
+    return jax.tree_util.tree_map_with_path(with_room, cache)

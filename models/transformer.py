@@ -62,13 +62,17 @@ class Transformer(nn.Module):
             )
 
     def __call__(self, batch):
-        """Hidden states for a batch as described in `models.Model`, by name; "top" is [B, T, E]."""
-        c, encoded_BxSxE, cross_intervals = self.config, None, None
-        if c.num_encoder_layers:
+        """Hidden states for a batch as described in `models.Model`, by name; "top" is [B, T, E].
+
+        Where the collection "cache" is mutable, every attention of the decoder keeps its keys and
+        values there, and takes those of earlier calls from it: see `Attention`.
+        """
+        c, encoded_BxSxE = self.config, None
+        if c.num_encoder_layers and "encoder_input_tokens" in batch:
             encoded_BxSxE = self._run(self.encoder, "encoder", batch)["top"]
             if not c.num_decoder_layers:
                 return {"top": encoded_BxSxE}
-            cross_intervals = batch["cross_key_intervals"]
+        cross_intervals = batch.get("cross_key_intervals")
         return self._run(self.decoder, "decoder", batch, encoded_BxSxE, cross_intervals)
 
     def initialise(self, batch):
@@ -92,6 +96,7 @@ class Transformer(nn.Module):
             cross_intervals,
             batch.get(f"{name}_types"),
             batch.get(f"{name}_block_positions"),
+            batch.get(f"{name}_places"),
         )
 
 
@@ -144,9 +149,10 @@ class Context(NamedTuple):
 
     seen: Seen
     local: Seen | None  # of local layers, where there are both
-    bias: jax.Array | None  # f32[H, T, T]
+    bias: jax.Array | None  # f32[H, T, T]; with `places` by distance, see `RelativeBias`
     encoded: jax.Array | None  # [B, S, E]
     cross_intervals: jax.Array | None  # i32[B, 2, T]
+    places: jax.Array | None  # i32[B, T]: of these tokens among the S that are kept
 
 
 class Stack(nn.Module):
@@ -167,15 +173,21 @@ class Stack(nn.Module):
         cross_intervals=None,
         types_BxT=None,
         block_positions_BxT=None,
+        places_BxT=None,
     ):
-        """Hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if asked for."""
+        """Hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if asked for.
+
+        `places_BxT` where these tokens go on from others: their places among all, which intervals
+        then mean as well.
+        """
         c = self.config
         embedded_BxTxE = self._embedded(x_BxTxE, positions_BxT, types_BxT, block_positions_BxT)
-        seen, local = self._seen(positions_BxT, intervals)
+        seen, local = self.seen(positions_BxT, intervals, places_BxT)
         bias = None
         if c.positions == "relative" and not c.relative_in_every_layer:
-            bias = RelativeBias(c, self.bidirectional, name="relative_bias")(x_BxTxE.shape[1])
-        context = Context(seen, local, bias, encoded, cross_intervals)
+            length = x_BxTxE.shape[1] if places_BxT is None else None
+            bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
+        context = Context(seen, local, bias, encoded, cross_intervals, places_BxT)
 
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
         x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
@@ -218,7 +230,7 @@ class Stack(nn.Module):
             x_BxTxE = Norm(c, name="embedding_norm")(x_BxTxE)
         return _dropout(self, x_BxTxE)
 
-    def _seen(self, positions_BxT, intervals):
+    def seen(self, positions_BxT, intervals, places_BxT):
         """What global layers see, and what local ones do where there are both."""
         c = self.config
         rotation = local_rotation = None
@@ -229,7 +241,7 @@ class Stack(nn.Module):
                 local_rotation = _rotation(positions_BxT, c.head_dim, c.local_rope_theta)
         if c.window is None:
             return Seen(intervals, rotation), None
-        near = Seen(_within(intervals, c.window), local_rotation)
+        near = Seen(_within(intervals, c.window, places_BxT), local_rotation)
         return (near, None) if c.global_every is None else (Seen(intervals, rotation), near)
 
     def _layers(self, num_layers, x_BxTxE, context):
@@ -280,7 +292,7 @@ class ParallelHeads(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxE, context):
         c = self.config
-        layers = _scan_ahead(LastLayer, c.num_ahead + 1)(c, self.layer, name="layers")
+        layers = _ahead(LastLayer, c.num_ahead + 1, c, self.layer, "layers")
         _, x_NxBxTxE = layers(None, x_BxTxE, context)
         x_NxBxTxE = _dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
         return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
@@ -310,8 +322,8 @@ class SequentialModules(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxE, embedded_BxTxE, context):
         c = self.config
-        modules = _scan_ahead(NextModule, c.num_ahead)(c, self.layer, name="modules")
-        _, ahead_NxBxTxE = modules((x_BxTxE, embedded_BxTxE), context)
+        modules = _ahead(NextModule, c.num_ahead, c, self.layer, "modules")
+        _, ahead_NxBxTxE = modules((x_BxTxE, _of_the_next(embedded_BxTxE)), context)
         return {"ahead": _dropout(self, ahead_NxBxTxE)}
 
 
@@ -319,7 +331,7 @@ class NextModule(nn.Module):
     """One of `SequentialModules`.
 
     At place t it joins the state of the module before it with the embedding of the token that the
-    former predicts there, and takes one layer.
+    former predicts there, and takes one layer. The embeddings are given already shifted so.
     """
 
     config: Config
@@ -329,26 +341,42 @@ class NextModule(nn.Module):
     def __call__(self, carry, context):
         c = self.config
         x_BxTxE, embedded_BxTxE = carry
-        # The places that roll round, and those that reach another document, are never labelled.
-        embedded_BxTxE = jnp.roll(embedded_BxTxE, -1, axis=1)
         state = Norm(c, name="state_norm")(x_BxTxE)
         token = Norm(c, name="embedding_norm")(embedded_BxTxE)
         join_init = _init(_weights(c), "embed", None)
         join_2ExE = self.param("join", join_init, (2 * c.emb_dim, c.emb_dim))
         x_BxTxE = _project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
         x_BxTxE, _ = self.layer(c, False, False, name="layer")(x_BxTxE, context)
-        return (x_BxTxE, embedded_BxTxE), Norm(c, name="final_norm")(x_BxTxE)
+        return (x_BxTxE, _of_the_next(embedded_BxTxE)), Norm(c, name="final_norm")(x_BxTxE)
 
 
-def _scan_ahead(module, length):
-    return nn.scan(
-        module,
-        length=length,
-        in_axes=nn.broadcast,
-        variable_axes={"params": 0},
-        split_rngs={"params": True, "dropout": True},
-        metadata_params={nn.PARTITION_NAME: "layers"},
-    )
+def _of_the_next(embedded_BxTxE):
+    # The places that roll round, and those that reach another document, are never labelled.
+    return jnp.roll(embedded_BxTxE, -1, axis=1)
+
+
+def _ahead(module, length, config, layer, name):
+    """(carry, *args) -> (carry, outputs [length, …]): modules one after another."""
+    if config.scan_layers:
+        return nn.scan(
+            module,
+            length=length,
+            in_axes=nn.broadcast,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            metadata_params={nn.PARTITION_NAME: "layers"},
+        )(config, layer, name=name)
+
+    modules = [module(config, layer, name=f"{name}_{k}") for k in range(length)]
+
+    def one_after_another(carry, *args):
+        outputs = []
+        for each in modules:
+            carry, output = each(carry, *args)
+            outputs.append(output)
+        return carry, jnp.stack(outputs)
+
+    return one_after_another
 
 
 class Block(nn.Module):
@@ -371,14 +399,15 @@ class Block(nn.Module):
                 lambda near, far: jnp.where(is_local, near, far), context.local, seen
             )
         if c.relative_in_every_layer:
-            bias = RelativeBias(c, self.bidirectional, name="relative_bias")(x_BxTxE.shape[1])
+            length = x_BxTxE.shape[1] if context.places is None else None
+            bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
         attend = Attention(c, name="self_attention")
         has_norm = c.first_norm or not self.first
         x_BxTxE = self._added(
             "self_attention_norm" if has_norm else None,
             x_BxTxE,
-            lambda y: attend(y, y, seen.intervals, bias, seen.rotation),
+            lambda y: attend(y, y, seen.intervals, bias, seen.rotation, context.places),
         )
         if self.cross:
             attend_encoder = Attention(c, name="cross_attention")
@@ -399,12 +428,17 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention, grouped-query where G < H."""
+    """Multi-head attention, grouped-query where G < H.
+
+    Where the collection "cache" is mutable it keeps keys and values, [B, G, S, d]. The first call
+    keeps those of its `source`. Later ones put theirs in their `places` and attend to all of them;
+    without a `source`, to what the first call kept of it.
+    """
 
     config: Config
 
     @nn.compact
-    def __call__(self, x_BxTxE, source_BxSxE, intervals, bias=None, rotation=None):
+    def __call__(self, x_BxTxE, source_BxSxE, intervals, bias=None, rotation=None, places_BxT=None):
         c = self.config
         queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
         axes = ("embed", "heads", "kv")
@@ -414,23 +448,53 @@ class Attention(nn.Module):
             # Where scores are not scaled, the initial query weights hold the scale (T5).
             query_init = lambda *args: init(*args) * (c.head_dim**-0.5 / c.score_scale)  # noqa: E731
         q = _linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
-        k = _linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, init)
-        v = _linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
         if c.qk_norm:
             q = Norm(c, axis="kv", name="query_norm")(q)
-            k = Norm(c, axis="kv", name="key_norm")(k)
         if rotation is not None:
-            q, k = _rotate(q, rotation), _rotate(k, rotation)
+            q = _rotate(q, rotation)
         if c.score_scale != 1:
             q *= c.score_scale
-        # T5 drops a key for all queries of a head at once, which is to drop its value.
-        v = _dropout(self, v, over=-1)
-        q, k, v = (_constrain(x, "batch", "length", "heads", "kv") for x in (q, k, v))
-        y_BxTxHxd = attention.attend(q, k, v, intervals, bias, c.attention_softcap)
+        k = v = None
+        if source_BxSxE is not None:
+            k = _linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, init)
+            v = _linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
+            if c.qk_norm:
+                k = Norm(c, axis="kv", name="key_norm")(k)
+            if rotation is not None:
+                k = _rotate(k, rotation)
+            # T5 drops a key for all queries of a head at once, which is to drop its value.
+            v = _dropout(self, v, over=-1)
+            k, v = (_constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
+        q = _constrain(q, "batch", "length", "heads", "kv")
+        if self.is_mutable_collection("cache") and not self.is_initializing():
+            k_BxGxSxd, v_BxGxSxd = (
+                self._kept("key", k, places_BxT),
+                self._kept("value", v, places_BxT),
+            )
+        if k is None or places_BxT is not None:
+            if bias is not None:
+                bias = _bias_at(bias, places_BxT, k_BxGxSxd.shape[2])
+            y_BxTxHxd = attention.attend_kept(
+                q, k_BxGxSxd, v_BxGxSxd, intervals, bias, c.attention_softcap
+            )
+        else:
+            y_BxTxHxd = attention.attend(q, k, v, intervals, bias, c.attention_softcap)
         y_BxTxHxd = _constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = _weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
         return _linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
+
+    def _kept(self, name, new_BxTxGxd, places_BxT):
+        """All keys, or values, that are kept, with the new ones in their places: [B, G, S, d]."""
+        if new_BxTxGxd is None:
+            return self.get_variable("cache", name)
+        kept_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
+        if places_BxT is not None:
+            row = jnp.arange(places_BxT.shape[0])[:, None]
+            kept_BxGxSxd = self.get_variable("cache", name)
+            kept_BxGxSxd = kept_BxGxSxd.at[row, :, places_BxT].set(new_BxTxGxd, mode="drop")
+        self.put_variable("cache", name, kept_BxGxSxd)
+        return kept_BxGxSxd
 
 
 class MLP(nn.Module):
@@ -479,6 +543,9 @@ class RelativeBias(nn.Module):
 
     An index is the place in the row. Documents packed in a row are contiguous, and none sees
     another, so indices differ by as much as positions within a document do.
+
+    Without a length, by the difference alone, from -MAX_DISTANCE to MAX_DISTANCE: [H, D]. `_bias_at`
+    then gives those of queries anywhere.
     """
 
     config: Config
@@ -493,15 +560,29 @@ class RelativeBias(nn.Module):
         )
         # One value per distance, 0 1 … T-1 -T … -1; row i of the bias is that list turned right
         # by i. To gather T × T entries of the table would cost as large a scatter in the gradient.
-        distances = np.r_[0:length, -length:0]
+        distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
+        if length is not None:
+            distances = np.r_[0:length, -length:0]
         one_hot = np.eye(NUM_BUCKETS, dtype=np.float32)[
             relative_position_buckets(distances, self.bidirectional)
         ]
         values_Hx2T = jnp.einsum(
             "hn,tn->ht", table_HxN, one_hot, precision=jax.lax.Precision.HIGHEST
         )
+        if length is None:
+            return values_Hx2T
         turned = jnp.tile(values_Hx2T, (1, length))[:, : length * (2 * length - 1)]
         return turned.reshape(heads, length, 2 * length - 1)[:, :, :length]
+
+
+def _bias_at(bias_HxD, places_BxT, keys):
+    """The bias of queries in these places on keys 0, 1, …, `keys` - 1: [B, H, T, S].
+
+    Buckets end at MAX_DISTANCE, so farther keys have the bias of those.
+    """
+    distances_BxTxS = jnp.arange(keys)[None, None] - places_BxT[..., None]
+    nearest = jnp.clip(distances_BxTxS, -MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
+    return jnp.moveaxis(bias_HxD[:, nearest], 0, 1)
 
 
 def relative_position_buckets(distances, bidirectional):
@@ -528,9 +609,9 @@ def relative_position_buckets(distances, bidirectional):
     return ahead + np.where(distances < exact, distances, far)
 
 
-def _within(intervals, window):
+def _within(intervals, window, places_BxT=None):
     """Intervals of queries [B, 2, T] over keys of their own row, at most `window` to either side."""
-    place = jnp.arange(intervals.shape[-1])[None]
+    place = jnp.arange(intervals.shape[-1])[None] if places_BxT is None else places_BxT
     start, end = intervals[:, 0], intervals[:, 1]
     return jnp.stack([jnp.maximum(start, place - window), jnp.minimum(end, place + window + 1)], 1)
 

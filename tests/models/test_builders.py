@@ -85,10 +85,10 @@ def test_every_parameter_names_its_axes(builder, scan_layers):
         assert all(name is None or f"\n    {name} " in glossary for name in x.names), path
         assert x.value.ndim < 2 or spread & set(x.names), f"{path} is whole on every device"
         stacked += "layers" in x.names
-    assert (stacked > 0) == (scan_layers or builder in ("parallel", "sequential"))
+    assert (stacked > 0) == scan_layers
     if builder in ("parallel", "sequential"):
         ahead = [x for path, x in boxed if "'layer'" in str(path)]
-        assert ahead and all(x.names[0] == "layers" for x in ahead)
+        assert ahead and all((x.names[0] == "layers") == scan_layers for x in ahead)
 
 
 @pytest.mark.parametrize("name", ENCODER_HEADS)

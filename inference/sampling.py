@@ -1,0 +1,113 @@
+"""Choosing the next token from logits.
+
+    sampling = Sampling(temperature=0.8, top_p=0.95)
+    tokens_B = choose(keys_B, logits_BxV, sampling)
+
+Letters: B rows, V ids.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+_NEVER = -1e30  # finite, so that a row of which nothing is left gives no nan
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen. What is set applies in the order of the fields.
+
+    With temperature 0, the default, it is the most likely one, and only the penalty has an effect.
+
+    Raises ValueError for values outside their range.
+    """
+
+    repetition_penalty: float = 1.0  # of ids that the row has already (Keskar et al. 2019)
+    temperature: float = 0.0  # logits are divided by it
+    top_k: int | None = None  # the k most likely alone
+    top_p: float | None = None  # the fewest that together have this probability (nucleus)
+    min_p: float | None = None  # those with this share of the most likely one's probability
+
+    def __post_init__(self):
+        checks = [
+            ("repetition_penalty", self.repetition_penalty > 0, "a number above 0; 1 is none"),
+            (
+                "temperature",
+                self.temperature >= 0,
+                "0 for the most likely token, or a number above",
+            ),
+            ("top_k", self.top_k is None or self.top_k >= 1, "a whole number of 1 or more"),
+            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1"),
+        ]
+        for name, sound, expected in checks:
+            if not sound:
+                raise ValueError(f"Got {name}={getattr(self, name)!r}, expected {expected}.")
+        if not self.temperature and (self.top_k, self.top_p, self.min_p) != (None, None, None):
+            raise ValueError(
+                "Got top_k, top_p or min_p with temperature=0, which takes the most likely token: "
+                "set a temperature above 0, such as 1."
+            )
+
+
+GREEDY = Sampling()
+
+
+def choose(keys_B, logits_BxV, sampling: Sampling, seen_BxV=None):
+    """i32[B]: a token for each row, drawn with the row's own key."""
+    if not sampling.temperature:
+        return most_likely(penalised(logits_BxV, seen_BxV, sampling))
+    allowed_BxV = adjusted(logits_BxV, sampling, seen_BxV)
+    return jax.vmap(jax.random.categorical)(keys_B, allowed_BxV).astype(jnp.int32)
+
+
+def most_likely(logits_BxV):
+    """i32[B]: the id of the largest logit, the lowest id of several."""
+    # XLA for CPU takes three times as long over argmax, which it does not vectorise.
+    top_Bx1 = logits_BxV.max(-1, keepdims=True)
+    last = logits_BxV.shape[-1] - 1
+    places_BxV = jax.lax.broadcasted_iota(jnp.int32, logits_BxV.shape, logits_BxV.ndim - 1)
+    return jnp.where(logits_BxV == top_Bx1, places_BxV, last).min(-1)
+
+
+def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
+    """Logits of the distribution that `choose` draws from; those left out are very low.
+
+    adjusted(jnp.log(jnp.array([[.5, .3, .2]])), Sampling(temperature=1, top_p=.6))
+    # [[log .5, log .3, -1e30]]
+    """
+    logits_BxV = penalised(logits_BxV, seen_BxV, sampling)
+    if not sampling.temperature:
+        ids_V = jnp.arange(logits_BxV.shape[-1])[None]
+        return jnp.where(ids_V == most_likely(logits_BxV)[:, None], 0.0, _NEVER)
+    logits_BxV = logits_BxV / sampling.temperature
+    if sampling.top_k is not None:
+        k = min(sampling.top_k, logits_BxV.shape[-1])
+        kth_Bx1 = jax.lax.top_k(logits_BxV, k)[0][:, -1:]
+        logits_BxV = jnp.where(logits_BxV < kth_Bx1, _NEVER, logits_BxV)
+    if sampling.top_p is not None:
+        logits_BxV = jnp.where(_outside(logits_BxV, sampling.top_p), _NEVER, logits_BxV)
+    if sampling.min_p is not None:
+        p_BxV = jax.nn.softmax(logits_BxV, -1)
+        unlikely = p_BxV < sampling.min_p * p_BxV.max(-1, keepdims=True)
+        logits_BxV = jnp.where(unlikely, _NEVER, logits_BxV)
+    return logits_BxV
+
+
+def penalised(logits_BxV, seen_BxV, sampling: Sampling):
+    """Logits of what was seen made smaller, those below 0 by multiplying (arXiv:1909.05858)."""
+    if seen_BxV is None or sampling.repetition_penalty == 1:
+        return logits_BxV
+    penalty = sampling.repetition_penalty
+    lower = jnp.where(logits_BxV > 0, logits_BxV / penalty, logits_BxV * penalty)
+    return jnp.where(seen_BxV, lower, logits_BxV)
+
+
+def _outside(logits_BxV, top_p):
+    """Which ids are not among the fewest, from the most likely on, that reach `top_p` together."""
+    order_BxV = jnp.argsort(-logits_BxV, -1)
+    p_BxV = jax.nn.softmax(jnp.take_along_axis(logits_BxV, order_BxV, -1), -1)
+    before_BxV = jnp.cumsum(p_BxV, -1) - p_BxV
+    rank_BxV = jnp.argsort(order_BxV, -1)
+    return jnp.take_along_axis(before_BxV >= top_p, rank_BxV, -1)
