@@ -1,6 +1,60 @@
 """What a trained model can do."""
 
+from inference.answers import Options, answer
+from inference.beam_search import Beams, beam_search
+from inference.decoding import (
+    Decoded,
+    Prompts,
+    decode,
+    decode_in_parts,
+    decoder_prompts,
+    decoding_form,
+    encoder_decoder_prompts,
+)
+from inference.embeddings import embed
+from inference.generation import Answer, Decoding, Draft, generate
 from inference.infill import Infilled, fill_in_place, greedy_targets, infill
+from inference.masks import Guess, fill_masks, unmask
 from inference.passages import show_passages
+from inference.questions import few_shot_prompt
+from inference.sampling import Sampling
+from inference.scoring import Scored, score
+from inference.speculation import model_drafter, own_drafts, speculate
+from inference.trained import MODES, Trained, mode_of
 
-__all__ = ["Infilled", "fill_in_place", "greedy_targets", "infill", "show_passages"]
+__all__ = [
+    "MODES",
+    "Answer",
+    "Beams",
+    "Decoded",
+    "Decoding",
+    "Draft",
+    "Guess",
+    "Infilled",
+    "Options",
+    "Prompts",
+    "Sampling",
+    "Scored",
+    "Trained",
+    "answer",
+    "beam_search",
+    "decode",
+    "decode_in_parts",
+    "decoder_prompts",
+    "decoding_form",
+    "embed",
+    "encoder_decoder_prompts",
+    "few_shot_prompt",
+    "fill_in_place",
+    "fill_masks",
+    "generate",
+    "greedy_targets",
+    "infill",
+    "mode_of",
+    "model_drafter",
+    "own_drafts",
+    "score",
+    "show_passages",
+    "speculate",
+    "unmask",
+]

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
+from inference.batching import padded_rows
 from inference.sampling import GREEDY, Sampling, choose
 from models.unrolled import next_token_alone, unrolled
 
@@ -40,45 +40,43 @@ class Decoded(NamedTuple):
     log_probs: Any  # f32[B]: of what was made, natural logarithm, before temperature and filters
 
 
-def decoder_prompts(rows: Sequence[Sequence[int]], prefix: bool = False) -> Prompts:
-    """Prompts for a decoder, causal, or seen both ways as prefix language models have them.
+def decoder_prompts(
+    rows: Sequence[Sequence[int]],
+    prefixes: Sequence[int] | None = None,
+    width: int | None = None,
+) -> Prompts:
+    """Prompts for a decoder.
 
     decoder_prompts([[5, 6, 7], [8]]).batch["decoder_input_tokens"]    # [[5, 6, 7], [8, 0, 0]]
+
+    Args:
+      prefixes: for each row, how many of its first tokens are seen both ways, as a prefix language
+        model has its inputs; None: none, all is causal.
+      width: P, so that batches of other lengths can share a program; None: the longest row's.
     """
-    batch, lengths_B = _padded("decoder", rows)
-    if not prefix:
-        place_BxP = batch["decoder_positions"]
-        batch["decoder_key_intervals"] = jnp.stack([0 * place_BxP, place_BxP + 1], 1)
+    batch, lengths_B = padded_rows("decoder", rows, width)
+    place_BxP = batch["decoder_positions"]
+    seen_B = jnp.zeros_like(lengths_B) if prefixes is None else jnp.asarray(prefixes, jnp.int32)
+    end_BxP = jnp.maximum(seen_B[:, None], place_BxP + 1)
+    batch["decoder_key_intervals"] = jnp.stack([0 * place_BxP, end_BxP], 1)
     return Prompts(batch, lengths_B)
 
 
 def encoder_decoder_prompts(
-    rows: Sequence[Sequence[int]], starts: Sequence[Sequence[int]]
+    rows: Sequence[Sequence[int]],
+    starts: Sequence[Sequence[int]],
+    width: int | None = None,
 ) -> Prompts:
-    """Rows for the encoder; for each what its decoder starts with, most often the one id of bos."""
-    encoder, sources_B = _padded("encoder", rows)
+    """Rows for the encoder; for each what its decoder starts with, most often the one id of bos.
+
+    `width` is the encoder's.
+    """
+    encoder, sources_B = padded_rows("encoder", rows, width)
     prompts = decoder_prompts(starts)
     places = prompts.batch["decoder_positions"].shape[1]
     end_BxP = jnp.broadcast_to(sources_B[:, None], (len(rows), places))
     cross = {"cross_key_intervals": jnp.stack([0 * end_BxP, end_BxP], 1)}
     return Prompts(encoder | prompts.batch | cross, prompts.lengths)
-
-
-def _padded(stack: str, rows: Sequence[Sequence[int]]):
-    """Rows seen both ways, with padding after them, as a batch; and their lengths."""
-    if not rows or not all(len(row) for row in rows):
-        raise ValueError("Got a prompt of no tokens, expected one or more: give some text.")
-    lengths = np.array([len(row) for row in rows], np.int32)
-    places = np.arange(lengths.max(), dtype=np.int32)[None] + 0 * lengths[:, None]
-    tokens = np.zeros_like(places)
-    tokens[places < lengths[:, None]] = np.concatenate([np.asarray(row) for row in rows])
-    batch = {
-        f"{stack}_input_tokens": tokens,
-        f"{stack}_segment_ids": (places < lengths[:, None]).astype(np.int32),
-        f"{stack}_positions": places,
-        f"{stack}_key_intervals": np.stack([0 * places, 0 * places + lengths[:, None]], 1),
-    }
-    return {name: jnp.asarray(array) for name, array in batch.items()}, jnp.asarray(lengths)
 
 
 def decoding_form(model, params):
@@ -171,7 +169,8 @@ def decode_in_parts(
     going = start(params, prompts, keys, allowed)
     for made in range(part, max_new + part, part):
         going = go_on(params, prompts, going, allowed, min(made, max_new))
-        yield Decoded(going.tokens, prompts.lengths, going.ends, going.log_probs)
+        so_far = Decoded(going.tokens, prompts.lengths, going.ends, going.log_probs)
+        yield jax.tree.map(jnp.copy, so_far)  # the next call takes the arrays themselves
         if bool(going.done.all()):
             return
 

@@ -70,14 +70,33 @@ def open_run(directory: str) -> Run:
                 for name, shape in shapes.items()
             )
             params = checkpoints.load_params(step, target)
-    heads = saved_heads(shapes)
-    model = _with_heads(builder, shapes["token_embedding"][0], heads)
-    return Run(directory, step, model, params)
+    rows = next(x[0] for name, x in shapes.items() if name.endswith("token_embedding"))
+    return Run(directory, step, _with_heads(builder, rows, saved_heads(shapes)), params)
 
 
 def checkpoint_directory(directory: str) -> str:
     """Where a run keeps its checkpoints; `configure` has read its config.gin."""
     return configured("checkpoint_dir") or os.path.join(directory, "checkpoints")
+
+
+def objective_names() -> tuple[str, ...]:
+    """The builders of the objective that the gin files bind, of a mixture those of its members.
+
+    `configure` has read them. Empty where there is none, as in what convert.py writes.
+    """
+    try:
+        reference = gin.query_parameter("train.train.objective")
+    except ValueError:
+        return ()
+    name = _builder_name(reference)
+    if name != "mixture":
+        return (name,)
+    members = gin.query_parameter("objectives.mixture.members")
+    return tuple(_builder_name(member[0]) for member in members.values())
+
+
+def _builder_name(reference) -> str:
+    return reference.config_key[-1].rpartition(".")[2]
 
 
 def saved_heads(shapes: dict[str, tuple[int, ...]]) -> tuple[str, ...]:
@@ -86,14 +105,29 @@ def saved_heads(shapes: dict[str, tuple[int, ...]]) -> tuple[str, ...]:
     heads = tuple(
         sorted(t.removeprefix("projections_") for t in tops if t.startswith("projections_"))
     )
-    return (("vocabulary",) if "vocabulary" in tops else ()) + heads
+    ahead = tuple(f"ahead_{k + 2}" for k in range(_num_ahead(shapes)))
+    return (("vocabulary",) if "vocabulary" in tops else ()) + heads + ahead
+
+
+def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
+    """How many tokens beyond the next these parameters predict."""
+    scale = "{}/layer/mlp_norm/scale"
+    parallel = shapes.get(f"decoder/ahead/{scale.format('layers')}", (0,))[0]
+    sequential = shapes.get(f"decoder/ahead/{scale.format('modules')}", (0,))[0]
+    apart = {  # of layers that are not scanned
+        kind: sum(f"decoder/ahead/{scale.format(f'{kind}_{k}')}" in shapes for k in range(64))
+        for kind in ("layers", "modules")
+    }
+    return max(parallel - 1, sequential, apart["layers"] - 1, apart["modules"], 0)
 
 
 def _with_heads(builder: Callable, rows: int, heads: tuple[str, ...]):
     """The model with these heads, and the vocabulary's where that takes no parameters."""
+    model = builder(rows)
+    if model.config is None:  # pairs of stacks have the heads that they have
+        return model
     if "vocabulary" not in heads:
-        model = builder(rows, ("vocabulary", *heads))
         c = model.config
-        if c and c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
-            return model
+        if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
+            heads = ("vocabulary", *heads)
     return builder(rows, heads)

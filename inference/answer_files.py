@@ -1,0 +1,107 @@
+"""Items read from JSONL, and their answers written beside them so that a kill loses nothing.
+
+An answer is a line of its item's fields and what was made of it, in the order of the items. Lines
+are written whole and reach the disk before more are made; what a kill left of a last line is cut off.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def read_items(file: str) -> list[dict]:
+    """The objects of a JSONL file, one a line; a line may also be a JSON string, a text.
+
+    Raises ValueError, naming the file and the line, where it is not there, is empty, or holds
+    anything else.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"There is no file {file}.")
+    items = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                items.append(_item(file, number, line))
+    if not items:
+        raise ValueError(f"{file} holds no line, expected a JSON object on each.")
+    return items
+
+
+def _item(file: str, number: int, line: str) -> dict:
+    try:
+        item = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{file}:{number} is no JSON ({error}): {line.strip()[:60]!r}.") from error
+    if isinstance(item, str):
+        return {"text": item}
+    if not isinstance(item, dict):
+        raise ValueError(f"{file}:{number} holds {line.strip()[:60]!r}, expected a JSON object.")
+    return item
+
+
+class AnswerFile:
+    """Answers to `items` in a file; `done` of them are there already.
+
+    Raises ValueError where the file holds answers to other items.
+    """
+
+    def __init__(self, file: str, items: Sequence[dict]):
+        self._path, self._items = Path(file), items
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.done = self._whole_lines()
+
+    def append(self, records: Sequence[dict]) -> None:
+        """Writes the next answers; an answer's fields are told apart from its item's by name."""
+        lines = []
+        for record in records:
+            item = self._items[self.done + len(lines)]
+            line = {**_kept(item, record), **record}
+            lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        self.done += len(lines)
+
+    def count(self, holds: Callable[[dict], bool]) -> int:
+        """How many of the answers something holds of."""
+        with self._path.open(encoding="utf-8") as lines:
+            return sum(holds(json.loads(line)) for line in lines)
+
+    def _whole_lines(self) -> int:
+        if not self._path.exists():
+            return 0
+        data = self._path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        lines = whole.decode("utf-8").split("\n")[:-1]
+        for number, line in enumerate(lines):
+            self._check(number, line)
+        if len(whole) < len(data):
+            os.truncate(self._path, len(whole))
+        return len(lines)
+
+    def _check(self, number: int, line: str) -> None:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        item = self._items[number] if number < len(self._items) else None
+        if item is None or not isinstance(found, dict) or _differs(item, found):
+            raise ValueError(
+                f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: it is "
+                "of another file. Give another --out, or delete it."
+            )
+
+
+def _kept(item: dict, record: dict) -> dict:
+    """An item's fields; one that the answer has too is kept as "expected"."""
+    return {("expected" if key in record else key): value for key, value in item.items()}
+
+
+def _differs(item: dict, found: dict) -> bool:
+    return any(
+        found.get(key, value) != value and found.get("expected") != value
+        for key, value in item.items()
+    )

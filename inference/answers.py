@@ -1,0 +1,239 @@
+"""What a trained model makes of texts, by what it is asked to do: one function for each mode.
+
+    answer(trained, "infill", [{"text": "Thank you <extra_id_0> me."}])
+    # [{"filled": "Thank you for inviting me.", "blanks": [" for inviting"], "log_prob": -3.1}]
+
+Each takes items, dicts with a "text" (or "prefix" and "suffix"), and gives for each a dict that can
+be written as JSON.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from inference.embeddings import embed
+from inference.generation import Answer, Decoding, Draft, generate
+from inference.masks import fill_masks, unmask
+from inference.questions import (
+    BLANK,
+    Question,
+    filled,
+    to_complete,
+    to_continue,
+    to_fill_the_middle,
+    to_infill,
+    to_respond,
+    to_restore,
+)
+from inference.scoring import score
+from inference.speculation import Tally
+from inference.trained import Trained, check_mode
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a mode may be told beside its items."""
+
+    decoding: Decoding = Decoding()
+    draft: Draft | None = None  # a smaller model for speculative decoding
+    denoiser: str | None = None  # the mode token that is put before the text, such as UL2's "R"
+    top: int = 5  # guesses for each mask
+    steps: int | None = None  # of unmasking; None: one for each mask
+    order: str = "confidence"  # of unmasking: or "random"
+    pooling: str | None = None  # of embeddings: "first" or "mean"
+    second: bool = False  # embeddings of second texts, of two towers
+    on_part: Callable[[str], None] | None = None  # is told the answer so far, of a single item
+    on_batch: Callable[[int], None] | None = None  # is told how many items more are answered
+    on_tally: Callable[[Tally], None] | None = None  # is told how drafts fared
+
+
+def answer(
+    trained: Trained,
+    mode: str,
+    items: Sequence[dict],
+    options: Options = Options(),  # noqa: B008
+    numbers: Sequence[int] | None = None,
+) -> list[dict]:
+    """What the mode makes of each item. `numbers` of the items: see `inference.generation.generate`.
+
+    Raises ValueError for a mode that the model cannot have, an item without what the mode reads, and
+    texts that do not fit.
+    """
+    if mode != "score":
+        check_mode(trained, mode)
+    if not items:
+        return []
+    return MODES[mode](trained, items, options, numbers)
+
+
+def _text(item: dict) -> str:
+    if not isinstance(item.get("text"), str) or not item["text"]:
+        raise ValueError(
+            f"Got an item with the fields {', '.join(item) or 'none'} and no text in it, expected "
+            '"text" with some words.'
+        )
+    return item["text"]
+
+
+def _written(to_question: Callable) -> Callable:
+    """The mode that answers each text's question with a text."""
+
+    def write(trained, items, options: Options, numbers):
+        questions = [to_question(trained, _text(item)) for item in items]
+        return [_record(found) for found in _generated(trained, questions, options, numbers)]
+
+    return write
+
+
+def _complete(trained, items, options, numbers):
+    questions = [to_complete(trained, _text(item), options.denoiser) for item in items]
+    return [_record(found) for found in _generated(trained, questions, options, numbers)]
+
+
+def _generated(trained, questions, options: Options, numbers):
+    return generate(
+        trained,
+        questions,
+        options.decoding,
+        draft=options.draft,
+        numbers=numbers,
+        on_part=options.on_part,
+        on_batch=options.on_batch,
+        on_tally=options.on_tally,
+    )
+
+
+def _record(found: Sequence[Answer]) -> dict:
+    first = found[0]
+    record = {"answer": first.text, "log_prob": first.log_prob, "ended": first.ended}
+    if len(found) > 1:
+        record["others"] = [{"answer": a.text, "log_prob": a.log_prob} for a in found[1:]]
+    return record
+
+
+def _infill(trained, items, options: Options, numbers):
+    texts = [_text(item) for item in items]
+    questions = [to_infill(trained, text, options.denoiser) for text in texts]
+    if "causal_masking" in trained.objectives:
+        return _infill_one_by_one(trained, texts, questions, options, numbers)
+    records = []
+    for text, found in zip(texts, _generated(trained, questions, options, numbers)):
+        whole, pieces = filled(text, found[0].text)
+        record = {"filled": whole, "blanks": pieces, "log_prob": found[0].log_prob}
+        if len(found) > 1:
+            record["others"] = [filled(text, a.text)[0] for a in found[1:]]
+        records.append(record)
+    return records
+
+
+def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
+    """As `causal_masking` trains it: each blank ends by itself, and then the next one is named."""
+    counts = [max(len(BLANK.findall(text)), 1) for text in texts]
+    told = [[] for _ in texts]
+    log_probs = [0.0] * len(texts)
+    numbers = list(range(len(texts)) if numbers is None else numbers)
+    options = dataclasses.replace(
+        options, decoding=dataclasses.replace(options.decoding, samples=1), on_part=None
+    )
+    for blank in range(max(counts)):
+        asked = [i for i, count in enumerate(counts) if count > blank]
+        found = _generated(
+            trained, [questions[i] for i in asked], options, [numbers[i] for i in asked]
+        )
+        for i, (first, *_) in zip(asked, found):
+            told[i].append(first)
+            log_probs[i] += first.log_prob
+            if counts[i] > blank + 1:
+                sentinel = trained.ids.sentinels[blank + 1]
+                start = [*questions[i].start, *first.tokens, trained.ids.eos, sentinel]
+                questions[i] = Question([], start)
+    records = []
+    for text, pieces, log_prob in zip(texts, told, log_probs):
+        answer = "".join(f"<extra_id_{k}>{piece.text}" for k, piece in enumerate(pieces))
+        whole, blanks = filled(text, answer)
+        records.append({"filled": whole, "blanks": blanks, "log_prob": log_prob})
+    return records
+
+
+def _middle(trained, items, options: Options, numbers):
+    parts = [(item.get("prefix", ""), item.get("suffix", "")) for item in items]
+    questions = [to_fill_the_middle(trained, *part) for part in parts]
+    records = []
+    for (prefix, suffix), found in zip(parts, _generated(trained, questions, options, numbers)):
+        whole = f"{prefix}{found[0].text}{suffix}"
+        records.append({"middle": found[0].text, "filled": whole, **_record(found)})
+    return records
+
+
+def _mask(trained, items, options: Options, numbers):
+    texts = [_text(item) for item in items]
+    batch_size = options.decoding.batch_size
+    found = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
+    return [
+        {
+            "masks": [
+                [{"token": guess.token, "probability": guess.probability} for guess in guesses]
+                for guesses in masks
+            ]
+        }
+        for masks in found
+    ]
+
+
+def _unmask(trained, items, options: Options, numbers):
+    decoding = options.decoding
+    texts = unmask(
+        trained,
+        [_text(item) for item in items],
+        steps=options.steps,
+        order=options.order,
+        temperature=decoding.temperature,
+        seed=decoding.seed,
+        numbers=numbers,
+        batch_size=decoding.batch_size,
+        on_batch=options.on_batch,
+    )
+    return [{"answer": text} for text in texts]
+
+
+def _embed(trained, items, options: Options, numbers):
+    vectors = embed(
+        trained,
+        [_text(item) for item in items],
+        pooling=options.pooling,
+        second=options.second,
+        batch_size=options.decoding.batch_size,
+        on_batch=options.on_batch,
+    )
+    return [{"embedding": np.round(vector.astype(float), 7).tolist()} for vector in vectors]
+
+
+def _score(trained, items, options: Options, numbers):
+    pairs = [
+        (_text(item), item["target"]) if "target" in item else ("", _text(item)) for item in items
+    ]
+    found = score(trained, pairs, options.decoding.batch_size, options.on_batch)
+    return [
+        {
+            "log_prob": one.log_prob,
+            "tokens": len(one.tokens),
+            "bits_per_byte": one.bits_per_byte,
+            "token_log_probs": [[name, p] for name, p in zip(one.tokens, one.log_probs)],
+        }
+        for one in found
+    ]
+
+
+MODES = {
+    "continue": _written(to_continue),
+    "complete": _complete,
+    "infill": _infill,
+    "middle": _middle,
+    "restore": _written(to_restore),
+    "respond": _written(to_respond),
+    "mask": _mask,
+    "unmask": _unmask,
+    "embed": _embed,
+    "score": _score,
+}

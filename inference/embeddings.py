@@ -1,0 +1,78 @@
+"""Embeddings of texts, and how alike they are.
+
+vectors = embed(trained, ["open a file", "read from disk"])      # f32[2, E], of length 1
+vectors @ vectors.T                                              # cosines
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import numpy as np
+
+from inference.batching import by_length, encoder_batch, jitted
+from inference.trained import Trained
+
+POOLINGS = ("first", "mean")
+
+
+def embed(
+    trained: Trained,
+    texts: Sequence[str],
+    *,
+    pooling: str | None = None,
+    second: bool = False,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """f32[N, E]: the embedding of each text, of length 1.
+
+    A model that a contrastive objective trained gives it as its loss saw it: from [CLS] before the
+    text, through the head "embedding". Of another one it is the mean of the states of the tokens.
+
+    Args:
+      pooling: "first" or "mean", over the places of a text; None: as said.
+      second: the texts are the second ones of pairs, which of two towers the second reads.
+
+    Raises ValueError for a text that is empty, or longer than the model's positions.
+    """
+    contrastive = {"contrastive", "contrastive_pairs"} & set(trained.objectives)
+    pooling = pooling or ("first" if contrastive else "mean")
+    if pooling not in POOLINGS:
+        raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")
+    head = "embedding" if contrastive and "embedding" in trained.model.heads else None
+    run = jitted(_embed, trained.model, head, pooling)
+    config = trained.model.config
+    rows = [_row(trained, text) for text in texts]
+    found: list = [None] * len(rows)
+    for chosen in by_length([len(row) for row in rows], batch_size):
+        batch = encoder_batch(
+            [rows[i] for i in chosen], config.max_positions if config else 0, 2 if second else 1
+        )
+        for i, vector in zip(chosen, np.asarray(run(trained.params, batch))):
+            found[i] = vector
+        if on_batch:
+            on_batch(len(set(chosen)))
+    return np.stack(found)
+
+
+def _row(trained: Trained, text: str) -> list[int]:
+    if not text.strip():
+        raise ValueError("Got an empty text, expected some words.")
+    ids = trained.ids
+    before = [] if ids.cls is None else [ids.cls]
+    # A model from elsewhere knows texts between [CLS] and [SEP]; our objectives have [CLS] alone.
+    after = [] if trained.objectives or ids.sep is None else [ids.sep]
+    return [*before, *trained.encode(text), *after]
+
+
+def _embed(model, head, pooling, params, batch):
+    outputs = model.apply(params, batch)
+    states_BxTxE = outputs.hidden["top"].astype(jnp.float32)
+    live_BxTx1 = (batch["encoder_segment_ids"] > 0)[..., None]
+    if pooling == "first":
+        pooled_BxE = states_BxTxE[:, 0]
+    else:
+        pooled_BxE = jnp.sum(states_BxTxE * live_BxTx1, 1) / jnp.sum(live_BxTx1, 1)
+    if head:
+        pooled_BxE = outputs.head(head, pooled_BxE)
+    return pooled_BxE / jnp.linalg.norm(pooled_BxE, axis=-1, keepdims=True)

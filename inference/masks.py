@@ -1,0 +1,217 @@
+"""What stands behind masks: the likeliest tokens of each, or all of them written one after another.
+
+    guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
+    guesses[0][0][0]           # of the first text, of its first mask, the likeliest: Guess(token, p)
+
+Letters: B rows, T places, K masks of a row, V ids.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from inference.batching import by_length, encoder_batch, jitted, padded_rows
+from inference.sampling import most_likely
+from inference.trained import Trained, framed, may_be_written
+
+MASKS = ("[MASK]", "<mask>", "<|mask|>")  # how people write it
+ORDERS = ("confidence", "random")
+
+
+class Guess(NamedTuple):
+    token: str
+    id: int
+    probability: float
+
+
+class Masked(NamedTuple):
+    """A text with masks, as the model reads it."""
+
+    tokens: list[int]
+    masks: list[int]  # where they are
+
+
+def masked_text(trained: Trained, text: str) -> Masked:
+    """A text with each "[MASK]" as the vocabulary's mask, in the form the model was trained on.
+
+    A decoder predicts masks from the place before them, and so has bos before the text.
+
+    Raises ValueError for a text without a mask, or a vocabulary without one.
+    """
+    mask = trained.ids.special("mask")
+    name = trained.decode([mask])
+    for other in MASKS:
+        text = text.replace(other, name)
+    tokens = trained.encode(text)
+    if mask not in tokens:
+        raise ValueError(f"Got a text without a mask, expected one or more [MASK]: {text[:60]!r}.")
+    reads_ahead = trained.model.layout == "decoder"
+    tokens = [trained.ids.bos, *tokens] if reads_ahead else framed(trained, tokens)
+    return Masked(tokens, [i for i, token in enumerate(tokens) if token == mask])
+
+
+def fill_masks(
+    trained: Trained,
+    texts: Sequence[str],
+    top: int = 5,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[list[Guess]]]:
+    """For each mask of each text its `top` likeliest tokens, each mask by itself."""
+    read = [masked_text(trained, text) for text in texts]
+    found: list = [None] * len(read)
+    predict = jitted(_mask_logits, trained.model, shift_of(trained))
+    allowed_V = may_be_written(trained.ids, trained.model.vocab_size)
+    top = min(top, trained.ids.size)
+    for chosen in by_length([len(one.tokens) for one in read], batch_size):
+        rows = [read[i] for i in chosen]
+        places_BxK = _places(rows)
+        batch = batch_of(trained, [row.tokens for row in rows])
+        logits = jnp.where(allowed_V, predict(trained.params, batch, places_BxK), -1e30)
+        p_BxKxN, ids_BxKxN = jax.lax.top_k(jax.nn.softmax(logits, -1), top)
+        for i, row, p, ids in zip(chosen, rows, np.asarray(p_BxKxN), np.asarray(ids_BxKxN)):
+            found[i] = [
+                [Guess(trained.decode([int(x)]), int(x), float(y)) for x, y in zip(ids[k], p[k])]
+                for k in range(len(row.masks))
+            ]
+        if on_batch:
+            on_batch(len(set(chosen)))
+    return found
+
+
+def unmask(
+    trained: Trained,
+    texts: Sequence[str],
+    *,
+    steps: int | None = None,
+    order: str = "confidence",
+    temperature: float = 0.0,
+    seed: int = 0,
+    numbers: Sequence[int] | None = None,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[str]:
+    """Texts with all masks written: in each step some of those that are left, given the others.
+
+    Args:
+      steps: in how many; None: as many as the text has masks, one each.
+      order: which come first: those the model is surest of ("confidence": Chang et al. 2022,
+        arXiv:2202.04200; LLaDA's low-confidence remasking), or any ("random", with which
+        temperature 1 draws from the masked diffusion model itself, as steps become many).
+      temperature: 0 takes the likeliest token of each.
+      numbers: of the texts, from which their random numbers follow; None: 0, 1, ….
+
+    Raises ValueError for a text without a mask, no steps, or another order.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"Got order={order!r}, expected one of {ORDERS}.")
+    if steps is not None and steps < 1:
+        raise ValueError(f"Got steps={steps}, expected 1 or more.")
+    if temperature < 0:
+        raise ValueError(f"Got temperature={temperature}, expected 0 or a number above.")
+    read = [masked_text(trained, text) for text in texts]
+    numbers = range(len(read)) if numbers is None else numbers
+    run = jitted(_unmask, trained.model, shift_of(trained), order, bool(temperature))
+    allowed_V = may_be_written(trained.ids, trained.model.vocab_size)
+    allowed_V = allowed_V.at[trained.ids.mask].set(False)
+    fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+    found: list = [None] * len(read)
+    for chosen in by_length([len(one.tokens) for one in read], batch_size):
+        rows = [read[i] for i in chosen]
+        batch = batch_of(trained, [row.tokens for row in rows])
+        keys = fold(jax.random.key(seed), np.array([numbers[i] for i in chosen], np.uint32))
+        most = max(len(row.masks) for row in rows)
+        tokens = run(
+            trained.params, batch, trained.ids.mask, allowed_V, keys, steps or most, temperature
+        )
+        for i, row, written in zip(chosen, rows, np.asarray(tokens)):
+            found[i] = _text(trained, written[: len(row.tokens)].tolist())
+        if on_batch:
+            on_batch(len(set(chosen)))
+    return found
+
+
+def _text(trained: Trained, tokens: list[int]) -> str:
+    ids = trained.ids
+    around = {ids.cls, ids.sep, ids.bos} - {None}
+    first = 1 if tokens[0] in around else 0
+    last = len(tokens) - (1 if tokens[-1] in around else 0)
+    return trained.decode(tokens[first:last])
+
+
+def shift_of(trained: Trained) -> int:
+    """Where a mask is predicted, from its own place: one before it by decoders, as they are trained."""
+    return -1 if trained.model.layout == "decoder" else 0
+
+
+def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
+    """Rows that see both ways, for whichever stack the model has."""
+    config = trained.model.config
+    most = config.max_positions if config else 0
+    batch = encoder_batch(rows, most)
+    if trained.model.layout == "decoder":
+        width = batch["encoder_positions"].shape[1]
+        return padded_rows("decoder", rows, width)[0]
+    if "generator" in trained.model.heads:  # ELECTRA samples at the labelled places: there are none
+        none = jnp.zeros((len(rows), 1), jnp.int32)
+        names = ("target_tokens", "target_places", "loss_weights")
+        batch |= {f"encoder_{name}": none for name in names}
+    return batch
+
+
+def _places(rows: Sequence[Masked]):
+    most = max(len(row.masks) for row in rows)
+    return jnp.array([row.masks + [0] * (most - len(row.masks)) for row in rows], jnp.int32)
+
+
+def _mask_logits(model, shift, params, batch, places_BxK):
+    """f32[B, K, V] at these places."""
+    name = "generator" if "generator" in model.heads else "vocabulary"
+    hidden = model.apply(params, batch)
+    states = hidden.hidden["generator" if name == "generator" else "top"]
+    rows = jnp.arange(places_BxK.shape[0])[:, None]
+    return hidden.head(name, states[rows, jnp.maximum(places_BxK + shift, 0)])
+
+
+def _unmask(
+    model, shift, order, sampled, params, batch, mask, allowed_V, keys_B, steps, temperature
+):
+    stack = "decoder" if model.layout == "decoder" else "encoder"
+    tokens_BxT = batch[f"{stack}_input_tokens"]
+    total_B = jnp.sum(tokens_BxT == mask, 1)
+    all_BxT = jnp.broadcast_to(jnp.arange(tokens_BxT.shape[1])[None], tokens_BxT.shape)
+
+    def step(s, tokens_BxT):
+        masked_BxT = tokens_BxT == mask
+        given = batch | {f"{stack}_input_tokens": tokens_BxT}
+        logits = _mask_logits(model, shift, params, given, all_BxT)
+        logits = jnp.where(allowed_V, logits, -1e30)
+        keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, s)))(keys_B)
+        if sampled:
+            logits = logits / temperature
+            # A place's draw does not depend on how far its row is padded.
+            places = jnp.arange(tokens_BxT.shape[1])
+            place_keys = jax.vmap(
+                lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, places)
+            )(keys[:, 0])
+            chosen_BxT = jax.vmap(jax.vmap(jax.random.categorical))(place_keys, logits)
+        else:
+            chosen_BxT = most_likely(logits)
+        p_BxTxV = jax.nn.softmax(logits, -1)
+        sure_BxT = jnp.take_along_axis(p_BxTxV, chosen_BxT[..., None], -1)[..., 0]
+        if order == "random":
+            places = jnp.arange(tokens_BxT.shape[1])
+            draw = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
+            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(draw(keys[:, 1], places))
+        # So many in this step that all are done after the last one, as evenly as can be.
+        count_B = total_B * (s + 1) // steps - total_B * s // steps
+        sure_BxT = jnp.where(masked_BxT, sure_BxT, -1.0)
+        rank_BxT = jnp.argsort(jnp.argsort(-sure_BxT, 1), 1)
+        now_BxT = masked_BxT & (rank_BxT < count_B[:, None])
+        return jnp.where(now_BxT, chosen_BxT, tokens_BxT).astype(jnp.int32)
+
+    return lax.fori_loop(0, steps, step, tokens_BxT)

@@ -1,0 +1,173 @@
+"""What a model is asked, in the very form that its objective trained it on.
+
+A text becomes a `Question`: what the model reads, and what its answer begins with. `prompts_of`
+arranges questions for an encoder-decoder, or joins them for a decoder, as `objectives.layouts` does.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from inference.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
+from inference.trained import Trained
+from objectives import TokenIds
+
+BLANK = re.compile(r"<extra_id_(\d+)>")
+
+
+class Question(NamedTuple):
+    inputs: list[int]  # what is read, seen both ways; none of a causal model
+    start: list[int]  # what the answer begins with, after bos
+
+    @property
+    def size(self) -> int:
+        return len(self.inputs) + len(self.start)
+
+
+def prompts_of(
+    layout: str, questions: Sequence[Question], ids: TokenIds, width: int | None = None
+) -> Prompts:
+    """Questions in one batch; `width` is that of what is longest, the encoder's rows or the decoder's.
+
+    Raises ValueError for a causal question to an encoder-decoder, which reads before it writes.
+    """
+    if layout == "encoder_decoder":
+        if not all(question.inputs for question in questions):
+            raise ValueError(
+                "Got a text without anything to read, expected some: an encoder-decoder reads "
+                "before it writes."
+            )
+        starts = [[ids.bos, *question.start] for question in questions]
+        return encoder_decoder_prompts([q.inputs for q in questions], starts, width)
+    rows = [[*question.inputs, ids.bos, *question.start] for question in questions]
+    return decoder_prompts(rows, [len(question.inputs) for question in questions], width)
+
+
+def prompt_size(layout: str, question: Question) -> int:
+    """Places that a question takes in the longer of its stacks."""
+    if layout == "encoder_decoder":
+        return max(len(question.inputs), len(question.start) + 1)
+    return question.size + 1
+
+
+def to_continue(trained: Trained, text: str) -> Question:
+    """Causal language modelling: the answer begins with the text."""
+    return Question([], trained.encode(text))
+
+
+def to_complete(trained: Trained, text: str, denoiser: str | None = None) -> Question:
+    """Prefix language modelling: the text is read, the answer goes on from it."""
+    return Question([*_mode(trained, denoiser), *_some(trained, text), trained.ids.eos], [])
+
+
+def to_respond(trained: Trained, text: str) -> Question:
+    """Text to text: the text is read, the answer is another one."""
+    return to_complete(trained, text)
+
+
+to_restore = to_respond
+
+
+def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Question:
+    """Span corruption: the text is read with its blanks; the answer tells what each of them hides.
+
+    Of a model that `causal_masking` trained, the answer begins with text and blanks, and goes on
+    with the first blank.
+
+    A text without a blank gets one at its end, and UL2's mode of that kind, "S", where the model
+    knows it and no other was asked for.
+
+    Raises ValueError where blanks are not numbered 0, 1, …, or the vocabulary has too few of them.
+    """
+    sentinels = trained.ids.sentinels
+    numbers = [int(x) for x in BLANK.findall(text)]
+    if numbers != list(range(len(numbers))):
+        raise ValueError(
+            f"Got blanks {', '.join(f'<extra_id_{x}>' for x in numbers)}, expected <extra_id_0>, "
+            "<extra_id_1> and so on, each once and in that order."
+        )
+    if len(numbers) > len(sentinels):
+        raise ValueError(
+            f"Got {len(numbers)} blanks, expected at most {len(sentinels)}: this vocabulary has no "
+            "more sentinels."
+        )
+    modes = dict(trained.ids.modes)
+    if not numbers:
+        text += "<extra_id_0>"
+        numbers = [0]
+        denoiser = denoiser or ("S" if "ul2" in trained.objectives and "S" in modes else None)
+    elif denoiser is None and "ul2" in trained.objectives and "R" in modes:
+        denoiser = "R"
+    tokens = _some(trained, text)
+    if "causal_masking" in trained.objectives:
+        return Question([], [*tokens, sentinels[0]])
+    return Question([*_mode(trained, denoiser), *tokens, trained.ids.eos], [])
+
+
+def to_fill_the_middle(trained: Trained, prefix: str, suffix: str) -> Question:
+    """Fill-in-the-middle in the order prefix, suffix, middle; the answer is the middle."""
+    if len(trained.ids.fim) != 3:
+        raise ValueError(
+            "The vocabulary has no markers for prefix, suffix and middle: use a model that "
+            "fill_in_the_middle trained."
+        )
+    if not prefix and not suffix:
+        raise ValueError("Got neither a prefix nor a suffix, expected text in one of them.")
+    before, after, middle = trained.ids.fim
+    encode = trained.encode
+    return Question([], [before, *encode(prefix), after, *encode(suffix), middle])
+
+
+def filled(text: str, answer: str) -> tuple[str, list[str]]:
+    """(text with its blanks filled, what fills each of them) from an answer that names the blanks.
+
+    filled("a <extra_id_0> c", "<extra_id_0>b<extra_id_1>")    # ("a b c", ["b"])
+    """
+    if not BLANK.search(text):
+        text += "<extra_id_0>"
+    parts = BLANK.split(answer)
+    told = dict(zip(parts[1::2], parts[2::2]))
+    pieces = [told.get(number, "") for number in BLANK.findall(text)]
+    whole = BLANK.sub(lambda match: told.get(match[1], ""), text)
+    return whole, pieces
+
+
+def few_shot_prompt(
+    template: str, examples: Sequence[dict], item: dict, answer: str, separator: str = "\n\n"
+) -> str:
+    """Examples written out by a template, and after them the item up to where its answer would stand.
+
+        few_shot_prompt("Q: {q}\\nA: {a}", [{"q": "1+1", "a": "2"}], {"q": "2+2"}, "a")
+        # "Q: 1+1\\nA: 2\\n\\nQ: 2+2\\nA:"
+
+    Raises ValueError for a template without the answer's field, and for an example or item that
+    lacks a field of the template.
+    """
+    if f"{{{answer}}}" not in template:
+        raise ValueError(
+            f"Got a template without {{{answer}}}, the field of the answer: {template!r}."
+        )
+
+    def written(form: str, fields: dict) -> str:
+        try:
+            return form.format(**fields)
+        except KeyError as error:
+            raise ValueError(
+                f"Got an item with the fields {', '.join(fields) or 'none'}, expected {error} as "
+                "well, which the template names."
+            ) from error
+
+    shown = [written(template, example) for example in examples]
+    question = written(template[: template.index(f"{{{answer}}}")], item)
+    # Without the space before the answer, which belongs to the answer's first token.
+    return separator.join([*shown, question.rstrip(" ")])
+
+
+def _mode(trained: Trained, denoiser: str | None) -> list[int]:
+    return [] if denoiser is None else [trained.ids.mode(denoiser)]
+
+
+def _some(trained: Trained, text: str) -> list[int]:
+    if not text.strip():
+        raise ValueError("Got an empty text, expected some words.")
+    return trained.encode(text)

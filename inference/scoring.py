@@ -1,0 +1,132 @@
+"""How likely a text is, to a model: in nats for each token, and in bits for each byte.
+
+    scores = score(trained, [("", "A sentence.")])
+    scores[0].log_prob, scores[0].bits_per_byte
+
+Letters: B rows, T places.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from inference.batching import by_length, jitted, width_for
+from inference.masks import batch_of
+from inference.questions import Question, prompt_size, prompts_of
+from inference.trained import Trained, framed
+from objectives.losses import cross_entropy
+
+
+class Scored(NamedTuple):
+    tokens: list[str]
+    log_probs: list[float]  # natural logarithms, of each token
+    bytes: int  # of the text in UTF-8
+
+    @property
+    def log_prob(self) -> float:
+        return math.fsum(self.log_probs)
+
+    @property
+    def bits_per_byte(self) -> float:
+        return -self.log_prob / math.log(2) / max(self.bytes, 1)
+
+
+def score(
+    trained: Trained,
+    pairs: Sequence[tuple[str, str]],
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[Scored]:
+    """The log-probability of each second text of a pair, given the first one, which may be "".
+
+    With a first text, the model reads it and the second is its answer, with the end that closes it.
+    A decoder without a first text takes each token from those before it. An encoder takes each
+    token from all others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020,
+    arXiv:1910.14659), which is no probability of the text.
+
+    Raises ValueError for a text to be scored that is empty, for an encoder-decoder without a first
+    text, and for one with an encoder.
+    """
+    if any(not text for _, text in pairs):
+        raise ValueError("Got an empty text to be scored, expected some words.")
+    if trained.model.layout == "encoder":
+        return _score_in_place(trained, pairs, batch_size, on_batch)
+    questions = [_question(trained, given, text) for given, text in pairs]
+    layout, found = trained.model.layout, [None] * len(pairs)
+    sizes = [prompt_size(layout, question) for question in questions]
+    run = jitted(_log_probs, trained.model)
+    config = trained.model.config
+    for chosen in by_length(sizes, batch_size):
+        rows = [questions[i] for i in chosen]
+        longest = max(
+            len(q.inputs) if layout == "encoder_decoder" else prompt_size(layout, q) for q in rows
+        )
+        width = width_for(longest, config.max_positions if config else 0)
+        prompts = prompts_of(layout, rows, trained.ids, width)
+        told_BxT = np.asarray(run(trained.params, prompts.batch))
+        for i, row, told in zip(chosen, rows, told_BxT):
+            # The token after place p is told at place p; before the first stand inputs and bos.
+            before = 0 if layout == "encoder_decoder" else len(row.inputs)
+            log_probs = told[before : before + len(row.start)]
+            text = pairs[i][1].encode()
+            names = [trained.decode([token]) for token in row.start]
+            found[i] = Scored(names, [float(x) for x in log_probs], len(text))
+        if on_batch:
+            on_batch(len(set(chosen)))
+    return found
+
+
+def _question(trained: Trained, given: str, text: str) -> Question:
+    tokens = trained.encode(text)
+    if given:
+        return Question([*trained.encode(given), trained.ids.eos], [*tokens, trained.ids.eos])
+    if trained.model.layout == "encoder_decoder":
+        raise ValueError(
+            "Got a text to be scored and none that the encoder reads: an encoder-decoder scores an "
+            "answer to a text. Give both."
+        )
+    return Question([], tokens)
+
+
+def _log_probs(model, params, batch):
+    """f32[B, T]: at each place the log-probability of the token in the next one."""
+    outputs = model.apply(params, batch)
+    next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
+    losses, _ = cross_entropy(outputs.head("vocabulary", outputs.hidden["top"]), next_BxT)
+    return -losses
+
+
+def _score_in_place(trained, pairs, batch_size, on_batch):
+    if any(given for given, _ in pairs):
+        raise ValueError(
+            "Got a text and its answer, expected one text: an encoder scores texts by themselves."
+        )
+    mask, run = trained.ids.special("mask"), jitted(_log_prob_at, trained.model)
+    found = []
+    for _, text in pairs:
+        tokens = trained.encode(text)
+        log_probs = []
+        for first in range(0, len(tokens), batch_size):
+            # Full batches alone, so that all texts of a length share a program.
+            places = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
+            rows = [framed(trained, tokens[:p] + [mask] + tokens[p + 1 :]) for p in places]
+            before = rows[0].index(mask) - places[0]
+            batch = batch_of(trained, rows)
+            told = run(trained.params, batch, before + places, np.array(tokens)[places])
+            log_probs += [float(x) for x in np.asarray(told)[: len(tokens) - first]]
+        names = [trained.decode([token]) for token in tokens]
+        found.append(Scored(names, log_probs, len(text.encode())))
+        if on_batch:
+            on_batch(1)
+    return found
+
+
+def _log_prob_at(model, params, batch, places_B, tokens_B):
+    outputs = model.apply(params, batch)
+    name = "generator" if "generator" in model.heads else "vocabulary"
+    states = outputs.hidden["generator" if name == "generator" else "top"]
+    hidden_BxE = states[jnp.arange(places_B.shape[0]), places_B]
+    return -cross_entropy(outputs.head(name, hidden_BxE), tokens_B)[0]
