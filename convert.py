@@ -29,6 +29,7 @@ from rich.progress import Progress
 from models import Model, hugging_face, t5x
 from models.trees import nested
 from tasks import vocabularies
+from tasks.tokenizer_json import write_tokenizer
 from tasks.vocabularies import Vocabulary
 from training.checkpoints import Checkpoints
 from training.configuration import configure, mistakes_in_words, save_config
@@ -44,6 +45,7 @@ TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiec
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
+    jax.config.update("jax_platforms", "cpu")  # an accelerator's memory may not hold a whole model
     console = Console(highlight=False)
     with mistakes_in_words(options.traceback):
         if options.source.startswith(HF):
@@ -63,8 +65,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--dtype",
         choices=("float32", "bfloat16"),
-        default="float32",
-        help="of an export's tensors; of an import's activations, its parameters being float32",
+        help="of an export's tensors, by default float32; of an import's activations, by default "
+        "what --model says, or float32 (its parameters are float32)",
     )
     parser.add_argument("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
     parser.add_argument(
@@ -90,6 +92,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             f"cannot convert from {options.source!r} to {options.to!r}: one of the two is a run "
             "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
         )
+    kind = next((k for k in (HF, T5X) if options.source.startswith(k)), "")
+    for name, of in (("sentinels", HF), ("specials", HF), ("model", T5X), ("unscaled", T5X)):
+        if getattr(options, name) not in (None, "") and kind != of:
+            parser.error(
+                f"got --{name} with --from={options.source}, expected it with --from={of}DIR alone: "
+                "leave it out"
+            )
     return options
 
 
@@ -104,7 +113,7 @@ def import_hugging_face(console: Console, options) -> None:
     rows = sized(found.model, vocabulary)
     arrays = hugging_face.read_params(source, found)
     keep_files(source.path, options.to)
-    settings = found.settings | ({"dtype": options.dtype} if options.dtype != "float32" else {})
+    settings = found.settings | dtype_setting(options)
     write_run(console, options, found.family.layout, settings, rows, arrays, vocabulary)
     console.print(
         f"{options.to} holds {found.family.model_type}: config.gin, checkpoints/"
@@ -127,7 +136,7 @@ def import_t5x(console: Console, options) -> None:
     check_new(options.to)
     rows = source.shapes["token_embedder.embedding"][0]
     model = gin.get_configurable("models.encoder_decoder")(rows)
-    settings = model_settings(model)
+    settings = model_settings(model) | dtype_setting(options)
     unscaled = [name for name in options.unscaled.split(",") if name]
     arrays = t5x.read_params(source, model, unscaled=unscaled)
     write_run(console, options, model.layout, settings, rows, arrays, None)
@@ -144,10 +153,21 @@ def check_new(run_dir: str) -> None:
 
 def imported_vocabulary(path: Path, config: dict, options) -> Vocabulary | None:
     """The tokenizer of a directory with its special ids, or None where there is no tokenizer."""
+    wanted = options.sentinels is not None or options.specials
     if (path / "vocabulary.json").exists():  # a run of ours was exported there
+        if wanted:
+            raise ValueError(
+                f"Got --sentinels or --specials with {path}, which a run was exported to: expected "
+                "neither, for its vocabulary.json says which special ids there are."
+            )
         return vocabularies.load_vocabulary(str(path))
     file = next((path / name for name in TOKENIZERS if (path / name).exists()), None)
     if file is None:
+        if wanted:
+            raise ValueError(
+                f"Got --sentinels or --specials with {path}, which holds no tokenizer (one of "
+                f"{', '.join(TOKENIZERS)}): put one there, or leave them out."
+            )
         return None
     tokenizer = vocabularies.open_tokenizer(str(file))
     specials = [name for name in options.specials.split(",") if name]
@@ -179,13 +199,13 @@ def write_run(
         def counted() -> Iterator[tuple[str, jax.Array]]:
             for path, array in arrays:
                 progress.update(task, advance=1, description=f"Reading {path}")
-                yield path, jnp.asarray(grown(path, array, rows))
+                yield path, jax.device_put(grown(path, array, rows), may_alias=True)
 
         params = nested(counted())
         progress.update(task, description="Saving")
         os.makedirs(options.to, exist_ok=True)
         checkpoints = Checkpoints(os.path.join(options.to, "checkpoints"))
-        checkpoints.save(State(jnp.int32(0), params, {}), {})
+        checkpoints.save(State(jnp.int32(0), params, {}), {}, one_by_one=True)
         checkpoints.close()
     if vocabulary is not None:
         vocabularies.save_vocabulary(options.to, *vocabulary)
@@ -242,6 +262,10 @@ def next_command(run_dir: str) -> str:
     )
 
 
+def dtype_setting(options) -> dict:
+    return {} if options.dtype is None else {"dtype": options.dtype}
+
+
 def model_settings(model: Model) -> dict:
     """The keywords that make this model, of those that say what it is."""
     values = dataclasses.asdict(model.config)
@@ -259,7 +283,7 @@ def model_settings(model: Model) -> dict:
 
 def export(console: Console, options) -> None:
     run: Run = open_run(options.source)
-    target = options.to.removeprefix(HF)
+    target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
     kept = Path(options.source) / KEPT
     extra = special_ids(options.source)
     if (kept / "config.json").exists():
@@ -275,17 +299,17 @@ def export(console: Console, options) -> None:
     if kept.exists():
         for file in sorted(kept.iterdir()):
             shutil.copyfile(file, Path(target) / file.name)
-    else:
-        export_tokenizer(options.source, target)
+    lacking = export_vocabulary(options.source, target, kept.exists())
     family = hugging_face.write_model(
-        target, run.model.config, run.params, family=family, dtype=options.dtype, extra=extra
+        target, run.model.config, run.params, family=family, dtype=dtype, extra=extra
     )
-    console.print(
-        f"{target} holds step {run.step} of {options.source} as {family.architecture}, "
-        f"{options.dtype}.\nNext: transformers.{family.architecture}.from_pretrained({target!r})",
-        markup=False,
-        soft_wrap=True,
-    )
+    architecture = family.architecture_of(run.model.config)
+    said = f"{target} holds step {run.step} of {options.source} as {architecture}, {dtype}."
+    if heads := hugging_face.left_out(family, run.model.config, run.params):
+        said += f"\nLeft out, for transformers has no place for it: {', '.join(heads)}."
+    said += lacking
+    said += f"\nNext: transformers.{architecture}.from_pretrained({target!r})"
+    console.print(said, markup=False, soft_wrap=True)
 
 
 def special_ids(run_dir: str) -> dict:
@@ -302,14 +326,30 @@ def special_ids(run_dir: str) -> dict:
     }
 
 
-def export_tokenizer(run_dir: str, target: str) -> None:
-    """The run's vocabulary, its file also under the name that transformers looks for."""
-    for name in ("vocabulary.json", "vocabulary.model", "tokenizer.json"):
-        file = Path(run_dir) / name
-        if file.exists():
-            shutil.copyfile(file, Path(target) / name)
-            if name == "vocabulary.model":
-                shutil.copyfile(file, Path(target) / "spiece.model")
+def export_vocabulary(run_dir: str, target: str, imported: bool) -> str:
+    """The run's vocabulary, also as a tokenizer of transformers; what is not in that, in words.
+
+    Of one that was imported, whose files were copied, that is ids which it got in addition.
+    """
+    try:
+        vocabulary = vocabularies.load_vocabulary(run_dir)
+    except FileNotFoundError:
+        return ""
+    if imported and vocabulary.ids.size <= vocabulary.tokenizer.size:
+        return ""
+    if not imported:
+        for name in ("vocabulary.json", "vocabulary.model", "tokenizer.json"):
+            if (Path(run_dir) / name).exists():
+                shutil.copyfile(Path(run_dir) / name, Path(target) / name)
+    try:
+        write_tokenizer(target, vocabulary)
+    except ValueError as error:
+        model = Path(target) / "vocabulary.model"
+        if model.exists():  # under the name that transformers looks for
+            shutil.copyfile(model, model.with_name("spiece.model"))
+        what = "The ids that were added are in no" if imported else "It holds no"
+        return f"\n{what} tokenizer.json: {error}."
+    return ""
 
 
 if __name__ == "__main__":

@@ -180,8 +180,7 @@ def read_params(
             return np.ones(config.emb_dim, np.float32)
         return source.read(name)
 
-    arrays = imported(links(config), config, ours, read)
-    return ((path, np.ascontiguousarray(x, np.float32)) for path, x in arrays)
+    return imported(links(config), config, ours, read)
 
 
 def check_config(model: Model) -> Config:

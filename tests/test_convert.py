@@ -1,8 +1,12 @@
 """The command line of `convert.py`: there and back with the same bits, and what it refuses."""
 
+import inspect
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 
 import flax.linen as nn
 import gin
@@ -13,9 +17,16 @@ from safetensors.numpy import load_file, save_file
 
 import convert
 import models
-from models.hugging_face import open_source, parameter_shapes, write_model
+from models.hugging_face import (
+    family_of,
+    left_out,
+    open_source,
+    parameter_shapes,
+    write_model,
+)
 from models.trees import named, nested
 from tasks import vocabularies
+from tasks.sentencepiece_training import train_sentencepiece
 from tests.models import test_t5x as t5x
 from tests.training import tiny
 from training.runs import open_run
@@ -37,16 +48,17 @@ def random_params(model):
     return nested((name, rng.normal(size=shape).astype(np.float32)) for name, shape in shapes)
 
 
-def llama(rows=128, **settings):
-    settings = dict(num_layers=3, num_kv_heads=2, norm_epsilon=1e-5) | settings
-    return models.decoder(rows, **SMALL, **settings)
+def llama(rows=128, heads=("vocabulary",), **settings):
+    settings = SMALL | dict(num_layers=3, num_kv_heads=2, norm_epsilon=1e-5) | settings
+    return models.decoder(rows, heads, **settings)
 
 
-def bert(rows=40):
-    """As `transformers` has it, with all of its heads."""
+def bert(rows=40, heads=("vocabulary", "pair"), **settings):
+    """As `transformers` has it, by default with all of the heads that it was trained with."""
+    settings = dict(max_positions=64) | settings
     return models.encoder(
         rows,
-        ("vocabulary", "pair"),
+        heads,
         num_layers=2,
         **(SMALL | dict(head_dim=4)),
         mlp_activations=("gelu_exact",),
@@ -56,10 +68,33 @@ def bert(rows=40):
         biases=True,
         embedding_norm=True,
         positions="learned",
-        max_positions=64,
         logits_via_embedding=True,
         vocabulary_layer=True,
         vocabulary_bias=True,
+        **settings,
+    )
+
+
+def roberta(heads, **settings):
+    return bert(40, heads, position_offset=2, **settings)
+
+
+def modernbert(heads, **settings):
+    return models.encoder(
+        40,
+        heads,
+        num_layers=4,
+        **(SMALL | dict(head_dim=4)),
+        mlp_activations=("gelu_exact", "linear"),
+        norm="layer",
+        embedding_norm=True,
+        first_norm=False,
+        window=4,
+        global_every=3,
+        num_types=0,
+        logits_via_embedding=True,
+        vocabulary_layer=True,
+        **settings,
     )
 
 
@@ -97,6 +132,10 @@ def assert_equal(got, expected):
         (llama, "LlamaForCausalLM"),
         (lambda: llama(qk_norm=True), "Qwen3ForCausalLM"),
         (bert, "BertForPreTraining"),
+        (lambda: bert(40, ("vocabulary",)), "BertForMaskedLM"),
+        (lambda: bert(40, ("classes",), num_classes=3), "BertForSequenceClassification"),
+        (lambda: roberta(("classes",), num_classes=1), "RobertaForSequenceClassification"),
+        (lambda: roberta(("vocabulary",)), "RobertaForMaskedLM"),
         (
             lambda: models.encoder_decoder(
                 64, **SMALL, num_encoder_layers=2, num_decoder_layers=3, scan_layers=False
@@ -104,7 +143,7 @@ def assert_equal(got, expected):
             "T5ForConditionalGeneration",
         ),
     ],
-    ids=["llama", "qwen3", "bert", "t5"],
+    ids=["llama", "qwen3", "bert", "mlm", "classes", "regression", "roberta", "t5"],
 )
 def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
     source, params = written(tmp_path / "hf", make())
@@ -119,6 +158,35 @@ def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
     assert f"step 0 of {tmp_path}/run as {family}, float32" in said
     before, after = (load_file(f"{tmp_path}/{x}/model.safetensors") for x in ("hf", "again"))
     assert_equal(after, before)
+
+
+def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
+    for model, left in (
+        (bert(40, ("vocabulary", "replaced")), ["projections_replaced"]),
+        (roberta(("vocabulary", "pair")), ["projections_pair"]),
+        (bert(40, ("classes", "embedding"), num_classes=2), ["projections_embedding"]),
+        (llama(64, ("vocabulary", "ahead_2"), ahead="sequential"), ["decoder/ahead"]),
+        (llama(), []),
+    ):
+        family = family_of(model.config)
+        assert left_out(family, model.config, random_params(model)) == left
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: bert(40, ("classes", "pair"), num_classes=2), "without the head 'pair'"),
+        (
+            lambda: modernbert(("classes",), num_classes=2),
+            "'modernbert' with the head 'classes', expected one without",
+        ),
+        (lambda: llama(64, ("vocabulary", "ahead_2"), ahead="parallel"), "ahead='parallel'"),
+    ],
+)
+def test_a_part_that_they_would_compute_in_another_way_is_refused(make, message, tmp_path):
+    model = make()
+    with pytest.raises(ValueError, match=message):
+        write_model(str(tmp_path), model.config, random_params(model))
 
 
 def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
@@ -155,6 +223,44 @@ def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeyp
     (tmp_path / "hf" / files[1]).unlink()
     with pytest.raises(ValueError, match=f"names .*{files[1]}"):
         open_source(source)
+
+
+PEAK = """
+import sys, convert
+convert.main(sys.argv[1:])
+print("peak", next(x.split()[1] for x in open("/proc/self/status") if x.startswith("VmHWM")))
+"""
+
+
+def peak_bytes(*arguments) -> int:
+    """The most memory that a process took which did this alone."""
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True
+    )
+    return int(re.search(r"^peak (\d+)$", done.stdout, re.MULTILINE)[1]) * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="it says how much memory")
+def test_memory_stays_well_below_two_models(tmp_path):
+    """Beside what a process takes that converts a model of next to no size."""
+    written(tmp_path / "small", llama())
+    large = llama(8192, emb_dim=512, mlp_dim=2048, num_layers=24)
+    _, params = written(tmp_path / "large", large, shard_bytes=10**8)
+    size = sum(x.nbytes for x in named(params).values())
+    assert size > 3 * 10**8
+    del params
+    taken = {}
+    for name in ("small", "large"):
+        run_dir = f"{tmp_path}/run_{name}"
+        taken["import", name] = peak_bytes(f"--from=hf:{tmp_path / name}", f"--to={run_dir}")
+        for dtype in ("float32", "bfloat16"):
+            arguments = f"--from={run_dir}", f"--to=hf:{tmp_path}/{name}_{dtype}"
+            taken[dtype, name] = peak_bytes(*arguments, f"--dtype={dtype}")
+    for what in ("import", "float32", "bfloat16"):
+        ratio = (taken[what, "large"] - taken[what, "small"]) / size
+        print(f"{what}: {ratio:.2f} times the model")
+        assert ratio < 1.7
 
 
 def test_training_goes_on_from_an_import(tmp_path, capsys):
@@ -203,6 +309,87 @@ def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
+
+
+def run_with(tmp_path, tokenizer):
+    """A run directory as one leaves it that read text with this tokenizer."""
+    source, _ = written(tmp_path / "hf", llama(1024))
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    shutil.rmtree(tmp_path / "run" / convert.KEPT)
+    ids = vocabularies.token_ids(tokenizer, sentinels=20)
+    vocabularies.save_vocabulary(str(tmp_path / "run"), tokenizer, ids, {})
+    return ids
+
+
+def trained(tmp_path, **settings):
+    path = str(tmp_path / "trained.model")
+    train_sentencepiece([inspect.getsource(convert)], path, size=600, **settings)
+    return vocabularies.sentencepiece_tokenizer(path, extra_ids=0)
+
+
+def hugging_faces(tmp_path):
+    word_pieces(tmp_path)
+    return vocabularies.hugging_face_tokenizer(str(tmp_path / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    "make", [trained, lambda path: vocabularies.byte_tokenizer(), hugging_faces]
+)
+def test_an_export_has_the_runs_tokenizer_with_its_special_ids(make, tmp_path, capsys):
+    import tokenizers
+
+    tokenizer = make(tmp_path)
+    ids = run_with(tmp_path, tokenizer)
+    capsys.readouterr()
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert "tokenizer.json" not in capsys.readouterr().out
+    made = tokenizers.Tokenizer.from_file(f"{tmp_path}/again/tokenizer.json")
+    words = "the abs. abbas"
+    (first,), (second,) = (tokenizer.encode_batch([x]) for x in (words, "babs"))
+    got = made.encode(f"{words}<extra_id_3>babs[R]", add_special_tokens=False).ids
+    assert got == [*first, ids.sentinels[3], *second, ids.modes[0][1]]
+    config = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
+    assert made.token_to_id(config["mask_token"]) == ids.mask
+    assert {"<extra_id_19>", "[S]"} <= set(config["additional_special_tokens"])
+    # Imported once more it is the same vocabulary, and exported the same tokenizer.
+    run(f"--from=hf:{tmp_path}/again", f"--to={tmp_path}/run_2")
+    assert vocabularies.load_vocabulary(f"{tmp_path}/run_2").ids == ids
+    run(f"--from={tmp_path}/run_2", f"--to=hf:{tmp_path}/last")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "last" / name).read_text() == (tmp_path / "again" / name).read_text()
+
+
+def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
+    import sentencepiece
+
+    path = str(tmp_path / "nfkc")
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(inspect.getsource(convert).splitlines()),
+        model_prefix=path,
+        vocab_size=200,
+        pad_id=3,
+        minloglevel=2,
+    )
+    run_with(tmp_path, vocabularies.sentencepiece_tokenizer(f"{path}.model", extra_ids=0))
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert "It holds no tokenizer.json: " in capsys.readouterr().out
+    model = (tmp_path / "again" / "spiece.model").read_bytes()
+    assert model == (tmp_path / "run" / "vocabulary.model").read_bytes()
+    assert not (tmp_path / "again" / "tokenizer.json").exists()
+
+
+def test_ids_that_are_asked_for_are_in_the_exported_tokenizer(tmp_path):
+    import tokenizers
+
+    source, _ = written(tmp_path / "hf", bert())
+    word_pieces(tmp_path / "hf")
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--sentinels=8", "--specials=R,S")
+    ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    made = tokenizers.Tokenizer.from_file(f"{tmp_path}/again/tokenizer.json")
+    assert made.encode("<extra_id_7>a[S]").ids[1:] == [5, ids.modes[1][1]]
+    name = "tokenizer_config.json"
+    assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
 
 
 def test_ids_that_are_asked_for_get_rows_of_their_own(tmp_path):
@@ -291,12 +478,28 @@ def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
         (["--from=a", "--to=b"], "one of the two is a run directory"),
         (["--from=absent", "--to=hf:b"], "absent is no run directory"),
         (["--from=t5x:absent", "--to=b"], "give --model"),
+        (["--from=t5x:a", "--to=b", "--sentinels=8"], "got --sentinels with --from=t5x:a"),
+        (["--from=t5x:a", "--to=b", "--specials=R"], "with --from=hf:DIR alone"),
+        (["--from=hf:a", "--to=b", "--model=m.gin"], "with --from=t5x:DIR alone"),
+        (["--from=a", "--to=hf:b", "--sentinels=8"], "got --sentinels with --from=a"),
     ],
 )
 def test_bad_commands_are_refused(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert message in fails(capsys, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("flag", ["--sentinels=8", "--specials=R,S"])
+def test_special_ids_are_refused_where_they_cannot_be_had(flag, tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", llama(1024))
+    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", flag)
+    assert "holds no tokenizer (one of tokenizer.json" in said
+    run_with(tmp_path, vocabularies.byte_tokenizer())
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    said = fails(capsys, f"--from=hf:{tmp_path}/again", f"--to={tmp_path}/run_2", flag)
+    assert "its vocabulary.json says which special ids there are" in said
+    assert not (tmp_path / "run_2").exists()
 
 
 def test_a_damaged_run_is_named(tmp_path, capsys):

@@ -70,8 +70,12 @@ class Checkpoints:
     def steps(self) -> list[int]:
         return sorted(c.step for c in self._checkpointer.checkpoints)
 
-    def save(self, state: State, position: dict[str, bytes]) -> None:
-        """Saves in the background; waits first for a save that is still under way."""
+    def save(self, state: State, position: dict[str, bytes], *, one_by_one: bool = False) -> None:
+        """Saves in the background; waits first for a save that is still under way.
+
+        Arrays are compressed all at once, which takes as much memory again; or one by one, which
+        takes what the largest does.
+        """
         step = int(state.step)
         if step in self.steps():
             return
@@ -82,7 +86,10 @@ class Checkpoints:
         if process == 0:
             about = {"arrays": arrays, "processes": jax.process_count()}
             files["checksums.json"] = json.dumps(about).encode()
-        with self._errors_in_words():
+        context = ocp.Context()
+        if one_by_one:  # Orbax wants the limit above the largest
+            context.memory.write_concurrent_bytes = _largest_bytes(state._asdict()) + 1
+        with self._errors_in_words(), context:
             self._checkpointer.save_checkpointables_async(
                 step, {"state": state._asdict(), "data": _Files(files)}, force=True
             )
@@ -140,6 +147,8 @@ class Checkpoints:
         files = _Files({})
         context = ocp.Context()
         context.pytree.loading.partial_load = True
+        # As for `one_by_one`: what is compressed would otherwise be held beside what is not.
+        context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
             loaded = self._checkpointer.load_checkpointables(
                 step, {"state": {"params": target}, "data": files}
@@ -269,27 +278,30 @@ def _by_path(tree) -> dict[str, Any]:
     return {_name(path): leaf for path, leaf in flat if hasattr(leaf, "shape")}
 
 
+def _largest_bytes(tree) -> int:
+    return max(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
 def _name(path) -> str:
     return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
 
 
 def _checksums(tree) -> dict[str, int]:
-    """A 32-bit checksum of every array, by name, computed where the array is."""
-    sums = jax.device_get(_sum_bits(tree))
-    return {name: int(np.asarray(value)) for name, value in _by_path(sums).items()}
+    """A 32-bit checksum of every array, by name, computed where the array is.
+
+    One array after another: on a CPU the sum takes a copy of it, and of all would be as large again.
+    """
+    return {name: int(jax.device_get(_sum_bits(x))) for name, x in _by_path(tree).items()}
 
 
 @jax.jit
-def _sum_bits(tree):
-    def one(x):
-        unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-        words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-        # An odd weight for each place, so that two values changing places are seen; summed in
-        # integers, so that the order does not matter, however the array is spread.
-        weight = jnp.uint32(1)
-        for axis in range(x.ndim):
-            place = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-            weight = weight + place * jnp.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
-        return jnp.sum(words * weight, dtype=jnp.uint32)
-
-    return jax.tree.map(one, tree)
+def _sum_bits(x):
+    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    # An odd weight for each place, so that two values changing places are seen; summed in
+    # integers, so that the order does not matter, however the array is spread.
+    weight = jnp.uint32(1)
+    for axis in range(x.ndim):
+        place = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+        weight = weight + place * jnp.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
+    return jnp.sum(words * weight, dtype=jnp.uint32)

@@ -9,7 +9,7 @@ Adding a family is a module with four functions (see `family.Family`), and its n
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from models.config import Config
 from models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
 from models.hugging_face.family import Family
 from models.hugging_face.files import Source, open_source, read_json, write_directory
-from models.hugging_face.links import Place, exported, imported, named_tensors, unmatched
+from models.hugging_face.links import exported, imported, named_tensors, place, unmatched
 from models.trees import named
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Recognised",
     "check_names",
     "family_of",
+    "left_out",
     "open_source",
     "parameter_shapes",
     "read_json",
@@ -138,14 +139,13 @@ def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.nda
     shapes = parameter_shapes(found.model)
     links = found.family.links(found.config)
     read = lambda name: source.read(_theirs(found, name))  # noqa: E731
-    for path, array in imported(links, found.config, shapes, read):
-        yield path, np.ascontiguousarray(array, np.float32)
+    yield from imported(links, found.config, shapes, read)
 
 
 def write_model(
     directory: str,
     config: Config,
-    array: Callable[[Place], np.ndarray] | Mapping[str, Any],
+    params: Mapping[str, Any],
     *,
     family: Family | None = None,
     dtype: str = "float32",
@@ -155,30 +155,59 @@ def write_model(
     """Writes a directory that `transformers` loads; returns the family it is of.
 
     Args:
-      array: our parameters, as a tree; or a function from a `Place` to the array there, of a layer.
+      params: our parameters, a tree of arrays.
       family: which; None: the first whose models this one is among.
       dtype: "float32" or "bfloat16", of the tensors.
       extra: what config.json has beside what the network tells: ids, and whatever is to be kept.
 
-    Raises ValueError where no family has such a model, saying by which switches it differs.
+    What `left_out` names is not written.
+
+    Raises ValueError where no family has such a model, saying by which switches it differs, where
+    its classes have no place there, and where its last layer is kept apart.
     """
     family = family or family_of(config)
-    if not callable(array):
-        array = _reader(array)
-    as_type = np.dtype(jax.numpy.dtype(dtype))
     values = dict(extra) | family.config(config)
     values |= {
         "model_type": family.model_type,
-        "architectures": [family.architecture],
+        "architectures": [family.architecture_of(config)],
         "vocab_size": config.vocab_size,
         "dtype": dtype,
     }
-    tensors = (
-        (name, tensor.astype(as_type))
-        for name, tensor in exported(family.links(config), config, array)
-    )
-    write_directory(directory, values, tensors, **settings)
+    if "classes" in config.heads and len(values.get("id2label") or {}) != config.num_classes:
+        names = {str(i): f"LABEL_{i}" for i in range(config.num_classes)}
+        values |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+    left = left_out(family, config, params)
+    if "projections_classes" in left:
+        raise ValueError(
+            f"Got a {family.model_type!r} with the head 'classes', expected one without, or a BERT "
+            "or RoBERTa without the head 'pair': in transformers its classes have another network, "
+            "or the pair's pooler has their place."
+        )
+    if "decoder/ahead" in left and config.ahead == "parallel":
+        raise ValueError(
+            "Got a model that predicts ahead in parallel (ahead='parallel'), whose last layer is one "
+            "of its heads: transformers has none such. Convert one with ahead='sequential'."
+        )
+    arrays = {path: np.asarray(x) for path, x in named(params).items()}
+    tensors = exported(family.links(config), config, arrays)
+    write_directory(directory, values, tensors, dtype, **settings)
     return family
+
+
+def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[str]:
+    """The parts of the model that `write_model` leaves out, for `transformers` has none such.
+
+        left_out(BERT, config, params)      # ["projections_replaced"]
+
+    They are heads beside the vocabulary's, "projections_NAME", and "decoder/ahead".
+    """
+    placed = {
+        place(part, layer, config).path
+        for _, link, layer in named_tensors(family.links(config), config)
+        for part in link.parts
+    }
+    left = (path.split("/") for path in named(params).keys() - placed)
+    return sorted({"/".join(p[: 1 if p[0].startswith("projections_") else 2]) for p in left})
 
 
 def family_of(config: Config) -> Family:
@@ -210,7 +239,7 @@ def _differences(config: Config, family: Family) -> list[str]:
         there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
         settings = family.settings(values, lambda name: there.get(name, False))
         settings.pop("heads", None)
-        again = getattr(builders, family.layout)(config.vocab_size, config.heads, **settings).config
+        again = getattr(builders, family.layout)(config.vocab_size, **settings).config
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return [NO_WORD]
     ours, theirs = _meaning(config), _meaning(again)
@@ -238,16 +267,6 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         batch[f"{stack}_key_intervals"] = intervals
     params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
     return {path: tuple(x.shape) for path, x in named(params).items()}
-
-
-def _reader(params: Mapping[str, Any]) -> Callable[[Place], np.ndarray]:
-    flat = named(params)
-
-    def read(where: Place) -> np.ndarray:
-        array = flat[where.path]
-        return np.asarray(array if where.index is None else array[where.index])
-
-    return read
 
 
 def _full(found: Recognised, name: str) -> str:

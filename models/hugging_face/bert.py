@@ -9,6 +9,7 @@ from models.hugging_face.family import (
     activation,
     attention,
     dense,
+    labels,
     linear,
     norm,
     refuse,
@@ -16,19 +17,23 @@ from models.hugging_face.family import (
 )
 from models.hugging_face.links import VECTOR, Link
 
-# Where the two keep the parts of the head of masked language modelling.
+# Where the two keep the parts of the heads of masked language modelling and of classes.
 HEADS = {
     "bert": {
         "layer": "cls.predictions.transform.dense",
         "norm": "cls.predictions.transform.LayerNorm",
         "bias": "cls.predictions.bias",
         "copy": "cls.predictions.decoder",
+        "pooler": "bert.pooler.dense",
+        "classifier": "classifier",
     },
     "roberta": {
         "layer": "lm_head.dense",
         "norm": "lm_head.layer_norm",
         "bias": "lm_head.bias",
         "copy": "lm_head.decoder",
+        "pooler": "classifier.dense",
+        "classifier": "classifier.out_proj",
     },
 }
 OFFSETS = {"bert": 0, "roberta": 2}  # RoBERTa counts positions from pad + 1
@@ -38,12 +43,16 @@ def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
     if kind == "roberta":
         refuse(hf, pad_token_id=1)
-    heads = ["vocabulary"] if has(f"{HEADS[kind]['layer']}.weight") else []
+    head, classes = HEADS[kind], {}
+    heads = ["vocabulary"] if has(f"{head['layer']}.weight") else []
     if has("cls.seq_relationship.weight"):
         heads.append("pair")
+    elif has(f"{head['pooler']}.weight") and has(f"{head['classifier']}.weight"):
+        heads.append("classes")
+        classes = {"num_classes": labels(hf)}
     elif has(f"{kind}.pooler.dense.weight"):
         heads.append("embedding")
-    return dict(
+    return classes | dict(
         heads=tuple(heads),
         num_layers=hf["num_hidden_layers"],
         emb_dim=hf["hidden_size"],
@@ -104,9 +113,12 @@ def links(kind: str, c: Config) -> list[Link]:
         result += linear("vocabulary/layer", head["layer"], c.biases)
         result += norm("vocabulary/norm", head["norm"], c.biases)
         result += [Link("vocabulary/bias", head["bias"], VECTOR)]
-    if "pair" in c.heads:
+    if "pair" in c.heads and kind == "bert":
         result += dense("projections_pair/pooler", f"{kind}.pooler.dense")
         result += dense("projections_pair/classifier", "cls.seq_relationship")
+    elif "classes" in c.heads:
+        result += dense("projections_classes/pooler", head["pooler"])
+        result += dense("projections_classes/classifier", head["classifier"])
     elif "embedding" in c.heads:
         result += dense("projections_embedding/layer", f"{kind}.pooler.dense")
     return result
@@ -128,6 +140,26 @@ BERT, ROBERTA = (
         f"{kind}.",
         *(functools.partial(f, kind) for f in (settings, config, links, copies)),
         ignored=("embeddings.position_ids",),
+        by_heads=by_heads,
     )
-    for kind, architecture in (("bert", "BertForPreTraining"), ("roberta", "RobertaForMaskedLM"))
+    for kind, architecture, by_heads in (
+        (
+            "bert",
+            "BertModel",
+            (
+                (("vocabulary", "pair"), "BertForPreTraining"),
+                (("pair",), "BertForNextSentencePrediction"),
+                (("classes",), "BertForSequenceClassification"),
+                (("vocabulary",), "BertForMaskedLM"),
+            ),
+        ),
+        (
+            "roberta",
+            "RobertaModel",
+            (
+                (("classes",), "RobertaForSequenceClassification"),
+                (("vocabulary",), "RobertaForMaskedLM"),
+            ),
+        ),
+    )
 )

@@ -22,7 +22,7 @@ class Family(NamedTuple):
     """One `model_type` of `config.json`."""
 
     model_type: str
-    architecture: str  # the class that an export names
+    architecture: str  # the class that an export names, where none of `by_heads` fits
     layout: str  # the builder: "encoder_decoder", "decoder" or "encoder"
     base: str  # the prefix that tensors of a model without heads lack
     # (config.json, whether there is a tensor of this name) -> fields of Config
@@ -31,6 +31,18 @@ class Family(NamedTuple):
     links: Callable[[Config], list[Link]]
     copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
     ignored: tuple[str, ...] = ()  # ends of names that are no parameters
+    # (heads, class): an export names the first whose heads the model has
+    by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
+
+    def architecture_of(self, c: Config) -> str:
+        """The class of `transformers` for a model with these heads."""
+        found = [name for heads, name in self.by_heads if set(heads) <= set(c.heads)]
+        return found[0] if found else self.architecture
+
+
+def labels(hf: dict) -> int:
+    """How many classes a config.json has; `transformers` leaves out that there are two."""
+    return len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
 
 
 def activation(hf: dict, key: str) -> str:

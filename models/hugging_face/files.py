@@ -1,17 +1,19 @@
 """A directory of `transformers`: config.json and safetensors, in one file or several."""
 
 import json
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
-SHARD_BYTES = 5 * 10**9  # as `transformers` has it
+SHARD_BYTES = 5 * 10**9
+DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 
 
 class Source(NamedTuple):
@@ -91,44 +93,71 @@ def _opened(file: Path):
         raise ValueError(f"{file} is damaged, or no safetensors file: {error}") from error
 
 
+class Tensor(NamedTuple):
+    """One that is to be written: its values are asked for when its turn comes."""
+
+    name: str
+    shape: tuple[int, ...]
+    values: Callable[[], np.ndarray]
+
+
 def write_directory(
     directory: str,
     config: dict,
-    tensors: Iterable[tuple[str, np.ndarray]],
+    tensors: Iterable[Tensor],
+    dtype: str,
     shard_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
-    """Writes config and tensors, a file at a time; returns the files of weights.
+    """Writes config and tensors; returns the files of weights. One tensor at a time is held.
 
-    No more than a file's worth of tensors is held. Files are named as `transformers` names them,
-    and the index is written last.
+    Files are named as `transformers` names them; an index of several is written last.
     """
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)
-    written: list[tuple[Path, list[str]]] = []
-    total = 0
-
-    def write(tensors: dict[str, np.ndarray]):
-        file = path / f"model-{len(written) + 1:05d}.safetensors"
-        save_file(tensors, file, metadata={"format": "pt"})
-        written.append((file, list(tensors)))
-
-    held: dict[str, np.ndarray] = {}
-    for name, tensor in tensors:
-        if held and sum(x.nbytes for x in held.values()) + tensor.nbytes > shard_bytes:
-            write(held)
-            held = {}
-        held[name] = np.ascontiguousarray(tensor)
-        total += tensor.nbytes
-    write(held)
-
+    shards: list[list[Tensor]] = [[]]
+    for tensor in tensors:
+        if shards[-1] and _bytes([*shards[-1], tensor], dtype) > shard_bytes:
+            shards.append([])
+        shards[-1].append(tensor)
+    files = [path / WEIGHTS]
+    if len(shards) > 1:
+        files = [
+            path / f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            for number in range(1, len(shards) + 1)
+        ]
+    for file, shard in zip(files, shards, strict=True):
+        _write_tensors(file, shard, dtype)
     (path / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
-    if len(written) == 1:
-        return [written[0][0].replace(path / WEIGHTS)]
-    names, files = {}, []
-    for number, (file, held_names) in enumerate(written, 1):
-        final = f"model-{number:05d}-of-{len(written):05d}.safetensors"
-        files.append(file.replace(path / final))
-        names |= dict.fromkeys(held_names, final)
-    index = {"metadata": {"total_size": total}, "weight_map": names}
-    (path / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+    if len(files) > 1:
+        total = sum(_bytes(shard, dtype) for shard in shards)
+        names = {t.name: file.name for file, shard in zip(files, shards) for t in shard}
+        index = {"metadata": {"total_size": total}, "weight_map": names}
+        (path / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
     return files
+
+
+def _bytes(tensors: Iterable[Tensor], dtype: str) -> int:
+    return sum(math.prod(t.shape) for t in tensors) * jnp.dtype(dtype).itemsize
+
+
+def _write_tensors(file: Path, tensors: Iterable[Tensor], dtype: str) -> None:
+    """A safetensors file, https://github.com/huggingface/safetensors#format, tensor by tensor.
+
+    The library's own function takes all tensors of a file at once, and a copy of them.
+    """
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + _bytes([tensor], dtype)
+        header[tensor.name] = {
+            "dtype": DTYPES[dtype],
+            "shape": tensor.shape,
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(file, "wb") as opened:
+        opened.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            values = np.ascontiguousarray(tensor.values(), jnp.dtype(dtype))
+            opened.write(values.view(np.uint8).data)

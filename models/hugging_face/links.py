@@ -8,12 +8,15 @@ from which both directions follow. `{i}` is the number of the layer; ours are st
 axis where layers are scanned.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from models.config import Config
+from models.hugging_face.files import Tensor
 
 # How a tensor of theirs is laid out.
 OUT_IN = "out_in"  # torch.nn.Linear: [outputs, inputs]
@@ -147,7 +150,7 @@ def imported(
     shapes: Mapping[str, tuple[int, ...]],
     read: Read,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """(path, array) of each of our arrays, read one at a time.
+    """(path, float32 array) of each of our arrays, read one at a time.
 
     Args:
       shapes: of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
@@ -162,13 +165,27 @@ def imported(
         for part, where in enumerate(places):
             sources.setdefault(where.path, []).append((where.index, link, part, name, held))
     for path, parts in sources.items():
-        arrays = [ours(link, part, read(name), held) for _, link, part, name, held in parts]
-        yield path, arrays[0] if parts[0][0] is None else np.stack(arrays)
+        # Filled layer by layer: a list of layers and their stack would be twice as much.
+        array = _empty(shapes[path])
+        for index, link, part, name, held in parts:
+            array[... if index is None else index] = ours(link, part, read(name), held)
+        yield path, array
+
+
+def _empty(shape: tuple[int, ...]) -> np.ndarray:
+    """A float32 array that begins where JAX can take it as it is: at a multiple of 64 bytes."""
+    size = math.prod(shape) * 4
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(np.float32).reshape(shape)
 
 
 def exported(
-    links: Iterable[Link], config: Config, array: Callable[[Place], np.ndarray]
-) -> Iterator[tuple[str, np.ndarray]]:
-    """(name, tensor) of each tensor of theirs; `array`: a place -> the array of that layer."""
+    links: Iterable[Link], config: Config, arrays: Mapping[str, np.ndarray]
+) -> Iterator[Tensor]:
+    """Each tensor of theirs; `arrays`: ours by path, those of layers stacked as they are kept."""
     for name, link, layer in named_tensors(links, config):
-        yield name, theirs(link, [array(place(part, layer, config)) for part in link.parts])
+        places = [place(part, layer, config) for part in link.parts]
+        held = [arrays[p.path] if p.index is None else arrays[p.path][p.index] for p in places]
+        shape = shape_of_theirs(link, [x.shape for x in held])
+        yield Tensor(name, shape, partial(theirs, link, held))

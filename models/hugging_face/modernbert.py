@@ -16,6 +16,12 @@ LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 def settings(hf: dict, has) -> dict:
+    if has("classifier.weight"):
+        raise ValueError(
+            f"Got a classifier of ModernBERT ({', '.join(hf.get('architectures') or ['unnamed'])}), "
+            "expected one of BERT or RoBERTa: before its classes it has an activation and a norm, "
+            "and our head 'classes' tanh. Convert ModernBertForMaskedLM."
+        )
     refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
     refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
     every, layers = hf.get("global_attn_every_n_layers", 3), hf["num_hidden_layers"]
@@ -116,5 +122,13 @@ def copies(c: Config) -> dict[str, str]:
 
 
 MODERNBERT = Family(
-    "modernbert", "ModernBertForMaskedLM", "encoder", "model.", settings, config, links, copies
+    "modernbert",
+    "ModernBertModel",
+    "encoder",
+    "model.",
+    settings,
+    config,
+    links,
+    copies,
+    by_heads=((("vocabulary",), "ModernBertForMaskedLM"),),
 )

@@ -42,17 +42,13 @@ def _decoder(model, **settings):
     return model(model.config_class(vocab_size=VOCAB, **_IDS, **(widths | settings)))
 
 
-MODELS = {
-    "t5": lambda: _t5("relu", True),
-    "t5_1_1": lambda: _t5("gated-gelu", False),
-    "ul2": lambda: _t5("gated-silu", False),
-    "umt5": lambda: _t5("gated-gelu", True, transformers.UMT5ForConditionalGeneration),
-    "bert": lambda: transformers.BertForPreTraining(
-        transformers.BertConfig(
-            vocab_size=VOCAB, max_position_embeddings=40, **_WIDTHS, **_NO_DROPOUT
-        )
-    ),
-    "roberta": lambda: transformers.RobertaForMaskedLM(
+def _bert(model, **settings):
+    widths = dict(vocab_size=VOCAB, max_position_embeddings=40, **_WIDTHS, **_NO_DROPOUT)
+    return model(transformers.BertConfig(**widths, **settings))
+
+
+def _roberta(model, **settings):
+    return model(
         transformers.RobertaConfig(
             vocab_size=VOCAB,
             max_position_embeddings=42,
@@ -61,8 +57,18 @@ MODELS = {
             **_WIDTHS,
             **_NO_DROPOUT,
             **(_IDS | dict(pad_token_id=1, bos_token_id=0)),
+            **settings,
         )
-    ),
+    )
+
+
+MODELS = {
+    "t5": lambda: _t5("relu", True),
+    "t5_1_1": lambda: _t5("gated-gelu", False),
+    "ul2": lambda: _t5("gated-silu", False),
+    "umt5": lambda: _t5("gated-gelu", True, transformers.UMT5ForConditionalGeneration),
+    "bert": lambda: _bert(transformers.BertForPreTraining),
+    "roberta": lambda: _roberta(transformers.RobertaForMaskedLM),
     "modernbert": lambda: transformers.ModernBertForMaskedLM(
         transformers.ModernBertConfig(
             vocab_size=VOCAB,
@@ -108,13 +114,40 @@ MODELS = {
 }
 
 
+_NAMES = dict(id2label={0: "bad", 1: "so so", 2: "good"})
+# The same encoders with other heads: what is made, and the name of ours.
+OTHER_HEADS = {
+    "bert_mlm": (lambda: _bert(transformers.BertForMaskedLM), "vocabulary"),
+    "bert_pair": (lambda: _bert(transformers.BertForNextSentencePrediction), "pair"),
+    "bert_base": (lambda: _bert(transformers.BertModel), "embedding"),
+    "bert_two": (lambda: _bert(transformers.BertForSequenceClassification), "classes"),
+    "bert_named": (
+        lambda: _bert(transformers.BertForSequenceClassification, **_NAMES),
+        "classes",
+    ),
+    "bert_one": (
+        lambda: _bert(transformers.BertForSequenceClassification, num_labels=1),
+        "classes",
+    ),
+    "roberta_named": (
+        lambda: _roberta(
+            transformers.RobertaForSequenceClassification,
+            problem_type="multi_label_classification",
+            **_NAMES,
+        ),
+        "classes",
+    ),
+}
+
+
 def perturbed(name: str):
     """The model, every parameter and buffer that is saved moved by noise of deviation 0.2.
 
     At initialisation biases are 0 and norms 1, and much that is wrong would not show.
     """
     torch.manual_seed(0)
-    model = MODELS[name]().eval().float()
+    made = OTHER_HEADS[name][0] if name in OTHER_HEADS else MODELS[name]
+    model = made().eval().float()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -16,6 +16,7 @@ pytest.importorskip(
 pytest.importorskip("transformers", reason="the extra `parity` is not installed")
 
 import torch
+import transformers
 
 from models import builders
 from models.hugging_face import (
@@ -27,7 +28,7 @@ from models.hugging_face import (
 )
 from models.hugging_face.links import imported as links_imported
 from models.trees import named, nested
-from tests.parity.models import MODELS, perturbed, tokens
+from tests.parity.models import MODELS, OTHER_HEADS, perturbed, tokens
 
 ATOL = 1e-4
 LENGTHS = (11, 7)  # of the documents of a row; the second row has the first alone, and padding
@@ -184,6 +185,70 @@ def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
         inputs = {"decoder_input_ids": ids} if found.model.layout == "encoder_decoder" else {}
         one, other = (model(input_ids=ids, **inputs)[0] for model in (reference(name), again))
     torch.testing.assert_close(one, other, atol=0, rtol=0)
+
+
+# --- other heads ---------------------------------------------------------------------------------
+
+
+def their_output(name, model, document):
+    """What the head gives for one document: of its first place, or of all."""
+    with torch.no_grad():
+        out = model(torch.tensor(document)[None])
+    if name == "bert_base":
+        return out.pooler_output[0].numpy()
+    return out.logits[0].numpy()
+
+
+@pytest.mark.parametrize("name", OTHER_HEADS)
+def test_heads_agree_with_padding_and_packing(name, imported):
+    found, params = imported(name)
+    head = OTHER_HEADS[name][1]
+    assert found.heads == (head,)
+    sources = documents(1)
+    ours = our_logits(found.model, params, packed_batch("encoder", sources, sources), head)
+    for row, at, source in ((0, 0, sources[0]), (0, LENGTHS[0], sources[1]), (1, 0, sources[0])):
+        theirs = their_output(name, reference(name), source)
+        got = ours[row, at : at + len(source)] if head == "vocabulary" else ours[row, at]
+        assert got.shape == theirs.shape
+        np.testing.assert_allclose(got, theirs, atol=ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("name", OTHER_HEADS)
+def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, tmp_path):
+    found, params = imported(name)
+    before = open_source(saved(name))
+    write_model(tmp_path, found.config, params, extra=before.config)
+    after = open_source(tmp_path)
+    made = reference(name)
+    assert after.config["architectures"] == [type(made).__name__]
+    again, report = type(made).from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert again.config.id2label == made.config.id2label
+    assert again.config.problem_type == made.config.problem_type
+    source = documents(1)[0]
+    np.testing.assert_array_equal(
+        their_output(name, again.eval(), source), their_output(name, made, source)
+    )
+    # Without the source's config.json there are as many labels, if by other names.
+    write_model(tmp_path / "bare", found.config, params)
+    bare = type(made).from_pretrained(tmp_path / "bare").config
+    assert bare.num_labels == made.config.num_labels
+
+
+def test_what_classes_have_another_network_is_refused(tmp_path):
+    config = transformers.ModernBertConfig(
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        pad_token_id=0,
+        cls_token_id=1,
+        sep_token_id=2,
+    )
+    transformers.ModernBertForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="ModernBertForSequenceClassification.*activation and a n"):
+        recognise(open_source(tmp_path))
 
 
 # --- every switch matters ------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+"""What `tasks.tokenizer_json` writes, read by `transformers`: the same ids, and the same text back."""
+
+import argparse
+import inspect
+import json
+import random
+
+import pytest
+
+pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+
+import transformers
+
+from tasks import vocabularies
+from tasks.sentencepiece_training import train_sentencepiece
+from tasks.tokenizer_json import PROBES, write_tokenizer
+from tasks.vocabularies import Vocabulary, special_names, token_ids
+
+CODE = inspect.getsource(argparse)
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram", "bytes"])
+def both(request, tmp_path_factory):
+    """Ours, and what `transformers` reads of it."""
+    folder = tmp_path_factory.mktemp(request.param)
+    tokenizer = vocabularies.byte_tokenizer()
+    if request.param != "bytes":
+        path = str(folder / "vocabulary.model")
+        train_sentencepiece([CODE], path, size=900, model_type=request.param)
+        tokenizer = vocabularies.sentencepiece_tokenizer(path)
+    ours = Vocabulary(tokenizer, token_ids(tokenizer), {})
+    write_tokenizer(str(folder), ours)
+    return ours, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def texts(runs):
+    """Slices of code and of odd characters; `runs`: also long runs of one character."""
+    draw = random.Random(0)
+    odd = [*" \n\t▁é🤖#=-", "self", "  ", "\r\n", "日本"]
+    for _ in range(300):
+        at = draw.randrange(len(CODE) - 200)
+        text = CODE[at : at + draw.randrange(200)]
+        if not runs:  # of which a unigram model has several equally likely segmentations
+            yield "".join(c for i, c in enumerate(text) if c.isalnum() or text[i - 1] != c)
+        else:
+            yield text
+            yield "".join(draw.choices(odd, k=draw.randrange(40)))
+
+
+def test_text_has_the_same_ids_and_comes_back(both):
+    ours, theirs = both
+    unigram = "unigram" in (ours.tokenizer.path or "")
+    for text in [*PROBES, *texts(runs=not unigram)]:
+        if any(name in text for name in ours.tokenizer.named):
+            continue  # a special token to them, text to us
+        expected = ours.tokenizer.encode_batch([text])[0].tolist()
+        assert theirs(text).input_ids == expected
+        assert theirs.decode(expected) == text
+
+
+@pytest.mark.parametrize(
+    "kind", ["t5", "umt5", "bert", "roberta", "modernbert", "bart", "gpt2", "llama", "qwen3"]
+)
+def test_beside_a_model_of_any_family_it_is_the_same(both, kind, tmp_path):
+    """By config.json, `transformers` would take the family's own class."""
+    ours, theirs = both
+    write_tokenizer(str(tmp_path), ours)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    beside = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for text in (*PROBES[:-1], "a<extra_id_2>[S] b"):
+        assert beside(text).input_ids == theirs(text).input_ids
+        assert beside.decode(beside(text).input_ids) == text
+    assert beside.all_special_ids == theirs.all_special_ids
+
+
+def test_special_tokens_have_the_same_ids(both):
+    ours, theirs = both
+    ids, names = ours.ids, special_names(*ours[:2])
+    assert len(theirs) == ids.size
+    for i, name in names.items():
+        assert theirs(f"a{name}b").input_ids[1] == i
+        assert i in theirs.all_special_ids, name
+    assert (theirs.pad_token_id, theirs.eos_token_id) == (ids.pad, ids.eos)
+    assert (theirs.mask_token_id, theirs.cls_token_id) == (ids.mask, ids.cls)
+    text = theirs.decode([*ids.sentinels, *theirs("text").input_ids], skip_special_tokens=True)
+    assert text == "text"
