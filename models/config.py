@@ -95,7 +95,7 @@ class Config:
     vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
     vocabulary_bias: bool = False
     logit_softcap: float | None = None
-    num_classes: int = 0  # of the head "classes"; 1: a regression
+    num_classes: int = 0  # of the heads "classes" and "token_classes"; 1: a number
 
     # --- initial weights
     # None: T5X's rule, of variance 1 / inputs (embeddings 1, queries 1 / (E d) where scores are not
@@ -172,8 +172,9 @@ def _check_sizes(c: Config):
             _refuse(
                 c, name, "a whole number of 1 or more: bind it for the model in gin, or pass it."
             )
-    if "classes" in c.heads and c.num_classes < 1:
-        _refuse(c, "num_classes", "1 or more for the head 'classes': say how many there are.")
+    asking = [name for name in ("classes", "token_classes") if name in c.heads]
+    if asking and c.num_classes < 1:
+        _refuse(c, "num_classes", f"1 or more for the head {asking[0]!r}: say how many there are.")
     for name in ("num_types", "max_positions", "position_offset"):
         if not isinstance(getattr(c, name), int) or getattr(c, name) < 0:
             _refuse(c, name, "a whole number of 0 or more.")

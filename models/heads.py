@@ -69,10 +69,22 @@ class ReplacedHead(nn.Module):
         return _classifier(1, self.dtype)(nn.gelu(layer(hidden)))
 
 
+class TokenClassificationHead(nn.Module):
+    """Classes of each token from its own state: float32 [..., classes] (Devlin et al. 2019)."""
+
+    classes: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, hidden):
+        return _classifier(self.classes, self.dtype)(hidden)
+
+
 # name -> (config -> head)
 HEADS = {
     "pair": lambda c: ClassificationHead(2, c.dtype),
     "classes": lambda c: ClassificationHead(c.num_classes, c.dtype),
+    "token_classes": lambda c: TokenClassificationHead(c.num_classes, c.dtype),
     "embedding": lambda c: EmbeddingHead(c.dtype),
     "logit_scale": lambda c: LogitScale(c.dtype),
     "replaced": lambda c: ReplacedHead(c.dtype),

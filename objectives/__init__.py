@@ -37,6 +37,13 @@ from objectives.multi_token_prediction import multi_token_prediction
 from objectives.planning import RowGroup, plan, raw_length
 from objectives.selection import geometric_lengths, inverse_lengths
 from objectives.sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
+from objectives.supervised import (
+    dialogue,
+    sequence_classification,
+    sequence_regression,
+    text_to_text,
+    token_classification,
+)
 
 __all__ = [
     "Member",
@@ -56,6 +63,7 @@ __all__ = [
     "contrastive",
     "contrastive_pairs",
     "deshuffling",
+    "dialogue",
     "document_rotation",
     "fill_in_the_middle",
     "geometric_lengths",
@@ -76,9 +84,13 @@ __all__ = [
     "replaced_token_detection",
     "sentence_order_prediction",
     "sentence_permutation",
+    "sequence_classification",
+    "sequence_regression",
     "span_corruption",
     "text_infilling",
+    "text_to_text",
     "then",
+    "token_classification",
     "token_deletion",
     "token_masking",
     "turns",

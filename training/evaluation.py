@@ -102,7 +102,7 @@ class Evaluator:
                 self._batches[member] = batches_of(heldout, tokens)
                 counts = self._sum(count(batch) for batch in batches_of(seen, 8 * tokens))
                 self._constants[member] = {
-                    head: _log_shares(count, 2 if head == "pair" else recipe.model.vocab_size)
+                    head: _log_shares(count, _size_of(recipe, head))
                     for head, count in counts.items()
                 }
 
@@ -157,13 +157,26 @@ def _count_targets(recipe: Recipe, batch) -> dict:
     tokens, _, weights = predictions(batch)
     found = {}
     if tokens is not None:
-        vocabulary = jnp.zeros(recipe.ids.size, jnp.float32)
-        found["vocabulary"] = vocabulary.at[tokens].add((weights > 0).astype(jnp.float32))
-        found["generator"] = found["vocabulary"]
+        of_classes = "token_classes" in recipe.objective.heads
+        names = ("token_classes",) if of_classes else ("vocabulary", "generator")
+        for name in names:
+            size = _size_of(recipe, name) if of_classes else recipe.ids.size
+            found[name] = jnp.zeros(size).at[tokens].add((weights > 0).astype(jnp.float32))
     if "pools_labels" in batch:
         right = batch["pools_weights"].astype(jnp.float32)
-        found["pair"] = jnp.zeros(2, jnp.float32).at[batch["pools_labels"]].add(right)
+        for name in {"pair", "classes"} & set(recipe.objective.heads):
+            # A number that is to be told is no class.
+            if _size_of(recipe, name) > 1:
+                shares = jnp.zeros(_size_of(recipe, name))
+                found[name] = shares.at[batch["pools_labels"]].add(right)
     return found
+
+
+def _size_of(recipe: Recipe, head: str) -> int:
+    """How many classes a head tells apart."""
+    if head == "pair":
+        return 2
+    return recipe.model.config.num_classes if "classes" in head else recipe.model.vocab_size
 
 
 def _log_shares(counts, classes: int):

@@ -24,6 +24,7 @@ from objectives import (
     contrastive,
     contrastive_pairs,
     deshuffling,
+    dialogue,
     document_rotation,
     fill_in_the_middle,
     geometric_lengths,
@@ -39,9 +40,13 @@ from objectives import (
     replaced_token_detection,
     sentence_order_prediction,
     sentence_permutation,
+    sequence_classification,
+    sequence_regression,
     span_corruption,
     text_infilling,
+    text_to_text,
     then,
+    token_classification,
     token_deletion,
     token_masking,
     ul2,
@@ -140,6 +145,13 @@ PAIRED = UNCUT | {
 VIEWS = {
     "nothing is lost": "a text becomes several segments: test_contrastive_learning undoes them",
     "lengths are reached": "only documents with separators have several texts",
+}
+
+NOTHING_DRAWN = {"other key, other bits": "nothing is drawn"}
+UNANSWERED = NOTHING_DRAWN | {
+    "every target counts": "a document without an answer does not count",
+    "nothing is lost": "test_supervised divides documents that have answers",
+    "lengths are reached": "only documents with answers have targets",
 }
 
 CASES = {
@@ -272,6 +284,11 @@ CASES = {
         contrastive_pairs,
         exempt=VIEWS | {"other key, other bits": "nothing is drawn"},
     ),
+    "text_to_text": _case(text_to_text, exempt=UNANSWERED, longest_answer=8, mode="S"),
+    "dialogue": _case(dialogue, exempt=UNANSWERED),
+    "sequence_classification": _case(sequence_classification, exempt=UNANSWERED, num_classes=3),
+    "sequence_regression": _case(sequence_regression, exempt=UNANSWERED),
+    "token_classification": _case(token_classification, exempt=UNANSWERED, num_classes=5),
     "mixture": _case(mixture, undo_spans(IDS), undo_split(IDS, S), undo_copy, members=THREE_KINDS),
     "ul2": _case(ul2, *(undo_spans(IDS, mode) for mode in (R, R, X, X, X, X)), undo_split(IDS, S)),
     "ul2_tutorial": _case(ul2, *(undo_spans(IDS, mode) for mode in (R, S, X)), preset="tutorial"),
