@@ -28,9 +28,8 @@ from inference import MODES, Decoding, Draft, Options, Trained, answer, few_shot
 from inference.answer_files import AnswerFile, read_items
 from inference.decoding import decoding_form
 from inference.speculation import Tally, model_drafter
-from tasks import vocabularies
+from tasks.trained_models import open_trained
 from training.configuration import mistakes_in_words
-from training.runs import objective_names, open_run
 
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
@@ -40,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(highlight=False)
     stopped = "\nInterrupted; the same command goes on with the first line that is not answered."
     with mistakes_in_words(options.traceback, stopped):
-        trained = load(options.run)
+        trained = open_trained(options.run)
         mode = "score" if options.score else options.mode or mode_of(trained)
         items = asked(options, mode)
         how = how_to_answer(options, trained)
@@ -116,22 +115,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if options.own_drafts and options.draft:
         parser.error("--own_drafts and --draft are two ways to the same: give one")
     return options
-
-
-def load(run_dir: str) -> Trained:
-    """A run's model with its vocabulary. Raises ValueError where either is missing."""
-    run = open_run(run_dir)
-    try:
-        vocabulary = vocabularies.load_vocabulary(run_dir)
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
-            "token ids, or imported without a tokenizer."
-        ) from error
-    codec = vocabulary.codec
-    return Trained(
-        run.model, run.params, vocabulary.ids, codec.encode, codec.decode, objective_names()
-    )
 
 
 def asked(options, mode: str) -> list[dict]:
@@ -229,7 +212,7 @@ def how_to_answer(options, trained: Trained) -> Options:
 
 
 def draft_model(options, trained: Trained) -> Draft:
-    small = load(options.draft)
+    small = open_trained(options.draft)
     if small.ids != trained.ids:
         raise ValueError(
             f"{options.draft} has another vocabulary than {options.run}: a draft model must have "
@@ -297,6 +280,12 @@ def show(console: Console, mode: str, item: dict, record: dict) -> None:
             markup=False,
             soft_wrap=True,
         )
+    elif mode == "tag":
+        console.print(Text(" ".join(f"{word}/{name}" for word, name in record["tokens"])))
+    elif mode == "classify":
+        told = record.get("classes", [])
+        shares = ", ".join(f"{one['class']} {one['probability']:.3f}" for one in told)
+        console.print(Text(f"{shares or record['answer']}: {item['text'][:60]!r}"), soft_wrap=True)
     elif mode in ("infill", "middle"):
         console.print(Text(record["filled"]), soft_wrap=True)
         for other in record.get("others", []):

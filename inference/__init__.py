@@ -2,6 +2,7 @@
 
 from inference.answers import Options, answer
 from inference.beam_search import Beams, beam_search
+from inference.classifying import classify, tag
 from inference.decoding import (
     Decoded,
     Prompts,
@@ -38,6 +39,7 @@ __all__ = [
     "Trained",
     "answer",
     "beam_search",
+    "classify",
     "decode",
     "decode_in_parts",
     "decoder_prompts",
@@ -56,5 +58,6 @@ __all__ = [
     "score",
     "show_passages",
     "speculate",
+    "tag",
     "unmask",
 ]

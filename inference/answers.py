@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from inference.classifying import classify, tag
 from inference.embeddings import embed
 from inference.generation import Answer, Decoding, Draft, generate
 from inference.masks import fill_masks, unmask
@@ -38,7 +39,7 @@ class Options:
     decoding: Decoding = Decoding()
     draft: Draft | None = None  # a smaller model for speculative decoding
     denoiser: str | None = None  # the mode token that is put before the text, such as UL2's "R"
-    top: int = 5  # guesses for each mask
+    top: int = 5  # guesses for each mask, or classes of each text
     steps: int | None = None  # of unmasking; None: one for each mask
     order: str = "confidence"  # of unmasking: or "random"
     pooling: str | None = None  # of embeddings: "first" or "mean"
@@ -209,6 +210,24 @@ def _embed(trained, items, options: Options, numbers):
     return [{"embedding": np.round(vector.astype(float), 7).tolist()} for vector in vectors]
 
 
+def _classify(trained, items, options: Options, numbers):
+    texts = [_text(item) for item in items]
+    records = []
+    for classes in classify(trained, texts, options.decoding.batch_size, options.on_batch):
+        if len(classes) == 1:
+            records.append({"answer": f"{classes[0][1]:.3f}"})
+            continue
+        named = [{"class": name, "probability": p} for name, p in classes[: options.top]]
+        records.append({"answer": classes[0][0], "classes": named})
+    return records
+
+
+def _tag(trained, items, options: Options, numbers):
+    texts = [_text(item) for item in items]
+    found = tag(trained, texts, options.decoding.batch_size, options.on_batch)
+    return [{"tokens": [[word, name] for word, name in tokens]} for tokens in found]
+
+
 def _score(trained, items, options: Options, numbers):
     pairs = [
         (_text(item), item["target"]) if "target" in item else ("", _text(item)) for item in items
@@ -235,5 +254,7 @@ MODES = {
     "mask": _mask,
     "unmask": _unmask,
     "embed": _embed,
+    "classify": _classify,
+    "tag": _tag,
     "score": _score,
 }

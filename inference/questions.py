@@ -61,7 +61,13 @@ def to_complete(trained: Trained, text: str, denoiser: str | None = None) -> Que
 
 
 def to_respond(trained: Trained, text: str) -> Question:
-    """Text to text: the text is read, the answer is another one."""
+    """Text to text: the text is read, the answer is another one.
+
+    Of a model that `dialogue` trained the text is what is said to it, all that was said before
+    included, and the answer begins after `sep`.
+    """
+    if "dialogue" in trained.objectives:
+        return Question([], [*_some(trained, text), trained.ids.special("sep")])
     return to_complete(trained, text)
 
 
@@ -74,8 +80,8 @@ def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Quest
     Of a model that `causal_masking` trained, the answer begins with text and blanks, and goes on
     with the first blank.
 
-    A text without a blank gets one at its end, and UL2's mode of that kind, "S", where the model
-    knows it and no other was asked for.
+    A text without a blank is gone on from: UL2 has a denoiser for it, "S", which names no blank;
+    otherwise the text gets a blank at its end.
 
     Raises ValueError where blanks are not numbered 0, 1, …, or the vocabulary has too few of them.
     """
@@ -92,10 +98,10 @@ def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Quest
             "more sentinels."
         )
     modes = dict(trained.ids.modes)
+    if not numbers and denoiser is None and "ul2" in trained.objectives and "S" in modes:
+        return to_complete(trained, text, "S")
     if not numbers:
         text += "<extra_id_0>"
-        numbers = [0]
-        denoiser = denoiser or ("S" if "ul2" in trained.objectives and "S" in modes else None)
     elif denoiser is None and "ul2" in trained.objectives and "R" in modes:
         denoiser = "R"
     tokens = _some(trained, text)
@@ -122,9 +128,12 @@ def filled(text: str, answer: str) -> tuple[str, list[str]]:
     """(text with its blanks filled, what fills each of them) from an answer that names the blanks.
 
     filled("a <extra_id_0> c", "<extra_id_0>b<extra_id_1>")    # ("a b c", ["b"])
+
+    A text without a blank is followed by the answer.
     """
     if not BLANK.search(text):
         text += "<extra_id_0>"
+        answer = answer if BLANK.search(answer) else f"<extra_id_0>{answer}"
     parts = BLANK.split(answer)
     told = dict(zip(parts[1::2], parts[2::2]))
     pieces = [told.get(number, "") for number in BLANK.findall(text)]

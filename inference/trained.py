@@ -32,6 +32,11 @@ TRAINED_FOR = {
     "masked_diffusion": "unmask",
     "contrastive": "embed",
     "contrastive_pairs": "embed",
+    "text_to_text": "respond",
+    "dialogue": "respond",
+    "sequence_classification": "classify",
+    "sequence_regression": "classify",
+    "token_classification": "tag",
 }
 
 # What there is to ask for, and of which layouts.
@@ -45,6 +50,8 @@ MODES = {
     "mask": ("tells what each [MASK] may be", ("encoder", "decoder")),
     "unmask": ("writes all [MASK]s, the surest first", ("encoder", "decoder")),
     "embed": ("gives each text an embedding", ("encoder",)),
+    "classify": ("tells the class of each text, or its number", ("encoder",)),
+    "tag": ("tells the class of each token", ("encoder",)),
 }
 
 # Where there is no objective, as in a model from elsewhere, or one that is not known.
@@ -60,6 +67,7 @@ class Trained(NamedTuple):
     encode: Callable[[str], list[int]]  # text with special tokens by name, <extra_id_0>
     decode: Callable[[list[int]], str]
     objectives: tuple[str, ...] = ()  # names of their builders; a mixture's are its members'
+    classes: tuple[str, ...] = ()  # names of what a head tells apart
 
 
 def mode_of(trained: Trained) -> str:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,9 +15,10 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from objectives import TokenIds
+from objectives import TokenIds, supervised
 from tasks import vocabularies
-from tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_of
+from tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
+from tasks.vocabularies import save_classes
 from training.data import Corpus, Piece
 from training.token_arrays import text_checker
 
@@ -67,17 +69,77 @@ def seqio_mixture(
         or module; an example that holds special ids.
     """
     _keep_tensorflow_off_accelerators()
-    importlib.import_module("tasks.tfds_tasks")
-    if module:
-        import_tasks(module)
-    if data_dir:
-        seqio.set_tfds_data_dir_override(data_dir)
-    tasks, rates = _tasks_and_rates(mixture_or_task_name)
-    tasks = [_checked(task, (split, heldout_split), feature, vocabulary) for task in tasks]
-    tokenizer = tokenizer_of(tasks[0].output_features[feature].vocabulary)
-    ids = vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
+    tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
+    tasks = [checked_task(task, (split, heldout_split), feature, vocabulary) for task in tasks]
+    tokenizer, ids = _ids_of(tasks[0].output_features[feature].vocabulary, sentinels, specials)
     _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
-    texts = [_Text(task, feature, ids) for task in tasks]
+    texts = [Text(task, feature, ids) for task in tasks]
+    return _corpus(
+        mixture_or_task_name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed
+    )
+
+
+def seqio_pairs(
+    run_dir: str,
+    *,
+    mixture_or_task_name: str,
+    split: str = "train",
+    heldout_split: str = "validation",
+    module: str | None = None,
+    vocabulary: str | None = None,
+    given_tokens: int = 448,
+    answer_tokens: int = 64,
+    classes: Sequence[str] | None = None,
+    data_dir: str | None = None,
+    shuffle: bool = True,
+    sentinels: int = 128,
+    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+    seed: int = 0,
+) -> Corpus:
+    """Examples of a supervised SeqIO task or mixture, for `objectives.supervised`.
+
+        train.corpus = @seqio_corpora.seqio_pairs
+        seqio_corpora.seqio_pairs.mixture_or_task_name = "python_modules"
+        seqio_corpora.seqio_pairs.vocabulary = "runs/quickstart"
+
+    A document is an example's feature `inputs`, the vocabulary's `sep`, and its `targets`; a single
+    end-of-sequence at the end of either is taken off. Tasks that an objective was put on
+    (`objective_tasks.add_objective_task`) give the same features, and may stand in the mixture.
+
+    Args:
+        vocabulary: in place of the tasks' own: what `seqio_vocabulary` takes; to go on from a
+            model, the directory of its run.
+        given_tokens, answer_tokens: longer ones are cut at their end, which a line tells once.
+        classes: the answers that there are, in order, for `sequence_classification`: each target is
+            then coded as the class whose name it is. Kept in RUN/classes.json.
+        The others: as for `seqio_mixture`.
+
+    Raises:
+        ValueError, FileNotFoundError: as `seqio_mixture`; a task without `inputs` and `targets`, an
+        example with `sep` in it, a target that is none of the classes.
+    """
+    if min(given_tokens, answer_tokens) < 1:
+        raise ValueError(
+            f"Got given_tokens={given_tokens} and answer_tokens={answer_tokens}, expected 1 or "
+            "more of each."
+        )
+    _keep_tensorflow_off_accelerators()
+    tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
+    splits = (split, heldout_split)
+    for feature in ("inputs", "targets"):
+        tasks = [checked_task(task, splits, feature, vocabulary) for task in tasks]
+    tokenizer, ids = _ids_of(tasks[0].output_features["targets"].vocabulary, sentinels, specials)
+    _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
+    if classes is not None:
+        save_classes(run_dir, classes)
+    limits = given_tokens, answer_tokens
+    texts = [Pairs(task, ids, limits, tokenizer.decode, classes) for task in tasks]
+    return _corpus(
+        mixture_or_task_name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed
+    )
+
+
+def _corpus(name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed) -> Corpus:
     return Corpus(
         ids=ids,
         train=lambda shard, num_shards: MixtureStream(
@@ -86,10 +148,29 @@ def seqio_mixture(
         heldout=lambda n: _heldout(texts, heldout_split, n),
         codec=vocabularies.codec(tokenizer, ids),
         summary=(
-            f"SeqIO {mixture_or_task_name}: split {split!r} to train on, {heldout_split!r} held out"
-            + (f"; {len(tasks)} tasks" if len(tasks) > 1 else "")
+            f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out"
+            + (f"; {len(texts)} tasks" if len(texts) > 1 else "")
         ),
     )
+
+
+def found_tasks(name: str, module: str | None, data_dir: str | None):
+    """Tasks and rates of a mixture, after what registers tasks was imported."""
+    importlib.import_module("tasks.tfds_tasks")
+    importlib.import_module("tasks.python_tasks").register()
+    if module:
+        import_tasks(module)
+    if data_dir:
+        seqio.set_tfds_data_dir_override(data_dir)
+    return _tasks_and_rates(name)
+
+
+def _ids_of(vocabulary: seqio.Vocabulary, sentinels: int, specials: Sequence[str]):
+    """The tokenizer and the special ids of a vocabulary; a run's are those that it has."""
+    tokenizer = tokenizer_of(vocabulary)
+    if isinstance(vocabulary, RunVocabulary):
+        return tokenizer, vocabulary.ids
+    return tokenizer, vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
 
 
 def import_tasks(module: str) -> None:
@@ -142,7 +223,7 @@ class MixtureStream:
 
     def __init__(
         self,
-        texts: Sequence["_Text"],
+        texts: Sequence["Examples"],
         rates: Sequence[float],
         split: str,
         shard: int,
@@ -193,40 +274,103 @@ class MixtureStream:
         return int(self._choices[1][self._documents % _DRAWS])
 
 
-class _Text:
-    """The text of one task."""
+class Examples:
+    """The examples of one task as documents."""
 
-    def __init__(self, task: seqio.Task, feature: str, ids: TokenIds):
-        self.task, self.name, self.feature = task, task.name, feature
-        self._eos = ids.eos
-        self._check = text_checker(ids)
+    def __init__(self, task: seqio.Task, features: Sequence[str], ids: TokenIds):
+        self.task, self.name, self.features, self._ids = task, task.name, tuple(features), ids
 
     def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[np.ndarray | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""
-        dataset = _readable(
+        dataset = readable(
             self.task, lambda: self.task.get_dataset(split=split, try_in_mem_cache=False, **how)
         )
-        dataset = dataset.map(lambda example: example[self.feature])
+        dataset = dataset.map(lambda example: {name: example[name] for name in self.features})
         options = tf.data.Options()
         options.deterministic = True
         options.autotune.enabled = True
-        for tokens in dataset.skip(skip).with_options(options).as_numpy_iterator():
-            tokens = np.asarray(tokens, np.int32)
-            if tokens.size and tokens[-1] == self._eos:
-                tokens = tokens[:-1]
-            if tokens.size:
-                self._check(tokens, f"Task {self.name!r}, feature {self.feature!r}")
-            yield tokens if tokens.size else None
+        for example in dataset.skip(skip).with_options(options).as_numpy_iterator():
+            yield self._document(*(self._open_ended(example[name]) for name in self.features))
+
+    def _open_ended(self, tokens) -> np.ndarray:
+        """Without a single end-of-sequence at the end: objectives close documents themselves."""
+        tokens = np.asarray(tokens, np.int32)
+        return tokens[:-1] if tokens.size and tokens[-1] == self._ids.eos else tokens
+
+    def _document(self, *features: np.ndarray) -> np.ndarray | None:
+        raise NotImplementedError
+
+
+class Text(Examples):
+    """The text of one task."""
+
+    def __init__(self, task: seqio.Task, feature: str, ids: TokenIds):
+        super().__init__(task, [feature], ids)
+        self._check = text_checker(ids)
+
+    def _document(self, tokens: np.ndarray) -> np.ndarray | None:
+        if tokens.size:
+            self._check(tokens, f"Task {self.name!r}, feature {self.features[0]!r}")
+        return tokens if tokens.size else None
+
+
+class Pairs(Examples):
+    """What one task gives, and the answers to it, as documents of `objectives.supervised`."""
+
+    def __init__(
+        self,
+        task: seqio.Task,
+        ids: TokenIds,
+        limits: tuple[int, int],
+        decode: Callable[[Sequence[int]], str],
+        classes: Sequence[str] | None,
+    ):
+        super().__init__(task, ("inputs", "targets"), ids)
+        self._limits, self._decode, self._told = limits, decode, False
+        self._classes = None if classes is None else {name: k for k, name in enumerate(classes)}
+        ids.special("sep")
+
+    def _document(self, given: np.ndarray, answer: np.ndarray) -> np.ndarray | None:
+        if not given.size:
+            return None
+        for tokens in (given, answer):
+            if (tokens == self._ids.sep).any():
+                raise ValueError(
+                    f"Task {self.name!r} has an example with the id {self._ids.sep}, which stands "
+                    "between a text and its answer: use another sep."
+                )
+        if self._classes is not None:
+            answer = self._class_of(answer)
+        longest = [x.size for x in (given, answer)]
+        if any(size > most for size, most in zip(longest, self._limits)) and not self._told:
+            self._told = True
+            warnings.warn(
+                f"Task {self.name!r} has examples of {longest[0]} given and {longest[1]} answer "
+                f"tokens or more: they are cut to given_tokens={self._limits[0]} and "
+                f"answer_tokens={self._limits[1]}.",
+                stacklevel=2,
+            )
+        given, answer = (x[:most] for x, most in zip((given, answer), self._limits))
+        return supervised.pair_document(self._ids, given, answer)
+
+    def _class_of(self, answer: np.ndarray) -> np.ndarray:
+        name = self._decode(answer.tolist()).strip()
+        if name not in self._classes:
+            raise ValueError(
+                f"Task {self.name!r} has the target {name!r}, which is none of the classes: "
+                f"{', '.join(self._classes)}."
+            )
+        return np.array(supervised.coded_class(self._ids, self._classes[name]), np.int32)
 
 
 class _TaskStream:
     """One shard's endless stream over one task."""
 
     def __init__(
-        self, text: _Text, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
+        self, text: Examples, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
     ):
         self._text, self._split, self._shuffle = text, split, shuffle
-        files = _readable(text.task, lambda: len(text.task.source.list_shards(split=split)))
+        files = readable(text.task, lambda: len(text.task.source.list_shards(split=split)))
         by_file = files >= num_shards
         self._of = files if by_file else num_shards
         self._units = np.arange(shard, files, num_shards) if by_file else np.asarray([shard])
@@ -249,7 +393,7 @@ class _TaskStream:
             if barren > 1:
                 raise ValueError(
                     f"Task {self._text.name!r}: split {self._split!r} holds no text for one of its "
-                    f"shards in feature {self._text.feature!r}: use fewer shards or another split."
+                    f"shards in {' and '.join(self._text.features)}: use fewer shards or another split."
                 )
             self.go_to([epoch + 1, 0, 0])
 
@@ -275,7 +419,7 @@ class _TaskStream:
         )
 
 
-def _heldout(texts: Sequence[_Text], split: str, n: int) -> list[Piece]:
+def _heldout(texts: Sequence[Examples], split: str, n: int) -> list[Piece]:
     """Documents of the tasks in turn until they hold `n` tokens, or there are no more."""
     readers = [text.documents(split, shuffle=False) for text in texts]
     documents, held = [], 0
@@ -307,7 +451,7 @@ def _tasks_and_rates(name: str) -> tuple[list[seqio.Task], list[float]]:
     return list(provider.tasks), [float(provider.get_rate(task)) for task in provider.tasks]
 
 
-def _checked(
+def checked_task(
     task: seqio.Task, splits: Sequence[str], feature: str, vocabulary: str | None
 ) -> seqio.Task:
     """`task` with its vocabulary replaced where one is given."""
@@ -316,13 +460,13 @@ def _checked(
         raise ValueError(
             f"Task {task.name!r} has no feature {feature!r}, expected one of {sorted(features)}."
         )
-    known = list(_readable(task, lambda: task.splits))
+    known = list(readable(task, lambda: task.splits))
     for split in splits:
         if split not in known:
             raise ValueError(f"Task {task.name!r} has no split {split!r}, expected one of {known}.")
     if vocabulary is None:
         return task
-    if vocabulary != "bytes" and "://" not in vocabulary and not os.path.isfile(vocabulary):
+    if vocabulary != "bytes" and "://" not in vocabulary and not os.path.exists(vocabulary):
         raise FileNotFoundError(f"No vocabulary at {vocabulary!r}.")
     made = seqio_vocabulary(vocabulary)
     for name, old in features.items():
@@ -333,7 +477,7 @@ def _checked(
     return task.replace(output_features=features)
 
 
-def _readable(task: seqio.Task, read: Callable[[], Any]) -> Any:
+def readable(task: seqio.Task, read: Callable[[], Any]) -> Any:
     """What `read` gives; data that is not there is said with the remedy."""
     try:
         return read()

@@ -1,6 +1,7 @@
 """SeqIO's view of the vocabularies.
 
-SentencePiece and bytes are SeqIO's own classes; a Hugging Face `tokenizer.json` becomes one here.
+SentencePiece and bytes are SeqIO's own classes; a Hugging Face `tokenizer.json`, and the vocabulary
+that a run keeps, become one here.
 """
 
 import functools
@@ -12,16 +13,15 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
+from objectives import TokenIds
 from tasks import vocabularies
-from tasks.vocabularies import Tokenizer
+from tasks.vocabularies import Tokenizer, Vocabulary
 
 
-class HuggingFaceVocabulary(seqio.Vocabulary):
-    """A Hugging Face `tokenizer.json` (BPE, WordPiece or unigram) in SeqIO tasks.
+class _TokenizerVocabulary(seqio.Vocabulary):
+    """A `Tokenizer` in SeqIO tasks.
 
-    `extra_ids` sentinels follow the tokenizer's own ids, the first one last, as in SeqIO's other
-    vocabularies. Inside TensorFlow the tokenizer runs as a Python function: about the speed of
-    calling it from Python.
+    Inside TensorFlow it runs as a Python function: about the speed of calling it from Python.
     """
 
     def __init__(self, path: str, extra_ids: int = 0):
@@ -30,10 +30,10 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
 
     @functools.cached_property
     def _tokenizer(self) -> Tokenizer:
-        return vocabularies.hugging_face_tokenizer(self.path)
+        raise NotImplementedError
 
     def __getstate__(self):  # gin copies vocabularies: leave out what holds functions
-        return {k: v for k, v in self.__dict__.items() if k != "_tokenizer"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_tokenizer", "_vocabulary")}
 
     @property
     def _base_vocab_size(self) -> int:
@@ -59,7 +59,7 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return self._tokenizer.encode_batch([s])[0].tolist()
 
     def _decode(self, ids) -> str:
-        return self._tokenizer.decode([i for i in ids if i < self._base_vocab_size])
+        return self._tokenizer.decode([i for i in ids if i < self._tokenizer.size])
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         def encode(text):
@@ -80,17 +80,62 @@ class HuggingFaceVocabulary(seqio.Vocabulary):
         return text
 
     def __eq__(self, other) -> bool:
-        return isinstance(other, HuggingFaceVocabulary) and (self.path, self.extra_ids) == (
+        return type(other) is type(self) and (self.path, self.extra_ids) == (
             other.path,
             other.extra_ids,
         )
 
     def __hash__(self) -> int:
-        return hash((self.path, self.extra_ids))
+        return hash((type(self), self.path, self.extra_ids))
+
+
+class HuggingFaceVocabulary(_TokenizerVocabulary):
+    """A Hugging Face `tokenizer.json` (BPE, WordPiece or unigram) in SeqIO tasks.
+
+    `extra_ids` sentinels follow the tokenizer's own ids, the first one last, as in SeqIO's other
+    vocabularies.
+    """
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return vocabularies.hugging_face_tokenizer(self.path)
+
+
+class RunVocabulary(_TokenizerVocabulary):
+    """The vocabulary that a run, or an imported model, keeps in its directory, with its special ids."""
+
+    def __init__(self, path: str):
+        super().__init__(path)
+
+    @functools.cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabularies.load_vocabulary(self.path)
+
+    @property
+    def ids(self) -> TokenIds:
+        return self._vocabulary.ids
+
+    @functools.cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return self._vocabulary.tokenizer
+
+    @property
+    def _base_vocab_size(self) -> int:
+        return self.ids.size
+
+    @property
+    def pad_id(self) -> int:
+        return self.ids.pad
+
+    @property
+    def eos_id(self) -> int:
+        return self.ids.eos
 
 
 def seqio_vocabulary(name: str, *, extra_ids: int = vocabularies.T5_EXTRA_IDS) -> seqio.Vocabulary:
-    """The vocabulary `name`: "bytes", a SentencePiece `.model`, or a `tokenizer.json`."""
+    """The vocabulary `name`: "bytes", a SentencePiece `.model`, a `tokenizer.json`, or a run."""
+    if os.path.isdir(name):
+        return RunVocabulary(name)
     if name == "bytes":
         return seqio.ByteVocabulary(extra_ids=extra_ids)
     if name.endswith(".json"):
@@ -117,6 +162,8 @@ def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
         return vocabularies.sentencepiece_tokenizer(path, extra_ids=vocabulary.extra_ids)
     if isinstance(vocabulary, seqio.ByteVocabulary):
         return _with_extra_ids(vocabularies.byte_tokenizer(), vocabulary.extra_ids)
+    if isinstance(vocabulary, RunVocabulary):
+        return vocabulary._tokenizer
     if isinstance(vocabulary, HuggingFaceVocabulary):
         return _with_extra_ids(vocabulary._tokenizer, vocabulary.extra_ids)
     raise ValueError(

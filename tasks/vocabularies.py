@@ -476,6 +476,34 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
     return Vocabulary(tokenizer, ids_from_json(values["ids"]), values["about"])
 
 
+def save_classes(run_dir: str, classes: Sequence[str]) -> None:
+    """Keeps the names of a run's classes, in order, as `classes.json`.
+
+    Raises:
+        ValueError: a name that comes twice, or the directory holds others.
+    """
+    names = list(classes)
+    if len(set(names)) < len(names):
+        raise ValueError(f"Got classes of which one comes twice: {', '.join(names)}.")
+    kept = load_classes(run_dir)
+    if kept and kept != names:
+        raise ValueError(
+            f"{run_dir} holds the classes {', '.join(kept)}, got {', '.join(names)}: start a new "
+            "run directory."
+        )
+    text = json.dumps(names, indent=1, ensure_ascii=False)
+    write_atomically(os.path.join(run_dir, "classes.json"), text.encode("utf-8"))
+
+
+def load_classes(run_dir: str) -> list[str]:
+    """The names of a run's classes; none where it has none."""
+    file = os.path.join(run_dir, "classes.json")
+    if not os.path.exists(file):
+        return []
+    with open(file, encoding="utf-8") as opened:
+        return json.load(opened)
+
+
 def write_atomically(path: str, content: bytes) -> None:
     """Writes `path` whole or not at all, also where several processes write it at once.
 

@@ -36,28 +36,27 @@ def configured(parameter: str, otherwise: Any = None) -> Any:
     return reference
 
 
-def open_run(directory: str) -> Run:
-    """The model of a run, with the parameters of its latest checkpoint.
+def open_run(directory: str, step: int | None = None) -> Run:
+    """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
 
     The model has the heads that were saved, whatever objective it was trained with.
 
-    Raises ValueError where `directory` is no run, has no checkpoint, or one that is damaged.
+    Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged.
     """
-    config = Path(directory) / "config.gin"
-    if not config.is_file():
-        raise ValueError(
-            f"{directory} is no run directory: it holds no config.gin. Give the RUN_DIR of a run, or "
-            "what convert.py wrote."
-        )
-    configure([str(config)], [])
+    read_config(directory)
     builder = configured("model")
     if builder is None:
-        raise ValueError(f"{config} names no model: expected train.train.model = @models.NAME.")
+        raise ValueError(
+            f"{directory}/config.gin names no model: expected train.train.model = @models.NAME."
+        )
     checkpoints = Checkpoints(checkpoint_directory(directory), keep=None)
     with contextlib.closing(checkpoints):
-        if not checkpoints.steps():
+        there = checkpoints.steps()
+        if not there:
             raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
-        step = checkpoints.steps()[-1]
+        if step is not None and step not in there:
+            raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {there}.")
+        step = there[-1] if step is None else step
         with damage_in_words(directory, step):
             shapes = {
                 name.removeprefix("params/"): shape
@@ -74,15 +73,37 @@ def open_run(directory: str) -> Run:
     return Run(directory, step, _with_heads(builder, rows, saved_heads(shapes)), params)
 
 
+def saved_steps(directory: str) -> list[int]:
+    """The steps of a run's checkpoints; `read_config` has read its config.gin."""
+    with contextlib.closing(Checkpoints(checkpoint_directory(directory), keep=None)) as found:
+        return found.steps()
+
+
 def checkpoint_directory(directory: str) -> str:
-    """Where a run keeps its checkpoints; `configure` has read its config.gin."""
+    """Where a run keeps its checkpoints; `read_config` has read its config.gin."""
     return configured("checkpoint_dir") or os.path.join(directory, "checkpoints")
+
+
+def read_config(directory: str) -> None:
+    """Takes a run's config.gin in place of all that gin has read before.
+
+    Raises ValueError where `directory` is no run.
+    """
+    config = Path(directory) / "config.gin"
+    if not config.is_file():
+        raise ValueError(
+            f"{directory} is no run directory: it holds no config.gin. Give the RUN_DIR of a run, or "
+            "what convert.py wrote."
+        )
+    with gin.unlock_config():
+        gin.clear_config(clear_constants=True)
+        configure([str(config)], [])
 
 
 def objective_names() -> tuple[str, ...]:
     """The builders of the objective that the gin files bind, of a mixture those of its members.
 
-    `configure` has read them. Empty where there is none, as in what convert.py writes.
+    `read_config` has read them. Empty where there is none, as in what convert.py writes.
     """
     try:
         reference = gin.query_parameter("train.train.objective")

@@ -1,0 +1,186 @@
+"""Evaluates a run: downstream tasks by their metrics, or its objective on held-out text.
+
+    python evaluate.py --run=runs/finetuned --task=python_modules
+    python evaluate.py --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
+    python evaluate.py --run=runs/quickstart --heldout
+
+A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
+this code and read Python's own library. Beside each figure stands that of a baseline: for a task one
+that always gives the most frequent answer, for held-out text one that looks at nothing.
+"""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from inference import Decoding, Options, Trained, mode_of
+from inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
+from inference.trained import MODES
+from tasks.trained_models import open_trained
+from training.configuration import mistakes_in_words
+from training.evaluation import Score
+from training.heldout import heldout_evaluator
+from training.runs import open_run, read_config, saved_steps
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = Console(highlight=False)
+    with mistakes_in_words(options.traceback):
+        steps = checkpoints_asked(options)
+        if options.heldout:
+            evaluate_heldout(console, options, steps)
+        else:
+            evaluate_tasks(console, options, steps)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--run", required=True, metavar="RUN")
+    parser.add_argument("--task", action="append", default=[], help="repeatable")
+    parser.add_argument("--module", help="a module, or a .py file, that registers tasks")
+    parser.add_argument("--data_dir", help="of TensorFlow Datasets")
+    parser.add_argument("--split", default="validation")
+    parser.add_argument("--examples", type=int, help="the first so many; default: all")
+    parser.add_argument("--heldout", action="store_true", help="the objective on held-out text")
+    parser.add_argument("--step", type=int, help="of the checkpoint; default: the latest")
+    parser.add_argument("--all_checkpoints", action="store_true")
+    modes = ", ".join(MODES)
+    parser.add_argument("--mode", help=f"one of {modes}; default: what it was trained for")
+    parser.add_argument("--beams", type=int, default=1)
+    parser.add_argument("--max_new", type=int, help="tokens; default: as the longest target has")
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    options = parser.parse_args(argv)
+    if bool(options.task) == options.heldout:
+        parser.error("give --task=NAME, or --heldout")
+    if options.step is not None and options.all_checkpoints:
+        parser.error("--step and --all_checkpoints exclude each other")
+    return options
+
+
+def checkpoints_asked(options) -> list[int | None]:
+    if not options.all_checkpoints:
+        return [options.step]
+    read_config(options.run)
+    return list(saved_steps(options.run)) or [None]
+
+
+# --- downstream tasks ----------------------------------------------------------------------------
+
+
+def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
+    from tasks.seqio_evaluation import evaluation_tasks  # TensorFlow, which --heldout may not need
+
+    tasks = evaluation_tasks(
+        options.run,
+        names=options.task,
+        split=options.split,
+        examples=options.examples,
+        module=options.module,
+        data_dir=options.data_dir,
+    )
+    table = Table(box=None, header_style="bold")
+    for name in ("task", "step", "metric", "score", "baseline"):
+        table.add_column(name, justify="left" if name in ("task", "metric") else "right")
+    for step in steps:
+        trained = open_trained(options.run, step)
+        number = open_run(options.run, step).step if step is None else step
+        for task in tasks:
+            found = with_progress(console, options, trained, task)
+            keep(options.run, task, number, found)
+            for metric, figure in found.metrics.items():
+                baseline = found.baseline.get(metric)
+                told = "" if baseline is None else f"{baseline:.4g}"
+                table.add_row(task.name, str(number), metric, f"{figure:.4g}", told)
+    mode = options.mode or mode_of(trained)
+    table.title = f"{options.run}: {mode}, {options.split}, " + ", ".join(
+        f"{len(task.texts)} examples" for task in tasks
+    )
+    table.title_justify = "left"
+    table.caption = "baseline: the most frequent training answer, always: " + ", ".join(
+        repr(task.guess) for task in tasks
+    )
+    table.caption_justify = "left"
+    console.print(table)
+    console.print(
+        f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: "
+        f"python predict.py --run={options.run} {tasks[0].texts[0][:20]!r}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
+    columns = TextColumn(task.name), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(task.texts))
+        decoding = Decoding(
+            max_new=options.max_new or short_answers(task, trained.encode),
+            beams=options.beams,
+            batch_size=options.batch_size,
+        )
+        advance = lambda n: progress.advance(bar, n)  # noqa: E731
+        return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
+
+
+def keep(run_dir: str, task: EvaluationTask, step: int, found: TaskScores) -> None:
+    """Answers in a file of their own, figures as a line more of RUN/evaluation/metrics.jsonl."""
+    folder = Path(run_dir) / "evaluation"
+    folder.mkdir(exist_ok=True)
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in found.records)
+    (folder / f"{task.name}-{step}.jsonl").write_text("".join(lines), "utf-8")
+    line = {"task": task.name, "step": step, **found.metrics}
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+# --- held-out text -------------------------------------------------------------------------------
+
+
+def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
+    read_config(options.run)
+    heldout = heldout_evaluator(options.run)
+    table = Table(
+        title=f"Held-out text of {options.run}", title_justify="left", box=None, header_style="bold"
+    )
+    for name in ("step", "objective", "nats", "perplexity", "bits a byte", "baseline", "targets"):
+        table.add_column(name, justify="left" if name == "objective" else "right")
+    for step in steps:
+        run = open_run(options.run, step)
+        for score in heldout.evaluator(run.params):
+            table.add_row(str(run.step), *row_of(score, heldout.bytes_per_token))
+    table.caption = (
+        f"bits a byte: of tokens of {heldout.bytes_per_token:.2f} bytes, as the held-out text has. "
+        "baseline: nats of what looks at nothing"
+    )
+    table.caption_justify = "left"
+    console.print(table)
+    console.print(f"Next: python predict.py --run={options.run} …", markup=False)
+
+
+def row_of(score: Score, bytes_per_token: float) -> list[str]:
+    perplexity = bits = ""
+    if score.of_tokens:
+        perplexity = f"{math.exp(min(score.loss, 700.0)):,.1f}"
+        if np.isfinite(bytes_per_token):
+            bits = f"{score.loss / math.log(2) / bytes_per_token:.3f}"
+    figures = f"{score.loss:.3f}", perplexity, bits, f"{score.baseline:.3f}", f"{score.targets:,}"
+    return [score.name, *figures]
+
+
+if __name__ == "__main__":
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # modules of one's own that a run's config.gin imports
+    main(sys.argv[1:])

@@ -1,0 +1,87 @@
+"""Classes and numbers of texts, and classes of tokens, from the heads of a fine-tuned encoder.
+
+classify(trained, ["import asyncio"])    # [[("asyncio", 0.93), ("json", 0.01), …]]
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from inference.batching import by_length, encoder_batch, jitted
+from inference.trained import Trained
+
+
+def classify(
+    trained: Trained,
+    texts: Sequence[str],
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[tuple[str, float]]]:
+    """For each text its classes with their probabilities, the likeliest first.
+
+    Of a model that tells a number (one class) it is [("", number)].
+
+    Raises ValueError for a model without the head "classes", or a text that is empty or too long.
+    """
+    found = []
+    for _, logits in _logits(trained, texts, "classes", batch_size, on_batch):
+        if logits.shape[-1] == 1:
+            found.append([("", float(logits[0, 0]))])
+            continue
+        p = np.asarray(jax.nn.softmax(logits[0]))
+        found.append([(_name(trained, k), float(p[k])) for k in np.argsort(-p, kind="stable")])
+    return found
+
+
+def tag(
+    trained: Trained,
+    texts: Sequence[str],
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[tuple[str, str]]]:
+    """For each text its tokens, each with its likeliest class.
+
+    Raises ValueError as `classify` does, of the head "token_classes".
+    """
+    found = []
+    for tokens, logits in _logits(trained, texts, "token_classes", batch_size, on_batch):
+        classes = np.argmax(logits[1 : len(tokens) - 1], -1)
+        words = [trained.decode([token]) for token in tokens[1:-1]]
+        found.append([(word, _name(trained, k)) for word, k in zip(words, classes)])
+    return found
+
+
+def _name(trained: Trained, number: int) -> str:
+    return trained.classes[number] if number < len(trained.classes) else f"class {number}"
+
+
+def _logits(trained: Trained, texts, head: str, batch_size, on_batch):
+    """(tokens, logits of the first place or of all) of each text, in order."""
+    if head not in trained.model.heads:
+        raise ValueError(
+            f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
+            "them: fine-tune it with sequence_classification or token_classification."
+        )
+    cls, sep = trained.ids.special("cls"), trained.ids.special("sep")
+    if not all(text.strip() for text in texts):
+        raise ValueError("Got an empty text, expected some words.")
+    rows = [[cls, *trained.encode(text), sep] for text in texts]
+    config = trained.model.config
+    run = jitted(_run, trained.model, head)
+    found: list = [None] * len(rows)
+    for chosen in by_length([len(row) for row in rows], batch_size):
+        batch = encoder_batch([rows[i] for i in chosen], config.max_positions)
+        for i, logits in zip(chosen, np.asarray(run(trained.params, batch))):
+            found[i] = rows[i], logits
+        if on_batch:
+            on_batch(len(set(chosen)))
+    return found
+
+
+def _run(model, head, params, batch):
+    outputs = model.apply(params, batch)
+    states = outputs.hidden["top"]
+    states = states[:, :1] if head == "classes" else states
+    return outputs.head(head, states).astype(jnp.float32)

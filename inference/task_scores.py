@@ -1,0 +1,96 @@
+"""Downstream tasks: what a model answers to their examples, and what their metrics make of it."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inference.answers import Options, answer
+from inference.scoring import score
+from inference.trained import Trained, mode_of
+
+WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify")
+
+
+class EvaluationTask(NamedTuple):
+    """Examples of a task with SeqIO's metrics; `tasks.seqio_evaluation` makes one."""
+
+    name: str
+    texts: Sequence[str]
+    targets: Sequence[str]
+    # (answer or target, number of the example, whether it is a target) -> what metrics compare
+    postprocess: Callable[[str, int, bool], Any]
+    predict_metrics: Sequence[Callable]  # (targets, predictions) -> {name: figure}
+    score_metrics: Sequence[Callable]  # (targets, log-probabilities of the targets) -> the same
+    guess: str  # the most frequent target of the training examples
+
+
+class TaskScores(NamedTuple):
+    metrics: dict[str, float]
+    baseline: dict[str, float]  # the same of one who always answers `guess`
+    records: list[dict]  # of each example: text, target, answer
+
+
+def score_task(
+    trained: Trained,
+    task: EvaluationTask,
+    mode: str | None = None,
+    options: Options | None = None,
+) -> TaskScores:
+    """Answers all examples and applies the task's metrics.
+
+    Args:
+      mode: one that gives a text or a class; None: what the model was trained for.
+
+    Raises ValueError for a mode that writes no answer, such as "embed".
+    """
+    mode, options = mode or mode_of(trained), options or Options()
+    if mode not in WRITTEN:
+        raise ValueError(
+            f"Got mode {mode!r}, which gives no answer that a metric could read, expected one of "
+            f"{', '.join(WRITTEN)}."
+        )
+    records = answer(trained, mode, [{"text": text} for text in task.texts], options)
+    answers = [_text_of(record) for record in records]
+    targets = [task.postprocess(text, i, True) for i, text in enumerate(task.targets)]
+
+    def figures(texts: Sequence[str]) -> dict[str, float]:
+        predictions = [task.postprocess(text, i, False) for i, text in enumerate(texts)]
+        return _merged(metric(targets, predictions) for metric in task.predict_metrics)
+
+    metrics = figures(answers)
+    if task.score_metrics and mode != "classify":
+        pairs = list(zip(task.texts, task.targets))
+        scored = score(trained, pairs, options.decoding.batch_size)
+        log_probs = [one.log_prob for one in scored]
+        metrics |= _merged(metric(targets, log_probs) for metric in task.score_metrics)
+    return TaskScores(
+        metrics,
+        figures([task.guess] * len(answers)),
+        [
+            {"text": text, "target": target, "answer": told}
+            for text, target, told in zip(task.texts, task.targets, answers)
+        ],
+    )
+
+
+def short_answers(task: EvaluationTask, encode: Callable[[str], Sequence[int]]) -> int:
+    """How many tokens to let an answer have: some more than the longest target."""
+    return max(len(encode(target)) for target in task.targets) + 4
+
+
+def with_max_new(options: Options, max_new: int) -> Options:
+    return dataclasses.replace(
+        options, decoding=dataclasses.replace(options.decoding, max_new=max_new)
+    )
+
+
+def _text_of(record: dict) -> str:
+    if "blanks" in record:  # what fills the first blank
+        return record["blanks"][0].strip()
+    return record["answer"].strip()
+
+
+def _merged(parts) -> dict[str, float]:
+    return {name: float(np.asarray(value)) for part in parts for name, value in part.items()}

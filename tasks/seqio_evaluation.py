@@ -1,0 +1,89 @@
+"""SeqIO tasks as what `inference.task_scores` evaluates."""
+
+import collections
+import itertools
+from collections.abc import Sequence
+
+import seqio
+
+from inference.task_scores import EvaluationTask
+from tasks import seqio_corpora
+
+
+def evaluation_tasks(
+    run_dir: str,
+    *,
+    names: Sequence[str],
+    split: str = "validation",
+    examples: int | None = None,
+    module: str | None = None,
+    data_dir: str | None = None,
+) -> list[EvaluationTask]:
+    """The tasks of these names, or of mixtures of these names, with their metrics.
+
+        train.train.evaluation_tasks = @seqio_evaluation.evaluation_tasks
+        seqio_evaluation.evaluation_tasks.names = ["python_modules"]
+
+    Texts and targets are what the task has as `inputs_pretokenized` and `targets_pretokenized`, or
+    what its ids decode to.
+
+    Args:
+        run_dir: of the model; nothing is read from it.
+        split: to evaluate on.
+        examples: the first so many; None: all.
+        module: a module, or a Python file of yours, that registers tasks.
+        data_dir: of TensorFlow Datasets.
+
+    Raises:
+        ValueError, FileNotFoundError: an unknown task or split, one without metrics, no examples.
+    """
+    found = {}
+    for name in names:
+        tasks, _ = seqio_corpora.found_tasks(name, module, data_dir)
+        found |= {task.name: task for task in tasks}
+    return [_evaluation_task(task, split, examples) for task in found.values()]
+
+
+def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> EvaluationTask:
+    seqio_corpora.checked_task(task, ("train", split), "targets", None)
+    if not task.metric_fns:
+        raise ValueError(
+            f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
+            "as tasks.metrics.accuracy."
+        )
+    read = list(itertools.islice(_examples(task, split), examples))
+    if not read:
+        raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
+    # What is most frequent among the training examples, or rather many of them.
+    frequent = collections.Counter(
+        _text(task, example, "targets")
+        for example in itertools.islice(_examples(task, "train"), 20_000)
+    )
+
+    def postprocess(text: str, number: int, is_target: bool):
+        return task.postprocess_fn(text, example=read[number], is_target=is_target)
+
+    return EvaluationTask(
+        task.name,
+        [_text(task, example, "inputs") for example in read],
+        [_text(task, example, "targets") for example in read],
+        postprocess,
+        task.predict_metric_fns,
+        task.score_metric_fns,
+        frequent.most_common(1)[0][0],
+    )
+
+
+def _examples(task: seqio.Task, split: str):
+    return seqio_corpora.readable(
+        task,
+        lambda: task.get_dataset(split=split, shuffle=False, try_in_mem_cache=False),
+    ).as_numpy_iterator()
+
+
+def _text(task: seqio.Task, example: dict, feature: str) -> str:
+    plain = example.get(f"{feature}_pretokenized")
+    if plain is not None:
+        return plain.decode("utf-8")
+    vocabulary = task.output_features[feature].vocabulary
+    return vocabulary.decode([int(i) for i in example[feature] if i != vocabulary.eos_id])

@@ -1,0 +1,37 @@
+"""A run's model together with its vocabulary: what `inference` works with."""
+
+from inference import Trained
+from tasks import vocabularies
+from training.runs import objective_names, open_run
+
+
+def open_trained(run_dir: str, step: int | None = None) -> Trained:
+    """The model of a run, or of an imported one, with its vocabulary.
+
+        trained = open_trained("runs/quickstart")
+        inference.answer(trained, "infill", [{"text": "import <extra_id_0>"}])
+
+    Args:
+        step: of the checkpoint; None: the latest.
+
+    Raises:
+        ValueError: no run, no checkpoint, or no vocabulary there.
+    """
+    run = open_run(run_dir, step)
+    try:
+        vocabulary = vocabularies.load_vocabulary(run_dir)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
+            "token ids, or imported without a tokenizer."
+        ) from error
+    codec = vocabulary.codec
+    return Trained(
+        run.model,
+        run.params,
+        vocabulary.ids,
+        codec.encode,
+        codec.decode,
+        objective_names(),
+        tuple(vocabularies.load_classes(run_dir)),
+    )
