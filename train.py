@@ -9,6 +9,7 @@ holds all of it, and the same command started again goes on where it stopped.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -23,7 +24,8 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.text import Text
 
-from inference import show_passages
+from inference import Decoding, Options, Trained, show_passages
+from inference.task_scores import EvaluationTask, score_task, short_answers
 from objectives import Objective, TokenIds
 from training.batches import Batches
 from training.checkpoints import Checkpoints, MismatchError
@@ -36,15 +38,23 @@ from training.configuration import (
     parse_command_line,
     save_config,
 )
-from training.console import StepProgress, make_console, print_plan, print_scores
+from training.console import (
+    StepProgress,
+    make_console,
+    print_plan,
+    print_scores,
+    print_task_scores,
+)
 from training.data import Corpus
 from training.evaluation import Evaluator, Score
 from training.mesh import batch_shards, join_processes, make_mesh, placed_on
 from training.metrics import MetricsWriter
 from training.monitor import Monitor
 from training.plots import plot_losses
+from training.runs import objective_names
 from training.setup import Setup, abstract_batch, compiled_step, make_setup, padded_vocabulary
 from training.state import Abstract, State, abstract_state, new_state, parameter_count
+from training.step import Recipe
 from training.warm_start import warm_start
 
 QUICKSTART = "gin_configs/runs/quickstart.gin"
@@ -88,6 +98,7 @@ def train(
     keep_checkpoints: int = 3,
     initial_run: str | None = None,
     heldout_tokens: int = 20_000,
+    evaluation_tasks: Callable[[str], Sequence[EvaluationTask]] | None = None,
     distributed: bool = False,
 ) -> None:
     """Trains, or goes on training, in `run_dir`.
@@ -123,6 +134,8 @@ def train(
       initial_run: a run, or an imported model, whose latest parameters this one starts with, as far
         as names agree; which do not is printed. None: initialise all.
       heldout_tokens: how much held-out text every member of the objective is evaluated on.
+      evaluation_tasks: run_dir -> downstream tasks that are scored at every evaluation, by a single
+        process; `tasks.seqio_evaluation.evaluation_tasks` makes them.
       distributed: several processes, see `training.mesh.join_processes`.
 
     Raises ValueError for what cannot work, saying what to change, and FloatingPointError when the
@@ -148,6 +161,10 @@ def train(
         raise ValueError(
             f"There are {jax.process_count()} processes: set train.train.distributed = True, so "
             "that they save and stop together."
+        )
+    if evaluation_tasks is not None and jax.process_count() > 1:
+        raise ValueError(
+            "evaluation_tasks are scored by a single process: leave them out, and use evaluate.py."
         )
     console = make_console()
     mesh = mesh()
@@ -216,10 +233,19 @@ def train(
         tokens=heldout_tokens,
         end_of_document=end,
     )
+    score_tasks = functools.partial(
+        downstream_scores,
+        [] if evaluation_tasks is None else evaluation_tasks(run_dir),
+        recipe,
+        data,
+    )
     writer = MetricsWriter(run_dir, int(state.step))
     with contextlib.closing(writer), contextlib.closing(checkpoints):
         state, scores = run_steps(
-            Tools(console, checkpoints, batches, evaluator, writer, setup, abstract.shapes, mesh),
+            Tools(
+                *(console, checkpoints, batches, evaluator, score_tasks),
+                *(writer, setup, abstract.shapes, mesh),
+            ),
             state,
             steps=steps,
             seed=seed,
@@ -320,6 +346,7 @@ class Tools(NamedTuple):
     checkpoints: Checkpoints
     batches: Batches
     evaluator: Evaluator
+    score_tasks: Callable[[dict], dict[str, float]]
     writer: MetricsWriter
     setup: Setup
     shapes: State
@@ -356,7 +383,9 @@ def run_steps(
                 scores = tools.evaluator(state.params)
                 held_out = {f"heldout/{s.name}": s.loss for s in scores}
                 baselines = {f"baseline/{s.name}": s.baseline for s in scores}
-                tools.writer.write(step, held_out | baselines)
+                with_tasks = tools.score_tasks(state.params)
+                tools.writer.write(step, held_out | baselines | with_tasks)
+                print_task_scores(tools.console, with_tasks, step)
                 monitor.restart_clock()
             if saving:
                 monitor.check()
@@ -366,6 +395,24 @@ def run_steps(
                 break
     tools.checkpoints.wait()
     return state, scores
+
+
+def downstream_scores(
+    tasks: Sequence[EvaluationTask], recipe: Recipe, data: Corpus, params
+) -> dict[str, float]:
+    """{"task/NAME/METRIC": figure, and "baseline/task/…"} of every task; nothing where there is none."""
+    figures = {}
+    for task in tasks:
+        trained = Trained(
+            *(recipe.model, params, data.ids, data.codec.encode, data.codec.decode),
+            objective_names(),
+            data.classes,
+        )
+        options = Options(decoding=Decoding(max_new=short_answers(task, trained.encode)))
+        found = score_task(trained, task, options=options)
+        figures |= {f"task/{task.name}/{key}": value for key, value in found.metrics.items()}
+        figures |= {f"baseline/task/{task.name}/{k}": v for k, v in found.baseline.items()}
+    return figures
 
 
 def stop_on_sigterm() -> Callable[[int], bool]:

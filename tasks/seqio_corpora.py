@@ -134,9 +134,10 @@ def seqio_pairs(
         save_classes(run_dir, classes)
     limits = given_tokens, answer_tokens
     texts = [Pairs(task, ids, limits, tokenizer.decode, classes) for task in tasks]
-    return _corpus(
+    corpus = _corpus(
         mixture_or_task_name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed
     )
+    return corpus._replace(classes=tuple(classes or ()))
 
 
 def _corpus(name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed) -> Corpus:

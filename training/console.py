@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax
 from rich.console import Console
@@ -93,6 +93,15 @@ def planned_useful(setup: Setup) -> float:
 def _stacks(group: RowGroup) -> str:
     stacks = {name: group.stacks[name] for name in ("encoder", "decoder") if name in group.stacks}
     return " + ".join(f"{name} {length}" for name, length in stacks.items())
+
+
+def print_task_scores(console: Console, figures: Mapping[str, float], step: int) -> None:
+    """A line for each downstream figure, "task/NAME/METRIC", beside its baseline."""
+    for name, value in figures.items():
+        if name.startswith("task/"):
+            baseline = figures.get(f"baseline/{name}")
+            beside = "" if baseline is None else f" (the most frequent answer: {baseline:.4g})"
+            console.print(f"step {step}  {name}: {value:.4g}{beside}", markup=False)
 
 
 def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:

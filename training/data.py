@@ -50,4 +50,5 @@ class Corpus(NamedTuple):
     # n -> held-out documents, always the same ones, until they hold n tokens or there are no more
     heldout: Callable[[int], list[Piece]]
     codec: Codec | None = None  # None: ids only, nothing can be shown as text
+    classes: tuple[str, ...] = ()  # the names of what `sequence_classification` tells apart
     summary: str = ""  # what was read, for people: documents, tokens, skipped lines
