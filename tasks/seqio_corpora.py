@@ -18,7 +18,7 @@ import tensorflow as tf
 from objectives import TokenIds, supervised
 from tasks import vocabularies
 from tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
-from tasks.vocabularies import save_classes
+from tasks.vocabularies import Tokenizer, save_classes
 from training.data import Corpus, Piece
 from training.token_arrays import text_checker
 
@@ -89,7 +89,8 @@ def seqio_pairs(
     vocabulary: str | None = None,
     given_tokens: int = 448,
     answer_tokens: int = 64,
-    classes: Sequence[str] | None = None,
+    answers: str = "text",
+    classes: Sequence[str] = (),
     data_dir: str | None = None,
     shuffle: bool = True,
     sentinels: int = 128,
@@ -110,8 +111,10 @@ def seqio_pairs(
         vocabulary: in place of the tasks' own: what `seqio_vocabulary` takes; to go on from a
             model, the directory of its run.
         given_tokens, answer_tokens: longer ones are cut at their end, which a line tells once.
-        classes: the answers that there are, in order, for `sequence_classification`: each target is
-            then coded as the class whose name it is. Kept in RUN/classes.json.
+        answers: what targets are: "text", a "class" by its name for `sequence_classification`, a
+            "number" for `sequence_regression`, or "tags" for `token_classification`: a class for
+            each word of the inputs, with spaces between, which the word's first token gets.
+        classes: the names of the classes there are, in order. Kept in RUN/classes.json.
         The others: as for `seqio_mixture`.
 
     Raises:
@@ -130,14 +133,64 @@ def seqio_pairs(
         tasks = [checked_task(task, splits, feature, vocabulary) for task in tasks]
     tokenizer, ids = _ids_of(tasks[0].output_features["targets"].vocabulary, sentinels, specials)
     _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
-    if classes is not None:
+    if classes:
         save_classes(run_dir, classes)
     limits = given_tokens, answer_tokens
-    texts = [Pairs(task, ids, limits, tokenizer.decode, classes) for task in tasks]
+    coded = coder(answers, tokenizer, ids, classes)
+    texts = [Pairs(task, ids, limits, coded) for task in tasks]
     corpus = _corpus(
         mixture_or_task_name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed
     )
-    return corpus._replace(classes=tuple(classes or ()))
+    return corpus._replace(classes=tuple(classes))
+
+
+Coder = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def coder(answers: str, tokenizer: Tokenizer, ids: TokenIds, classes: Sequence[str]) -> Coder:
+    """(given, answer) as a task has them -> as `objectives.supervised` reads them.
+
+    Raises:
+        ValueError: another kind of answers, or one that needs classes without any.
+    """
+    numbers = {name: k for k, name in enumerate(classes)}
+    if answers in ("class", "tags") and not classes:
+        raise ValueError(f"Got answers={answers!r} and no classes, expected their names.")
+
+    def code_of(name: str) -> int:
+        if name not in numbers:
+            raise ValueError(
+                f"got the target {name!r}, which is none of the classes: {', '.join(classes)}."
+            )
+        return supervised.coded_class(ids, numbers[name])[0]
+
+    def text_of(tokens: np.ndarray) -> str:
+        return tokenizer.decode(tokens.tolist()).strip()
+
+    def as_class(given, answer):
+        return given, np.array([code_of(text_of(answer))], np.int32)
+
+    def as_number(given, answer):
+        return given, np.array(supervised.coded_number(ids, float(text_of(answer))), np.int32)
+
+    def as_tags(given, answer):
+        words, names = text_of(given).split(), text_of(answer).split()
+        if len(words) != len(names):
+            raise ValueError(f"got {len(names)} tags for {len(words)} words: {text_of(given)!r}.")
+        pieces = tokenizer.encode_batch([f" {word}" for word in words])
+        no_class = supervised.coded_class(ids, len(classes))
+        codes = [[code_of(n), *no_class * (len(p) - 1)] for n, p in zip(names, pieces)]
+        return np.concatenate(pieces), np.concatenate(codes).astype(np.int32)
+
+    coders = {
+        "text": lambda given, answer: (given, answer),
+        "class": as_class,
+        "number": as_number,
+        "tags": as_tags,
+    }
+    if answers not in coders:
+        raise ValueError(f"Got answers={answers!r}, expected one of {list(coders)}.")
+    return coders[answers]
 
 
 def _corpus(name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed) -> Corpus:
@@ -318,50 +371,36 @@ class Text(Examples):
 class Pairs(Examples):
     """What one task gives, and the answers to it, as documents of `objectives.supervised`."""
 
-    def __init__(
-        self,
-        task: seqio.Task,
-        ids: TokenIds,
-        limits: tuple[int, int],
-        decode: Callable[[Sequence[int]], str],
-        classes: Sequence[str] | None,
-    ):
+    def __init__(self, task: seqio.Task, ids: TokenIds, limits: tuple[int, int], coded: Coder):
         super().__init__(task, ("inputs", "targets"), ids)
-        self._limits, self._decode, self._told = limits, decode, False
-        self._classes = None if classes is None else {name: k for k, name in enumerate(classes)}
+        self._limits, self._coded, self._told = limits, coded, False
         ids.special("sep")
 
     def _document(self, given: np.ndarray, answer: np.ndarray) -> np.ndarray | None:
         if not given.size:
             return None
-        for tokens in (given, answer):
-            if (tokens == self._ids.sep).any():
-                raise ValueError(
-                    f"Task {self.name!r} has an example with the id {self._ids.sep}, which stands "
-                    "between a text and its answer: use another sep."
-                )
-        if self._classes is not None:
-            answer = self._class_of(answer)
-        longest = [x.size for x in (given, answer)]
-        if any(size > most for size, most in zip(longest, self._limits)) and not self._told:
-            self._told = True
-            warnings.warn(
-                f"Task {self.name!r} has examples of {longest[0]} given and {longest[1]} answer "
-                f"tokens or more: they are cut to given_tokens={self._limits[0]} and "
-                f"answer_tokens={self._limits[1]}.",
-                stacklevel=2,
+        try:
+            given, answer = self._coded(given, answer)
+        except ValueError as error:
+            raise ValueError(f"Task {self.name!r}: {error}") from error
+        if any((tokens == self._ids.sep).any() for tokens in (given, answer)):
+            raise ValueError(
+                f"Task {self.name!r} has an example with the id {self._ids.sep}, which stands "
+                "between a text and its answer: use another sep."
             )
+        self._tell(given.size, answer.size)
         given, answer = (x[:most] for x, most in zip((given, answer), self._limits))
         return supervised.pair_document(self._ids, given, answer)
 
-    def _class_of(self, answer: np.ndarray) -> np.ndarray:
-        name = self._decode(answer.tolist()).strip()
-        if name not in self._classes:
-            raise ValueError(
-                f"Task {self.name!r} has the target {name!r}, which is none of the classes: "
-                f"{', '.join(self._classes)}."
-            )
-        return np.array(supervised.coded_class(self._ids, self._classes[name]), np.int32)
+    def _tell(self, given: int, answer: int) -> None:
+        if self._told or (given <= self._limits[0] and answer <= self._limits[1]):
+            return
+        self._told = True
+        warnings.warn(
+            f"Task {self.name!r} has examples of {given} given and {answer} answer tokens, or more: "
+            f"they are cut to given_tokens={self._limits[0]} and answer_tokens={self._limits[1]}.",
+            stacklevel=2,
+        )
 
 
 class _TaskStream:

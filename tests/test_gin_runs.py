@@ -26,7 +26,9 @@ from training.state import abstract_state
 INCLUDES = {"laptop", "c4_pretraining"}  # what runs share; no runs of their own
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
-LEFT_OPEN = ("FILES", "TOKENS", "MODULE", "MIXTURE_OR_TASK_NAME")  # by some runs
+# By some runs, and values for them.
+LEFT_OPEN = dict.fromkeys(("FILES", "TOKENS", "MODULE", "MIXTURE_OR_TASK_NAME", "TASK"), "none")
+LEFT_OPEN |= {"CLASSES": ["no", "yes"], "NUM_CLASSES": 2}
 
 # T5's vocabulary, with UL2's mode tokens and sentinels above it, and other special tokens.
 IDS = check_token_ids(
@@ -54,7 +56,12 @@ def clean_gin():
 
 def left_open(run):
     """Bindings for what a run leaves to the command line."""
-    return [f"{name} = 'none'" for name in LEFT_OPEN if f"%{name}" in run.read_text()]
+    text = run.read_text()
+    return [
+        f"{name} = {value!r}"
+        for name, value in LEFT_OPEN.items()
+        if f"%{name}" in text and f"\n{name} = " not in text
+    ]
 
 
 def value(name, otherwise=None):
