@@ -27,7 +27,7 @@ from tasks.python_library import (
     library_documents,
 )
 from tasks.sentencepiece_training import train_sentencepiece
-from tasks.text_files import Part, Report, find_files, read_documents
+from tasks.text_files import Part, Report, find_files, read_documents, text_of
 from tasks.vocabularies import Vocabulary
 from training.data import Corpus, Piece
 from training.token_arrays import (
@@ -221,17 +221,161 @@ def text_files(
         sentinels=sentinels,
         specials=specials,
     )
+    arrays, held = _arrays_of_files(
+        run_dir, split, made, text_field, on_malformed, heldout_every, Report
+    )
+    return _corpus(f"{len(split['train'])} text files", arrays, made, held, seed)
+
+
+def dialogues(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    heldout_files: str | Sequence[str] | None = None,
+    longest_tokens: int = 1024,
+    on_malformed: str = "error",
+    vocabulary: str = "bpe",
+    vocabulary_size: int = 4096,
+    heldout_every: int = 20,
+    sentinels: int = 128,
+    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+    seed: int = 0,
+) -> Corpus:
+    """Instructions and dialogues in JSONL files, for `objectives.dialogue`.
+
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+        {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
+
+    A document is what is said and what is answered in turn, with the vocabulary's `sep` between. What
+    a "system" says stands before the first user's words, with an empty line between, and so do an
+    instruction and its input. Turns that make a dialogue longer than `longest_tokens` are left out,
+    from the last on, and counted; so are dialogues whose first answer does not fit.
+
+    Args:
+        longest_tokens: of a dialogue with its separators: what a row of the run holds.
+        The others: as for `text_files`.
+
+    Raises:
+        ValueError, FileNotFoundError, OSError: as `text_files`; a line without turns.
+    """
+    split = {"train": find_files(files)}
+    if heldout_files is not None:
+        split["heldout"] = find_files(heldout_files)
+
+    def said() -> Iterator[str]:
+        for turns in _vocabulary_texts(split["train"], turns_of, on_malformed):
+            yield "\n".join(turns)
+
+    made = run_vocabulary(
+        run_dir,
+        vocabulary,
+        said,
+        size=vocabulary_size,
+        sentinels=sentinels,
+        specials=specials,
+    )
+    made.ids.special("sep")
+    arrays, held = _arrays_of_files(
+        run_dir,
+        split,
+        # The separator is part of the text here, which must hold no special id.
+        made._replace(ids=made.ids._replace(sep=None)),
+        turns_of,
+        on_malformed,
+        heldout_every,
+        LeftOutTurns,
+        functools.partial(_in_turn, made.ids.sep, longest_tokens),
+        (longest_tokens, made.ids.sep),
+    )
+    return _corpus(f"Dialogues of {len(split['train'])} files", arrays, made, held, seed)
+
+
+def turns_of(line: dict) -> list[str]:
+    """What is said and what is answered, in turn, of a line of `dialogues`.
+
+    turns_of({"instruction": "Add.", "input": "1 1", "output": "2"})    # ["Add.\n\n1 1", "2"]
+
+    Raises ValueError, with the reason, where there is none.
+    """
+    if "messages" not in line:
+        given = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
+        if not given or not line.get("output"):
+            raise ValueError('expected "messages", or "instruction" and "output"')
+        return ["\n\n".join(given), text_of("output", line)]
+    turns: list[str] = []
+    before = ""
+    for message in line["messages"]:
+        role, content = message.get("role"), text_of("content", message)
+        if role == "system" and not turns:
+            before = f"{content}\n\n"
+        elif role == ("user", "assistant")[len(turns) % 2]:
+            turns.append(before + content)
+            before = ""
+        else:
+            raise ValueError(
+                f"message {len(turns) + 1} is of the role {role!r}, expected user and assistant in "
+                "turn, after at most one system"
+            )
+    if len(turns) < 2:
+        raise ValueError("no answer in it: expected a user's message and an assistant's")
+    return turns
+
+
+@dataclasses.dataclass
+class LeftOutTurns(Report):
+    """What reading dialogues left out."""
+
+    answers: int = 0  # that would have made a dialogue too long
+
+    def describe(self) -> str:
+        told = f"{self.answers:,} answers beyond longest_tokens" if self.answers else ""
+        return ", ".join(part for part in (super().describe(), told) if part)
+
+
+def _in_turn(separator, longest, report, vocabulary, dialogues: Iterable[Part]):
+    """Token ids of each dialogue, whole turns of it, with separators between them."""
+    for batch in _batches(dialogues, lambda part: sum(map(len, part.text))):
+        flat = iter(
+            vocabulary.tokenizer.encode_batch([turn for part in batch for turn in part.text])
+        )
+        for part in batch:
+            turns = [next(flat) for _ in part.text]
+            turns = turns[: len(turns) // 2 * 2]  # a last one that nothing answers teaches nothing
+            ends = np.cumsum([turn.size + 1 for turn in turns])[1::2]
+            fitting = int(np.sum(ends - 1 <= longest))
+            report.answers += len(ends) - fitting
+            if fitting:
+                parts = [x for turn in turns[: 2 * fitting] for x in (turn, [separator])]
+                yield np.concatenate(parts[:-1]).astype(np.int32)
+
+
+def _arrays_of_files(
+    run_dir: str,
+    split: dict[str, list[str]],
+    vocabulary: Vocabulary,
+    text_field: Any,
+    on_malformed: str,
+    heldout_every: int,
+    make_report: Callable[[], Report],
+    encoded: Callable[..., Iterator[Piece]] | None = None,
+    settings: Sequence[Any] = (),
+) -> tuple[dict[str, TokenArray], str]:
+    """The token arrays "train" and "heldout" of files, and how what is held out was chosen.
+
+    `encoded(report, vocabulary, documents)` gives their ids, with `settings` of its own.
+    """
     arrays = {}
     for name, paths in split.items():
         stats = [os.stat(path) for path in paths]
         source = _digest(
             [
-                text_field,
+                text_field if isinstance(text_field, str) else text_field.__name__,
                 on_malformed,
+                *settings,
                 *((p, s.st_size, s.st_mtime_ns) for p, s in zip(paths, stats)),
             ]
         )
-        report = Report()
+        report = make_report()
 
         def texts(advance, paths=paths, report=report):
             for path in paths:
@@ -244,17 +388,17 @@ def text_files(
                 )
 
         size = sum(stat.st_size for stat in stats)
-        arrays[name] = _tokenised(run_dir, name, made, source, texts, size, report)
-    held = f"from {len(split.get('heldout', ()))} files"
-    if heldout_files is None:
-        whole = arrays["train"]
-        held = (
-            f"one document in {heldout_every}"
-            if whole.documents >= heldout_every
-            else "the last 5% of the tokens"
-        )
-        arrays["train"], arrays["heldout"] = split_heldout(whole, every=heldout_every)
-    return _corpus(f"{len(split['train'])} text files", arrays, made, held, seed)
+        how = functools.partial(encoded, report) if encoded else None
+        arrays[name] = _tokenised(run_dir, name, vocabulary, source, texts, size, report, how)
+    if "heldout" in split:
+        return arrays, f"from {len(split['heldout'])} files"
+    whole = arrays["train"]
+    arrays["train"], arrays["heldout"] = split_heldout(whole, every=heldout_every)
+    by_document = whole.documents >= heldout_every
+    return (
+        arrays,
+        f"one document in {heldout_every}" if by_document else "the last 5% of the tokens",
+    )
 
 
 def run_vocabulary(
@@ -351,7 +495,7 @@ def _versions(documents: Sequence[Document]) -> list:
     return [sys.version, *(document[:2] for document in documents)]
 
 
-def _vocabulary_texts(paths: Sequence[str], text_field: str, on_malformed: str) -> Iterator[str]:
+def _vocabulary_texts(paths: Sequence[str], text_field: Any, on_malformed: str) -> Iterator[Any]:
     """Documents to train a vocabulary on: of each file its share of a bounded amount of text."""
     share = max(_VOCABULARY_CHARACTERS // len(paths), 1)
     for path in paths:

@@ -6,13 +6,14 @@ document: the string in its text field. `.gz` may follow any of them.
 """
 
 import dataclasses
+import functools
 import glob
 import gzip
 import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
@@ -22,7 +23,7 @@ _SHOWN = 5  # malformed lines named in a summary
 class Part(NamedTuple):
     """A document, or a part of a long one."""
 
-    text: str
+    text: Any  # a string; of a JSONL line what `text_field` makes of it
     ends: bool = True  # the document ends with it; else the next part follows
 
 
@@ -83,7 +84,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
 def read_documents(
     path: str,
     *,
-    text_field: str = "text",
+    text_field: str | Callable[[dict], Any] = "text",
     on_malformed: str = "error",
     report: Report | None = None,
     advance: Callable[[int], None] = lambda size: None,
@@ -94,7 +95,8 @@ def read_documents(
 
     Args:
         path: the file; its name says what it is.
-        text_field: the field of a JSONL line that holds the text.
+        text_field: the field of a JSONL line that holds the text; or a function that takes the line's
+            object for what a document is, and raises ValueError with the reason where it is none.
         on_malformed: "error" raises at the first malformed line, "skip" counts it in `report`.
         report: where what was left out is counted.
         advance: called with the bytes of the file on disk that were read since the last call.
@@ -130,7 +132,8 @@ def read_documents(
             raise ValueError(f"{path} is no whole gzip file ({error}): get it again.") from error
 
 
-def _read_jsonl(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[Part]:
+def _read_jsonl(file: BinaryIO, text_field, malformed, report: Report) -> Iterator[Part]:
+    document_of = text_field if callable(text_field) else functools.partial(text_of, text_field)
     for number, line in enumerate(file, start=1):
         if not line.strip():
             report.blank += 1
@@ -145,16 +148,26 @@ def _read_jsonl(file: BinaryIO, text_field: str, malformed, report: Report) -> I
             continue
         if not isinstance(value, dict):
             malformed(number, f"expected a JSON object, got {type(value).__name__}")
-        elif text_field not in value:
-            fields = ", ".join(map(repr, list(value)[:8])) or "none"
-            malformed(number, f"no field {text_field!r}, the line has {fields} (see text_field)")
-        elif not isinstance(value[text_field], str):
-            kind = type(value[text_field]).__name__
-            malformed(number, f"field {text_field!r} is {kind}, expected a string")
-        elif not _is_encodable(value[text_field]):
-            malformed(number, f"field {text_field!r} holds half a surrogate pair, which is no text")
+            continue
+        try:
+            document = document_of(value)
+        except ValueError as error:
+            malformed(number, str(error))
         else:
-            yield Part(value[text_field])
+            yield Part(document)
+
+
+def text_of(field: str, value: dict) -> str:
+    """The string in a field of a JSONL line. Raises ValueError, saying why there is none."""
+    if field not in value:
+        fields = ", ".join(map(repr, list(value)[:8])) or "none"
+        raise ValueError(f"no field {field!r}, the line has {fields} (see text_field)")
+    text = value[field]
+    if not isinstance(text, str):
+        raise ValueError(f"field {field!r} is {type(text).__name__}, expected a string")
+    if not _is_encodable(text):
+        raise ValueError(f"field {field!r} holds half a surrogate pair, which is no text")
+    return text
 
 
 def _read_text(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[Part]:

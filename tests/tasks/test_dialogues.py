@@ -1,0 +1,97 @@
+"""Dialogues from JSONL: turns, what is left out, and what a line may not be."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tasks import corpora
+from tasks.corpora import turns_of
+
+
+def message(role, content):
+    return {"role": role, "content": content}
+
+
+def corpus(tmp_path, lines, **settings):
+    file = tmp_path / "dialogues.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = dict(files=str(file), heldout_files=str(file), vocabulary="bytes") | settings
+    return corpora.dialogues(str(tmp_path / "run"), **settings)
+
+
+@pytest.mark.parametrize(
+    "line, turns",
+    [
+        ({"instruction": "Add.", "input": "1 1", "output": "2"}, ["Add.\n\n1 1", "2"]),
+        ({"instruction": "Say hi.", "input": "", "output": "hi"}, ["Say hi.", "hi"]),
+        (
+            {
+                "messages": [
+                    message("system", "Be kind."),
+                    message("user", "a"),
+                    message("assistant", "b"),
+                ]
+            },
+            ["Be kind.\n\na", "b"],
+        ),
+        (
+            {"messages": [message("user", "a"), message("assistant", "b"), message("user", "c")]},
+            ["a", "b", "c"],
+        ),
+    ],
+)
+def test_turns_of_a_line(line, turns):
+    assert turns_of(line) == turns
+
+
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ({"text": "a"}, 'expected "messages"'),
+        ({"instruction": "a", "output": ""}, "expected .*output"),
+        ({"messages": []}, "no answer"),
+        ({"messages": [message("user", "a")]}, "no answer"),
+        ({"messages": [message("assistant", "a")]}, "role 'assistant'"),
+        ({"messages": [message("user", "a"), message("user", "b")]}, "role 'user'"),
+        ({"messages": [{"role": "user"}]}, "no field 'content'"),
+        ({"messages": [message("user", 3)]}, "int, expected a string"),
+    ],
+)
+def test_what_is_no_dialogue_is_said_with_file_and_line(tmp_path, line, words):
+    good = {"instruction": "a", "output": "b"}
+    with pytest.raises(ValueError, match=rf"dialogues\.jsonl:2: .*{words}"):
+        corpus(tmp_path, [good, line])
+
+
+def test_documents_are_turns_with_separators_between_them(tmp_path):
+    lines = [
+        {"messages": [message("user", "ab"), message("assistant", "c"), message("user", "d")]},
+        {
+            "messages": [
+                message(r, t) for r, t in zip(("user", "assistant") * 2, ("e", "f", "g", "hi"))
+            ]
+        },
+    ]
+    found = corpus(tmp_path, lines)
+    sep = found.ids.sep
+
+    def ids(text):
+        return [byte + 3 for byte in text.encode()]
+
+    documents = [piece.tokens.tolist() for piece in found.heldout(100)]
+    assert documents == [
+        [*ids("ab"), sep, *ids("c")],  # a last turn without an answer is left out
+        [*ids("e"), sep, *ids("f"), sep, *ids("g"), sep, *ids("hi")],
+    ]
+
+
+def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):
+    turns = ["a" * 3, "b" * 3, "c" * 3, "d" * 3]
+    whole = {"messages": [message(r, t) for r, t in zip(("user", "assistant") * 2, turns)]}
+    long = {"instruction": "x" * 30, "output": "y"}
+    exact = {"instruction": "x" * 4, "output": "y" * 5}
+    found = corpus(tmp_path, [whole, long, exact], longest_tokens=10)
+    assert [piece.tokens.size for piece in found.heldout(100)] == [7, 10]
+    assert "2 answers beyond longest_tokens" in found.summary
+    assert np.sum([piece.tokens == found.ids.sep for piece in found.heldout(1)]) == 1
