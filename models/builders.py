@@ -162,8 +162,8 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
     else.
 
     Args:
-      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes' (num_classes of them),
-        'embedding', 'logit_scale', 'replaced'.
+      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes' and 'token_classes'
+        (num_classes of them), 'embedding', 'logit_scale', 'replaced'.
       settings: num_layers, and any of `models.config.Config`, as in `decoder`.
 
     Returns:
@@ -275,7 +275,8 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
 
     def prefill(params, batch, room):
         result, cache = extend(params, {}, batch)
-        return result, with_room(cache, room)
+        # The encoder is run once: nothing goes on from its keys.
+        return result, with_room({"decoder": cache["decoder"]}, room)
 
     decodes = dict(prefill=prefill, extend=extend) if layout != "encoder" else {}
     return Model(init, apply, layout, (*heads, *hidden), flops, vocab_size, **decodes)

@@ -68,6 +68,12 @@ class Transformer(nn.Module):
         values there, and takes those of earlier calls from it: see `Attention`.
         """
         c, encoded_BxSxE = self.config, None
+        keeps = self.is_mutable_collection("cache") and not self.is_initializing()
+        if keeps and c.scan_layers:
+            raise ValueError(
+                "Got scan_layers=True, expected False: scanned layers keep no keys and values. Take "
+                "models.unrolled.unrolled(model, params)."
+            )
         if c.num_encoder_layers and "encoder_input_tokens" in batch:
             encoded_BxSxE = self._run(self.encoder, "encoder", batch)["top"]
             if not c.num_decoder_layers:

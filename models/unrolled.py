@@ -54,6 +54,8 @@ def next_token_alone(model: Model, params: dict) -> tuple[Model, dict]:
     if not config.num_ahead:
         return model, params
     last = config.num_decoder_layers - 1
+    if config.ahead == "parallel" and config.global_every and last % config.global_every:
+        return model, params  # parallel layers see all, and a plain one would be local there
     plain = dataclasses.replace(config, num_ahead=0)
     renamed = {"decoder/ahead/final_norm": "decoder/final_norm"} | {
         "decoder/ahead/layers_0/layer": f"decoder/layers_{last}"
