@@ -24,12 +24,14 @@ DATA = [
     "tensorflow-datasets>=4.9.10,<5",
     "sentencepiece>=0.2.3,<0.3",
     "tokenizers>=0.23,<0.24",
+    "sacrebleu>=2.6,<2.7",
+    "rouge-score>=0.1.2,<0.2",
+    "scipy>=1.17,<2",
 ]
 TEST = [
     "pytest>=9.0,<10",
     "pytest-xdist>=3.8,<4",  # the tests compile many small programs, mostly on one core
     "hypothesis>=6.170,<7",
-    "scipy>=1.17,<2",
     "ruff>=0.17,<0.18",
 ]
 

@@ -20,11 +20,13 @@ import rich.progress
 
 from tasks import vocabularies
 from tasks.python_library import (
+    HELDOUT_EVERY,
     Document,
     LeftOut,
     Pair,
     documented_definitions,
     library_documents,
+    split_documents,
 )
 from tasks.sentencepiece_training import train_sentencepiece
 from tasks.text_files import Part, Report, find_files, read_documents, text_of
@@ -48,7 +50,7 @@ def python_library(
     *,
     vocabulary: str = "bpe",
     vocabulary_size: int = 4096,
-    heldout_every: int = 20,
+    heldout_every: int = HELDOUT_EVERY,
     sentinels: int = 128,
     specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
     seed: int = 0,
@@ -91,7 +93,7 @@ def docstring_pairs(
     docstring_tokens: int = 48,
     code_tokens: int = 96,
     vocabulary_size: int = 4096,
-    heldout_every: int = 20,
+    heldout_every: int = HELDOUT_EVERY,
     sentinels: int = 128,
     specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
     seed: int = 0,
@@ -466,19 +468,7 @@ def _library(
     specials: Sequence[str],
 ) -> tuple[dict[str, list[Document]], Vocabulary]:
     """The library's documents to train on and held out, and the run's vocabulary, from `source`."""
-    if heldout_every < 2:
-        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
-    documents = library_documents()
-    split = {"train": [], "heldout": []}
-    for document in documents:
-        held = zlib.crc32(document.name.encode()) % heldout_every == 0
-        split["heldout" if held else "train"].append(document)
-    for name, some in split.items():
-        if not some:
-            raise ValueError(
-                f"Got no {name} documents out of {len(documents)}: change heldout_every, now "
-                f"{heldout_every}."
-            )
+    split = split_documents(library_documents(), heldout_every)
     vocabulary = run_vocabulary(
         run_dir,
         source,

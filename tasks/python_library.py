@@ -7,7 +7,8 @@ import os
 import sysconfig
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 # Tests, generated tables and other people's packages teach little or are not there everywhere.
@@ -17,6 +18,7 @@ SKIPPED_FOLDERS = frozenset(
         *("turtledemo", "encodings", "pydoc_data", "ensurepip", "_bundled"),
     ]
 )
+HELDOUT_EVERY = 20  # by default one document in so many is held out
 
 
 class Document(NamedTuple):
@@ -53,6 +55,29 @@ def library_documents() -> list[Document]:
         )
     documents += _topics()
     return sorted(documents)
+
+
+def split_documents(
+    documents: Sequence[Document], heldout_every: int = HELDOUT_EVERY
+) -> dict[str, list[Document]]:
+    """Documents to train on and held out: one in `heldout_every`, by a hash of its name.
+
+    Raises:
+        ValueError: fewer than 2, or no document on one side.
+    """
+    if heldout_every < 2:
+        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
+    split = {"train": [], "heldout": []}
+    for document in documents:
+        held = zlib.crc32(document.name.encode()) % heldout_every == 0
+        split["heldout" if held else "train"].append(document)
+    for name, some in split.items():
+        if not some:
+            raise ValueError(
+                f"Got no {name} documents out of {len(documents)}: change heldout_every, now "
+                f"{heldout_every}."
+            )
+    return split
 
 
 class Pair(NamedTuple):

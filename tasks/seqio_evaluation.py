@@ -1,6 +1,5 @@
 """SeqIO tasks as what `inference.task_scores` evaluates."""
 
-import collections
 import itertools
 from collections.abc import Sequence
 
@@ -8,6 +7,9 @@ import seqio
 
 from inference.task_scores import EvaluationTask
 from tasks import seqio_corpora
+from tasks.metrics import majority
+
+MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
 
 
 def evaluation_tasks(
@@ -54,11 +56,8 @@ def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> Eval
     read = list(itertools.islice(_examples(task, split), examples))
     if not read:
         raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
-    # What is most frequent among the training examples, or rather many of them.
-    frequent = collections.Counter(
-        _text(task, example, "targets")
-        for example in itertools.islice(_examples(task, "train"), 20_000)
-    )
+    some = itertools.islice(_examples(task, "train"), MOST_COUNTED)
+    guess = majority([_text(task, example, "targets") for example in some])
 
     def postprocess(text: str, number: int, is_target: bool):
         return task.postprocess_fn(text, example=read[number], is_target=is_target)
@@ -70,7 +69,7 @@ def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> Eval
         postprocess,
         task.predict_metric_fns,
         task.score_metric_fns,
-        frequent.most_common(1)[0][0],
+        guess,
     )
 
 

@@ -1,0 +1,217 @@
+"""Scores of answers, in SeqIO's interface: lists of targets and predictions -> {name: figure}.
+
+    seqio.TaskRegistry.add(…, metric_fns=[metrics.accuracy, metrics.macro_f1])
+
+Each takes what a task's `postprocess_fn` gives, one target and one prediction for each example, and
+gives fractions: 1.0 is perfect, 0.25 a quarter. Only BLEU is from 0 to 100, as everywhere. Lists of
+different lengths, or empty ones, are a ValueError. `majority` and `unigram` are guesses that look
+at no input: what a score stands beside.
+"""
+
+import collections
+import re
+import string
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+
+Answer = TypeVar("Answer", bound=Hashable)
+
+
+def accuracy(targets: Sequence, predictions: Sequence) -> dict[str, float]:
+    """The share of predictions that equal their target: text, class or number, as it is.
+
+    >>> accuracy(["cat", "dog", "dog", "cow"], ["cat", "dog", "cat", "Cow"])
+    {'accuracy': 0.5}
+    """
+    pairs = _pairs(targets, predictions)
+    return {"accuracy": _mean(target == prediction for target, prediction in pairs)}
+
+
+def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """The share of predictions with their target's text, white space around either left out.
+
+    >>> exact_match(["return x", "self", "Key"], [" return x", "self\\n", "key"])
+    {'exact_match': 0.6666666666666666}
+    """
+    pairs = _pairs(targets, predictions)
+    return {"exact_match": _mean(target.strip() == said.strip() for target, said in pairs)}
+
+
+def binary_f1(
+    targets: Sequence, predictions: Sequence, *, positive: Hashable = 1
+) -> dict[str, float]:
+    """F1 of one label: the harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN).
+
+    0.0 where nothing is and nothing is said to be `positive`.
+
+    >>> binary_f1([1, 1, 1, 0, 0], [1, 1, 0, 1, 0])  # two found, one wrong, one missed
+    {'f1': 0.6666666666666666}
+
+    Args:
+        targets: labels.
+        predictions: labels; any other value counts as not positive.
+        positive: the label to find; bind another with `functools.partial`.
+    """
+    return {"f1": _f1_of_label(_pairs(targets, predictions), positive)}
+
+
+def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
+    """The mean F1 of the labels that some target has, each label counting the same.
+
+    A model that makes text may say what is no label: that misses the target, and is no class of
+    its own.
+
+    >>> macro_f1(["a", "a", "a", "b"], ["a", "a", "b", "b"])  # F1 of a 4/5, of b 2/3
+    {'macro_f1': 0.7333333333333334}
+    """
+    pairs = _pairs(targets, predictions)
+    labels = dict.fromkeys(targets)
+    return {"macro_f1": _mean(_f1_of_label(pairs, label) for label in labels)}
+
+
+def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
+    """SQuAD's exact match and F1 over words, after its normalisation (Rajpurkar et al. 2016).
+
+    Lower case, without punctuation, the articles a, an, the, and white space more than one space.
+    Where several answers will do, the best counts for each prediction. No words on either side are
+    a match, as in SQuAD 2.
+
+    >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
+    {'exact_match': 0.0, 'f1': 0.75}
+
+    Args:
+        targets: an answer, or a list of acceptable ones, for each example.
+        predictions: texts.
+    """
+    matches, scores = [], []
+    for target, prediction in _pairs(targets, predictions):
+        said = _squad_words(prediction)
+        answers = [_squad_words(answer) for answer in _answers(target)]
+        matches.append(max(said == answer for answer in answers))
+        scores.append(max(_f1_of_words(answer, said) for answer in answers))
+    return {"exact_match": _mean(matches), "f1": _mean(scores)}
+
+
+def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """ROUGE's F1 over words, over pairs of words, and by longest common subsequence (Lin 2004).
+
+    The mean over examples, words as they are (not stemmed). A line is a sentence for rougeLsum:
+    write each sentence of a summary on a line of its own.
+
+    >>> rouge(["the cat sat"], ["the cat ran"])
+    {'rouge1': 0.6666666666666666, 'rouge2': 0.5, 'rougeLsum': 0.6666666666666666}
+    """
+    from rouge_score import rouge_scorer
+
+    names = ["rouge1", "rouge2", "rougeLsum"]
+    scorer = rouge_scorer.RougeScorer(names)
+    scores = [scorer.score(target, said) for target, said in _pairs(targets, predictions)]
+    return {name: _mean(score[name].fmeasure for score in scores) for name in names}
+
+
+def bleu(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
+    """BLEU of the corpus, from 0 to 100, by sacrebleu with its defaults (Papineni et al. 2002).
+
+    >>> {name: round(x, 2) for name, x in bleu(["the cat sat on it"], ["the cat sat on"]).items()}
+    {'bleu': 77.88}
+
+    The four words are right, all precisions are 1, and exp(1 - 5/4) is the penalty for being short.
+
+    Args:
+        targets: a translation, or a list of them, for each example.
+        predictions: texts.
+    """
+    import sacrebleu
+
+    references = [_answers(target) for target, _ in _pairs(targets, predictions)]
+    most = max(map(len, references))
+    streams = [[(some + [None] * most)[i] for some in references] for i in range(most)]
+    return {"bleu": float(sacrebleu.corpus_bleu(list(predictions), streams).score)}
+
+
+def pearson_and_spearman(
+    targets: Sequence[float], predictions: Sequence[float]
+) -> dict[str, float]:
+    """The correlation of numbers (Pearson) and of their ranks (Spearman), from -1 to 1.
+
+    nan where either side is constant, as one number alone is: then there is none.
+
+    >>> got = pearson_and_spearman([1, 2, 3, 4], [1, 4, 9, 16])
+    >>> {name: round(x, 4) for name, x in got.items()}
+    {'pearson': 0.9844, 'spearman': 1.0}
+    """
+    import scipy.stats
+
+    pairs = _pairs(targets, predictions)
+    if any(len(set(side)) == 1 for side in zip(*pairs)):
+        return {"pearson": float("nan"), "spearman": float("nan")}
+    return {
+        "pearson": float(scipy.stats.pearsonr(targets, predictions).statistic),
+        "spearman": float(scipy.stats.spearmanr(targets, predictions).statistic),
+    }
+
+
+def majority(train_targets: Iterable[Answer]) -> Answer:
+    """The most frequent answer; of equals the one that comes first.
+
+    >>> majority(["no", "yes", "yes"])
+    'yes'
+    """
+    counts = collections.Counter(train_targets)
+    if not counts:
+        raise ValueError("Got no answers to guess from, expected those of the training split.")
+    return max(counts, key=counts.get)
+
+
+def unigram(train_targets: Iterable[str]) -> str:
+    """The most frequent word in the answers: what to say where whole answers hardly repeat.
+
+    >>> unigram(["the cat sat", "on the mat", "a dog"])
+    'the'
+    """
+    return majority(word for target in train_targets for word in target.split())
+
+
+def _pairs(targets: Sequence, predictions: Sequence) -> list[tuple]:
+    """(target, prediction) of each example."""
+    if len(targets) != len(predictions):
+        raise ValueError(
+            f"Got {len(targets)} targets and {len(predictions)} predictions, expected as many: one "
+            "prediction for each example."
+        )
+    if not len(targets):
+        raise ValueError(
+            "Got no targets and no predictions, expected one example or more: nothing has no "
+            "score. Is the split empty?"
+        )
+    return list(zip(targets, predictions))
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return float(sum(values) / len(values))
+
+
+def _f1_of_label(pairs: list[tuple], label: Hashable) -> float:
+    hits = sum(target == label == said for target, said in pairs)
+    errors = sum((target == label) != (said == label) for target, said in pairs)
+    return 2 * hits / (2 * hits + errors) if hits else 0.0
+
+
+def _answers(target: str | Sequence[str]) -> list[str]:
+    answers = [target] if isinstance(target, str) else list(target)
+    if not answers:
+        raise ValueError("Got a target without any answer, expected a text or a list of some.")
+    return answers
+
+
+def _squad_words(text: str) -> list[str]:
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def _f1_of_words(answer: list[str], said: list[str]) -> float:
+    if not answer or not said:
+        return float(answer == said)
+    common = (collections.Counter(answer) & collections.Counter(said)).total()
+    return 2 * common / (len(answer) + len(said))

@@ -1,0 +1,346 @@
+import ast
+import collections
+import doctest
+import inspect
+import keyword
+import re
+import subprocess
+import sys
+import textwrap
+import zlib
+
+import numpy as np
+import pytest
+import seqio
+
+from tasks import corpora, metrics, python_tasks
+from tasks.python_library import HELDOUT_EVERY, Document, library_documents
+from tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_of
+from tasks.vocabularies import token_ids
+from tests.training import tiny
+
+NAMES = ("python_modules", "python_identifiers")
+EXAMPLES = dict(
+    zip(NAMES, (python_tasks.module_examples, python_tasks.identifier_examples), strict=True)
+)
+LENGTHS = {"inputs": 384, "targets": 48}
+every_task = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    python_tasks.register()
+
+
+def examples(task, split, lengths=LENGTHS, **settings):
+    settings = {"shuffle": False} | settings
+    return list(task.get_dataset(lengths, split, **settings).as_numpy_iterator())
+
+
+def with_vocabulary(name, vocabulary):
+    feature = seqio.Feature(vocabulary, add_eos=True)
+    features = {"inputs": feature, "targets": feature}
+    return seqio.TaskRegistry.get(name).replace(output_features=features)
+
+
+def texts(split):
+    """The text of every file of a split, files joined by what stands in none."""
+    return "\0".join(document.read() for document in python_tasks._split()[split])
+
+
+def test_the_examples_in_docstrings():
+    result = doctest.testmod(python_tasks)
+    assert result.attempted and not result.failed
+
+
+def test_registering_twice_is_harmless_and_reads_nothing_and_any_process_reads_the_same():
+    program = """
+import time, zlib, seqio
+from tasks import python_tasks
+def refuse(*given): raise AssertionError("read")
+reader, python_tasks.library_documents = python_tasks.library_documents, refuse
+start = time.perf_counter()
+python_tasks.register()
+took = time.perf_counter() - start
+tasks = [seqio.TaskRegistry.get(name) for name in ("python_modules", "python_identifiers")]
+python_tasks.register()
+assert tasks == [seqio.TaskRegistry.get(task.name) for task in tasks]
+assert took < 1, took
+python_tasks.library_documents = reader
+read = [python_tasks.module_examples(), python_tasks.identifier_examples()]
+print(zlib.crc32(repr(read).encode()))
+"""
+    there = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tiny.ROOT,
+        env=tiny.environment(PYTHONHASHSEED="7"),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    here = repr([examples_of() for examples_of in EXAMPLES.values()])
+    assert int(there.stdout) == zlib.crc32(here.encode())
+
+
+def test_files_held_out_are_those_of_pre_training(tmp_path, monkeypatch):
+    for corpus in (corpora.python_library, corpora.docstring_pairs):
+        default = inspect.signature(corpus).parameters["heldout_every"].default
+        assert default == HELDOUT_EVERY
+    monkeypatch.setattr(corpora, "run_vocabulary", lambda *given, **settings: None)
+    there, _ = corpora._library(str(tmp_path), HELDOUT_EVERY, "bpe", 9, 1, ())
+    for here, part in (("train", "train"), ("validation", "heldout")):
+        expected = [document.name for document in there[part] if document.name.endswith(".py")]
+        assert [document.name for document in python_tasks._split()[here]] == expected
+
+
+def test_counts_of_classes():
+    split = EXAMPLES["python_modules"]()
+    for part, least in (("train", 300), ("validation", 10)):
+        counts = collections.Counter(package for _, package in split[part])
+        assert sorted(counts) == sorted(python_tasks.PACKAGES)
+        assert min(counts.values()) >= least
+        assert max(counts.values()) <= python_tasks.MODULE_PASSAGES[part]
+        assert len(set(split[part])) == len(split[part]) == sum(counts.values())
+    assert len(split["validation"]) >= 200
+
+
+def test_counts_of_identifiers():
+    split = EXAMPLES["python_identifiers"]()
+    assert {part: len(some) for part, some in split.items()} == python_tasks.IDENTIFIER_PASSAGES
+    assert len({passage for passage, _ in split["train"]}) == len(split["train"])
+
+
+def test_modules_are_of_their_package_and_split_and_no_name_is_left():
+    blanked = re.compile("|".join(python_tasks.PACKAGES), re.IGNORECASE)
+    files = {
+        (part, package): blanked.sub(
+            "_", "\0".join(d.read() for d in documents if d.name.startswith(f"{package}/"))
+        )
+        for part, documents in python_tasks._split().items()
+        for package in python_tasks.PACKAGES
+    }
+    train = blanked.sub("_", texts("train"))
+    for part, some in EXAMPLES["python_modules"]().items():
+        for passage, package in some:
+            assert not blanked.search(passage) and len(passage) <= python_tasks.PASSAGE[1]
+            assert passage in files[part, package] and passage.endswith("\n")
+            assert part == "train" or passage not in train
+
+
+def test_hidden_names_are_names_of_the_passage_and_of_the_split():
+    train, heldout, sentinel = texts("train"), texts("validation"), python_tasks.SENTINEL
+    for part, some in EXAMPLES["python_identifiers"]().items():
+        for passage, name in some:
+            assert passage.count(sentinel) == 1 and name.isidentifier() and len(name) > 2
+            assert name not in ("self", "cls", "print") and not keyword.iskeyword(name)
+            assert re.search(rf"\b{name}\b", passage)  # it can be read off
+            assert not re.search(rf"\w{sentinel}|{sentinel}\w", passage)  # it is whole
+            whole = passage.replace(sentinel, name)
+            if part == "validation":
+                assert whole in heldout and whole not in train
+    some = EXAMPLES["python_identifiers"]()["train"][::20]
+    assert all(passage.replace(sentinel, name) in train for passage, name in some)
+
+
+@pytest.mark.parametrize("file", ["argparse.py", "json/decoder.py", "email/message.py"])
+def test_names_are_those_that_the_parser_finds(file):
+    (text,) = (document.read() for document in library_documents() if document.name == file)
+    known = set()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Constant):
+            values = [value for _, value in ast.iter_fields(node)]
+            listed = [x for value in values if isinstance(value, list) for x in value]
+            written = [x for x in (*values, *listed) if isinstance(x, str)]
+            known |= {part for x in written for part in x.split(".")}
+    known = {name for name in known if len(name) > 2 and name not in python_tasks._COMMON}
+    assert len(known) > 30
+    assert {match["name"] for match in python_tasks._names(text)} == known
+
+
+def test_names_by_hand():
+    text = '''total = rb"total\\" total" + """total " total""" # total 'total
+x.total = f'total' 'it\\'s total' 0xtotal; def total(self, other_1): 'total' ; print(total)
+'''
+    found = [match["name"] for match in python_tasks._names(text)]
+    assert found == ["total", "total", "total", "other_1", "total"]
+    source = "    first = second\n" * 12
+    ((passage, name),) = python_tasks._hidden(source)
+    assert passage.replace(python_tasks.SENTINEL, name) == source and name in ("first", "second")
+    assert list(python_tasks._hidden("'first'  # second\n" * 12)) == []
+    alone = "".join(f"name_{i} = 'here'\n" for i in range(12))  # none comes twice
+    assert len(alone) > python_tasks.PASSAGE[0] and list(python_tasks._hidden(alone)) == []
+
+
+def test_passages_are_of_whole_lines_and_none_is_lost_but_short_and_long_ones():
+    least, most = python_tasks.PASSAGE
+    lines = [f"{'x' * (n * 37 % 90)}\n" for n in range(200)]
+    text = "".join(lines)
+    passages = list(python_tasks._passages(text))
+    assert all(text[at : at + len(p)] == p and least <= len(p) <= most for p, at in passages)
+    joined = "".join(p for p, _ in passages)
+    assert text.startswith(joined) and len(text) - len(joined) < least
+    assert list(python_tasks._passages("y" * (most + 1) + "\n" + text)) == [
+        (p, at + most + 2) for p, at in passages
+    ]
+    assert not list(python_tasks._passages("short\n"))
+
+
+def test_the_head_of_a_file_is_left_out():
+    head = '"""The module."""\nimport package\n\nNAME = 1\n\n'
+    for body in ("def f():\n    pass\n", "@wraps\nclass A: pass\n", "async def f(): pass\n"):
+        assert python_tasks._after_head(head + body + "import other\n") == body + "import other\n"
+    assert python_tasks._after_head(head) == ""
+
+
+def test_what_stands_in_training_files_too_is_not_held_out():
+    own = "".join(f"    line_{i} = line_{i}\n" for i in range(10))
+    copied = "def copied(first):\n" + "    first = second  # and some more\n" * 6
+    files = {
+        "train": [Document("a.py", "", lambda: f"if True:\n{textwrap.indent(copied, '  ')}")],
+        "validation": [Document("b.py", "", lambda: copied + own)],
+    }
+    counts = python_tasks._counts_in(files)
+    assert counts("train", copied) and not counts("validation", copied)
+    assert counts("validation", own) and counts("validation", copied + own[:30])
+
+
+@every_task
+def test_two_readings_give_the_same(name):
+    first = EXAMPLES[name]()
+    assert EXAMPLES[name].__wrapped__() == first
+    # In one order wherever it is read, in which the answers are mixed.
+    answers = [answer for _, answer in first["validation"]]
+    assert answers != sorted(answers)
+    again, once = (examples(seqio.TaskRegistry.get(name), "validation") for _ in range(2))
+    for a, b in zip(again, once, strict=True):
+        assert a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
+
+
+@every_task
+@pytest.mark.parametrize("part", python_tasks.SPLITS)
+def test_ids_decode_back(name, part):
+    task = seqio.TaskRegistry.get(name)
+    vocabulary = task.output_features["inputs"].vocabulary
+    codec_ids = token_ids(tokenizer_of(vocabulary))
+    read = examples(task, part)
+    for example, (given, answer) in zip(read, EXAMPLES[name]()[part], strict=True):
+        assert example["inputs_pretokenized"].decode() == given
+        assert example["targets_pretokenized"].decode() == answer
+        *ids, end = example["inputs"].tolist()
+        assert end == vocabulary.eos_id == example["targets"][-1]
+        assert vocabulary.decode(example["targets"].tolist()) == answer
+        sentinels = [i for i, x in enumerate(ids) if x in codec_ids.sentinels]
+        if name == "python_modules":
+            assert not sentinels and vocabulary.decode(ids) == given
+        else:
+            (at,) = sentinels
+            assert ids[at] == codec_ids.sentinels[0]
+            parts = [vocabulary.decode(ids[:at]), vocabulary.decode(ids[at + 1 :])]
+            assert python_tasks.SENTINEL.join(parts) == given
+
+
+@every_task
+@pytest.mark.parametrize("kind", ["run", "sentencepiece", "t5", "hugging_face"])
+def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
+    if kind == "run":
+        corpora.text_files(str(tmp_path), files=__file__, vocabulary="bytes", sentinels=7)
+        vocabulary = seqio_vocabulary(str(tmp_path))
+        sentinels = vocabulary.ids.sentinels
+    else:
+        files = {"sentencepiece": model, "t5": t5_like, "hugging_face": hugging_face["bpe"]}
+        vocabulary = seqio_vocabulary(files[kind], extra_ids=7)
+        sentinels = token_ids(tokenizer_of(vocabulary), sentinels=7).sentinels
+    some = examples(with_vocabulary(name, vocabulary), "validation", None)[:50]
+    for example in some:
+        hidden = example["inputs"][np.isin(example["inputs"], sentinels)].tolist()
+        assert hidden == ([sentinels[0]] if name == "python_identifiers" else [])
+        assert example["inputs"][-1] == example["targets"][-1] == vocabulary.eos_id
+        if kind != "t5":  # which has no pieces for most of the text
+            answer = vocabulary.decode(example["targets"].tolist()[:-1])
+            assert answer.strip() == example["targets_pretokenized"].decode()
+
+
+def test_a_vocabulary_without_sentinels_is_told():
+    task = with_vocabulary("python_identifiers", seqio.ByteVocabulary())
+    with pytest.raises(ValueError, match="has no <extra_id_0>.*extra_ids=100"):
+        task.get_dataset(LENGTHS, "validation")
+
+
+def test_inputs_that_are_cut_still_end():
+    task = seqio.TaskRegistry.get("python_modules")
+    for example in examples(task, "validation", {"inputs": 20, "targets": 4}):
+        assert len(example["inputs"]) == 20 and len(example["targets"]) <= 4
+        assert example["inputs"][-1] == example["targets"][-1] == 1
+
+
+def figures(name, predict, part="validation"):
+    """The task's own metrics of `predict(passage, right answer)`."""
+    task = seqio.TaskRegistry.get(name)
+    inputs, targets = zip(*EXAMPLES[name]()[part])
+    said = [task.postprocess_fn(predict(*pair)) for pair in zip(inputs, targets)]
+    scores = {}
+    for metric in task.predict_metric_fns:
+        scores |= metric(list(targets), said)
+    return scores
+
+
+@every_task
+def test_a_perfect_model_and_baselines(name):
+    train, validation = (EXAMPLES[name]()[part] for part in python_tasks.SPLITS)
+    assert set(figures(name, lambda passage, right: right).values()) == {1.0}
+    guess = metrics.majority(answer for _, answer in train)
+    share = sum(answer == guess for _, answer in validation) / len(validation)
+    got = figures(name, lambda passage, right: guess)
+    if name == "python_modules":
+        f1 = 2 * share / (1 + share) / len(python_tasks.PACKAGES)
+        assert got == pytest.approx({"accuracy": share, "macro_f1": f1})
+        assert share < 0.3
+    else:
+        assert got == {"exact_match": share} and share < 0.1
+        # Looking helps: a name that is there often is the hidden one more often.
+        seen = figures(name, lambda passage, right: python_tasks.most_frequent_name(passage))
+        assert 3 * share < seen["exact_match"] < 0.5
+
+
+def test_passages_tell_their_package():
+    """Words and how often each package uses them (naive Bayes) tell most: there is what to learn."""
+    train, _ = EXAMPLES["python_modules"]().values()
+    counts = {package: collections.Counter() for package in python_tasks.PACKAGES}
+    for passage, package in train:
+        counts[package].update(re.findall(r"\w+", passage))
+    size = len(set().union(*counts.values()))
+
+    def likely(passage, right):
+        words = re.findall(r"\w+", passage)
+        return max(
+            counts,
+            key=lambda c: sum(
+                np.log((counts[c][w] + 0.5) / (counts[c].total() + size / 2)) for w in words
+            ),
+        )
+
+    assert 0.6 < figures("python_modules", likely)["accuracy"] < 0.85
+
+
+def test_training_examples_are_shuffled_and_sharded_by_seqio():
+    task = seqio.TaskRegistry.get("python_modules")
+    settings = {"shuffle": True, "seed": 3}
+    mixed = [x["inputs_pretokenized"] for x in examples(task, "train", **settings)]
+    plain = [x["inputs_pretokenized"] for x in examples(task, "train")]
+    assert mixed != plain and sorted(mixed) == sorted(plain)
+    halves = [
+        [
+            x["inputs_pretokenized"]
+            for x in examples(task, "train", shard_info=seqio.ShardInfo(index, 2))
+        ]
+        for index in range(2)
+    ]
+    assert sorted(halves[0] + halves[1]) == sorted(plain) and min(map(len, halves)) > 800
+
+
+def test_which_name_is_hidden_is_drawn_evenly():
+    names = collections.Counter()
+    for i in range(300):
+        ((_, name),) = python_tasks._hidden(f"first = second + third - {i}\n" * 7)
+        names[name] += 1
+    assert min(names[n] for n in ("first", "second", "third")) > 60
