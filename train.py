@@ -37,6 +37,7 @@ from training.configuration import (
     mistakes_in_words,
     parse_command_line,
     save_config,
+    unused_models,
 )
 from training.console import (
     StepProgress,
@@ -167,6 +168,8 @@ def train(
             "evaluation_tasks are scored by a single process: leave them out, and use evaluate.py."
         )
     console = make_console()
+    if (warning := unused_models(config)) is not None:
+        console.print("[bold red]warning[/]:", Text(warning))
     mesh = mesh()
     data = first_process_first(lambda: corpus(run_dir))
     console.print(data.summary, markup=False)

@@ -122,6 +122,7 @@ class Config:
             value = getattr(self, name)
             if isinstance(value, list):  # as gin may have it
                 object.__setattr__(self, name, tuple(value))
+        _check_kinds(self)
         _check_sizes(self)
         _check_choices(self)
         _check_together(self)
@@ -145,8 +146,8 @@ def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
     for name in settings:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}."
-            raise ValueError(f"Got a setting {name!r}, which this model has not, expected {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
+            raise ValueError(f"Got a setting {name!r}, which this model has not: {hint}")
     values = defaults | settings | fixed
     missing = [
         name for name in known if fields[name].default is dataclasses.MISSING and name not in values
@@ -161,6 +162,21 @@ def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
 
 def _refuse(config: Config, name: str, expected: str):
     raise ValueError(f"Got {name}={getattr(config, name)!r}, expected {expected}")
+
+
+def _check_kinds(c: Config):
+    """Values of the kind that their fields say: a string is no number, and no truth value either."""
+    for field in dataclasses.fields(c):
+        value, kind = getattr(c, field.name), field.type
+        if value is None:
+            continue
+        if kind is bool and not isinstance(value, bool):
+            _refuse(c, field.name, "True or False.")
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if kind in (float, float | None) and not number:
+            _refuse(c, field.name, "a number, without quotes.")
+        if kind == tuple | None and not isinstance(value, tuple):
+            _refuse(c, field.name, "numbers in parentheses, such as (8.0,).")
 
 
 def _check_sizes(c: Config):

@@ -11,6 +11,7 @@ import pytest
 
 import train
 from tests.training import tiny
+from training.configuration import unused_models
 
 GIN = tiny.ROOT / "gin_configs" / "runs"
 
@@ -310,3 +311,19 @@ def test_differing_values_are_named_over_several_lines():
     said = differing_values(before, now)
     assert len(said) == 2 and "'y': 2" in said[0] and "'y': 4" in said[0]
     assert said[1] == "c: was not set, is 5"
+
+
+@pytest.mark.parametrize(
+    "config, told",
+    [
+        ("train.train.model = @models.decoder\nmodels.decoder.emb_dim = 8\n", None),
+        ("train.train.model = @my_models.gru\nmodels.decoder.emb_dim = 8\n", None),
+        (
+            "models.encoder.emb_dim = 8\ntrain.train.model = @models.decoder\n",
+            "models.encoder is set, and not trained: this run's model is models.decoder",
+        ),
+    ],
+)
+def test_a_preset_of_another_architecture_is_told(config, told):
+    said = unused_models(config)
+    assert said is None if told is None else said.startswith(told)

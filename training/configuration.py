@@ -129,6 +129,24 @@ def check_macros(config: str, bindings: Sequence[str], texts: Sequence[str]) -> 
         )
 
 
+def unused_models(config: str) -> str | None:
+    """In words, which of `models` the configuration sets and does not train; None: none.
+
+    >>> unused_models("train.train.model = @models.decoder\nmodels.encoder.emb_dim = 8\n")[:30]
+    'models.encoder is set, and not'
+    """
+    used = re.search(r"^train\.train\.model = @models\.(\w+)", config, re.MULTILINE)
+    found = re.findall(r"^models\.(\w+)\.\w+ =", config, re.MULTILINE)
+    idle = sorted(set(found) - {used[1]}) if used else []
+    if not idle:
+        return None
+    names = ", ".join(f"models.{name}" for name in idle)
+    return (
+        f"{names} is set, and not trained: this run's model is models.{used[1]}. A preset of another "
+        "architecture needs a run of that architecture."
+    )
+
+
 def in_words(error: BaseException) -> str:
     """An exception's message without gin's notes on who called whom."""
     lines = str(error).rstrip().splitlines()

@@ -109,5 +109,6 @@ def _check_warmup(schedule: str, peak: float, warmup_steps: int, total_steps: in
     if not isinstance(warmup_steps, int) or not 0 <= warmup_steps < total_steps:
         raise ValueError(
             f"optimizers.{schedule}.warmup_steps must be a whole number of at least 0 and below "
-            f"the run's {total_steps} steps, got {warmup_steps!r}: set it, or raise the steps."
+            f"the run's {total_steps} steps, got {warmup_steps!r}: set it "
+            f"(--gin.optimizers.{schedule}.warmup_steps=5), or raise the steps."
         )

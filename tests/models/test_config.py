@@ -30,6 +30,10 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"norm_place": "after", "first_norm": False}, "expected norm_place='before' with it"),
         ({"init_scaled_by_depth": True}, "expected init_stddev, and a single stack with it"),
         ({"emb_dimm": 8}, "Got a setting 'emb_dimm'.*did you mean 'emb_dim'"),
+        ({"biases": "False"}, "Got biases='False', expected True or False"),
+        ({"scan_layers": 0}, "Got scan_layers=0, expected True or False"),
+        ({"dropout_rate": "0.1"}, "Got dropout_rate='0.1', expected a number"),
+        ({"rope_scaling": 8.0}, "Got rope_scaling=8.0, expected numbers in parentheses"),
         ({"ahead": "twice"}, "Got ahead='twice', expected 'parallel' or 'sequential'"),
     ],
 )
