@@ -4,7 +4,7 @@
     python benchmarks/finetuning.py              # five seeds each; some twenty minutes on two cores
     python benchmarks/finetuning.py --run=finetune_classification --steps=200 --seeds=8
 
-Both take the same steps on the same examples with the same seeds. A pair of runs of one seed gives
+Both take the same steps on the same examples in the same order, which differs from seed to seed. A pair of runs of one seed gives
 a difference; the interval is Student's for the mean of these differences, 95%. Runs are kept in
 runs/finetuning/, and one that is finished is not repeated.
 """
@@ -54,6 +54,7 @@ def train(run: str, steps: int, start: str, seed: int) -> dict[str, float]:
     command = [
         *(sys.executable, "train.py", f"--gin_file=gin_configs/runs/{run}.gin"),
         *(f"--gin.RUN_DIR='{folder}'", f"--gin.STEPS={steps}", f"--gin.train.train.seed={seed}"),
+        f"--gin.seqio_corpora.seqio_pairs.seed={seed}",  # the order of the examples
         f"--gin.train.train.evaluate_every={steps}",
         *STARTS[start],
     ]
