@@ -1,0 +1,248 @@
+"""How fast text is generated: ours beside `transformers`, and with drafts of a model's own.
+
+    python benchmarks/decode.py                       a decoder and a T5, 1 and 32 texts at once
+    python benchmarks/decode.py --run=runs/ahead      a run of multi_token_prediction: drafts or none
+
+Models of the first table are drawn at random and written for `transformers` to read, so that both
+make the same tokens greedily. The two take turns, and of each the best time counts. Without
+`transformers` ours is measured alone.
+
+Where other work shares the cores, threads of one library wait for each other, and `transformers` was
+seen to take tens of times as long. Then give both a single core, and compare CPU time:
+
+    taskset -c 0 python benchmarks/decode.py
+"""
+
+import argparse
+import importlib
+import inspect
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax
+import numpy as np
+from flax import linen as nn
+from rich.console import Console
+from rich.table import Table
+
+import models
+from inference.decoding import decode, decoder_prompts, decoding_form, encoder_decoder_prompts
+from inference.speculation import own_drafts, speculate
+from models.hugging_face import write_model
+
+try:
+    import torch
+    import transformers
+except ModuleNotFoundError:
+    torch = transformers = None
+else:
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+# What prompts of a run are cut from.
+MODULES = ("argparse", "asyncio", "calendar", "csv", "decimal", "difflib", "json", "logging")
+
+
+def main() -> None:
+    options = parse()
+    console = Console(width=110, highlight=False)
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    console.print(
+        f"{jax.device_count()} × {jax.devices()[0].device_kind}, {cores} cores for this process, "
+        f"load {load:.1f} at the start, best of {options.repeats}"
+    )
+    if load > 1:
+        console.print(
+            "Other work is running: the seconds of either library, and their ratio, are not to be "
+            "trusted. Compare CPU time, on one core: taskset -c 0 python benchmarks/decode.py"
+        )
+    beside_transformers(console, options)
+    if options.run:
+        with_own_drafts(console, options)
+    else:
+        console.print(
+            "No run was given to measure its own drafts. To make one: python train.py "
+            "--gin_file=gin_configs/runs/decoder.gin "
+            "--gin_file=gin_configs/objectives/multi_token_prediction.gin "
+            "--gin.RUN_DIR=\"'runs/ahead'\", then --run=runs/ahead.",
+            soft_wrap=True,
+        )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--layers", type=int, default=6, help="of each stack")
+    parser.add_argument("--width", type=int, default=512, help="of the residual stream")
+    parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt, or a source")
+    parser.add_argument("--new", type=int, default=64, help="tokens to make")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--run", help="directory of a run of multi_token_prediction")
+    return parser.parse_args()
+
+
+def best_of(repeats: int, *calls) -> list[np.ndarray]:
+    """[seconds, CPU seconds] of each call, the least of either. They take turns, compiled before."""
+    for call in calls:
+        call()
+    times = [[] for _ in calls]
+    for _ in range(repeats):
+        for of_call, call in zip(times, calls):
+            start = np.array([time.perf_counter(), time.process_time()])
+            call()
+            of_call.append(np.array([time.perf_counter(), time.process_time()]) - start)
+    return [np.min(of_call, axis=0) for of_call in times]
+
+
+def made(found) -> list[list[int]]:
+    """What was made of each row."""
+    tokens, starts, ends = map(np.asarray, (found.tokens, found.starts, found.ends))
+    return [row[start:end].tolist() for row, start, end in zip(tokens, starts, ends)]
+
+
+# --- beside transformers -------------------------------------------------------------------------
+
+
+def beside_transformers(console: Console, options) -> None:
+    table = Table(
+        *("model", "texts", "", "tokens/s", "ms a token", "CPU ms", "ratio", "CPU ratio", "same"),
+        box=None,
+    )
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for name, (model, prompts_of) in make_models(options).items():
+        rows = np.random.default_rng(0).integers(
+            2, options.vocabulary, (max(options.batches), options.prompt)
+        )
+        params = nn.unbox(model.init(jax.random.key(0), prompts_of(rows[:1]).batch))
+        form = decoding_form(model, params)
+        other = their_model(model, params)
+        for batch in options.batches:
+            prompts = prompts_of(rows[:batch])
+            ours = lambda p=prompts, f=form: made(decode(*f, p, max_new=options.new))  # noqa: E731
+            theirs = lambda r=rows[:batch], o=other: generated(o, r, options.new)  # noqa: E731
+            calls = [ours, theirs] if other else [ours]
+            seconds = best_of(options.repeats, *calls)
+            ratios, same = ["", ""], ""
+            if other:
+                same = f"{sum(a == b for a, b in zip(ours(), theirs()))} of {batch}"
+                ratios = [f"{ratio:.2f}" for ratio in seconds[1] / seconds[0]]
+            of_ours = speed(seconds[0], batch, options.new)
+            table.add_row(name, f"{batch}", "pretrax", *of_ours, *ratios, same)
+            if other:
+                of_theirs = speed(seconds[1], batch, options.new)
+                table.add_row("", "", "transformers", *of_theirs)
+    console.print(table)
+    if transformers is None:
+        console.print("transformers is not installed: pip install -e '.\\[parity]' to compare.")
+
+
+def speed(seconds: np.ndarray, batch: int, new: int) -> tuple[str, str, str]:
+    """Tokens a second, milliseconds for a token of every text, and of CPU."""
+    wall, cpu = 1e3 * seconds / new
+    return f"{1e3 * batch / wall:,.0f}", f"{wall:.2f}", f"{cpu:.2f}"
+
+
+def make_models(options):
+    """Name -> (model, prompts of rows): a decoder in the manner of LLaMA, and a T5 1.1."""
+    sizes = dict(
+        emb_dim=options.width,
+        num_heads=options.width // 64,
+        head_dim=64,
+        init_stddev=0.02,
+    )
+    decoder = models.decoder(
+        options.vocabulary,
+        num_layers=options.layers,
+        mlp_dim=options.width * 11 // 4,
+        num_kv_heads=max(options.width // 128, 1),
+        **sizes,
+    )
+    t5 = models.encoder_decoder(
+        options.vocabulary,
+        num_encoder_layers=options.layers,
+        num_decoder_layers=options.layers,
+        mlp_dim=options.width * 2,
+        **sizes,
+    )
+    return {
+        "decoder": (decoder, lambda rows: decoder_prompts(rows.tolist())),
+        "T5": (t5, lambda rows: encoder_decoder_prompts(rows.tolist(), [[0]] * len(rows))),
+    }
+
+
+def their_model(model, params):
+    """The same model in `transformers`, or None where that is not installed."""
+    if transformers is None:
+        return None
+    with tempfile.TemporaryDirectory() as directory:
+        ids = dict(pad_token_id=0, decoder_start_token_id=0)
+        family = write_model(directory, model.config, params, extra=ids)
+        architecture = getattr(transformers, family.architecture_of(model.config))
+        made = architecture.from_pretrained(directory, dtype=torch.float32).eval()
+    made.generation_config = transformers.GenerationConfig()
+    return made
+
+
+def generated(model, rows, new: int) -> list[list[int]]:
+    config = transformers.GenerationConfig(
+        max_new_tokens=new, do_sample=False, pad_token_id=0, decoder_start_token_id=0
+    )
+    rows = torch.tensor(rows)
+    with torch.inference_mode():
+        found = model.generate(rows, attention_mask=torch.ones_like(rows), generation_config=config)
+    return found[:, -new:].tolist()
+
+
+# --- drafts of a model's own ---------------------------------------------------------------------
+
+
+def with_own_drafts(console: Console, options) -> None:
+    """Plain against speculative decoding of a run, its prompts from Python's own library."""
+    from tasks.vocabularies import load_vocabulary
+    from training.runs import open_run
+
+    run = open_run(options.run)
+    tokenizer = load_vocabulary(options.run).tokenizer
+    plain, own = decoding_form(run.model, run.params), own_drafts(run.model, run.params)
+    texts = [inspect.getsource(importlib.import_module(name)) for name in MODULES]
+    text = np.concatenate(tokenizer.encode_batch(texts))
+    table = Table(
+        *("texts", "", "tokens/s", "ms a token", "CPU ms", "drafts kept a step", "speed-up"),
+        "CPU speed-up",
+        box=None,
+    )
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for batch in options.batches:
+        rows = text[: batch * options.prompt].reshape(batch, -1).tolist()
+        prompts = decoder_prompts(rows)
+        ours = lambda p=prompts: made(decode(*plain, p, max_new=options.new))  # noqa: E731
+        drafted = lambda p=prompts: speculate(*own, p, max_new=options.new)  # noqa: E731
+        seconds = best_of(options.repeats, ours, lambda d=drafted: made(d()[0]))
+        found, tally = drafted()
+        if made(found) != ours():
+            raise AssertionError("Drafts changed a token.")
+        kept = float(tally.accepted.sum() / tally.steps.sum())
+        table.add_row(f"{batch}", "plain", *speed(seconds[0], batch, options.new))
+        table.add_row(
+            "",
+            "drafts",
+            *speed(seconds[1], batch, options.new),
+            f"{kept:.2f} of {own.drafter.number}",
+            *(f"{ratio:.2f}" for ratio in seconds[0] / seconds[1]),
+        )
+    console.print(f"\n{options.run}: step {run.step}, {run.model.config.ahead} heads")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

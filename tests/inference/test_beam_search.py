@@ -1,0 +1,188 @@
+"""Beam search against all sequences there are."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from inference.beam_search import beam_search
+from inference.decoding import decode, decoding_form
+from tests.inference.test_decoding import (
+    PROMPTS,
+    decoder,
+    form,
+    made,
+    made_tokens,
+    on_eight_devices,
+    prompts_of,
+    single,
+)
+from tests.models.test_transformer import init
+
+VOCAB, NEW = 5, 3  # 125 sequences, 85 with a stop id
+ROWS = ((2, 4, 1), (3,), (1, 1))
+STOP = 2
+
+
+@functools.cache
+def small():
+    """(model, parameters) of a vocabulary of five, as it is trained."""
+    model = decoder(vocab=VOCAB)
+    return model, init(model, prompts_of(model, [[1]]).batch)
+
+
+@functools.cache
+def small_form():
+    return decoding_form(*small())
+
+
+@functools.cache
+def all_sequences(row, stops):
+    """Every sequence that can come after a row, and its log-probability."""
+    model, params = small()
+    tokens = np.array(list(itertools.product(range(VOCAB), repeat=NEW)))
+    batch = prompts_of(model, [[*row, *more] for more in tokens]).batch
+
+    @jax.jit
+    def log_probabilities(params, batch):
+        outputs = model.apply(params, batch)
+        return jax.nn.log_softmax(outputs.head("vocabulary", outputs.hidden["top"]))
+
+    log_p = np.asarray(log_probabilities(params, batch))[:, len(row) - 1 : -1]
+    chosen = np.take_along_axis(log_p, tokens[..., None], 2)[..., 0]
+    found = {}
+    for more, scores in zip(tokens.tolist(), chosen):
+        stop = next((i for i, token in enumerate(more) if token in stops), NEW - 1)
+        found[tuple(more[: stop + 1])] = scores[: stop + 1].sum()
+    return found
+
+
+def best_of_all(row, stops, penalty):
+    """(sequence, score) of all, best first."""
+    scored = [
+        (more, total / len(more) ** penalty) for more, total in all_sequences(row, stops).items()
+    ]
+    return sorted(scored, key=lambda one: -one[1])
+
+
+def sequences(beams, i):
+    starts, ends, tokens = map(np.asarray, (beams.starts, beams.ends, beams.tokens))
+    for row, end in zip(tokens[i], ends[i]):
+        assert not row[end:].any()
+        yield tuple(row[starts[i] : end].tolist())
+
+
+@pytest.mark.parametrize("stops, penalty", [((), 1.0), ((STOP,), 0.0), ((STOP, 4), -1.0)])
+def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
+    """As many beams as there are sequences: none is left out, and the search has no early end."""
+    model, params = small_form()
+    beams = VOCAB**NEW
+    found = beam_search(
+        model,
+        params,
+        prompts_of(model, ROWS),
+        beams=beams,
+        max_new=NEW,
+        stops=stops,
+        length_penalty=penalty,
+    )
+    for i, row in enumerate(ROWS):
+        expected = best_of_all(row, stops, penalty)
+        got = list(sequences(found, i))[: len(expected)]
+        scores = np.asarray(found.scores[i, : len(expected)])
+        np.testing.assert_allclose(scores, [score for _, score in expected], atol=1e-4)
+        assert set(got) == {more for more, _ in expected}
+        # Those of equal score may stand in either order.
+        of = dict(expected)
+        np.testing.assert_allclose(scores, [of[more] for more in got], atol=1e-4)
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("beams", [1, 2, 4])
+def test_scores_are_those_of_the_sequences_and_fall(beams, penalty):
+    model, params = small_form()
+    found = beam_search(
+        model,
+        params,
+        prompts_of(model, ROWS),
+        beams=beams,
+        max_new=NEW,
+        stops=(STOP,),
+        length_penalty=penalty,
+    )
+    for i, row in enumerate(ROWS):
+        of = dict(best_of_all(row, (STOP,), penalty))
+        got, scores = list(sequences(found, i)), np.asarray(found.scores[i])
+        assert len(set(got)) == beams
+        np.testing.assert_allclose(scores, [of[more] for more in got], atol=1e-4)
+        assert (np.diff(scores) <= 0).all()
+
+
+def test_one_beam_is_greedy():
+    model, params = form("llama3")
+    prompts = prompts_of(model, PROMPTS)
+    stops = (made_tokens(decode(model, params, prompts, max_new=7))[0][3],)
+    greedy = decode(model, params, prompts, max_new=7, stops=stops)
+    found = beam_search(model, params, prompts, beams=1, max_new=7, stops=stops, length_penalty=0.0)
+    assert [list(*sequences(found, i)) for i in range(3)] == made_tokens(greedy)
+    np.testing.assert_allclose(found.scores[:, 0], greedy.log_probs, atol=1e-4)
+
+
+def assert_same_beams(found, alone):
+    for i, one in enumerate(alone):
+        assert list(sequences(found, i)) == list(sequences(one, 0))
+        np.testing.assert_allclose(found.scores[i], one.scores[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["t5", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bart", "local and global"))]
+)
+def test_a_batch_gives_what_its_rows_give_alone(name):
+    model, params = form(name)
+    prompts = prompts_of(model, PROMPTS[:2])
+    settings = dict(beams=3, max_new=6, stops=(3, 40, 50))
+    found = beam_search(model, params, prompts, **settings)
+    alone = [beam_search(model, params, single(prompts, i), **settings) for i in range(2)]
+    assert_same_beams(found, alone)
+
+
+def test_only_what_is_allowed_comes():
+    model, params = small_form()
+    allowed = jnp.array([True, False, True, False, True])
+    found = beam_search(
+        model,
+        params,
+        prompts_of(model, ROWS),
+        beams=2,
+        max_new=NEW,
+        stops=(STOP,),
+        allowed=allowed,
+    )
+    for i in range(len(ROWS)):
+        assert all({1, 3}.isdisjoint(more) for more in sequences(found, i))
+
+
+@pytest.mark.slow
+def test_eight_devices_equal_one():
+    model, params = made("t5")
+    prompts = prompts_of(model, PROMPTS)
+
+    def run(model, params, prompts):
+        return beam_search(
+            *decoding_form(model, params), prompts, beams=3, max_new=5, stops=(3, 40, 50)
+        )
+
+    found = on_eight_devices(model, params, prompts, run)
+    expected = run(model, params, prompts)
+    assert_same_beams(
+        found, [jax.tree.map(lambda x, i=i: x[i : i + 1], expected) for i in range(3)]
+    )
+
+
+def test_no_beams():
+    model, params = small_form()
+    with pytest.raises(ValueError, match="beams=0, expected 1 or more"):
+        beam_search(model, params, prompts_of(model, ROWS), beams=0, max_new=2)

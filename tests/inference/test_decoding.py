@@ -1,0 +1,412 @@
+"""Decoding from kept keys is the model itself, and no row knows of the others."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import models
+from inference.decoding import (
+    Prompts,
+    decode,
+    decode_in_parts,
+    decoder_prompts,
+    decoding_form,
+    encoder_decoder_prompts,
+    next_batch,
+)
+from inference.sampling import Sampling
+from models.unrolled import unrolled
+from tests.models.test_families import build
+from tests.models.test_transformer import init
+from tests.training import tiny
+from training.mesh import placed_on, replicated, shardings_of
+
+VOCAB, ROOM = 64, 16
+SIZES = dict(emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24)
+ONE, BOTH = dict(num_layers=2), dict(num_encoder_layers=2, num_decoder_layers=2)
+
+
+def decoder(heads=("vocabulary",), vocab=VOCAB, **settings):
+    return models.decoder(vocab, heads, **(SIZES | ONE | settings))
+
+
+def ahead(kind, count=3, **settings):
+    heads = ("vocabulary", *(f"ahead_{k}" for k in range(2, count + 1)))
+    return decoder(heads, ahead=kind, **settings)
+
+
+RELATIVE = dict(positions="relative", attention_scale=1.0)
+ARCHITECTURES = {
+    "t5": lambda: build("t5", **BOTH),
+    "ul2": lambda: build("ul2", **BOTH),
+    "umt5": lambda: build("t5_1_1", **BOTH, relative_in_every_layer=True),
+    "bart": lambda: build("bart", **BOTH, max_positions=ROOM),
+    "gpt2": lambda: build("gpt2", **ONE, max_positions=ROOM),
+    "llama3": lambda: build("llama3", **ONE),
+    "qwen3": lambda: build("qwen3", **ONE),
+    "relative": lambda: decoder(**RELATIVE),
+    "relative in every layer": lambda: decoder(**RELATIVE, relative_in_every_layer=True),
+    "windows": lambda: decoder(window=2),
+    "windows of an encoder-decoder": lambda: build("t5", **BOTH, window=2, global_every=2),
+    "local and global": lambda: decoder(
+        window=2, global_every=2, local_rope_theta=100.0, attention_softcap=2.0, first_norm=False
+    ),
+    "parallel heads": lambda: ahead("parallel"),
+    "parallel heads, windows": lambda: ahead("parallel", window=2, global_every=2),
+    "sequential modules": lambda: ahead("sequential"),
+    "sequential modules, relative": lambda: ahead("sequential", **RELATIVE),
+}
+QUICK = ["t5", "bart", "gpt2", "local and global", "parallel heads, windows", "sequential modules"]
+
+
+@functools.cache
+def made(name):
+    """(model, parameters) of an architecture; no norm is 1 and no bias 0."""
+    model = ARCHITECTURES[name]()
+    return model, init(model, prompts_of(model, [[1]]).batch)
+
+
+@functools.cache
+def form(name):
+    return decoding_form(*made(name))
+
+
+def text(length, seed, vocab=VOCAB):
+    return np.random.default_rng(seed).integers(2, vocab, length).tolist()
+
+
+def prompts_of(model, rows, seen_both_ways=False) -> Prompts:
+    """Rows for the decoder; of an encoder, sources that go with them."""
+    if model.layout == "encoder_decoder":
+        return encoder_decoder_prompts([text(3 + row[0] % 5, row[0]) for row in rows], rows)
+    return decoder_prompts(rows, prefixes=[len(row) for row in rows] if seen_both_ways else None)
+
+
+def single(prompts: Prompts, i) -> Prompts:
+    """One row by itself, without the places that only longer ones have."""
+    batch, length = {}, int(prompts.lengths[i])
+    for name, x in prompts.batch.items():
+        places = length
+        if name.startswith("encoder"):
+            places = int(prompts.batch["encoder_segment_ids"][i].sum())
+        batch[name] = x[i : i + 1, ..., :places]
+    return Prompts(batch, prompts.lengths[i : i + 1])
+
+
+PROMPTS = ([5, 9, 33, 7], [11], [8, 21])
+
+
+# --- kept keys -----------------------------------------------------------------------------------
+
+
+def by_hidden_state(outputs):
+    """What is compared: logits of the next token, and of those ahead where a token alone gives them."""
+    found = {"top": outputs.head("vocabulary", outputs.hidden["top"])}
+    if "ahead" in outputs.hidden:
+        found["ahead"] = jnp.moveaxis(outputs.hidden["ahead"], 0, 2)
+    return found
+
+
+@functools.cache
+def forward(name):
+    return jax.jit(lambda *args: by_hidden_state(made(name)[0].apply(*args)))
+
+
+def whole(name, batch):
+    """The model as it is trained, run over whole rows."""
+    return forward(name)(made(name)[1], batch)
+
+
+def whole_batch(model, rows, seen_both_ways=None):
+    """The rows as a batch; so many first tokens of each are seen both ways."""
+    batch = prompts_of(model, rows).batch
+    if seen_both_ways is not None:
+        end = jnp.maximum(jnp.asarray(seen_both_ways)[:, None], batch["decoder_positions"] + 1)
+        batch["decoder_key_intervals"] = jnp.stack([0 * end, end], 1)
+    return batch
+
+
+def step_by_step(model, params, rows, prompts, steps):
+    """The same from kept keys: the prompts, then so many tokens at a time."""
+    read = jax.jit(lambda *args: with_states(model.prefill(*args, ROOM)))
+    go_on = jax.jit(lambda *args: with_states(model.extend(*args)))
+    states, cache = read(params, prompts.batch)
+    yield (
+        jnp.arange(prompts.batch["decoder_positions"].shape[1])[None]
+        + jnp.zeros((len(rows), 1), jnp.int32),
+        states,
+    )
+    at = prompts.lengths
+    for count in steps:
+        places = at[:, None] + jnp.arange(count)[None]
+        tokens = jnp.array([row[p] for row, ps in zip(rows, places.tolist()) for p in ps])
+        batch = next_batch(prompts, tokens.reshape(places.shape), places)
+        states, cache = go_on(params, cache, batch)
+        yield places, states
+        at = at + count
+
+
+def with_states(found):
+    outputs, cache = found
+    return by_hidden_state(outputs), cache
+
+
+CASES = [
+    pytest.param(
+        name,
+        both_ways,
+        marks=() if name in QUICK and not both_ways else pytest.mark.slow,
+        id=f"{name}, prefixes" if both_ways else name,
+    )
+    for name in ARCHITECTURES
+    for both_ways in (False, True)
+    if not (both_ways and name in ("t5", "ul2", "umt5", "bart", "windows of an encoder-decoder"))
+]
+
+
+def assert_steps_equal_one_run(name, model, params, both_ways):
+    prompts = prompts_of(made(name)[0], PROMPTS, both_ways)
+    steps = (1, 3, 1)
+    rows = [[*row, *text(sum(steps), 100 + i)] for i, row in enumerate(PROMPTS)]
+    seen_both_ways = prompts.lengths if both_ways else None
+    expected = whole(name, whole_batch(model, rows, seen_both_ways))
+    for places, states in step_by_step(model, params, rows, prompts, steps):
+        for hidden, found in states.items():
+            for i, (length, row) in enumerate(zip(prompts.lengths.tolist(), np.asarray(places))):
+                of_prompt = row[0] == 0
+                live = row[:length] if of_prompt else row
+                np.testing.assert_allclose(
+                    found[i, : len(live)], expected[hidden][i, live], atol=1e-4, err_msg=hidden
+                )
+
+
+@pytest.mark.parametrize("name, both_ways", CASES)
+def test_kept_keys_give_what_one_run_over_all_gives(name, both_ways):
+    assert_steps_equal_one_run(name, *form(name), both_ways)
+
+
+@pytest.mark.parametrize(
+    "name", ["parallel heads", pytest.param("parallel heads, windows", marks=pytest.mark.slow)]
+)
+def test_kept_keys_serve_parallel_heads_for_tokens_ahead(name):
+    assert_steps_equal_one_run(name, *unrolled(*made(name)), False)
+
+
+def test_scanned_layers_say_that_they_keep_nothing():
+    model, params = made("llama3")
+    with pytest.raises(ValueError, match="scan_layers=True, expected False"):
+        model.prefill(params, prompts_of(model, PROMPTS).batch, ROOM)
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+def made_tokens(found):
+    """What was made of each row, and its log-probability."""
+    tokens, starts, ends = map(np.asarray, (found.tokens, found.starts, found.ends))
+    assert all(not row[end:].any() for row, end in zip(tokens, ends))
+    return [row[start:end].tolist() for row, start, end in zip(tokens, starts, ends)]
+
+
+def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
+    """One prompt, the whole text run again for each token: (tokens, log-probability)."""
+    model, tokens, total = made(name)[0], list(row), 0.0
+    room = len(row) + max_new
+    while len(tokens) < room and (len(tokens) == len(row) or tokens[-1] not in stops):
+        padded = tokens + [0] * (room - len(tokens))
+        batch = whole_batch(model, [padded], [len(row)] if both_ways else None)
+        scores = jax.nn.log_softmax(whole(name, batch)["top"][0, len(tokens) - 1])
+        tokens.append(int(scores.argmax()))
+        total += scores[tokens[-1]]
+    return tokens[len(row) :], total
+
+
+@pytest.mark.parametrize(
+    "name, both_ways", [("t5", False), pytest.param("llama3", True, marks=pytest.mark.slow)]
+)
+def test_greedy_equals_one_run_for_each_token(name, both_ways):
+    model, params = form(name)
+    stops = greedy_by_full_runs(name, PROMPTS[0], 4, (), both_ways)[0][2:3]
+    found = decode(
+        model, params, prompts_of(model, PROMPTS, both_ways), max_new=9, stops=tuple(stops)
+    )
+    for i, (row, got) in enumerate(zip(PROMPTS, made_tokens(found))):
+        expected, log_prob = greedy_by_full_runs(name, row, 9, stops, both_ways)
+        assert got == expected
+        np.testing.assert_allclose(found.log_probs[i], log_prob, atol=1e-4)
+
+
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "greedy, repetition": Sampling(repetition_penalty=1.5),
+    "sampled": Sampling(temperature=1.5),
+    "sampled, filtered": Sampling(
+        repetition_penalty=1.3, temperature=2.0, top_k=30, top_p=0.9, min_p=0.01
+    ),
+}
+
+
+def assert_same_rows(found, alone):
+    """Row i of a batch is what row i gives alone."""
+    assert made_tokens(found) == [row for one in alone for row in made_tokens(one)]
+    log_probs = np.concatenate([one.log_probs for one in alone])
+    np.testing.assert_allclose(found.log_probs, log_probs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name, sampling",
+    [
+        pytest.param(name, sampling, marks=() if (name, sampling) in quick else pytest.mark.slow)
+        for quick in [[("t5", "sampled, filtered"), ("local and global", "greedy, repetition")]]
+        for name in ("t5", "local and global", "sequential modules")
+        for sampling in SAMPLINGS
+    ],
+)
+def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
+    model, params = form(name)
+    prompts = prompts_of(model, PROMPTS[:2])
+    keys = jax.random.split(jax.random.key(3), 2)
+    settings = dict(max_new=7, stops=(3, 40, 50), sampling=SAMPLINGS[sampling])
+    found = decode(model, params, prompts, keys=keys, **settings)
+    alone = [
+        decode(model, params, single(prompts, i), keys=keys[i : i + 1], **settings)
+        for i in range(2)
+    ]
+    assert_same_rows(found, alone)
+
+
+def test_log_probabilities_are_those_of_the_model_before_temperature_and_filters():
+    model, params = form("llama3")
+    prompts = prompts_of(model, PROMPTS)
+    found = decode(
+        model,
+        params,
+        prompts,
+        max_new=6,
+        sampling=Sampling(temperature=3.0, top_k=20),
+        keys=jax.random.split(jax.random.key(0), 3),
+    )
+    for i, (row, more) in enumerate(zip(PROMPTS, made_tokens(found))):
+        batch = decoder_prompts([[*row, *more]]).batch
+        log_p = jax.nn.log_softmax(whole("llama3", batch)["top"])[0]
+        at = np.arange(len(row) - 1, len(row) - 1 + len(more))
+        np.testing.assert_allclose(
+            found.log_probs[i], log_p[at, np.array(more)].sum(), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_parts_are_what_one_call_gives_and_stay_readable():
+    model, params = form("llama3")
+    prompts = prompts_of(model, PROMPTS)
+    sampled = dict(sampling=Sampling(temperature=2.0), keys=jax.random.split(jax.random.key(5), 3))
+    once = decode(model, params, prompts, max_new=8, stops=(3,), **sampled)
+    for part in (3, 8, 20):
+        parts = list(
+            decode_in_parts(model, params, prompts, max_new=8, stops=(3,), part=part, **sampled)
+        )
+        assert len(parts) == -(-8 // part)
+        jax.tree.map(np.testing.assert_array_equal, parts[-1], once)
+        final = np.asarray(once.tokens)
+        for number, one in enumerate(parts, 1):
+            lengths = np.minimum(np.asarray(once.ends - once.starts), number * part)
+            np.testing.assert_array_equal(one.ends - one.starts, lengths)
+            for row, end, of_all in zip(np.asarray(one.tokens), np.asarray(one.ends), final):
+                np.testing.assert_array_equal(row, np.where(np.arange(len(row)) < end, of_all, 0))
+
+
+def test_parts_end_where_all_rows_have_stopped():
+    model, params = form("llama3")
+    prompts = prompts_of(model, PROMPTS)
+    anything = tuple(range(VOCAB))
+    (one,) = decode_in_parts(model, params, prompts, max_new=8, stops=anything, part=1)
+    np.testing.assert_array_equal(one.ends, one.starts + 1)
+
+
+def test_only_what_is_allowed_comes():
+    model, params = form("llama3")
+    prompts = prompts_of(model, PROMPTS)
+    free = decode(model, params, prompts, max_new=8)
+    allowed = np.ones(VOCAB, bool)
+    allowed[np.concatenate(made_tokens(free))] = False
+    found = decode(model, params, prompts, max_new=8, allowed=jnp.asarray(allowed))
+    assert allowed[np.concatenate(made_tokens(found))].all()
+    one = np.zeros(VOCAB, bool)
+    one[17] = True
+    found = decode(model, params, prompts, max_new=2, allowed=jnp.asarray(one))
+    assert made_tokens(found) == [[17, 17]] * 3
+    np.testing.assert_array_equal(found.log_probs, 0.0)  # among the allowed it is certain
+
+
+def test_width_changes_nothing():
+    model, params = form("llama3")
+    found = decode(model, params, decoder_prompts(PROMPTS), max_new=5)
+    wide = decode(model, params, decoder_prompts(PROMPTS, width=9), max_new=5)
+    assert_same_rows(wide, [found])
+    model, params = form("t5")
+    sources, starts = [[4, 5], [6, 7, 8]], [[0], [0]]
+    found = decode(model, params, encoder_decoder_prompts(sources, starts), max_new=5)
+    wide = decode(model, params, encoder_decoder_prompts(sources, starts, width=9), max_new=5)
+    assert_same_rows(wide, [found])
+
+
+def test_bfloat16_decodes():
+    model = decoder(dtype="bfloat16")
+    params = init(model, decoder_prompts([[1]]).batch)
+    found = decode(*decoding_form(model, params), decoder_prompts(PROMPTS), max_new=5)
+    assert [len(row) for row in made_tokens(found)] == [5, 5, 5]
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_more_places_than_the_model_has_positions():
+    model, params = form("gpt2")
+    decode(model, params, prompts_of(model, PROMPTS), max_new=ROOM - 4)  # as many as there are
+    with pytest.raises(ValueError, match="17 places for the decoder.*at most 16"):
+        decode(model, params, prompts_of(model, PROMPTS), max_new=ROOM - 3)
+    model, params = form("bart")
+    with pytest.raises(ValueError, match="17 places for the encoder.*at most 16"):
+        decode(model, params, encoder_decoder_prompts([text(17, 0)], [[1]]), max_new=3)
+
+
+def test_nothing_to_make_and_nothing_to_go_on_from():
+    model, params = form("llama3")
+    with pytest.raises(ValueError, match="max_new=0, expected 1 or more"):
+        decode(model, params, prompts_of(model, PROMPTS), max_new=0)
+    for rows in ([], [[4], []]):
+        with pytest.raises(ValueError, match="of no tokens, expected one or more"):
+            decoder_prompts(rows)
+
+
+# --- devices -------------------------------------------------------------------------------------
+
+
+def on_eight_devices(model, params, prompts, run):
+    """What `run(model, params, prompts)` gives with the parameters spread by the trainer's rules."""
+    mesh = tiny.mesh_of(2, 2, 2)
+    with placed_on(mesh):
+        boxed = jax.eval_shape(model.init, jax.random.key(0), prompts.batch)
+        shardings = shardings_of(boxed, mesh)
+        assert any(not s.is_fully_replicated for s in jax.tree.leaves(shardings))
+        spread = jax.device_put(params, shardings)
+        found = run(model, spread, jax.device_put(prompts, replicated(mesh)))
+        return jax.device_get(found)
+
+
+@pytest.mark.parametrize("name", ["llama3", pytest.param("t5", marks=pytest.mark.slow)])
+def test_eight_devices_equal_one(name):
+    model, params = made(name)
+    prompts = prompts_of(model, PROMPTS)
+    keys = jax.random.split(jax.random.key(3), 3)
+
+    def run(model, params, prompts):
+        go_on = functools.partial(decode, *decoding_form(model, params), prompts, max_new=6)
+        return go_on(), go_on(sampling=Sampling(temperature=1.5, top_p=0.9), keys=keys)
+
+    for found, expected in zip(
+        on_eight_devices(model, params, prompts, run), run(model, params, prompts)
+    ):
+        assert_same_rows(found, [expected])

@@ -1,0 +1,345 @@
+"""Drafts make decoding faster and change nothing: no token greedily, no probability with a temperature."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from inference.decoding import decode, decoder_prompts, decoding_form
+from inference.sampling import GREEDY, Sampling, adjusted
+from inference.speculation import (
+    Drafts,
+    Looked,
+    model_drafter,
+    own_drafts,
+    speculate,
+    verified,
+)
+from tests.inference.test_decoding import (
+    PROMPTS,
+    ROOM,
+    ahead,
+    decoder,
+    form,
+    made,
+    made_tokens,
+    on_eight_devices,
+    prompts_of,
+    single,
+    whole_batch,
+)
+from tests.models.test_transformer import init
+
+NEW = 8
+
+
+@functools.cache
+def speculator(name):
+    """(plain, four): what `decode` and what `speculate` wants, of a model and its drafts."""
+    if name in ("parallel heads", "parallel heads, windows", "sequential modules"):
+        return form(name), own_drafts(*made(name))
+    target, _, drafts = name.partition(" with ")
+    model, params = form(target)
+    other = params if drafts == "itself" else disturbed(params)
+    return form(target), (model, params, model_drafter(model, 3), other)
+
+
+def disturbed(params, by=0.1):
+    """A model that often agrees, and often not."""
+    rng = np.random.default_rng(7)
+    return jax.tree.map(lambda x: x + by * rng.normal(size=x.shape).astype(np.float32), params)
+
+
+DRAFTED = [
+    "parallel heads",
+    "sequential modules",
+    "llama3 with another",
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("parallel heads, windows", "t5 with another", "bart with another")
+    ),
+]
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+def test_greedily_every_token_is_that_of_plain_decoding(name):
+    plain, four = speculator(name)
+    prompts = prompts_of(plain[0], PROMPTS)
+    free = made_tokens(decode(*plain, prompts, max_new=NEW))
+    # Stop ids that come early in one row, late in another, and those that never come.
+    for stops in ((), (free[0][2], free[1][5])):
+        expected = decode(*plain, prompts, max_new=NEW, stops=stops)
+        found, tally = speculate(*four, prompts, max_new=NEW, stops=stops)
+        jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
+        np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+        made_of_row = np.asarray(found.ends - found.starts)
+        assert (np.asarray(tally.steps) < made_of_row).all()  # the first token is no step's
+        assert (0 <= np.asarray(tally.accepted)).all()
+        np.testing.assert_array_equal(tally.drafted, tally.steps * four[2].number)
+        assert (made_of_row <= 1 + np.asarray(tally.steps + tally.accepted)).all()
+
+
+def test_some_drafts_are_kept_and_some_are_not():
+    """Else the test above would show less than it says."""
+    plain, four = speculator("llama3 with another")
+    _, tally = speculate(*four, prompts_of(plain[0], PROMPTS), max_new=NEW)
+    assert 0 < tally.accepted.sum() < tally.drafted.sum()
+
+
+@pytest.mark.parametrize("max_new", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
+def test_whatever_the_number_of_new_tokens(max_new):
+    plain, four = speculator("llama3 with another")
+    prompts = prompts_of(plain[0], PROMPTS)
+    expected = decode(*plain, prompts, max_new=max_new)
+    found, _ = speculate(*four, prompts, max_new=max_new)
+    jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
+
+
+def test_up_to_the_last_position():
+    """Drafts reach beyond it: those are never kept, and disturb nothing."""
+    plain, four = speculator("gpt2 with another")
+    prompts = prompts_of(plain[0], PROMPTS)
+    expected = decode(*plain, prompts, max_new=ROOM - 4)
+    found, _ = speculate(*four, prompts, max_new=ROOM - 4)
+    jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
+    with pytest.raises(ValueError, match="17 places for the decoder.*at most 16"):
+        speculate(*four, prompts, max_new=ROOM - 3)
+
+
+def test_only_what_is_allowed_comes():
+    plain, four = speculator("parallel heads")
+    prompts = prompts_of(plain[0], PROMPTS)
+    allowed = np.ones(64, bool)
+    allowed[np.concatenate(made_tokens(decode(*plain, prompts, max_new=NEW)))] = False
+    expected = decode(*plain, prompts, max_new=NEW, allowed=jnp.asarray(allowed))
+    found, _ = speculate(*four, prompts, max_new=NEW, allowed=jnp.asarray(allowed))
+    jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
+
+
+@pytest.mark.parametrize(
+    "name, sampling",
+    [
+        ("sequential modules", Sampling(temperature=1.2, top_p=0.9)),
+        *(
+            pytest.param(name, sampling, marks=pytest.mark.slow)
+            for name in ("parallel heads", "llama3 with another")
+            for sampling in (GREEDY, Sampling(temperature=1.2, top_k=20))
+        ),
+    ],
+)
+def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
+    plain, four = speculator(name)
+    prompts = prompts_of(plain[0], PROMPTS[:2])
+    keys = jax.random.split(jax.random.key(2), 2)
+    settings = dict(max_new=6, stops=(3, 40, 50), sampling=sampling)
+    found, _ = speculate(*four, prompts, keys=keys, **settings)
+    alone = [
+        speculate(*four, single(prompts, i), keys=keys[i : i + 1], **settings)[0] for i in range(2)
+    ]
+    assert made_tokens(found) == [row for one in alone for row in made_tokens(one)]
+    log_probs = np.concatenate([one.log_probs for one in alone])
+    np.testing.assert_allclose(found.log_probs, log_probs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, top_k=20)])
+def test_drafts_of_the_model_itself_are_always_kept(sampling):
+    plain, four = speculator("llama3 with itself")
+    prompts = prompts_of(plain[0], PROMPTS)
+    found, tally = speculate(*four, prompts, max_new=41, sampling=sampling)
+    np.testing.assert_array_equal(tally.accepted, tally.drafted)
+    np.testing.assert_array_equal(tally.steps, 10)  # 1 + 10 · (3 + 1) tokens
+    assert [len(row) for row in made_tokens(found)] == [41, 41, 41]
+
+
+# --- drafts of the model's own -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["parallel heads", "sequential modules"])
+def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
+    """After a prompt, from a run of the model as it is trained over prompt and drafts."""
+    model, params = made(name)
+    decoding, own, drafter, draft_params = own_drafts(model, params)
+
+    @jax.jit
+    def ahead_of(batch, last, n):
+        outputs = model.apply(params, batch)
+        return outputs.head("vocabulary", outputs.hidden["ahead"][n, 0, last]).argmax()
+
+    for row in PROMPTS[:2]:
+        prompts = decoder_prompts([row])
+        # Plain decoding gives the token after the prompt, the drafts come after that.
+        after = made_tokens(decode(*form(name), prompts, max_new=1))[0]
+        for n in range(drafter.number):
+            batch = whole_batch(model, [[*row, *after[: n + 1], 0, 0][: len(row) + 3]])
+            after.append(int(ahead_of(batch, len(row) - 1, n)))
+        found = first_drafts(decoding, own, drafter, draft_params, prompts, after[0])
+        assert found == after[1:]
+
+
+def first_drafts(model, params, drafter, draft_params, prompts, pending):
+    outputs, _ = model.prefill(params, prompts.batch, 12)
+    looked = Looked(outputs, prompts.batch, prompts.lengths - 1, jnp.array([pending]))
+    state = drafter.start(draft_params, prompts, 12)
+    keys = jax.random.split(jax.random.key(0), 1)
+    _, drafts = drafter.draft(draft_params, state, prompts, looked, keys, GREEDY)
+    return drafts.tokens[0].tolist()
+
+
+# --- the distribution ----------------------------------------------------------------------------
+
+SMALL, DRAWS = 6, 40_000
+SAMPLINGS = {
+    "temperature": Sampling(temperature=1.3),
+    "top-k": Sampling(temperature=1.0, top_k=3),
+    "top-p and min-p": Sampling(temperature=1.5, top_p=0.9, min_p=0.1),
+}
+
+
+def fit(counts, expected):
+    """The p-value of counts under probabilities; those that cannot come must not."""
+    counts, expected = np.ravel(counts), np.ravel(expected) * np.sum(counts)
+    assert not counts[expected < 1e-6].any()
+    rare = expected < 10
+    counts = np.append(counts[~rare], counts[rare].sum())
+    expected = np.append(expected[~rare], expected[rare].sum())
+    live = expected > 0
+    expected = expected[live] * counts[live].sum() / expected[live].sum()
+    return stats.chisquare(counts[live], expected).pvalue
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("number", [1, 2])
+def test_verified_tokens_have_the_models_distribution(number, sampling):
+    """All that `verified` settles: a kept draft or the model's own token in the first place; in each
+    later one, given that the drafts before it were kept."""
+    rng = np.random.default_rng(number)
+    logits = rng.normal(size=(number + 1, SMALL)).astype(np.float32) * 1.5
+    drafted = rng.normal(size=(number, SMALL)).astype(np.float32) * 1.5
+
+    @jax.jit
+    @jax.vmap
+    def once(key):
+        key, own = jax.random.split(key)
+        q = adjusted(jnp.asarray(drafted), sampling)
+        tokens = jax.random.categorical(own, q).astype(jnp.int32)[None]
+        drafts = Drafts(tokens, jnp.asarray(drafted)[None])
+        kept, after = verified(key[None], jnp.asarray(logits)[None], drafts, sampling)
+        return tokens[0], kept[0], after[0]
+
+    tokens, kept, after = map(np.asarray, once(jax.random.split(jax.random.key(5), DRAWS)))
+    p = np.asarray(jax.nn.softmax(adjusted(jnp.asarray(logits), sampling)), np.float64)
+    for place in range(number + 1):
+        reached = kept >= place
+        drawn = np.where(kept > place, tokens[:, min(place, number - 1)], after)[reached]
+        assert fit(np.bincount(drawn, minlength=SMALL), p[place]) > 1e-3
+    assert 0.05 < (kept > 0).mean() < 0.95
+
+
+def test_where_draft_and_model_agree_every_draft_is_kept():
+    logits = np.random.default_rng(0).normal(size=(100, 3, SMALL)).astype(np.float32)
+    keys = jax.random.split(jax.random.key(0), 100)
+    for sampling in SAMPLINGS.values():
+        q = jax.vmap(lambda x, s=sampling: adjusted(x, s), 1, 1)(jnp.asarray(logits[:, :2]))
+        tokens = jax.vmap(jax.random.categorical)(keys, q).astype(jnp.int32)
+        kept, _ = verified(
+            keys, jnp.asarray(logits), Drafts(tokens, jnp.asarray(logits[:, :2])), sampling
+        )
+        np.testing.assert_array_equal(kept, 2)
+
+
+@functools.cache
+def small(name):
+    """(exact model, four) of a vocabulary of six whose drafts are often wrong."""
+    if name == "parallel heads":
+        model = ahead("parallel", vocab=SMALL, num_layers=2)
+    elif name == "sequential modules":
+        model = ahead("sequential", vocab=SMALL, num_layers=1)
+    else:
+        model = decoder(vocab=SMALL, num_layers=1)
+    params = init(model, decoder_prompts([[1]]).batch)
+    # Logits near each other, so that every sequence of three comes often enough to be counted.
+    params["vocabulary"]["kernel"] *= 0.8
+    if name == "a model":
+        plain, own = decoding_form(model, params)
+        return (model, params), (plain, own, model_drafter(plain, 2), disturbed(own, 0.3))
+    return (model, params), own_drafts(model, params)
+
+
+def exact_joint(model, params, row, sampling):
+    """The probability of every three tokens after a row: float64[V, V, V]."""
+    tokens = np.stack(np.meshgrid(*[np.arange(SMALL)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    batch = decoder_prompts([[*row, *more] for more in tokens.tolist()]).batch
+
+    @jax.jit
+    def probabilities(params, batch):
+        outputs = model.apply(params, batch)
+        logits = outputs.head("vocabulary", outputs.hidden["top"][:, len(row) - 1 : -1])
+        return jax.nn.softmax(jax.vmap(lambda x: adjusted(x, sampling), 1, 1)(logits))
+
+    p = np.asarray(probabilities(params, batch), np.float64)
+    chosen = np.take_along_axis(p, tokens[..., None], 2)[..., 0]
+    return chosen.prod(-1)
+
+
+@pytest.mark.parametrize(
+    "name, sampling",
+    [
+        pytest.param(name, sampling, marks=() if quick else pytest.mark.slow)
+        for name, sampling, quick in [
+            ("a model", "temperature", True),
+            ("a model", "top-k", False),
+            ("parallel heads", "top-k", False),
+            ("parallel heads", "temperature", False),
+            ("sequential modules", "temperature", False),
+            ("sequential modules", "top-p and min-p", False),
+        ]
+    ],
+)
+def test_three_tokens_have_the_models_joint_distribution(name, sampling):
+    sampling, row = SAMPLINGS[sampling], [3, 1]
+    exact, four = small(name)
+    prompts = decoder_prompts([row] * DRAWS)
+    keys = jax.random.split(jax.random.key(11), DRAWS)
+    found, tally = speculate(*four, prompts, max_new=3, sampling=sampling, keys=keys)
+    drawn = np.asarray(found.tokens)[:, len(row) :]
+    counts = np.bincount(drawn @ [SMALL**2, SMALL, 1], minlength=SMALL**3)
+    assert fit(counts, exact_joint(*exact, row, sampling)) > 1e-3
+    share = tally.accepted.sum() / tally.drafted.sum()
+    assert 0.1 < share < 0.9
+
+
+# --- devices and errors --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["parallel heads", "sequential modules"])
+def test_eight_devices_equal_one(name):
+    model, params = made(name)
+    prompts = prompts_of(model, PROMPTS)
+
+    def run(model, params, prompts):
+        return speculate(*own_drafts(model, params), prompts, max_new=6)[0]
+
+    found = on_eight_devices(model, params, prompts, run)
+    expected = run(model, params, prompts)
+    jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
+
+
+def test_what_cannot_be_drafted():
+    with pytest.raises(ValueError, match="without heads for tokens ahead"):
+        own_drafts(*made("llama3"))
+    with pytest.raises(ValueError, match="positions='relative', expected others"):
+        own_drafts(*made("sequential modules, relative"))
+    with pytest.raises(ValueError, match="Got 0 drafts a step"):
+        model_drafter(form("llama3")[0], 0)
+    plain, four = speculator("llama3 with another")
+    with pytest.raises(ValueError, match="repetition_penalty=1.2, expected 1"):
+        speculate(
+            *four,
+            prompts_of(plain[0], PROMPTS),
+            max_new=3,
+            sampling=Sampling(repetition_penalty=1.2),
+        )
