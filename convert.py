@@ -5,10 +5,13 @@
     python convert.py --from=t5x:checkpoint_1000000 --to=runs/t5 --model=gin_configs/models/t5_1_1_base.gin
 
 A run directory that this makes is what a run leaves: its config.gin names the model, its vocabulary
-and its checkpoint lie beside it. Go on from it with any objective:
+and its checkpoint lie beside it. The last lines it prints are commands: one that trains the model on
+with text of yours, one that asks it. Tokens that an objective needs and the tokenizer lacks are added
+by --sentinels and --specials; a model that comes without a tokenizer gets one by --tokenizer:
 
-    python train.py --gin_file=gin_configs/runs/own_text.gin --gin_file=runs/t5/config.gin \\
-        --gin.RUN_DIR="'runs/t5_on_my_text'" --gin.FILES="'data/*.txt'"
+    python convert.py --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
+    python convert.py --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
+        --model=gin_configs/models/t5_1_1_base.gin
 """
 
 import argparse
@@ -16,7 +19,7 @@ import dataclasses
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import gin
@@ -26,8 +29,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+import objectives
 from models import Model, hugging_face, t5x
 from models.trees import nested
+from objectives import TokenIds, plan
+from objectives.layouts import LAYOUTS
 from tasks import vocabularies
 from tasks.tokenizer_json import write_tokenizer
 from tasks.vocabularies import Vocabulary
@@ -40,7 +46,26 @@ from training.state import State
 HF, T5X = "hf:", "t5x:"
 KEPT = "hugging_face"  # a run's folder for what came with an imported model beside its weights
 WEIGHTS = (".safetensors", ".bin", ".index.json", ".msgpack", ".h5", ".onnx", ".pt", ".gguf")
+CORPORA = ("text_files", "python_library")  # those that an import's vocabulary is bound to
 TOKENIZERS = ("tokenizer.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+
+# For each layout, what may train it on: gin files, their objective, lengths. The first that suits.
+STARTS = {
+    "decoder": [(["runs/decoder.gin"], objectives.causal_lm, [{"decoder": 256}])],
+    "encoder": [(["runs/encoder.gin"], objectives.masked_lm, [{"encoder": 128}])],
+    "encoder_decoder": [
+        (
+            ["runs/quickstart.gin"],
+            objectives.ul2,
+            [{"encoder": 128, "decoder": 64}, {"encoder": 128, "decoder": 128}],
+        ),
+        (
+            ["runs/quickstart.gin", "objectives/span_corruption.gin"],
+            objectives.span_corruption,
+            [{"encoder": 128, "decoder": 64}],
+        ),
+    ],
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -75,6 +100,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="for t5x: scales of norms that are not there, for they have none; separated by commas",
     )
     parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="an import's, where none came with it: a SentencePiece .model or a tokenizer.json",
+    )
+    parser.add_argument(
         "--sentinels",
         type=int,
         help="an import's vocabulary gets so many, those it names among them",
@@ -93,11 +123,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
         )
     kind = next((k for k in (HF, T5X) if options.source.startswith(k)), "")
-    for name, of in (("sentinels", HF), ("specials", HF), ("model", T5X), ("unscaled", T5X)):
-        if getattr(options, name) not in (None, "") and kind != of:
+    imports = dict.fromkeys(("tokenizer", "sentinels", "specials"), (HF, T5X))
+    for name, of in (imports | dict.fromkeys(("model", "unscaled"), (T5X,))).items():
+        if getattr(options, name) not in (None, "") and kind not in of:
             parser.error(
-                f"got --{name} with --from={options.source}, expected it with --from={of}DIR alone: "
-                "leave it out"
+                f"got --{name} with --from={options.source}, expected it with "
+                f"{' or '.join(f'--from={k}DIR' for k in of)} alone: leave it out"
             )
     return options
 
@@ -112,17 +143,9 @@ def import_hugging_face(console: Console, options) -> None:
     vocabulary = imported_vocabulary(source.path, source.config, options)
     rows = sized(found.model, vocabulary)
     arrays = hugging_face.read_params(source, found)
-    keep_files(source.path, options.to)
     settings = found.settings | dtype_setting(options)
-    write_run(console, options, found.family.layout, settings, rows, arrays, vocabulary)
-    console.print(
-        f"{options.to} holds {found.family.model_type}: config.gin, checkpoints/"
-        + (", vocabulary.json" if vocabulary else "; no tokenizer came with it")
-        + ".",
-        markup=False,
-        soft_wrap=True,
-    )
-    console.print(next_command(options.to), markup=False, soft_wrap=True)
+    write_run(console, options, found.model.layout, settings, rows, arrays, vocabulary, source.path)
+    say_what_was_imported(console, options, found.family.model_type, found.model, vocabulary, rows)
 
 
 def import_t5x(console: Console, options) -> None:
@@ -132,16 +155,27 @@ def import_t5x(console: Console, options) -> None:
             "--model=gin_configs/models/t5_1_1_base.gin."
         )
     source = t5x.open_t5x(options.source.removeprefix(T5X))
-    configure([options.model], [])
     check_new(options.to)
-    rows = source.shapes["token_embedder.embedding"][0]
-    model = gin.get_configurable("models.encoder_decoder")(rows)
+    vocabulary = imported_vocabulary(source.path, {}, options)
+    model = preset(options.model)(t5x.vocabulary_rows(source))
+    rows = sized(model, vocabulary)
     settings = model_settings(model) | dtype_setting(options)
     unscaled = [name for name in options.unscaled.split(",") if name]
     arrays = t5x.read_params(source, model, unscaled=unscaled)
-    write_run(console, options, model.layout, settings, rows, arrays, None)
-    console.print(f"{options.to} holds the model of {options.source}.", markup=False)
-    console.print(next_command(options.to), markup=False, soft_wrap=True)
+    write_run(console, options, model.layout, settings, rows, arrays, vocabulary)
+    say_what_was_imported(console, options, "a model of T5X", model, vocabulary, rows)
+
+
+def preset(file: str) -> Callable[..., Model]:
+    """The encoder-decoder that a gin file binds: vocabulary rows -> model."""
+    config = configure([file], [])
+    if "models.encoder_decoder." not in config:
+        raise ValueError(
+            f"{file} sets no models.encoder_decoder, expected the gin file of an encoder-decoder, "
+            "such as gin_configs/models/t5_1_1_base.gin: T5X checkpoints of another kind are not "
+            "read."
+        )
+    return gin.get_configurable("models.encoder_decoder")
 
 
 def check_new(run_dir: str) -> None:
@@ -160,18 +194,28 @@ def imported_vocabulary(path: Path, config: dict, options) -> Vocabulary | None:
                 f"Got --sentinels or --specials with {path}, which a run was exported to: expected "
                 "neither, for its vocabulary.json says which special ids there are."
             )
+        file = path / "vocabulary.json"
+    else:
+        file = next((path / name for name in TOKENIZERS if (path / name).exists()), None)
+    if options.tokenizer is not None and file is not None:
+        raise ValueError(
+            f"Got --tokenizer={options.tokenizer} with {path}, which holds {file.name}: leave it out, "
+            "for another tokenizer's ids are not those that the model learned."
+        )
+    if file is not None and file.name == "vocabulary.json":
         return vocabularies.load_vocabulary(str(path))
-    file = next((path / name for name in TOKENIZERS if (path / name).exists()), None)
+    if options.tokenizer is not None:
+        file = Path(options.tokenizer)
     if file is None:
         if wanted:
             raise ValueError(
                 f"Got --sentinels or --specials with {path}, which holds no tokenizer (one of "
-                f"{', '.join(TOKENIZERS)}): put one there, or leave them out."
+                f"{', '.join(TOKENIZERS)}): give one with --tokenizer=FILE, or leave them out."
             )
         return None
     tokenizer = vocabularies.open_tokenizer(str(file))
     specials = [name for name in options.specials.split(",") if name]
-    ids = vocabularies.published_ids(tokenizer, path, config, options.sentinels, specials)
+    ids = vocabularies.published_ids(tokenizer, file.parent, config, options.sentinels, specials)
     return Vocabulary(tokenizer, ids, {"vocabulary": str(file)})
 
 
@@ -191,8 +235,13 @@ def write_run(
     rows: int,
     arrays: Iterable[tuple[str, np.ndarray]],
     vocabulary: Vocabulary | None,
+    kept_from: Path | None = None,
 ) -> None:
-    """A run directory of step 0: parameters, vocabulary, and the config that makes the model."""
+    """A run directory of step 0: parameters, vocabulary, and the config that makes the model.
+
+    `kept_from`: the directory whose other files are kept too. Nothing is written before all that
+    is read was read.
+    """
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("Reading", total=None)
 
@@ -207,10 +256,12 @@ def write_run(
         checkpoints = Checkpoints(os.path.join(options.to, "checkpoints"))
         checkpoints.save(State(jnp.int32(0), params, {}), {}, one_by_one=True)
         checkpoints.close()
+    if kept_from is not None:
+        keep_files(kept_from, options.to)
     if vocabulary is not None:
         vocabularies.save_vocabulary(options.to, *vocabulary)
     # Last: a directory with a config is a whole one.
-    save_config(options.to, config_text(options, layout, settings, rows, vocabulary is not None))
+    save_config(options.to, config_text(options, layout, settings, rows))
     count = sum(x.size for x in jax.tree.leaves(params))
     console.print(f"{count:,} parameters.")
 
@@ -224,7 +275,7 @@ def grown(path: str, array: np.ndarray, rows: int) -> np.ndarray:
     return np.concatenate([array, np.repeat(mean, rows - array.shape[axis], axis)], axis)
 
 
-def config_text(options, layout: str, settings: dict, rows: int, has_vocabulary: bool) -> str:
+def config_text(options, layout: str, settings: dict, rows: int) -> str:
     run_dir = options.to
     lines = [
         f"# What `python convert.py --from={options.source} --to={run_dir}` made: a model to go on from.",
@@ -233,13 +284,13 @@ def config_text(options, layout: str, settings: dict, rows: int, has_vocabulary:
         "",
         "import models",
         "import train",
-        *(["from tasks import corpora"] if has_vocabulary else []),
+        "from tasks import corpora",
         "",
         f"train.train.model = @models.{layout}",
         f"train.train.initial_run = {run_dir!r}",
         f"train.train.vocabulary_rows = {rows}",
-        *([f"corpora.text_files.vocabulary = {run_dir!r}"] if has_vocabulary else []),
-        *([f"corpora.python_library.vocabulary = {run_dir!r}"] if has_vocabulary else []),
+        # Without one there too: to learn another vocabulary would make the embeddings nonsense.
+        *(f"corpora.{name}.vocabulary = {run_dir!r}" for name in CORPORA),
         "",
         *(f"models.{layout}.{name} = {value!r}" for name, value in settings.items()),
     ]
@@ -255,11 +306,70 @@ def keep_files(path: Path, run_dir: str) -> None:
             shutil.copyfile(file, folder / file.name)
 
 
-def next_command(run_dir: str) -> str:
-    return (
-        f"Next: python train.py --gin_file=gin_configs/runs/own_text.gin "
-        f"--gin_file={run_dir}/config.gin --gin.RUN_DIR=\"'{run_dir}_2'\" --gin.FILES=\"'data/*.txt'\""
-    )
+def say_what_was_imported(
+    console: Console, options, kind: str, model: Model, vocabulary: Vocabulary | None, rows: int
+) -> None:
+    """The closing lines: what the run directory holds, and commands that go on from it."""
+    run_dir = options.to
+    holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
+    lines = [f"{run_dir} holds {kind}: {holds}."]
+    if vocabulary is None:
+        again = f"--from={options.source} --to={run_dir}"
+        again += f" --model={options.model}" if options.model else ""
+        lines += [
+            "No tokenizer came with it, so it reads no text, and no corpus of text trains it. Delete "
+            f"{run_dir} and give its own tokenizer, a SentencePiece .model or a tokenizer.json:",
+            f"  python convert.py {again} --tokenizer=FILE",
+        ]
+    else:
+        if rows > model.vocab_size:
+            lines.append(
+                f"The tokenizer has {vocabulary.ids.size} ids, the model's table {model.vocab_size} "
+                f"rows: grown by {rows - model.vocab_size} with the mean embedding."
+            )
+        train = train_command(run_dir, model, vocabulary.ids)
+        if train is None:
+            lines.append(
+                "The tokenizer has not the special tokens that a plain command to train it would "
+                "need: import it with --specials=mask (an encoder) or --sentinels=128 "
+                "--specials=R,S,X (an encoder-decoder)."
+            )
+        else:
+            lines.append(f"Next: {train}")
+        lines.append(f"{'Or' if train else 'Next'}: {predict_command(run_dir, model, vocabulary)}")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
+    """A command that trains the model on with text of one's own; None where `ids` suffice for none."""
+    longest = model.config.max_positions or 256
+    for files, objective, lengths in STARTS[model.layout]:
+        shapes = [{k: min(n, longest) for k, n in shape.items()} for shape in lengths]
+        try:
+            plan(objective(ids), LAYOUTS[model.layout], ids, shapes)
+        except ValueError:  # it lacks special tokens
+            continue
+        files = " ".join(f"--gin_file=gin_configs/{file}" for file in files)
+        value = shapes[0] if len(shapes) == 1 else shapes
+        return (
+            f"python train.py {files} --gin_file={run_dir}/config.gin "
+            f'--gin.RUN_DIR="\'{run_dir}_2\'" --gin.train.train.sequence_lengths="{value}" '
+            "--gin.train.train.corpus=@corpora.text_files "
+            "--gin.corpora.text_files.files=\"'data/*.txt'\""
+        )
+    return None
+
+
+def predict_command(run_dir: str, model: Model, vocabulary: Vocabulary) -> str:
+    names = vocabularies.special_names(vocabulary.tokenizer, vocabulary.ids)
+    text, mode = "The capital of France is", ""
+    if model.layout == "encoder":
+        if "vocabulary" in model.config.heads and vocabulary.ids.mask is not None:
+            text += f" {names[vocabulary.ids.mask]}."
+        else:
+            mode = " --mode=embed"
+    return f'python predict.py --run={run_dir}{mode} "{text}"'
 
 
 def dtype_setting(options) -> dict:
@@ -295,14 +405,16 @@ def export(console: Console, options) -> None:
     family = None
     if "model_type" in extra:
         family = hugging_face.FAMILIES[extra["model_type"]]
-    os.makedirs(target, exist_ok=True)
-    if kept.exists():
-        for file in sorted(kept.iterdir()):
-            shutil.copyfile(file, Path(target) / file.name)
-    lacking = export_vocabulary(options.source, target, kept.exists())
+    # First, for it may refuse the model.
     family = hugging_face.write_model(
         target, run.model.config, run.params, family=family, dtype=dtype, extra=extra
     )
+    if kept.exists():
+        for file in sorted(kept.iterdir()):
+            if file.name != "config.json":
+                shutil.copyfile(file, Path(target) / file.name)
+    with_tokenizer = any((kept / name).exists() for name in (*TOKENIZERS, "vocabulary.json"))
+    lacking = export_vocabulary(options.source, target, with_tokenizer)
     architecture = family.architecture_of(run.model.config)
     said = f"{target} holds step {run.step} of {options.source} as {architecture}, {dtype}."
     if heads := hugging_face.left_out(family, run.model.config, run.params):

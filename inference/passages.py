@@ -15,7 +15,7 @@ from objectives.layouts import LAYOUTS
 
 Decode = Callable[[Sequence[int]], str]
 
-PASSAGE = 96  # tokens
+PASSAGE = 96  # tokens; fewer where the model has few positions
 
 
 def show_passages(
@@ -35,13 +35,16 @@ def show_passages(
     """
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective) if _fills(m.objective.lengths(2))]
-    if not members or text.size < PASSAGE:
+    # Inputs and targets together are not much longer than the passage.
+    most = model.config.max_positions // 2 if model.config else 0
+    size = min(PASSAGE, most) if most else PASSAGE
+    if not members or text.size < size:
         return
-    needs = layout.lengths(members[0].lengths(PASSAGE))
+    needs = layout.lengths(members[0].lengths(size))
     shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
     (group,) = plan(members[0], layout, ids, [shape])
-    starts = np.linspace(0, text.size - PASSAGE, rows).astype(int)
-    tokens = np.stack([text[start : start + PASSAGE] for start in starts])
+    starts = np.linspace(0, text.size - size, rows).astype(int)
+    tokens = np.stack([text[start : start + size] for start in starts])
     passages = Row(tokens, np.ones_like(tokens), np.zeros(rows, np.int32))
     keys = jax.random.split(jax.random.key(0), rows)
     fill = infill if "targets" in group.features else fill_in_place

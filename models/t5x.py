@@ -209,6 +209,20 @@ def check_config(model: Model) -> Config:
     return config
 
 
+def vocabulary_rows(source: Checkpoint) -> int:
+    """Rows of the embedding.
+
+    Raises ValueError where there is none.
+    """
+    name = "token_embedder.embedding"
+    if name not in source.shapes:
+        raise ValueError(
+            f"{source.path} holds no {name}, expected the parameters of T5X's `network.Transformer`: "
+            "a checkpoint of another kind is not read."
+        )
+    return source.shapes[name][0]
+
+
 def _target(path: Path) -> Mapping[str, Any]:
     """The tree of parameters in the file `checkpoint`."""
     file = path / CHECKPOINT
@@ -318,11 +332,17 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
             )
     missing, left = expected - unscaled - source.names, source.names - expected
     if missing or left:
-        raise ValueError(
+        words = (
             f"The tensors of {source.path} are not those of the model: {unmatched(missing, left)}. Take the "
             "model of the gin file that the checkpoint was trained with: its numbers of layers, "
-            "mlp_activations and logits_via_embedding. Norms that have no scale go into `unscaled`."
+            "mlp_activations and logits_via_embedding."
         )
+        if missing and not left and all(name.endswith(".scale") for name in missing):
+            words += (
+                " If its norms have no scale there, say so: "
+                f"--unscaled={','.join(sorted(missing | unscaled))} (`unscaled` of read_params)."
+            )
+        raise ValueError(words)
 
 
 def _check_shapes(source: Checkpoint, linked, config: Config, ours: Mapping[str, tuple[int, ...]]):

@@ -58,6 +58,7 @@ class Tokenizer(NamedTuple):
     eos: int | None
     spaced: bool = False  # decoding drops the space before a first word
     extra_ids: int = 0  # sentinels named above a SentencePiece model's own pieces
+    swallowing: frozenset[str] = frozenset()  # names that take the white space before them
 
 
 def open_tokenizer(name: str) -> Tokenizer:
@@ -210,6 +211,7 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
         pad,
         eos,
         spaced=not bytewise,
+        swallowing=frozenset(t.content for t in added.values() if t.special and t.lstrip),
     )
 
 
@@ -370,13 +372,17 @@ def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
     """
     names = special_names(tokenizer, ids)
     by_name = {name: i for i, name in names.items()}
-    pattern = re.compile("(" + "|".join(map(re.escape, sorted(by_name, key=len)[::-1])) + ")")
+    pieces = (
+        (r"\s*" if name in tokenizer.swallowing else "") + re.escape(name)  # RoBERTa's <mask>
+        for name in sorted(by_name, key=len)[::-1]
+    )
+    pattern = re.compile(f"({'|'.join(pieces)})")
 
     def encode(text: str) -> list[int]:
         out: list[int] = []
         for part in pattern.split(text):
-            if part in by_name:
-                out.append(by_name[part])
+            if part.lstrip() in by_name:
+                out.append(by_name[part.lstrip()])
             elif part:
                 out.extend(tokenizer.encode_batch([part])[0].tolist())
         return out
@@ -462,7 +468,8 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
     if not os.path.exists(file):
         raise FileNotFoundError(
             f"{file} does not exist: expected a run directory, in which a run that reads text "
-            "keeps its vocabulary."
+            "keeps its vocabulary. A model imported without a tokenizer gets one by convert.py "
+            "--tokenizer=FILE."
         )
     with open(file, encoding="utf-8") as opened:
         values = json.load(opened)

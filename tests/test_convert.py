@@ -4,6 +4,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import flax.linen as nn
 import gin
 import jax
 import numpy as np
+import optax
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -25,11 +27,13 @@ from models.hugging_face import (
     write_model,
 )
 from models.trees import named, nested
-from tasks import vocabularies
+from tasks import corpora, vocabularies
 from tasks.sentencepiece_training import train_sentencepiece
 from tests.models import test_t5x as t5x
 from tests.training import tiny
-from training.runs import open_run
+from training.configuration import configure
+from training.runs import configured, open_run
+from training.setup import make_setup
 
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 
@@ -148,7 +152,8 @@ def assert_equal(got, expected):
 def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
     source, params = written(tmp_path / "hf", make())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
-    assert "Next: python train.py" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "No tokenizer came with it" in said and "--tokenizer=FILE" in said
     found = open_run(str(tmp_path / "run"))
     assert found.step == 0 and found.model.vocab_size == make().vocab_size
     if make().config.scan_layers:
@@ -407,6 +412,84 @@ def test_ids_that_are_asked_for_get_rows_of_their_own(tmp_path):
     assert found.params["vocabulary"]["bias"].shape == (128,)
 
 
+def sentencepiece(tmp_path) -> str:
+    return trained(tmp_path).path
+
+
+def given_tokenizer(make, tmp_path, *flags):
+    """An import with a tokenizer by flag; what it has, and what was printed."""
+    source, params = written(tmp_path / "hf", make())
+    run(
+        f"--from=hf:{source}",
+        f"--to={tmp_path}/run",
+        f"--tokenizer={sentencepiece(tmp_path)}",
+        *flags,
+    )
+    return vocabularies.load_vocabulary(str(tmp_path / "run"))
+
+
+def t5_model():
+    return models.encoder_decoder(64, **SMALL, num_encoder_layers=1, num_decoder_layers=1)
+
+
+@pytest.mark.parametrize(
+    "make, flags, train",
+    [
+        (llama, (), "runs/decoder.gin"),
+        (bert, ("--specials=mask",), "runs/encoder.gin"),
+        (bert, (), None),
+        (t5_model, ("--sentinels=128", "--specials=R,S,X"), "runs/quickstart.gin"),
+        (t5_model, (), "objectives/span_corruption.gin"),
+    ],
+)
+def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train, tmp_path, capsys):
+    """Of the gin files it names the last before the run's own is `train`, and they set up a step."""
+    vocabulary = given_tokenizer(make, tmp_path, *flags)
+    said = capsys.readouterr().out
+    assert f"the model's table {make().vocab_size} rows: grown by" in said
+    assert f"python predict.py --run={tmp_path}/run" in said
+    if train is None:
+        assert "train.py" not in said and "--specials=mask" in said
+        return
+    line = next(x for x in said.splitlines() if x.startswith("Next: python train.py"))
+    files = re.findall(r"--gin_file=(\S+)", line)
+    assert files[-2:] == [f"gin_configs/{train}", f"{tmp_path}/run/config.gin"]
+    (tmp_path / "text.txt").write_text(inspect.getsource(convert))
+    arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[3:]
+    bindings = [x.removeprefix("--gin.").replace("=", " = ", 1) for x in arguments if "--gin." in x]
+    with gin.unlock_config():
+        gin.clear_config(clear_constants=True)
+        configure(files, bindings)
+    corpus = configured("corpus")(f"{tmp_path}/run_2")
+    assert corpus.ids == vocabulary.ids
+    make_setup(
+        objective=configured("objective")(corpus.ids),
+        model=configured("model")(configured("vocabulary_rows")),
+        optimizer=optax.sgd(0.1),
+        ids=corpus.ids,
+        sequence_lengths=configured("sequence_lengths"),
+        batch_size=16,
+    )
+
+
+def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
+    source, _ = written(tmp_path / "hf", llama())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    (tmp_path / "text.txt").write_text("some text\n" * 99)
+    with gin.unlock_config():
+        gin.clear_config(clear_constants=True)
+        configure([f"{tmp_path}/run/config.gin"], [f"text_files.files = '{tmp_path}/text.txt'"])
+    with pytest.raises(FileNotFoundError, match="run/vocabulary.json does not exist"):
+        corpora.text_files(f"{tmp_path}/run_2", **gin.get_bindings(corpora.text_files))
+
+
+def test_a_tokenizer_that_was_given_is_exported(tmp_path):
+    vocabulary = given_tokenizer(llama, tmp_path)
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert vocabularies.load_vocabulary(f"{tmp_path}/again").ids == vocabulary.ids
+    assert (tmp_path / "again" / "tokenizer.json").exists()
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -436,7 +519,11 @@ def edit_config(directory, **values):
         (lambda d: edit_config(d, hidden_size=None), "lacks 'hidden_size'"),
         (lambda d: edit_config(d, attention_bias=True), "attention_bias=True.*expected False"),
         (lambda d: edit_config(d, hidden_act="xielu"), "hidden_act='xielu'.*expected one of"),
-        (lambda d: edit_config(d, intermediate_size=25), r"mlp.*of shape \(24, 16\), expected"),
+        (
+            lambda d: edit_config(d, intermediate_size=25),
+            r"layers\.0\.mlp.*of shape \(24, 16\) in .*model.safetensors, expected \(25, 16\)",
+        ),
+        (lambda d: (d / "config.json").write_text("[]"), "config.json is damaged: got list"),
         (
             lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"),
             "pytorch_model.bin, a pickle.*run any code.*save_pretrained",
@@ -460,7 +547,7 @@ def test_a_directory_that_is_not_whole_is_refused(damage, message, tmp_path, cap
     damage(tmp_path / "hf")
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
     assert re.search(message, said), said
-    assert not (tmp_path / "run" / "config.gin").exists()
+    assert not (tmp_path / "run").exists()
 
 
 def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
@@ -478,8 +565,7 @@ def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
         (["--from=a", "--to=b"], "one of the two is a run directory"),
         (["--from=absent", "--to=hf:b"], "absent is no run directory"),
         (["--from=t5x:absent", "--to=b"], "give --model"),
-        (["--from=t5x:a", "--to=b", "--sentinels=8"], "got --sentinels with --from=t5x:a"),
-        (["--from=t5x:a", "--to=b", "--specials=R"], "with --from=hf:DIR alone"),
+        (["--from=a", "--to=hf:b", "--tokenizer=c"], "with --from=hf:DIR or --from=t5x:DIR alone"),
         (["--from=hf:a", "--to=b", "--model=m.gin"], "with --from=t5x:DIR alone"),
         (["--from=a", "--to=hf:b", "--sentinels=8"], "got --sentinels with --from=a"),
     ],
@@ -514,6 +600,29 @@ def test_a_damaged_run_is_named(tmp_path, capsys):
     assert "Checkpoint 0 of" in said and "run is damaged" in said
 
 
+def test_a_second_tokenizer_is_refused(tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", bert())
+    word_pieces(tmp_path / "hf")
+    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", "--tokenizer=x.model")
+    assert "which holds tokenizer.json: leave it out" in said
+
+
+def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
+    t5x.write(tmp_path / "one", t5x.as_t5x("t5_1_1", t5x.random_params("t5_1_1")))
+    preset = "--model=gin_configs/models/decoder_tiny.gin"
+    said = fails(capsys, f"--from=t5x:{tmp_path}/one", f"--to={tmp_path}/run", preset)
+    assert "decoder_tiny.gin sets no models.encoder_decoder" in said
+
+
+def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
+    run_with(tmp_path, vocabularies.byte_tokenizer())
+    config = tmp_path / "run" / "config.gin"
+    config.write_text(config.read_text() + "models.decoder.logit_softcap = 3.0\n")
+    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
+    assert "logit_softcap" in said
+    assert not (tmp_path / "again").exists()
+
+
 def test_a_run_is_not_overwritten(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
@@ -525,6 +634,14 @@ def test_a_model_that_no_family_has_is_refused_with_what_differs(tmp_path):
     model = models.decoder(64, **SMALL, num_layers=1, logit_softcap=3.0)
     with pytest.raises(ValueError, match="nearest, 'llama', differs in logit_softcap: 3.0"):
         write_model(str(tmp_path), model.config, random_params(model))
+
+
+def test_what_an_encoder_of_no_family_would_have_to_change_is_said():
+    model = models.encoder(64, ("vocabulary",), **SMALL, num_layers=1)
+    with pytest.raises(ValueError) as refused:
+        family_of(model.config)
+    assert "no word for" not in str(refused.value)
+    assert "there" in str(refused.value) and "logits_via_embedding: False" in str(refused.value)
 
 
 def test_parameters_are_the_models_own():

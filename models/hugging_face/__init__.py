@@ -9,6 +9,7 @@ Adding a family is a module with four functions (see `family.Family`), and its n
 """
 
 import dataclasses
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +23,14 @@ from models.config import Config
 from models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
 from models.hugging_face.family import Family
 from models.hugging_face.files import Source, open_source, read_json, write_directory
-from models.hugging_face.links import exported, imported, named_tensors, place, unmatched
+from models.hugging_face.links import (
+    exported,
+    imported,
+    named_tensors,
+    place,
+    shape_of_theirs,
+    unmatched,
+)
 from models.trees import named
 
 __all__ = [
@@ -61,6 +69,11 @@ NOT_OF_THE_NETWORK = (
     ),
     *("dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )
+# What a family's config.json is written with in place of what a model has not.
+STAND_INS = {
+    **{"max_positions": 512, "num_types": 2, "window": 64, "global_every": 3},
+    **{"local_rope_theta": 10_000.0},
+}
 NO_WORD = "much that it has no word for"
 
 
@@ -135,11 +148,27 @@ def check_names(source: Source, found: Recognised) -> None:
 
 
 def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.ndarray]]:
-    """(path, float32 array) of each of our parameters, one at a time."""
+    """(path, float32 array) of each of our parameters, one at a time.
+
+    Raises ValueError for a tensor whose shape is not that of config.json, before any is read.
+    """
     shapes = parameter_shapes(found.model)
     links = found.family.links(found.config)
+    _check_shapes(source, found, links, shapes)
     read = lambda name: source.read(_theirs(found, name))  # noqa: E731
     yield from imported(links, found.config, shapes, read)
+
+
+def _check_shapes(source: Source, found: Recognised, links, ours: Mapping[str, tuple[int, ...]]):
+    for name, link, layer in named_tensors(links, found.config):
+        places = [place(part, layer, found.config) for part in link.parts]
+        held = [ours[p.path][0 if p.index is None else 1 :] for p in places]
+        expected, theirs = shape_of_theirs(link, held), _theirs(found, name)
+        if source.shapes[theirs] != expected:
+            raise ValueError(
+                f"Got {theirs} of shape {source.shapes[theirs]} in {source.files[theirs]}, expected "
+                f"{expected} by {source.path / 'config.json'}: one of the two is of another model."
+            )
 
 
 def write_model(
@@ -159,6 +188,7 @@ def write_model(
       family: which; None: the first whose models this one is among.
       dtype: "float32" or "bfloat16", of the tensors.
       extra: what config.json has beside what the network tells: ids, and whatever is to be kept.
+        A RoBERTa without a pad_token_id gets the one that its table of positions begins after.
 
     What `left_out` names is not written.
 
@@ -166,6 +196,9 @@ def write_model(
     its classes have no place there, and where its last layer is kept apart.
     """
     family = family or family_of(config)
+    arrays = {path: np.asarray(x) for path, x in named(params).items()}
+    if family is bert.ROBERTA and extra.get("pad_token_id") is not None:
+        config, arrays = bert.counted_from_pad(config, arrays, extra["pad_token_id"])
     values = dict(extra) | family.config(config)
     values |= {
         "model_type": family.model_type,
@@ -188,7 +221,6 @@ def write_model(
             "Got a model that predicts ahead in parallel (ahead='parallel'), whose last layer is one "
             "of its heads: transformers has none such. Convert one with ahead='sequential'."
         )
-    arrays = {path: np.asarray(x) for path, x in named(params).items()}
     tensors = exported(family.links(config), config, arrays)
     write_directory(directory, values, tensors, dtype, **settings)
     return family
@@ -226,28 +258,40 @@ def family_of(config: Config) -> Family:
     if differ:
         raise ValueError(
             f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, differs "
-            f"in {'; '.join(differ)}."
+            f"in {'; '.join(differ)}. Train one with these as they are there."
         )
     return family
 
 
 def _differences(config: Config, family: Family) -> list[str]:
     """The switches that do not survive a round trip through the family's config.json."""
-    try:
-        values = family.config(config) | {"model_type": family.model_type}
-        tied = config.logits_via_embedding
-        there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
-        settings = family.settings(values, lambda name: there.get(name, False))
-        settings.pop("heads", None)
-        again = getattr(builders, family.layout)(config.vocab_size, **settings).config
-    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+    there = _round_trip(config, config, family)
+    if there is None:  # its config.json needs values that this model has not
+        fields = dataclasses.asdict(config)
+        absent = {name: value for name, value in STAND_INS.items() if not fields[name]}
+        keys = {"num_key_heads": config.num_key_heads}
+        there = _round_trip(config, types.SimpleNamespace(**fields | absent | keys), family)
+    if there is None:
         return [NO_WORD]
-    ours, theirs = _meaning(config), _meaning(again)
+    ours, theirs = _meaning(config), _meaning(there)
     return [
         f"{name}: {ours[name]!r}, there {theirs[name]!r}"
         for name in ours
         if name not in NOT_OF_THE_NETWORK and ours[name] != theirs[name]
     ]
+
+
+def _round_trip(config: Config, written: Any, family: Family) -> Config | None:
+    """What is read of the config.json that `written` becomes; None where it becomes none."""
+    try:
+        values = family.config(written) | {"model_type": family.model_type}
+        tied = config.logits_via_embedding
+        there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
+        settings = family.settings(values, lambda name: there.get(name, False))
+        settings.pop("heads", None)
+        return getattr(builders, family.layout)(config.vocab_size, **settings).config
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return None
 
 
 def _meaning(config: Config) -> dict:

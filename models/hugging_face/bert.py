@@ -1,6 +1,11 @@
 """BERT and RoBERTa (model_types "bert" and "roberta")."""
 
+import dataclasses
 import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from models.config import Config
 from models.hugging_face.family import (
@@ -36,13 +41,15 @@ HEADS = {
         "classifier": "classifier.out_proj",
     },
 }
-OFFSETS = {"bert": 0, "roberta": 2}  # RoBERTa counts positions from pad + 1
+
+
+def offset(kind: str, hf: dict) -> int:
+    """Rows of the table of positions before the first: RoBERTa counts from pad + 1."""
+    return hf.get("pad_token_id", 1) + 1 if kind == "roberta" else 0
 
 
 def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
-    if kind == "roberta":
-        refuse(hf, pad_token_id=1)
     head, classes = HEADS[kind], {}
     heads = ["vocabulary"] if has(f"{head['layer']}.weight") else []
     if has("cls.seq_relationship.weight"):
@@ -66,8 +73,8 @@ def settings(kind: str, hf: dict, has) -> dict:
         biases=True,
         embedding_norm=True,
         positions="learned",
-        max_positions=hf["max_position_embeddings"] - OFFSETS[kind],
-        position_offset=OFFSETS[kind],
+        max_positions=hf["max_position_embeddings"] - offset(kind, hf),
+        position_offset=offset(kind, hf),
         num_types=hf["type_vocab_size"],
         logits_via_embedding=True,
         vocabulary_layer=True,
@@ -79,14 +86,15 @@ def settings(kind: str, hf: dict, has) -> dict:
 
 
 def config(kind: str, c: Config) -> dict:
-    return dict(
+    pad = {"pad_token_id": c.position_offset - 1} if kind == "roberta" else {}
+    return pad | dict(
         num_hidden_layers=c.num_encoder_layers,
         hidden_size=c.emb_dim,
         num_attention_heads=c.num_heads,
         intermediate_size=c.mlp_dim,
         hidden_act=THEIR_ACTIVATIONS[c.mlp_activations[0]],
         layer_norm_eps=c.norm_epsilon,
-        max_position_embeddings=c.max_positions + OFFSETS[kind],
+        max_position_embeddings=c.max_positions + (c.position_offset if pad else 0),
         type_vocab_size=c.num_types,
         initializer_range=c.init_stddev or 0.02,
         hidden_dropout_prob=c.dropout_rate,
@@ -130,6 +138,28 @@ def copies(kind: str, c: Config) -> dict[str, str]:
         f"{copy}.weight": f"{kind}.embeddings.word_embeddings.weight",
         f"{copy}.bias": HEADS[kind]["bias"],
     }
+
+
+def counted_from_pad(
+    config: Config, params: Mapping[str, Any], pad: int
+) -> tuple[Config, dict[str, Any]]:
+    """The same RoBERTa with its first position at row pad + 1, as `transformers` finds it.
+
+    Its positions are counted among the ids that are not pad's, so that config.json must name the
+    pad of the run's own texts. Rows of the table before the first position are in no use: zeros
+    have their place, as many as pad + 1.
+
+    Args:
+      params: by path; the table of positions is [max_positions + position_offset, E].
+      pad: an id that stands in no text.
+    """
+    if pad + 1 == config.position_offset:
+        return config, dict(params)
+    path = "encoder/position_embedding"
+    used_PxE = np.asarray(params[path])[config.position_offset :]
+    unused_PxE = np.zeros((pad + 1, config.emb_dim), used_PxE.dtype)
+    table_PxE = np.concatenate([unused_PxE, used_PxE])
+    return dataclasses.replace(config, position_offset=pad + 1), {**params, path: table_PxE}
 
 
 BERT, ROBERTA = (

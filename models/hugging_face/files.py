@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +21,13 @@ class Source(NamedTuple):
 
     path: Path
     config: dict
-    names: frozenset[str]
+    shapes: Mapping[str, tuple[int, ...]]
+    files: Mapping[str, Path]  # in which of them a tensor is
     read: Callable[[str], np.ndarray]  # KeyError for a name that there is not
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.shapes)
 
 
 def open_source(directory: str) -> Source:
@@ -40,15 +45,17 @@ def open_source(directory: str) -> Source:
     config = read_json(path / CONFIG)
     files = _weight_files(path)
     where: dict[str, Path] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         with _opened(file) as opened:
             where |= dict.fromkeys(opened.keys(), file)
+            shapes |= {n: tuple(opened.get_slice(n).get_shape()) for n in opened.keys()}
 
     def read(name: str) -> np.ndarray:
         with _opened(where[name]) as opened:
             return opened.get_tensor(name)
 
-    return Source(path, config, frozenset(where), read)
+    return Source(path, config, shapes, where, read)
 
 
 def _weight_files(path: Path) -> list[Path]:
@@ -81,9 +88,15 @@ def read_json(file: Path) -> dict:
             f"{file.parent} holds no {file.name}: expected a directory of transformers."
         )
     try:
-        return json.loads(file.read_text("utf-8"))
+        value = json.loads(file.read_text("utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{file} is damaged: got {type(value).__name__}, expected a JSON object, {{…}}. Download "
+            "it again."
+        )
+    return value
 
 
 def _opened(file: Path):

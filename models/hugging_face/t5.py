@@ -1,5 +1,7 @@
 """T5, T5 1.1, Flan-T5 and UL2 (model_type "t5"); mT5 ("mt5"); umT5 ("umt5")."""
 
+import functools
+
 from models.config import Config
 from models.hugging_face.family import (
     THEIR_ACTIVATIONS,
@@ -16,19 +18,17 @@ from models.hugging_face.links import Link
 SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
 
 
-def settings(hf: dict, has) -> dict:
+def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, relative_attention_num_buckets=32, relative_attention_max_distance=128)
-    kind = hf["feed_forward_proj"]
-    gated = kind.startswith("gated-")
-    name = kind.removeprefix("gated-")
+    projection = hf["feed_forward_proj"]
+    gated = projection.startswith("gated-")
+    name = projection.removeprefix("gated-")
     # Their gated GELU is the approximation, whatever its name says.
     act = (
         "gelu"
-        if kind == "gated-gelu"
+        if projection == "gated-gelu"
         else activation({"feed_forward_proj": name}, "feed_forward_proj")
     )
-    # Newer configs say it by a name of its own, since tying is decided by the tensors.
-    scaled = hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings", True))
     return dict(
         num_encoder_layers=hf["num_layers"],
         num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
@@ -38,20 +38,33 @@ def settings(hf: dict, has) -> dict:
         mlp_dim=hf["d_ff"],
         mlp_activations=(act, "linear") if gated else (act,),
         positions="relative",
-        relative_in_every_layer=hf["model_type"] == "umt5",
+        relative_in_every_layer=kind == "umt5",
         attention_scale=1.0,
         norm_epsilon=hf["layer_norm_epsilon"],
         logits_via_embedding=not has("lm_head.weight"),
-        scale_logits=bool(scaled),
+        scale_logits=_scaled(kind, hf),
         dropout_rate=hf.get("dropout_rate", 0.0),
     )
 
 
-def config(c: Config) -> dict:
+def _scaled(kind: str, hf: dict) -> bool:
+    """Whether the logits are scaled, which only T5's config.json has a say in.
+
+    `transformers` takes tie_word_embeddings for true in mT5 and umT5, whatever config.json says, never
+    scales mT5's logits and always scales umT5's. Which weights are tied the tensors tell.
+    """
+    if kind != "t5":
+        return kind == "umt5"
+    # Newer configs say it by a name of its own.
+    return bool(hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings", True)))
+
+
+def config(kind: str, c: Config) -> dict:
     act = THEIR_ACTIVATIONS[c.mlp_activations[0]]
-    kind = {"gelu_new": "gelu"}.get(act, act)
+    projection = {"gelu_new": "gelu"}.get(act, act)
     gated = len(c.mlp_activations) == 2
-    return dict(
+    scaled = {"scale_decoder_outputs": c.scale_logits} if kind == "t5" else {}
+    return scaled | dict(
         d_model=c.emb_dim,
         d_kv=c.head_dim,
         d_ff=c.mlp_dim,
@@ -61,9 +74,8 @@ def config(c: Config) -> dict:
         relative_attention_num_buckets=32,
         relative_attention_max_distance=128,
         layer_norm_epsilon=c.norm_epsilon,
-        feed_forward_proj=f"gated-{kind}" if gated else kind,
-        tie_word_embeddings=c.scale_logits,
-        scale_decoder_outputs=c.scale_logits,
+        feed_forward_proj=f"gated-{projection}" if gated else projection,
+        tie_word_embeddings=c.scale_logits if kind == "t5" else c.logits_via_embedding,
         dropout_rate=c.dropout_rate,
         is_encoder_decoder=True,
     )
@@ -105,7 +117,15 @@ def copies(c: Config) -> dict[str, str]:
 
 
 T5, MT5, UMT5 = (
-    Family(kind, name, "encoder_decoder", "", settings, config, links, copies)
+    Family(
+        kind,
+        name,
+        "encoder_decoder",
+        "",
+        *(functools.partial(f, kind) for f in (settings, config)),
+        links,
+        copies,
+    )
     for kind, name in (
         ("t5", "T5ForConditionalGeneration"),
         ("mt5", "MT5ForConditionalGeneration"),

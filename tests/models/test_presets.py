@@ -51,7 +51,9 @@ PRESETS = {
     "t5_1_1_xl": Preset("t5", "t5_1_1_base", 32_128, 2_849_757_184),
     "t5_1_1_xxl": Preset("t5", "t5_1_1_base", 32_128, 11_135_332_352),
     "ul2_20b": Preset("t5", "t5_1_1_base", 32_128, 19_591_209_984, ("mlp_activations",)),
-    "umt5_base": Preset("umt5", "t5_1_1_base", 256_384, 592_043_520, ("relative_in_every_layer",)),
+    "umt5_base": Preset(
+        "umt5", "t5_1_1_base", 256_384, 592_043_520, ("relative_in_every_layer", "scale_logits")
+    ),
     "bert_base": Preset("bert", "bert_base", 30_522, 110_106_428),
     "bert_large": Preset("bert", "bert_base", 30_522, 336_226_108),
     "roberta_base": Preset("roberta", "roberta_base", 50_265, 124_697_433),

@@ -30,10 +30,13 @@ def _t5(feed_forward, tied, model=transformers.T5ForConditionalGeneration, **set
         **settings,
     )
     made = model(config)
+    if tied and model is transformers.MT5ForConditionalGeneration:  # its logits are never scaled
+        made.shared.weight.data /= 10
     if not tied and made.lm_head.weight is made.shared.weight:
         # Logits near 1: at 30, where embeddings are of deviation 1, float32 itself is off by 1e-4.
         made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.detach() / 10)
-        config.tie_word_embeddings = made.config.tie_word_embeddings = False
+        if model is transformers.T5ForConditionalGeneration:  # the others have it true, always
+            config.tie_word_embeddings = made.config.tie_word_embeddings = False
     return made
 
 
@@ -66,7 +69,10 @@ MODELS = {
     "t5": lambda: _t5("relu", True),
     "t5_1_1": lambda: _t5("gated-gelu", False),
     "ul2": lambda: _t5("gated-silu", False),
+    "mt5": lambda: _t5("gated-gelu", False, transformers.MT5ForConditionalGeneration),
+    "mt5_tied": lambda: _t5("gated-gelu", True, transformers.MT5ForConditionalGeneration),
     "umt5": lambda: _t5("gated-gelu", True, transformers.UMT5ForConditionalGeneration),
+    "umt5_untied": lambda: _t5("gated-gelu", False, transformers.UMT5ForConditionalGeneration),
     "bert": lambda: _bert(transformers.BertForPreTraining),
     "roberta": lambda: _roberta(transformers.RobertaForMaskedLM),
     "modernbert": lambda: transformers.ModernBertForMaskedLM(

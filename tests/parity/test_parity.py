@@ -251,6 +251,38 @@ def test_what_classes_have_another_network_is_refused(tmp_path):
         recognise(open_source(tmp_path))
 
 
+# --- positions that are counted from the padding --------------------------------------------------
+
+
+@pytest.mark.parametrize("pad", [0, 1, 5])
+def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad, tmp_path):
+    """Of a run whose own padding is `pad`, which is none of the ids of its texts."""
+    theirs = reference("roberta").config
+    source = tmp_path / "source"
+    reference("roberta").save_pretrained(source)
+    found = recognise(open_source(source))
+    params = jax.tree.map(jnp.asarray, nested(read_params(open_source(source), found)))
+    write_model(
+        tmp_path / "out", found.config, params, extra=theirs.to_dict() | {"pad_token_id": pad}
+    )
+    model = transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    assert model.config.pad_token_id == pad
+    text = np.where(documents(1)[0] == pad, 9, documents(1)[0])
+    text[2] = 1 if pad != 1 else 9  # an id of a text like any other
+    ids = torch.tensor([[*text, pad, pad]])
+    with torch.no_grad():
+        logits = model(ids, attention_mask=(ids != pad).int()).logits[0, : len(text)].numpy()
+    batch = packed_batch("encoder", [text, text[:7]], [text, text[:7]])
+    expected = our_logits(found.model, params, batch)[0, : len(text)]
+    np.testing.assert_allclose(logits, expected, atol=ATOL, rtol=0)
+    again = recognise(open_source(tmp_path / "out"))
+    assert again.config.position_offset == pad + 1
+    assert again.config.max_positions == found.config.max_positions
+    back = jax.tree.map(jnp.asarray, nested(read_params(open_source(tmp_path / "out"), again)))
+    got = our_logits(again.model, back, batch)[0, : len(text)]
+    np.testing.assert_allclose(got, expected, atol=ATOL, rtol=0)
+
+
 # --- every switch matters ------------------------------------------------------------------------
 
 FLIPS = {
@@ -291,7 +323,9 @@ _BERT = ["biases", "embedding_norm", "num_types", "vocabulary_layer", "vocabular
 SWITCHES = {
     "t5": ["norm"],
     "t5_1_1": ["norm"],
+    "mt5": ["scale_logits"],
     "umt5": [],
+    "umt5_untied": ["scale_logits"],
     "bert": _BERT,
     "roberta": [*_BERT, "position_offset"],
     "modernbert": [
@@ -340,7 +374,16 @@ def test_any_other_switch_shows(name, switch, imported):
 # --- losses and gradients ------------------------------------------------------------------------
 
 
-SLOW = ("ul2", "umt5", "t5", "llama3", "roberta")  # as others are, to compile
+SLOW = (
+    "ul2",
+    "mt5",
+    "mt5_tied",
+    "umt5",
+    "umt5_untied",
+    "t5",
+    "llama3",
+    "roberta",
+)  # as others are, to compile
 
 
 @pytest.mark.parametrize(
