@@ -10,6 +10,7 @@ that always gives the most frequent answer, for held-out text one that looks at 
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -105,20 +106,16 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
                 told = "" if baseline is None else f"{baseline:.4g}"
                 table.add_row(task.name, str(number), metric, f"{figure:.4g}", told)
     mode = options.mode or mode_of(trained)
-    table.title = f"{options.run}: {mode}, {options.split}, " + ", ".join(
-        f"{len(task.texts)} examples" for task in tasks
-    )
-    table.title_justify = "left"
-    table.caption = "baseline: the most frequent training answer, always: " + ", ".join(
-        repr(task.guess) for task in tasks
-    )
-    table.caption_justify = "left"
+    counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
+    guesses = ", ".join(repr(task.guess) for task in tasks)
+    # Beside the table, which would wrap them at its own width.
+    say = functools.partial(console.print, markup=False, soft_wrap=True)
+    say(f"{options.run}: {mode}, {options.split}, {counts}")
     console.print(table)
-    console.print(
+    say(f"baseline: the most frequent training answer, always: {guesses}")
+    say(
         f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: "
-        f"python predict.py --run={options.run} {tasks[0].texts[0][:20]!r}",
-        markup=False,
-        soft_wrap=True,
+        f"python predict.py --run={options.run} {tasks[0].texts[0][:20]!r}"
     )
 
 
@@ -152,22 +149,21 @@ def keep(run_dir: str, task: EvaluationTask, step: int, found: TaskScores) -> No
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
     read_config(options.run)
     heldout = heldout_evaluator(options.run)
-    table = Table(
-        title=f"Held-out text of {options.run}", title_justify="left", box=None, header_style="bold"
-    )
+    table = Table(box=None, header_style="bold")
     for name in ("step", "objective", "nats", "perplexity", "bits a byte", "baseline", "targets"):
         table.add_column(name, justify="left" if name == "objective" else "right")
     for step in steps:
         run = open_run(options.run, step)
         for score in heldout.evaluator(run.params):
             table.add_row(str(run.step), *row_of(score, heldout.bytes_per_token))
-    table.caption = (
-        f"bits a byte: of tokens of {heldout.bytes_per_token:.2f} bytes, as the held-out text has. "
-        "baseline: nats of what looks at nothing"
-    )
-    table.caption_justify = "left"
+    say = functools.partial(console.print, markup=False, soft_wrap=True)
+    say(f"Held-out text of {options.run}")
     console.print(table)
-    console.print(f"Next: python predict.py --run={options.run} …", markup=False)
+    if np.isfinite(heldout.bytes_per_token):
+        size = f"{heldout.bytes_per_token:.2f}"
+        say(f"bits a byte: of tokens of {size} bytes, as the held-out text has")
+    say("baseline: nats of what looks at nothing")
+    say(f"Next: python predict.py --run={options.run} …")
 
 
 def row_of(score: Score, bytes_per_token: float) -> list[str]:

@@ -146,10 +146,13 @@ def asked(options, mode: str) -> list[dict]:
     if options.examples:
         items = with_examples(options, items)
     if options.masks:
-        items = [
-            {**item, "text": item.get("text", "") + "[MASK]" * options.masks} for item in items
-        ]
+        items = [with_masks(item, options.masks) for item in items]
     return items
+
+
+def with_masks(item: dict, count: int) -> dict:
+    text = item.get("text", "")
+    return {**item, "text": text + "[MASK]" * count} if isinstance(text, str) else item
 
 
 def texts_of(options) -> list[dict]:
@@ -164,12 +167,12 @@ def around_cursor(place: str) -> dict:
         raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, both from 1.")
     if not Path(name).is_file():
         raise ValueError(f"Got --cursor={place!r}, expected a file: there is no {name}.")
-    lines = Path(name).read_text("utf-8").splitlines(keepends=True)
+    text = Path(name).read_text("utf-8")
+    lines = text.split("\n")  # as editors count: a form feed ends no line
     line, column = (int(x) for x in numbers)
-    if line > len(lines) or column > len(lines[line - 1].rstrip("\n")) + 1:
+    if line > len(lines) or column > len(lines[line - 1]) + 1:
         raise ValueError(f"{name} has no line {line} with a column {column}.")
-    at = sum(len(x) for x in lines[: line - 1]) + column - 1
-    text = "".join(lines)
+    at = sum(len(x) + 1 for x in lines[: line - 1]) + column - 1
     return {"prefix": text[:at], "suffix": text[at:]}
 
 
@@ -360,8 +363,10 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
             some = [items[i] for i in numbers]
             out.append(answer(trained, mode, some, how, numbers))
     console.print(f"{options.out} holds {len(items)} answers.")
-    if options.examples and all(options.answer in item for item in items):
-        right = out.count(lambda r: str(r.get("answer", "")).strip() == str(r["expected"]).strip())
+    told = mode in ("continue", "complete", "respond", "restore")
+    if options.examples and told and all(options.answer in item for item in items):
+        field = "expected" if options.answer == "answer" else options.answer
+        right = out.count(lambda r: r["answer"].strip() == str(r[field]).strip())
         console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")
 
 

@@ -20,7 +20,7 @@ def read_items(file: str) -> list[dict]:
     if not path.is_file():
         raise ValueError(f"There is no file {file}.")
     items = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
                 items.append(_item(file, number, line))
@@ -29,7 +29,11 @@ def read_items(file: str) -> list[dict]:
     return items
 
 
-def _item(file: str, number: int, line: str) -> dict:
+def _item(file: str, number: int, data: bytes) -> dict:
+    try:
+        line = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}:{number} is no UTF-8 ({error}).") from error
     try:
         item = json.loads(line)
     except ValueError as error:
@@ -75,14 +79,14 @@ class AnswerFile:
             return 0
         data = self._path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        lines = whole.decode("utf-8").split("\n")[:-1]
+        lines = whole.split(b"\n")[:-1]
         for number, line in enumerate(lines):
             self._check(number, line)
         if len(whole) < len(data):
             os.truncate(self._path, len(whole))
         return len(lines)
 
-    def _check(self, number: int, line: str) -> None:
+    def _check(self, number: int, line: bytes) -> None:
         try:
             found = json.loads(line)
         except ValueError:
@@ -96,12 +100,24 @@ class AnswerFile:
 
 
 def _kept(item: dict, record: dict) -> dict:
-    """An item's fields; one that the answer has too is kept as "expected"."""
-    return {("expected" if key in record else key): value for key, value in item.items()}
+    """An item's fields; one that the answer has too is kept under another name."""
+    return {(_beside(key, item) if key in record else key): x for key, x in item.items()}
+
+
+def _beside(key: str, item: dict) -> str:
+    """What an item's field is called beside the answer's of the same name.
+
+    >>> _beside("answer", {"answer": 1}), _beside("log_prob", {"log_prob": 1, "given_log_prob": 2})
+    ('expected', 'given_given_log_prob')
+    """
+    name = "expected" if key == "answer" else f"given_{key}"
+    while name in item:
+        name = f"given_{name}"
+    return name
 
 
 def _differs(item: dict, found: dict) -> bool:
-    return any(
-        found.get(key, value) != value and found.get("expected") != value
-        for key, value in item.items()
-    )
+    def kept(key, value):
+        return any(n in found and found[n] == value for n in (key, _beside(key, item)))
+
+    return not all(kept(key, value) for key, value in item.items())

@@ -77,19 +77,26 @@ def _text(item: dict) -> str:
     return item["text"]
 
 
+def _string(item: dict, name: str, otherwise: str | None = None) -> str:
+    value = item.get(name, otherwise)
+    if not isinstance(value, str):
+        raise ValueError(f"Got an item with {name} = {value!r}, expected a text.")
+    return value
+
+
+def _continue(trained, items, options: Options, numbers):
+    questions = [to_continue(trained, _text(item)) for item in items]
+    return [_record(found) for found in _generated(trained, questions, options, numbers)]
+
+
 def _written(to_question: Callable) -> Callable:
-    """The mode that answers each text's question with a text."""
+    """The mode that reads each text and answers with another one."""
 
     def write(trained, items, options: Options, numbers):
-        questions = [to_question(trained, _text(item)) for item in items]
+        questions = [to_question(trained, _text(item), options.denoiser) for item in items]
         return [_record(found) for found in _generated(trained, questions, options, numbers)]
 
     return write
-
-
-def _complete(trained, items, options, numbers):
-    questions = [to_complete(trained, _text(item), options.denoiser) for item in items]
-    return [_record(found) for found in _generated(trained, questions, options, numbers)]
 
 
 def _generated(trained, questions, options: Options, numbers):
@@ -158,7 +165,7 @@ def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
 
 
 def _middle(trained, items, options: Options, numbers):
-    parts = [(item.get("prefix", ""), item.get("suffix", "")) for item in items]
+    parts = [tuple(_string(item, name, "") for name in ("prefix", "suffix")) for item in items]
     questions = [to_fill_the_middle(trained, *part) for part in parts]
     records = []
     for (prefix, suffix), found in zip(parts, _generated(trained, questions, options, numbers)):
@@ -230,7 +237,8 @@ def _tag(trained, items, options: Options, numbers):
 
 def _score(trained, items, options: Options, numbers):
     pairs = [
-        (_text(item), item["target"]) if "target" in item else ("", _text(item)) for item in items
+        (_text(item), _string(item, "target")) if "target" in item else ("", _text(item))
+        for item in items
     ]
     found = score(trained, pairs, options.decoding.batch_size, options.on_batch)
     return [
@@ -245,8 +253,8 @@ def _score(trained, items, options: Options, numbers):
 
 
 MODES = {
-    "continue": _written(to_continue),
-    "complete": _complete,
+    "continue": _continue,
+    "complete": _written(to_complete),
     "infill": _infill,
     "middle": _middle,
     "restore": _written(to_restore),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from inference.batching import by_length, encoder_batch, jitted
-from inference.trained import Trained
+from inference.trained import Trained, framed
 
 POOLINGS = ("first", "mean")
 
@@ -42,7 +42,7 @@ def embed(
     head = "embedding" if contrastive and "embedding" in trained.model.heads else None
     run = jitted(_embed, trained.model, head, pooling)
     config = trained.model.config
-    rows = [_row(trained, text) for text in texts]
+    rows = [_row(trained, text, bool(contrastive)) for text in texts]
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch(
@@ -55,14 +55,11 @@ def embed(
     return np.stack(found)
 
 
-def _row(trained: Trained, text: str) -> list[int]:
+def _row(trained: Trained, text: str, contrastive: bool) -> list[int]:
     if not text.strip():
         raise ValueError("Got an empty text, expected some words.")
-    ids = trained.ids
-    before = [] if ids.cls is None else [ids.cls]
-    # A model from elsewhere knows texts between [CLS] and [SEP]; our objectives have [CLS] alone.
-    after = [] if trained.objectives or ids.sep is None else [ids.sep]
-    return [*before, *trained.encode(text), *after]
+    tokens = trained.encode(text)
+    return [trained.ids.special("cls"), *tokens] if contrastive else framed(trained, tokens)
 
 
 def _embed(model, head, pooling, params, batch):

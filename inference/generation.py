@@ -5,6 +5,7 @@ answers[0][0].text
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -167,9 +168,12 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
             rows = zip(
                 *(np.asarray(x) for x in (found.tokens, found.starts, found.ends, found.log_probs))
             )
+            # What a stop string ended stays as it was, however long its neighbours go on.
             answers = [
-                _answer(trained, tokens[start:end], log_prob, decoding)
-                for tokens, start, end, log_prob in rows
+                old
+                if old and old.ended
+                else _answer(trained, tokens[start:end], log_prob, decoding)
+                for old, (tokens, start, end, log_prob) in itertools.zip_longest(answers, rows)
             ]
             if on_part and len(answers) == 1:
                 on_part(answers[0].text)

@@ -20,6 +20,8 @@ from inference.trained import Trained, framed, may_be_written
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # how people write it
 ORDERS = ("confidence", "random")
+# Objectives that predict a hidden token from its own place, on a decoder too.
+IN_PLACE = {"masked_lm", "masked_diffusion", "then"}
 
 
 class Guess(NamedTuple):
@@ -38,7 +40,7 @@ class Masked(NamedTuple):
 def masked_text(trained: Trained, text: str) -> Masked:
     """A text with each "[MASK]" as the vocabulary's mask, in the form the model was trained on.
 
-    A decoder predicts masks from the place before them, and so has bos before the text.
+    What predicts masks from the place before them has bos before the text.
 
     Raises ValueError for a text without a mask, or a vocabulary without one.
     """
@@ -49,8 +51,7 @@ def masked_text(trained: Trained, text: str) -> Masked:
     tokens = trained.encode(text)
     if mask not in tokens:
         raise ValueError(f"Got a text without a mask, expected one or more [MASK]: {text[:60]!r}.")
-    reads_ahead = trained.model.layout == "decoder"
-    tokens = [trained.ids.bos, *tokens] if reads_ahead else framed(trained, tokens)
+    tokens = [trained.ids.bos, *tokens] if shift_of(trained) else framed(trained, tokens)
     return Masked(tokens, [i for i, token in enumerate(tokens) if token == mask])
 
 
@@ -124,10 +125,8 @@ def unmask(
         rows = [read[i] for i in chosen]
         batch = batch_of(trained, [row.tokens for row in rows])
         keys = fold(jax.random.key(seed), np.array([numbers[i] for i in chosen], np.uint32))
-        most = max(len(row.masks) for row in rows)
-        tokens = run(
-            trained.params, batch, trained.ids.mask, allowed_V, keys, steps or most, temperature
-        )
+        steps_B = np.array([steps or len(row.masks) for row in rows], np.int32)
+        tokens = run(trained.params, batch, trained.ids.mask, allowed_V, keys, steps_B, temperature)
         for i, row, written in zip(chosen, rows, np.asarray(tokens)):
             found[i] = _text(trained, written[: len(row.tokens)].tolist())
         if on_batch:
@@ -144,8 +143,9 @@ def _text(trained: Trained, tokens: list[int]) -> str:
 
 
 def shift_of(trained: Trained) -> int:
-    """Where a mask is predicted, from its own place: one before it by decoders, as they are trained."""
-    return -1 if trained.model.layout == "decoder" else 0
+    """Where a mask is predicted, from its own place: one before it by decoders that are trained so."""
+    ahead = trained.model.layout == "decoder" and not IN_PLACE & set(trained.objectives)
+    return -1 if ahead else 0
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
@@ -178,7 +178,7 @@ def _mask_logits(model, shift, params, batch, places_BxK):
 
 
 def _unmask(
-    model, shift, order, sampled, params, batch, mask, allowed_V, keys_B, steps, temperature
+    model, shift, order, sampled, params, batch, mask, allowed_V, keys_B, steps_B, temperature
 ):
     stack = "decoder" if model.layout == "decoder" else "encoder"
     tokens_BxT = batch[f"{stack}_input_tokens"]
@@ -208,10 +208,10 @@ def _unmask(
             draw = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
             sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(draw(keys[:, 1], places))
         # So many in this step that all are done after the last one, as evenly as can be.
-        count_B = total_B * (s + 1) // steps - total_B * s // steps
+        count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
         sure_BxT = jnp.where(masked_BxT, sure_BxT, -1.0)
         rank_BxT = jnp.argsort(jnp.argsort(-sure_BxT, 1), 1)
         now_BxT = masked_BxT & (rank_BxT < count_B[:, None])
         return jnp.where(now_BxT, chosen_BxT, tokens_BxT).astype(jnp.int32)
 
-    return lax.fori_loop(0, steps, step, tokens_BxT)
+    return lax.fori_loop(0, jnp.max(steps_B), step, tokens_BxT)

@@ -60,7 +60,7 @@ def to_complete(trained: Trained, text: str, denoiser: str | None = None) -> Que
     return Question([*_mode(trained, denoiser), *_some(trained, text), trained.ids.eos], [])
 
 
-def to_respond(trained: Trained, text: str) -> Question:
+def to_respond(trained: Trained, text: str, denoiser: str | None = None) -> Question:
     """Text to text: the text is read, the answer is another one.
 
     Of a model that `dialogue` trained the text is what is said to it, all that was said before
@@ -68,7 +68,7 @@ def to_respond(trained: Trained, text: str) -> Question:
     """
     if "dialogue" in trained.objectives:
         return Question([], [*_some(trained, text), trained.ids.special("sep")])
-    return to_complete(trained, text)
+    return to_complete(trained, text, denoiser)
 
 
 to_restore = to_respond
@@ -85,6 +85,7 @@ def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Quest
 
     Raises ValueError where blanks are not numbered 0, 1, …, or the vocabulary has too few of them.
     """
+    _check_words(text)
     sentinels = trained.ids.sentinels
     numbers = [int(x) for x in BLANK.findall(text)]
     if numbers != list(range(len(numbers))):
@@ -177,6 +178,10 @@ def _mode(trained: Trained, denoiser: str | None) -> list[int]:
 
 
 def _some(trained: Trained, text: str) -> list[int]:
+    _check_words(text)
+    return trained.encode(text)
+
+
+def _check_words(text: str) -> None:
     if not text.strip():
         raise ValueError("Got an empty text, expected some words.")
-    return trained.encode(text)

@@ -15,8 +15,8 @@ import numpy as np
 
 from inference.batching import by_length, jitted, width_for
 from inference.masks import batch_of
-from inference.questions import Question, prompt_size, prompts_of
-from inference.trained import Trained, framed
+from inference.questions import Question, prompt_size, prompts_of, to_respond
+from inference.trained import Trained, framed, mode_of
 from objectives.losses import cross_entropy
 
 
@@ -42,19 +42,21 @@ def score(
 ) -> list[Scored]:
     """The log-probability of each second text of a pair, given the first one, which may be "".
 
-    With a first text, the model reads it and the second is its answer, with the end that closes it.
-    A decoder without a first text takes each token from those before it. An encoder takes each
+    With a first text, the model reads it and the second is its answer, with the end that closes it;
+    a model that goes on from texts has none there. A decoder without a first text takes each token
+    from those before it. An encoder takes each
     token from all others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020,
     arXiv:1910.14659), which is no probability of the text.
 
-    Raises ValueError for a text to be scored that is empty, for an encoder-decoder without a first
-    text, and for one with an encoder.
+    Raises ValueError for a text to be scored that is empty, or longer than the model's positions, for
+    an encoder-decoder without a first text, and for one with an encoder.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
     if trained.model.layout == "encoder":
         return _score_in_place(trained, pairs, batch_size, on_batch)
-    questions = [_question(trained, given, text) for given, text in pairs]
+    asked = [_question(trained, given, text) for given, text in pairs]
+    questions = [question for question, _ in asked]
     layout, found = trained.model.layout, [None] * len(pairs)
     sizes = [prompt_size(layout, question) for question in questions]
     run = jitted(_log_probs, trained.model)
@@ -64,31 +66,42 @@ def score(
         longest = max(
             len(q.inputs) if layout == "encoder_decoder" else prompt_size(layout, q) for q in rows
         )
-        width = width_for(longest, config.max_positions if config else 0)
+        most = config.max_positions if config else 0
+        if most and max(sizes[i] for i in chosen) > most:
+            raise ValueError(
+                f"Got a text of {max(sizes[i] for i in chosen)} places to be scored, expected at most "
+                f"{most}, for which this model has positions: give a shorter one."
+            )
+        width = width_for(longest, most)
         prompts = prompts_of(layout, rows, trained.ids, width)
         told_BxT = np.asarray(run(trained.params, prompts.batch))
         for i, row, told in zip(chosen, rows, told_BxT):
             # The token after place p is told at place p; before the first stand inputs and bos.
-            before = 0 if layout == "encoder_decoder" else len(row.inputs)
-            log_probs = told[before : before + len(row.start)]
+            end = len(row.start) + (0 if layout == "encoder_decoder" else len(row.inputs))
+            scored = asked[i][1]
+            log_probs = told[end - scored : end]
             text = pairs[i][1].encode()
-            names = [trained.decode([token]) for token in row.start]
+            names = [trained.decode([token]) for token in row.start[-scored:]]
             found[i] = Scored(names, [float(x) for x in log_probs], len(text))
         if on_batch:
             on_batch(len(set(chosen)))
     return found
 
 
-def _question(trained: Trained, given: str, text: str) -> Question:
+def _question(trained: Trained, given: str, text: str) -> tuple[Question, int]:
+    """What is read and its answer, in the form of training; and how many of the last tokens count."""
     tokens = trained.encode(text)
-    if given:
-        return Question([*trained.encode(given), trained.ids.eos], [*tokens, trained.ids.eos])
-    if trained.model.layout == "encoder_decoder":
+    if trained.model.layout == "encoder_decoder" and not given:
         raise ValueError(
             "Got a text to be scored and none that the encoder reads: an encoder-decoder scores an "
             "answer to a text. Give both."
         )
-    return Question([], tokens)
+    if not given:
+        return Question([], tokens), len(tokens)
+    if trained.model.layout == "decoder" and mode_of(trained) == "continue":
+        return Question([], [*trained.encode(given), *tokens]), len(tokens)
+    asked, closed = to_respond(trained, given), [*tokens, trained.ids.eos]
+    return Question(asked.inputs, [*asked.start, *closed]), len(closed)
 
 
 def _log_probs(model, params, batch):

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -329,13 +330,26 @@ class MixtureStream:
 
 
 class Examples:
-    """The examples of one task as documents."""
+    """The examples of one task as documents.
 
-    def __init__(self, task: seqio.Task, features: Sequence[str], ids: TokenIds):
+    `lengths` of features, end-of-sequence counted, are told to the tasks that ask for some: those
+    that an objective was put on.
+    """
+
+    def __init__(
+        self,
+        task: seqio.Task,
+        features: Sequence[str],
+        ids: TokenIds,
+        lengths: dict[str, int] | None = None,
+    ):
         self.task, self.name, self.features, self._ids = task, task.name, tuple(features), ids
+        self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
 
     def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[np.ndarray | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""
+        # Documents are cut later, where it is told; but some steps must know the lengths.
+        how |= dict(sequence_length=self._lengths, trim_output_features=False)
         dataset = readable(
             self.task, lambda: self.task.get_dataset(split=split, try_in_mem_cache=False, **how)
         )
@@ -372,7 +386,8 @@ class Pairs(Examples):
     """What one task gives, and the answers to it, as documents of `objectives.supervised`."""
 
     def __init__(self, task: seqio.Task, ids: TokenIds, limits: tuple[int, int], coded: Coder):
-        super().__init__(task, ("inputs", "targets"), ids)
+        lengths = {"inputs": limits[0] + 1, "targets": limits[1] + 1}
+        super().__init__(task, ("inputs", "targets"), ids, lengths)
         self._limits, self._coded, self._told = limits, coded, False
         ids.special("sep")
 
@@ -401,6 +416,11 @@ class Pairs(Examples):
             f"they are cut to given_tokens={self._limits[0]} and answer_tokens={self._limits[1]}.",
             stacklevel=2,
         )
+
+
+def _needs_lengths(step: Callable) -> bool:
+    asked = inspect.signature(step).parameters.get("sequence_length")
+    return asked is not None and asked.default is inspect.Parameter.empty
 
 
 class _TaskStream:

@@ -62,8 +62,8 @@ class _TokenizerVocabulary(seqio.Vocabulary):
         return self._tokenizer.decode([i for i in ids if i < self._tokenizer.size])
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-        def encode(text):
-            return self._tokenizer.encode_batch([text.decode("utf-8")])[0]
+        def encode(text):  # bytes, or outside of datasets an array of them
+            return self._tokenizer.encode_batch([np.asarray(text).item().decode("utf-8")])[0]
 
         ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
         ids.set_shape([None])

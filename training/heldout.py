@@ -3,18 +3,20 @@
 `training.runs.read_config` has read the run's config.gin.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import optax
 
-from training.evaluation import Evaluator
-from training.mesh import batch_shards, make_mesh
+from training.evaluation import Evaluator, Score
+from training.mesh import batch_shards, make_mesh, replicated
 from training.runs import configured
 from training.setup import make_setup, padded_vocabulary
 
 
 class Heldout(NamedTuple):
-    evaluator: Evaluator  # parameters -> scores
+    evaluator: Callable[[dict], list[Score]]  # of parameters, wherever they are
     bytes_per_token: float  # of the held-out text; nan where ids have no text
 
 
@@ -57,7 +59,11 @@ def heldout_evaluator(run_dir: str) -> Heldout:
         tokens=tokens,
         end_of_document=data.ids.eos if configured("mark_document_ends", False) else None,
     )
-    return Heldout(evaluator, _bytes_per_token(data.codec, pieces))
+    everywhere = replicated(mesh)
+    return Heldout(
+        lambda params: evaluator(jax.device_put(params, everywhere)),
+        _bytes_per_token(data.codec, pieces),
+    )
 
 
 def _bytes_per_token(codec, pieces) -> float:

@@ -1,0 +1,157 @@
+"""Small models that read and write text, and the directories that their runs leave.
+
+Nothing is trained: parameters are drawn at random, the vocabulary is that of bytes.
+"""
+
+import functools
+import pathlib
+
+import gin
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import models
+import objectives
+from inference import Trained
+from objectives import Row
+from objectives.layouts import LAYOUTS
+from tasks import vocabularies
+from tests.models.test_transformer import init
+from tests.objectives.registry import quick_jit
+from training.checkpoints import Checkpoints
+from training.configuration import save_config
+from training.setup import padded_vocabulary
+from training.state import State
+
+TOKENIZER = vocabularies.byte_tokenizer()
+IDS = vocabularies.token_ids(TOKENIZER, sentinels=12)
+CODEC = vocabularies.codec(TOKENIZER, IDS)
+ROWS = padded_vocabulary(IDS)
+TEXT = "Ada wrote it. Alan read all of it! Then they had tea, or so?"
+
+SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
+LAYERS = {"encoder_decoder": dict(num_encoder_layers=1, num_decoder_layers=1)}
+SETTINGS = {  # of objectives that need some
+    "sequence_classification": dict(num_classes=3),
+    "token_classification": dict(num_classes=3),
+}
+CLASSES = ("red", "green", "blue")
+
+
+def settings_of(builder: str, **more) -> dict:
+    """The keywords of a small model."""
+    return SIZES | LAYERS.get(builder, dict(num_layers=1)) | more
+
+
+def heads_of(names) -> tuple[str, ...]:
+    """What these objectives ask of a model."""
+    built = (getattr(objectives, name)(IDS, **SETTINGS.get(name, {})) for name in names)
+    return tuple(dict.fromkeys(head for one in built for head in one.heads))
+
+
+@functools.cache
+def small(builder: str, heads=("vocabulary",), **settings):
+    """(model, its parameters)."""
+    model = getattr(models, builder)(ROWS, heads, **settings_of(builder, **settings))
+    row = jnp.zeros((1, 2), jnp.int32)
+    batch = {"cross_key_intervals": jnp.array([[[0, 0], [2, 2]]])}
+    for stack in ("encoder", "decoder"):
+        names = ("input_tokens", "segment_ids", "positions")
+        names += ("target_tokens", "target_places", "loss_weights")
+        batch |= {f"{stack}_{name}": row for name in names}
+        batch[f"{stack}_key_intervals"] = batch["cross_key_intervals"]
+    return model, init(model, batch)
+
+
+def trained(builder: str, *names: str, heads=None, classes=(), **settings) -> Trained:
+    """A model of `models.BUILDER` as if these objectives had trained it; none: from elsewhere."""
+    heads = heads or (heads_of(names) if names else ("vocabulary",))
+    model, params = small(builder, heads, **settings)
+    return Trained(model, params, IDS, CODEC.encode, CODEC.decode, names, tuple(classes))
+
+
+def write_run(
+    directory: pathlib.Path,
+    builder: str,
+    *names: str,
+    steps=(0,),
+    vocabulary=IDS,
+    classes=(),
+    more: str = "",
+    **settings,
+) -> str:
+    """A run directory of `trained`, with the checkpoints of these steps."""
+    one = trained(builder, *names, **settings)
+    lines = ["from __gin__ import dynamic_registration", "import models", "import objectives"]
+    lines += ["import train", f"train.train.model = @models.{builder}"]
+    values = settings_of(builder, **{k: v for k, v in settings.items() if k != "heads"})
+    lines += [f"models.{builder}.{name} = {value!r}" for name, value in values.items()]
+    if len(names) == 1:
+        lines.append(f"train.train.objective = @objectives.{names[0]}")
+    elif names:
+        members = ", ".join(f"'{name}': (@objectives.{name}, 1)" for name in names)
+        lines.append("train.train.objective = @objectives.mixture")
+        lines.append(f"objectives.mixture.members = {{{members}}}")
+    for name in names:
+        of = SETTINGS.get(name, {})
+        lines += [f"objectives.{name}.{key} = {value!r}" for key, value in of.items()]
+    save_config(directory, "\n".join([*lines, more, ""]))
+    checkpoints = Checkpoints(str(directory / "checkpoints"), keep=len(steps))
+    for step in steps:
+        scale = 1.0 + step / 100  # each step's parameters are others
+        params = {name: _times(tree, scale) for name, tree in one.params.items()}
+        checkpoints.save(State(jnp.int32(step), params, {}), {})
+    checkpoints.close()
+    if vocabulary is not None:
+        vocabularies.save_vocabulary(str(directory), TOKENIZER, vocabulary, {})
+    if classes:
+        vocabularies.save_classes(str(directory), classes)
+    return str(directory)
+
+
+def _times(tree, factor):
+    if isinstance(tree, dict):
+        return {name: _times(branch, factor) for name, branch in tree.items()}
+    return tree * factor
+
+
+@functools.cache
+def _arranging(build, size: int, slack: int):
+    objective = build(IDS)
+    lengths = objective.lengths(size)
+
+    def arrange(key, tokens):
+        row = Row(tokens, jnp.ones_like(tokens), jnp.int32(0))
+        features = objective.corrupt(key, row, row, lengths | {"documents": 1})
+        features |= {"member": jnp.int32(0)}
+        found = {}
+        for name, layout in LAYOUTS.items():
+            try:
+                stacks = layout.lengths(lengths)
+            except ValueError:  # not for this architecture
+                continue
+            stacks = {stack: slots + slack for stack, slots in stacks.items()}
+            found[name] = layout.arrange(features, stacks | {"documents": 1}, IDS.bos)
+        return features, found
+
+    return quick_jit(arrange)
+
+
+@functools.cache
+def arranged(build, document: tuple[int, ...], key: int, slack: int = 0):
+    """One document as an objective corrupts it: (its features, {layout: what a model eats})."""
+    arrange = _arranging(build, len(document), slack)
+    found = arrange(jax.random.key(key), jnp.array(document, jnp.int32))
+    return jax.tree.map(np.asarray, found)
+
+
+def live(features, stream: str) -> list[int]:
+    """The tokens of a stream, without padding."""
+    return [int(x) for x in features[stream][features[f"{stream}_segments"] > 0]]
+
+
+def fresh_gin():
+    """Forgets all that gin has read, as a new process would."""
+    with gin.unlock_config():
+        gin.clear_config(clear_constants=True)

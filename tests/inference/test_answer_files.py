@@ -1,0 +1,119 @@
+"""Answers in files: nothing is lost or told twice, wherever the program was killed."""
+
+import json
+
+import pytest
+
+from inference.answer_files import AnswerFile, read_items
+
+ITEMS = [
+    {"text": "one", "id": 1},
+    {"text": "line\u2028separator, é, 🤖\n\x85\x0b\x1c", "answer": "it"},
+    {"text": "", "nested": {"a": [1, None]}},
+    {"text": "four", "log_prob": 0, "expected": "x", "answer": 4, "given_log_prob": 1},
+]
+RECORDS = [{"answer": f"{k} \u2028🤖\r\n", "log_prob": -k / 3} for k in range(len(ITEMS))]
+
+
+def write(path, upto=None):
+    """What a whole run writes, in parts of one and two answers."""
+    out = AnswerFile(str(path), ITEMS)
+    while out.done < len(ITEMS if upto is None else ITEMS[:upto]):
+        out.append(RECORDS[out.done : out.done + 1 + out.done % 2])
+    return out
+
+
+def test_read_items(tmp_path):
+    file = tmp_path / "in.jsonl"
+    lines = [json.dumps(item, ensure_ascii=k % 2 == 0) for k, item in enumerate(ITEMS)]
+    file.write_text("\n\n".join([*lines, '"just a \u2028 text"', "  "]), encoding="utf-8")
+    assert read_items(str(file)) == [*ITEMS, {"text": "just a \u2028 text"}]
+    file.write_bytes(b'{"text": "windows"}\r\n"lines"\r\n')
+    assert read_items(str(file)) == [{"text": "windows"}, {"text": "lines"}]
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [
+        (b'{"text": "a"}\n\n{"text": }\n', r"in\.jsonl:3 is no JSON .*'\{\"text\": \}'"),
+        (b'{"text": "a"}\n[1]\n', r"in\.jsonl:2 holds '\[1\]', expected a JSON object"),
+        (b"12\n", r"in\.jsonl:1 holds '12'"),
+        (b"\n \n", "holds no line"),
+        (b'{"text": "a"}\n{"text": "\xff"}\n', r"in\.jsonl:2 is no UTF-8"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named(tmp_path, content, said):
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        read_items(str(file))
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(ValueError, match="There is no file .*in.jsonl"):
+        read_items(str(tmp_path / "in.jsonl"))
+
+
+def test_an_answer_stands_beside_its_item(tmp_path):
+    write(tmp_path / "sub" / "out.jsonl")  # the folder is made
+    lines = (tmp_path / "sub" / "out.jsonl").read_bytes().decode().split("\n")
+    assert lines.pop() == "" and len(lines) == len(ITEMS)
+    found = [json.loads(line) for line in lines]
+    assert found[0] == ITEMS[0] | RECORDS[0]
+    assert found[1] == {"text": ITEMS[1]["text"], "expected": "it"} | RECORDS[1]
+    for item, record, line in zip(ITEMS, RECORDS, found):
+        assert record.items() <= line.items()
+        for value in item.values():  # nothing of an item is lost
+            assert value in line.values()
+        assert len(line) == len(item) + len(record)
+
+
+def test_killed_at_any_byte_and_started_again(tmp_path):
+    whole_file = tmp_path / "whole.jsonl"
+    write(whole_file)
+    whole = whole_file.read_bytes()
+    file = tmp_path / "out.jsonl"
+    for kept in range(len(whole) + 1):
+        file.write_bytes(whole[:kept])
+        out = AnswerFile(str(file), ITEMS)
+        assert out.done == whole[:kept].count(b"\n")
+        assert file.read_bytes() == whole[: whole[:kept].rfind(b"\n") + 1]
+        out.append(RECORDS[out.done :])
+        assert file.read_bytes() == whole, kept
+
+
+def test_count(tmp_path):
+    out = write(tmp_path / "out.jsonl")
+    assert out.count(lambda line: "\u2028" in line["text"]) == 1
+    assert out.count(lambda line: "\u2028" in line["answer"]) == len(ITEMS)
+
+
+def test_answers_of_others_are_refused_and_left_alone(tmp_path):
+    file = tmp_path / "out.jsonl"
+    write(file)
+    before = file.read_bytes()
+    for number, items in (
+        (1, [{"text": "other"}, *ITEMS[1:]]),
+        (2, [ITEMS[0], ITEMS[1] | {"answer": "that"}, *ITEMS[2:]]),
+        (3, ITEMS[:2]),  # more answers than items
+        (1, [{"prefix": "a", "suffix": "b"}] * 4),
+        (3, [*ITEMS[:2], ITEMS[3], ITEMS[2]]),
+    ):
+        with pytest.raises(ValueError, match=rf"out\.jsonl:{number} is no answer to line {number}"):
+            AnswerFile(str(file), items)
+    for content in (b"not json\n", b"[1]\n", b"{}\n", b"\xff\n"):
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"out\.jsonl:1 is no answer"):
+            AnswerFile(str(file), ITEMS)
+    file.write_bytes(before)
+    assert AnswerFile(str(file), ITEMS).done == len(ITEMS)
+
+
+def test_answers_can_be_items_again(tmp_path):
+    """What one model made is given to the next."""
+    first = tmp_path / "first.jsonl"
+    write(first)
+    items = read_items(str(first))
+    out = AnswerFile(str(tmp_path / "second.jsonl"), items)
+    out.append(RECORDS[::-1][:2])
+    assert AnswerFile(str(tmp_path / "second.jsonl"), items).done == 2

@@ -1,0 +1,95 @@
+"""Classes and numbers of texts, and classes of tokens, beside passes of the model over one text."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import objectives
+from inference.classifying import classify, tag
+from objectives import supervised
+from tests.inference.runs import CLASSES, CODEC, IDS, arranged, trained
+
+TEXTS = ["tea", "Ada wrote it, and Alan read it", "a", "é!"]
+CLASSIFIED = functools.partial(objectives.sequence_classification, num_classes=3)
+TAGGED = functools.partial(objectives.token_classification, num_classes=3)
+
+
+def model(objective, num_classes=3, classes=CLASSES, **settings):
+    return trained("encoder", objective, classes=classes, num_classes=num_classes, **settings)
+
+
+def logits_of_training(one, build, text, answer, head):
+    """f32[places, classes] of the document that a data edge would make of it."""
+    document = supervised.pair_document(IDS, CODEC.encode(text), answer)
+    _, batch = arranged(build, tuple(document.tolist()), 0)
+    batch = {name: jnp.asarray(x)[None] for name, x in batch["encoder"].items()}
+
+    @jax.jit
+    def run(params):
+        outputs = one.model.apply(params, batch)
+        return outputs.head(head, outputs.hidden["top"])[0]
+
+    return np.asarray(run(one.params))
+
+
+def test_classes_are_as_in_training():
+    one = model("sequence_classification")
+    for text, told in list(zip(TEXTS, classify(one, TEXTS, batch_size=3)))[1:3]:
+        answer = supervised.coded_class(IDS, 1)
+        logits = logits_of_training(one, CLASSIFIED, text, answer, "classes")[0]
+        p = np.asarray(jax.nn.softmax(logits))
+        assert [name for name, _ in told] == [CLASSES[k] for k in np.argsort(-p)]
+        np.testing.assert_allclose([x for _, x in told], np.sort(p)[::-1], atol=1e-5)
+
+
+def test_numbers_are_as_in_training():
+    one = model("sequence_regression", num_classes=1, classes=())
+    answer = supervised.coded_number(IDS, 1.5)
+    build = objectives.sequence_regression
+    expected = logits_of_training(one, build, TEXTS[1], answer, "classes")[0, 0]
+    told = classify(one, TEXTS)
+    assert told[1] == [("", pytest.approx(float(expected), abs=1e-5))]
+    assert len({row[0][1] for row in told}) == len(TEXTS)
+
+
+def test_tags_are_as_in_training():
+    one = model("token_classification")
+    text = TEXTS[1]
+    answer = [supervised.coded_class(IDS, 0)[0]] * len(text)
+    logits = logits_of_training(one, TAGGED, text, answer, "token_classes")[1 : len(text) + 1]
+    told = tag(one, TEXTS, batch_size=3)
+    assert told[1] == [(a, CLASSES[k]) for a, k in zip(text, logits.argmax(-1), strict=True)]
+    assert len(set(told[1])) > 5  # the tokens, or their classes, differ
+    assert [len(row) for row in told] == [3, len(text), 1, 3]  # é is two bytes
+
+
+def test_texts_do_not_depend_on_their_batch():
+    one, told = model("sequence_classification"), []
+    whole = classify(one, TEXTS)
+    few = classify(one, TEXTS, batch_size=3, on_batch=told.append)
+    for a, b in zip(few, whole, strict=True):
+        assert [name for name, _ in a] == [name for name, _ in b]
+        np.testing.assert_allclose([p for _, p in a], [p for _, p in b], atol=1e-5)
+    assert told == [3, 1]
+
+
+def test_classes_without_names():
+    one = model("sequence_classification", classes=())
+    ((name, p), *others) = classify(one, ["tea"])[0]
+    assert {name, *(other for other, _ in others)} == {"class 0", "class 1", "class 2"}
+    assert p + sum(x for _, x in others) == pytest.approx(1, abs=1e-5)
+
+
+def test_what_cannot_be_classified():
+    one = model("sequence_classification", positions="learned", max_positions=8)
+    assert classify(one, ["123456"])
+    for what, texts, said in (
+        (classify, ["1234567"], "9 tokens, expected at most 8"),
+        (classify, ["a", "\n"], "empty text"),
+        (tag, ["a"], "the heads classes, expected 'token_classes'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            what(one, texts)

@@ -1,0 +1,101 @@
+"""Embeddings are what the contrastive losses saw, at length 1."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import objectives
+from inference.embeddings import embed
+from objectives.losses import at_places
+from tests.inference.runs import CODEC, IDS, arranged, trained
+from tests.models.test_transformer import top
+
+TEXTS = ("Ada wrote it", "and Alan read it, twice at least, before tea")
+
+
+@functools.cache
+def pooled(build, one, document):
+    """f32[texts, E]: what the loss compares of one document."""
+    _, batch = arranged(build, document, 0)
+    batch = {name: jnp.asarray(x)[None] for name, x in batch["encoder"].items()}
+
+    @jax.jit
+    def states(params, batch):
+        outputs = one.model.apply(params, batch)
+        return outputs.head("embedding", at_places(outputs.hidden["top"], batch["pools_places"]))
+
+    vectors = np.asarray(states(one.params, batch))[0][np.asarray(batch["pools_weights"])[0] > 0]
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+class Hashable:
+    """A model by its identity, so that what is compiled for it is kept."""
+
+    def __init__(self, one):
+        self.model, self.params = one.model, one.params
+
+
+@pytest.mark.parametrize("builder", ["two_towers", "encoder"])
+def test_pairs_are_as_their_loss_saw_them(builder):
+    one = trained(builder, "contrastive_pairs")
+    first, second = TEXTS
+    document = (*CODEC.encode(first), IDS.sep, *CODEC.encode(second))
+    expected = pooled(objectives.contrastive_pairs, Hashable(one), document)
+    got = np.stack([embed(one, [first])[0], embed(one, [second], second=True)[0]])
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    other = embed(one, [first], second=True)[0]
+    assert (np.abs(other - got[0]).max() > 1e-3) == (builder == "two_towers")
+
+
+def test_views_are_as_their_loss_saw_them():
+    one = trained("encoder", "contrastive")
+    expected = pooled(objectives.contrastive, Hashable(one), tuple(CODEC.encode(TEXTS[1])))
+    np.testing.assert_allclose(expected[0], expected[1], atol=1e-5)  # no dropout here
+    np.testing.assert_allclose(embed(one, TEXTS[1:]), expected[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["masked_lm", None])
+def test_of_other_models_it_is_the_mean_of_the_tokens(name):
+    """Of the text as training had it: alone, or between [CLS] and [SEP]."""
+    one = trained("encoder", *([name] if name else []))
+    tokens = CODEC.encode(TEXTS[0])
+    tokens = tokens if name else [IDS.cls, *tokens, IDS.sep]
+    places = jnp.arange(len(tokens))[None]
+    batch = {
+        "encoder_input_tokens": jnp.array([tokens]),
+        "encoder_segment_ids": jnp.ones_like(places),
+        "encoder_positions": places,
+        "encoder_key_intervals": jnp.stack([0 * places, 0 * places + len(tokens)], 1),
+    }
+    states = top(one.model, one.params, batch)[0]
+    for pooling, vector in (("mean", states.mean(0)), ("first", states[0])):
+        (got,) = embed(one, TEXTS[:1], pooling=pooling)
+        np.testing.assert_allclose(got, vector / np.linalg.norm(vector), atol=1e-5)
+    np.testing.assert_allclose(embed(one, TEXTS[:1]), embed(one, TEXTS[:1], pooling="mean"))
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+def test_rows_do_not_depend_on_their_batch_and_have_length_1(pooling):
+    one, texts, told = trained("encoder", "contrastive"), [*TEXTS, "a", "x" * 40, "tea"], []
+    whole = embed(one, texts, pooling=pooling)
+    assert whole.shape == (5, 16) and whole.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(whole, axis=-1), 1, atol=1e-5)
+    few = embed(one, texts, pooling=pooling, batch_size=2, on_batch=told.append)
+    np.testing.assert_allclose(few, whole, atol=1e-5)
+    assert told == [2, 2, 1]
+    assert np.abs(whole @ whole.T - np.eye(5)).max() < 1 - 1e-4  # they differ
+
+
+def test_what_cannot_be_embedded():
+    one = trained("encoder", "contrastive", positions="learned", max_positions=8)
+    assert embed(one, ["1234567"]).shape == (1, 16)
+    for texts, settings, said in (
+        (["12345678"], {}, "9 tokens, expected at most 8"),
+        (["a", " "], {}, "empty text"),
+        (["a"], {"pooling": "last"}, "pooling='last'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            embed(one, texts, **settings)

@@ -1,0 +1,185 @@
+"""Answers to many questions: what each is does not depend on the others, nor on how they are batched."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from inference.decoding import decode, decoding_form
+from inference.generation import Decoding, Draft, generate
+from inference.questions import Question, prompts_of, to_complete, to_continue
+from inference.sampling import Sampling
+from inference.speculation import model_drafter
+from tests.inference.runs import CODEC, IDS, trained
+
+TEXTS = ["a", "some tea", "def f(x):", "Ada wrote it. Alan read it", "yes?", "and so on"]
+MAX_NEW = 20  # more than a part
+
+
+@functools.cache
+def model(layout):
+    name = "prefix_lm" if layout == "encoder_decoder" else "causal_lm"
+    one = trained(layout, name)
+    return one, to_complete if layout == "encoder_decoder" else to_continue
+
+
+def questions(layout, texts=TEXTS):
+    one, to_question = model(layout)
+    return [to_question(one, text) for text in texts]
+
+
+def answers(layout, decoding, texts=TEXTS, **settings):
+    return generate(model(layout)[0], questions(layout, texts), decoding, **settings)
+
+
+def assert_same(got, expected):
+    for several, others in zip(got, expected, strict=True):
+        for a, b in zip(several, others, strict=True):
+            assert (a.tokens, a.text, a.ended) == (b.tokens, b.text, b.ended)
+            assert a.log_prob == pytest.approx(b.log_prob, abs=1e-3)
+
+
+WAYS = {
+    "greedy": Decoding(MAX_NEW),
+    "sampled": Decoding(MAX_NEW, temperature=1.0, top_k=50, samples=2, seed=3),
+    "beams": Decoding(MAX_NEW, beams=2, samples=2),
+    "stopped": Decoding(MAX_NEW, temperature=1.0, stops=("a", "e", "t")),
+}
+
+
+QUICK = [("greedy", "encoder_decoder"), ("sampled", "decoder"), ("stopped", "decoder")]
+SLOW = [
+    pytest.param(way, layout, marks=pytest.mark.slow)
+    for way in WAYS
+    for layout in ("decoder", "encoder_decoder")
+    if (way, layout) not in QUICK
+]
+
+
+@pytest.mark.parametrize("way, layout", QUICK + SLOW)
+def test_answers_do_not_depend_on_batches_or_their_order(way, layout):
+    decoding = WAYS[way]
+    whole = answers(layout, decoding)
+    alone = Decoding(**(vars(decoding) | {"batch_size": 4}))
+    assert_same(answers(layout, alone), whole)
+    order = [3, 0, 5, 1, 4, 2]
+    turned = answers(layout, decoding, [TEXTS[i] for i in order], numbers=order)
+    assert_same(turned, [whole[i] for i in order])
+
+
+def test_answers_are_what_the_loop_makes():
+    one = model("decoder")[0]
+    prompts = prompts_of("decoder", questions("decoder"), IDS)
+    allowed = np.arange(one.model.vocab_size) < IDS.size
+    allowed[IDS.pad] = False
+    found = decode(
+        *decoding_form(one.model, one.params),
+        prompts,
+        max_new=MAX_NEW,
+        stops=(IDS.eos,),
+        allowed=allowed,
+    )
+    for i, (answer,) in enumerate(answers("decoder", WAYS["greedy"])):
+        made = found.tokens[i, found.starts[i] : found.ends[i]].tolist()
+        assert answer.ended == (made[-1] == IDS.eos)
+        assert answer.tokens == (made[:-1] if answer.ended else made)
+        assert answer.text == CODEC.decode(answer.tokens)
+        assert answer.log_prob == pytest.approx(float(found.log_probs[i]), abs=1e-4)
+
+
+def test_neither_padding_nor_what_is_no_id_is_written():
+    several = answers("decoder", Decoding(64, temperature=5.0, samples=8))
+    written = [token for row in several for answer in row for token in answer.tokens]
+    assert len(set(written)) > 200 and IDS.pad not in written
+    assert max(written) < IDS.size < model("decoder")[0].model.vocab_size
+
+
+def test_numbers_and_seeds_are_what_samples_follow_from():
+    sampled = Decoding(MAX_NEW, temperature=1.0)
+    first = answers("decoder", sampled, ["tea", "tea"])
+    assert first[0][0].tokens != first[1][0].tokens
+    assert_same(answers("decoder", sampled, ["tea"], numbers=[1]), first[1:])
+    other = answers("decoder", Decoding(MAX_NEW, temperature=1.0, seed=1), ["tea", "tea"])
+    assert other[0][0].tokens != first[0][0].tokens
+    several = answers("decoder", Decoding(MAX_NEW, temperature=1.0, samples=3), ["tea"])
+    assert len({tuple(answer.tokens) for answer in several[0]}) == 3
+
+
+def test_samples_of_a_beam_search_are_its_best():
+    best, second = answers("decoder", Decoding(8, beams=4, samples=2), ["tea"])[0]
+    assert best.log_prob >= second.log_prob and best.tokens != second.tokens
+    (alone,) = answers("decoder", Decoding(8, beams=4), ["tea"])[0]
+    assert alone.tokens == best.tokens
+
+
+def test_an_answer_ends_before_a_stop_string():
+    (free,) = answers("decoder", Decoding(MAX_NEW), ["tea"])[0]
+    assert len(free.text) > 4
+    stop, later = free.text[3:5], free.text[4:7]
+    decoding = Decoding(MAX_NEW, stops=(later, stop, "never"))
+    (stopped,) = answers("decoder", decoding, ["tea"])[0]
+    assert stopped.text == free.text[: free.text.index(stop)] and stopped.ended
+    (other,) = answers("decoder", Decoding(MAX_NEW, stops=("never",)), ["tea"])[0]
+    assert other == free
+
+
+def test_what_is_told_while_answering():
+    told = []
+    sampled = Decoding(4, temperature=1.0, samples=2, batch_size=8)
+    answers("decoder", sampled, on_batch=told.append)
+    assert told == [4, 2]  # what fills up the last batch is not counted
+    parts = []
+    (answer,) = answers("decoder", Decoding(40), ["tea"], on_part=parts.append)[0]
+    assert parts[-1] == answer.text and len(parts) == 3
+    assert all(answer.text.startswith(part.rstrip("\N{REPLACEMENT CHARACTER}")) for part in parts)
+    parts.clear()
+    answers("decoder", Decoding(4), ["tea", "two"], on_part=parts.append)
+    assert not parts  # of several at once nobody could tell them apart
+
+
+def test_drafts_change_no_answer():
+    heads = ("vocabulary", "ahead_2", "ahead_3")
+    one = trained("decoder", "multi_token_prediction", heads=heads, num_layers=2)
+    asked = [to_continue(one, text) for text in TEXTS[:3]]
+    plain = generate(one, asked, Decoding(MAX_NEW))
+    tallies = []
+    drafted = generate(one, asked, Decoding(MAX_NEW, own_drafts=True), on_tally=tallies.append)
+    assert_same(drafted, plain)
+    assert len(tallies) == 1 and int(np.sum(tallies[0].drafted)) > 0
+    small, params = decoding_form(*model("decoder")[0][:2])
+    draft = Draft(model_drafter(small, 2), params)
+    assert_same(generate(one, asked, Decoding(MAX_NEW), draft=draft), plain)
+
+
+def test_answers_that_do_not_fit():
+    short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
+    ask = functools.partial(to_continue, short)
+    assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
+    with pytest.raises(ValueError, match="expected at most 16"):
+        generate(short, [ask("a" * 12)], Decoding(4))
+    with pytest.raises(ValueError, match="before it writes"):
+        generate(model("encoder_decoder")[0], [Question([], [5])], Decoding(4))
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        (dict(max_new=0), "max_new=0"),
+        (dict(batch_size=1.5), "batch_size=1.5"),
+        (dict(beams=2, temperature=1.0), "beams=2 with sampling"),
+        (dict(beams=2, own_drafts=True), "beams=2"),
+        (dict(samples=2), "temperature=0"),
+        (dict(beams=2, samples=3), "at most the 2 beams"),
+        (dict(top_k=0, temperature=1.0), "top_k=0"),
+        (dict(top_p=0.5), "temperature=0"),
+    ],
+)
+def test_settings_that_go_not_together(settings, said):
+    with pytest.raises(ValueError, match=said):
+        assert Decoding(**settings).sampling
+
+
+def test_sampling_is_of_what_was_set():
+    expected = Sampling(1.2, 0.5, 3, 0.9, 0.1)
+    got = Decoding(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, repetition_penalty=1.2)
+    assert got.sampling == expected

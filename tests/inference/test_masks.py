@@ -1,0 +1,247 @@
+"""What stands behind masks, beside the model itself, in the very form of training."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import objectives
+from inference.masks import batch_of, fill_masks, masked_text, shift_of, unmask
+from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
+
+DOCUMENT = tuple(CODEC.encode(TEXT))
+TEXTS = ["a [MASK]", "[MASK]bc[MASK]d, and more", "[MASK]" * 5 + " so", "x[MASK]y" * 4]
+
+MODELS = {
+    "masked_lm": ("encoder", "masked_lm"),
+    "masked_next_token": ("decoder", "masked_next_token"),
+    "gpt_bert": ("decoder", "causal_lm", "masked_next_token"),
+    "masked_lm on a decoder": ("decoder", "masked_lm"),
+    "masked_diffusion": ("encoder", "masked_diffusion"),
+    "masked_diffusion on a decoder": ("decoder", "masked_diffusion"),
+    "replaced_token_detection": ("electra", "replaced_token_detection"),
+}
+
+
+# All that is chosen is masked: other tokens of bytes would be no text.
+BUILDERS = {
+    name: functools.partial(getattr(objectives, name), mask_share=1, random_share=0)
+    for name in ("masked_lm", "masked_next_token")
+}
+
+
+def model(name):
+    return trained(*MODELS[name])
+
+
+@functools.cache
+def logits_of(name):
+    """tokens i32[T] -> f32[T, V], of a text alone and without padding."""
+    one = model(name)
+    stack = one.model.layout
+    hidden, head = ("top", "vocabulary")
+    if "generator" in one.model.heads:
+        hidden = head = "generator"
+
+    @jax.jit
+    def logits(tokens):
+        batch = batch_of(one, [[1] * tokens.size])
+        batch = {key: x[..., : tokens.size] for key, x in batch.items()}
+        outputs = one.model.apply(one.params, batch | {f"{stack}_input_tokens": tokens[None]})
+        return outputs.head(head, outputs.hidden[hidden])[0]
+
+    return lambda tokens: np.array(logits(jnp.asarray(tokens, jnp.int32)))
+
+
+QUICK = ("masked_lm", "masked_next_token", "masked_diffusion on a decoder")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
+)
+def test_a_text_with_masks_has_the_form_of_training(name):
+    layout, objective = MODELS[name][0], MODELS[name][-1]
+    layout = "encoder" if layout == "electra" else layout
+    build = BUILDERS.get(objective) or getattr(objectives, objective)
+    one = model(name)
+    for key in range(3):
+        features, expected = arranged(build, DOCUMENT, key)
+        read = [token for token in live(features, "inputs") if token != IDS.bos]
+        if IDS.mask in read:
+            break
+    row = masked_text(one, CODEC.decode(read))
+    batch = batch_of(one, [row.tokens])
+    for stream in ("input_tokens", "positions", "key_intervals", "segment_ids"):
+        got = np.asarray(batch[f"{layout}_{stream}"][0])[..., : len(row.tokens)]
+        of_training = expected[layout][f"{layout}_{stream}"][..., : len(row.tokens)]
+        np.testing.assert_array_equal(got, of_training, stream)
+    assert np.sum(expected[layout][f"{layout}_segment_ids"] > 0) == len(row.tokens)
+    # Where a mask is told is where the objective has its label.
+    labelled = features["labels_places"][features["labels_weights"] > 0]
+    assert {at + shift_of(one) for at in row.masks} <= set(labelled.tolist())
+
+
+@pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
+def test_guesses_are_those_of_the_model(name):
+    one = model(name)
+    found = fill_masks(one, TEXTS, top=4, batch_size=3)
+    for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
+        row = masked_text(one, text)
+        logits = logits_of(name)(row.tokens)[np.array(row.masks) + shift_of(one)]
+        assert len(masks) == text.count("[MASK]") == len(logits)
+        logits[:, IDS.size :] = logits[:, IDS.pad] = -np.inf
+        expected = np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
+        for guesses, p in zip(masks, expected, strict=True):
+            ids = np.argsort(-p, kind="stable")[:4]
+            assert [guess.id for guess in guesses] == ids.tolist()
+            np.testing.assert_allclose([g.probability for g in guesses], p[ids], atol=1e-5)
+            assert [g.token for g in guesses] == [CODEC.decode([i]) for i in ids]
+
+
+def test_all_guesses_together_are_one():
+    ((guesses,),) = fill_masks(model("masked_lm"), ["[MASK]"], top=10**6)
+    assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-5)
+    assert guesses[0].probability >= guesses[-1].probability
+
+
+def test_ways_to_write_a_mask():
+    one = model("masked_lm")
+    rows = [masked_text(one, f"a {mask} b") for mask in ("[MASK]", "<mask>", "<|mask|>")]
+    assert rows[0] == rows[1] == rows[2] and rows[0].masks == [2]
+    for texts in (["no mask"], ["a [MASK]", "[mask]"]):
+        with pytest.raises(ValueError, match=r"expected one or more \[MASK\]: '(no|\[mask)"):
+            fill_masks(one, texts)
+    with pytest.raises(ValueError, match="special token 'mask'"):
+        fill_masks(one._replace(ids=IDS._replace(mask=None)), ["[MASK]"])
+    short = trained("encoder", "masked_lm", positions="learned", max_positions=8)
+    assert fill_masks(short, ["[MASK]bcdefgh"])
+    for what in (fill_masks, unmask):
+        with pytest.raises(ValueError, match="9 tokens, expected at most 8"):
+            what(short, ["[MASK]bcdefghi"])
+
+
+def test_a_model_from_elsewhere_reads_between_cls_and_sep():
+    row = masked_text(trained("encoder"), "[MASK]")
+    assert row.tokens == [IDS.cls, IDS.mask, IDS.sep] and row.masks == [1]
+
+
+def test_what_is_told_of_batches():
+    told = []
+    fill_masks(model("masked_lm"), TEXTS, batch_size=3, on_batch=told.append)
+    unmask(model("masked_lm"), TEXTS, batch_size=3, on_batch=told.append)
+    assert told == [3, 1, 3, 1]
+
+
+# --- all masks, one after another ----------------------------------------------------------------
+
+
+def revealed(name, text, steps):
+    """Texts after each step of a plain loop that writes what it is surest of."""
+    one = model(name)
+    row = masked_text(one, text)
+    tokens, total = np.array(row.tokens), len(row.masks)
+    for s in range(steps):
+        logits = logits_of(name)(tokens)
+        logits[:, IDS.size :] = logits[:, IDS.pad] = logits[:, IDS.mask] = -1e30
+        p = np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
+        masks = [at for at in row.masks if tokens[at] == IDS.mask]
+        sure = sorted(masks, key=lambda at: -p[at + shift_of(one)].max())
+        count = total * (s + 1) // steps - total * s // steps
+        for at in sure[:count]:
+            tokens[at] = p[at + shift_of(one)].argmax()
+        yield tokens.copy()
+
+
+@pytest.mark.parametrize("name", ["masked_diffusion", "masked_next_token"])
+@pytest.mark.parametrize("steps", [3, None, 9])
+def test_the_surest_are_written_first(name, steps):
+    one = model(name)
+    for text in TEXTS[1:3]:
+        total = text.count("[MASK]")
+        *_, expected = revealed(name, text, steps or total)
+        bos = 1 if shift_of(one) else 0
+        assert unmask(one, [text], steps=steps) == [CODEC.decode(expected[bos:])]
+
+
+def written(monkeypatch, one, text, steps, **settings):
+    """The tokens after 1, 2, … of so many steps."""
+    from jax import lax
+
+    seen = []
+
+    def unrolled(first, last, step, tokens):
+        for s in range(first, int(last)):
+            tokens = step(s, tokens)
+            seen.append(np.asarray(tokens)[0])
+        return tokens
+
+    monkeypatch.setattr(lax, "fori_loop", unrolled)
+    monkeypatch.setattr("inference.masks.jitted", lambda f, *s: functools.partial(f, *s))
+    unmask(one, [text], steps=steps, **settings)
+    return seen
+
+
+@pytest.mark.parametrize("order", ["confidence", "random"])
+def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
+    one, text = model("masked_diffusion"), "a[MASK]b" * 7
+    row = masked_text(one, text)
+    before = np.array(row.tokens)
+    counts = []
+    for tokens in written(monkeypatch, one, text, 3, order=order, temperature=1.0):
+        tokens = tokens[: len(before)]
+        changed = tokens != before
+        assert (before[changed] == IDS.mask).all()  # what was written stays
+        counts.append(int(changed.sum()))
+        before = tokens
+    assert counts == [2, 2, 3] and IDS.mask not in before
+
+
+@pytest.mark.parametrize(
+    "order, temperature, steps",
+    [
+        ("random", 1.0, None),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in itertools.product(("confidence", "random"), (0.0, 1.0), (None, 2))
+            if case != ("random", 1.0, None)
+        ),
+    ],
+)
+def test_a_text_does_not_depend_on_its_batch(order, temperature, steps):
+    how = dict(order=order, temperature=temperature, steps=steps, seed=5)
+    one = model("masked_diffusion")
+    whole = unmask(one, TEXTS, **how)
+    assert unmask(one, TEXTS, batch_size=3, **how) == whole
+    for i, text in enumerate(TEXTS):
+        assert unmask(one, [text], numbers=[i], **how) == [whole[i]]
+
+
+def test_orders_and_numbers_differ():
+    one, text = model("masked_diffusion"), "[MASK]" * 12
+    texts = {
+        order: unmask(one, [text] * 2, order=order, temperature=1.0)
+        for order in ("confidence", "random")
+    }
+    assert len({*texts["confidence"], *texts["random"]}) == 4
+
+
+def test_masks_and_padding_are_never_written():
+    one = model("masked_diffusion")
+    for text in unmask(one, ["[MASK]" * 60] * 6, temperature=8.0, steps=4):
+        tokens = CODEC.encode(text)
+        assert IDS.mask not in tokens and IDS.pad not in tokens
+        assert "<id_" not in text  # rows of the embedding that are no ids
+
+
+def test_what_unmask_refuses():
+    one = model("masked_diffusion")
+    for settings, said in (
+        (dict(order="first"), "order='first'"),
+        (dict(steps=0), "steps=0"),
+        (dict(temperature=-1), "temperature=-1"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            unmask(one, ["[MASK]"], **settings)

@@ -1,0 +1,169 @@
+"""How likely texts are, beside a slow loop that takes one token after the other."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from inference.scoring import Scored, score
+from tests.inference.runs import CODEC, IDS, trained
+
+TEXTS = ["a", "Ada, ça va?", "tea"]
+BOTH = ("encoder_decoder", "prefix_lm")
+WIDTH = 24
+
+
+@functools.cache
+def run(builder, *names):
+    """(jitted f32[B, T, V] of padded batches, the model)."""
+    one = trained(builder, *names)
+    generator = "generator" in one.model.heads
+
+    @jax.jit
+    def logits(batch):
+        outputs = one.model.apply(one.params, batch)
+        hidden = outputs.hidden["generator" if generator else "top"]
+        return outputs.head("generator" if generator else "vocabulary", hidden)
+
+    return logits, one
+
+
+def row(stack, tokens, intervals):
+    """One row of a stack, WIDTH places."""
+    n = len(tokens)
+    place = np.arange(WIDTH)
+    start, end = np.where(place < n, 0, place), np.where(place < n, intervals(place), place + 1)
+    return {
+        f"{stack}_input_tokens": jnp.array([[*tokens, *[0] * (WIDTH - n)]]),
+        f"{stack}_segment_ids": jnp.array([place < n], jnp.int32),
+        f"{stack}_positions": jnp.array([place]),
+        f"{stack}_key_intervals": jnp.array([[start, end]]),
+    }
+
+
+def both_ways(tokens):
+    return lambda place: 0 * place + len(tokens)
+
+
+def log_p(logits, place, token):
+    return float(jax.nn.log_softmax(logits[0, place])[token])
+
+
+def decoder_loop(names, before, tokens, seen=0):
+    """Each token from a row that ends before it."""
+    logits, _ = run("decoder", *names)
+    found = []
+    for i, token in enumerate(tokens):
+        given = [*before, *tokens[:i]]
+        batch = row("decoder", given, lambda place: np.maximum(seen, place + 1))
+        found.append(log_p(logits(batch), len(given) - 1, token))
+    return found
+
+
+def assert_scored(got: Scored, tokens, expected, text):
+    assert got.tokens == [CODEC.decode([token]) for token in tokens]
+    np.testing.assert_allclose(got.log_probs, expected, atol=1e-4)
+    assert got.log_prob == pytest.approx(sum(expected), abs=1e-3)
+    assert got.bytes == len(text.encode())
+    bits = -sum(expected) / math.log(2) / got.bytes
+    assert got.bits_per_byte == pytest.approx(bits, abs=1e-3)
+
+
+def test_a_decoder_takes_each_token_from_those_before():
+    names = ("causal_lm",)
+    for text, got in zip(TEXTS, score(run("decoder", *names)[1], [("", x) for x in TEXTS], 2)):
+        tokens = CODEC.encode(text)
+        assert_scored(got, tokens, decoder_loop(names, [IDS.bos], tokens), text)
+
+
+def test_what_a_causal_model_goes_on_with():
+    """The first text is read as it reads any, and nothing closes the second."""
+    names, given, text = ("causal_lm",), "Ada", ", ça"
+    (got,) = score(run("decoder", *names)[1], [(given, text)])
+    before, tokens = [IDS.bos, *CODEC.encode(given)], CODEC.encode(text)
+    assert_scored(got, tokens, decoder_loop(names, before, tokens), text)
+    (whole,) = score(run("decoder", *names)[1], [("", given + text)])
+    assert sum(whole.log_probs[3:]) == pytest.approx(got.log_prob, abs=1e-4)
+
+
+def test_the_answer_of_a_prefix_model():
+    names, given, text = ("prefix_lm",), "Ada", "tea"
+    (got,) = score(run("decoder", *names)[1], [(given, text)])
+    inputs = [*CODEC.encode(given), IDS.eos]
+    tokens = [*CODEC.encode(text), IDS.eos]
+    expected = decoder_loop(names, [*inputs, IDS.bos], tokens, seen=len(inputs))
+    assert_scored(got, tokens, expected, text)
+
+
+def test_the_answer_of_a_dialogue():
+    names, given, text = ("dialogue",), "hi", "tea"
+    (got,) = score(run("decoder", *names)[1], [(given, text)])
+    before, tokens = [IDS.bos, *CODEC.encode(given), IDS.sep], [*CODEC.encode(text), IDS.eos]
+    assert_scored(got, tokens, decoder_loop(names, before, tokens), text)
+
+
+def test_the_answer_of_an_encoder_decoder():
+    logits, one = run(*BOTH)
+    pairs = [("Ada", "tea"), ("so it is", "é"), ("b", "a longer one")]
+    for (given, text), got in zip(pairs, score(one, pairs, batch_size=2)):
+        inputs, tokens = [*CODEC.encode(given), IDS.eos], [*CODEC.encode(text), IDS.eos]
+        encoder = row("encoder", inputs, both_ways(inputs))
+        cross = np.array([[0 * np.arange(WIDTH), 0 * np.arange(WIDTH) + len(inputs)]])
+        expected = []
+        for i, token in enumerate(tokens):
+            decoder = row("decoder", [IDS.bos, *tokens[:i]], lambda place: place + 1)
+            batch = encoder | decoder | {"cross_key_intervals": jnp.asarray(cross)}
+            expected.append(log_p(logits(batch), i, token))
+        assert_scored(got, tokens, expected, text)
+
+
+@pytest.mark.parametrize(
+    "builder, names",
+    [("encoder", ("masked_lm",)), ("encoder", ()), ("electra", ("replaced_token_detection",))],
+)
+def test_an_encoder_takes_each_token_from_all_others(builder, names):
+    logits, one = run(builder, *names)
+    told = []
+    found = score(one, [("", text) for text in TEXTS[:2]], 4, told.append)
+    frame = ([], []) if names else ([IDS.cls], [IDS.sep])
+    for text, got in zip(TEXTS, found):
+        tokens, expected = CODEC.encode(text), []
+        for i, token in enumerate(tokens):
+            masked = [*frame[0], *tokens[:i], IDS.mask, *tokens[i + 1 :], *frame[1]]
+            batch = row("encoder", masked, both_ways(masked))
+            none = jnp.zeros((1, 1), jnp.int32)
+            for name in ("target_tokens", "target_places", "loss_weights"):
+                batch[f"encoder_{name}"] = none
+            expected.append(log_p(logits(batch), len(frame[0]) + i, token))
+        assert_scored(got, tokens, expected, text)
+    assert told == [1, 1]
+
+
+def test_bits_per_byte():
+    certain = Scored(["a", "b"], [-math.log(2), -3 * math.log(2)], 2)
+    assert certain.bits_per_byte == pytest.approx(2) and certain.log_prob < 0
+
+
+def test_what_cannot_be_scored():
+    decoder, both, encoder = (
+        run("decoder", "causal_lm")[1],
+        run(*BOTH)[1],
+        run("encoder", "masked_lm")[1],
+    )
+    learned = dict(positions="learned", max_positions=8)
+    short = trained("decoder", "causal_lm", **learned)
+    short_both = trained("encoder_decoder", "prefix_lm", **learned)
+    assert score(short, [("", "1234567")]) and score(short_both, [("1234567", "1234567")][:0]) == []
+    for one, pair, said in (
+        (decoder, ("", ""), "empty text"),
+        (both, ("", "tea"), "none that the encoder reads"),
+        (encoder, ("a", "tea"), "an encoder scores texts by themselves"),
+        (short, ("", "12345678"), "9 places to be scored, expected at most 8"),
+        (short_both, ("12345678", "1"), "9 places"),
+        (short_both, ("1", "12345678"), "10 places"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            score(one, [pair])

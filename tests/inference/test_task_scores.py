@@ -1,0 +1,119 @@
+"""Downstream tasks: a model that knows the answers scores 1, one that guesses at random does not."""
+
+import random
+
+import pytest
+
+from inference import task_scores
+from inference.answers import Options, answer
+from inference.generation import Decoding
+from inference.scoring import score
+from inference.task_scores import EvaluationTask, score_task, short_answers, with_max_new
+from tasks import metrics
+from tests.inference.runs import CLASSES, CODEC, trained
+
+TARGETS = ["red", "green", "blue", "red", "red", "green"]
+TEXTS = [f"text {k}" for k in range(len(TARGETS))]
+
+
+def task(**settings) -> EvaluationTask:
+    values = dict(
+        name="colours",
+        texts=TEXTS,
+        targets=TARGETS,
+        postprocess=lambda text, number, is_target: text.upper(),
+        predict_metrics=[metrics.accuracy, metrics.macro_f1],
+        score_metrics=[],
+        guess="red",
+    )
+    return EvaluationTask(**(values | settings))
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Sets what the model answers."""
+
+    def tell(records):
+        monkeypatch.setattr(task_scores, "answer", lambda *_: records)
+
+    return tell
+
+
+def test_one_who_knows_scores_1(told):
+    told([{"answer": f" {target}\n"} for target in TARGETS])  # white space is no part of an answer
+    found = score_task(trained("encoder_decoder", "text_to_text"), task())
+    assert found.metrics == {"accuracy": 1.0, "macro_f1": 1.0}
+    assert found.baseline["accuracy"] == 0.5 and found.baseline["macro_f1"] < 0.5
+    assert found.records[2] == {"text": "text 2", "target": "blue", "answer": "blue"}
+
+
+def test_one_who_guesses_scores_what_is_right(told):
+    draw = random.Random(0)
+    guesses = [draw.choice(CLASSES) for _ in TARGETS]
+    told([{"answer": guess} for guess in guesses])
+    found = score_task(trained("encoder_decoder", "text_to_text"), task())
+    right = sum(a == b for a, b in zip(guesses, TARGETS)) / len(TARGETS)
+    assert found.metrics["accuracy"] == pytest.approx(right) and right < 1
+
+
+def test_what_fills_the_first_blank_is_the_answer(told):
+    told([{"filled": "x", "blanks": [f" {target}", "no"]} for target in TARGETS])
+    found = score_task(trained("encoder_decoder", "span_corruption"), task())
+    assert found.metrics["accuracy"] == 1
+
+
+def test_each_example_is_postprocessed_by_its_number(told):
+    told([{"answer": str(number)} for number in range(len(TARGETS))])
+    targets = [str(number) for number in range(len(TARGETS))]
+    seen = []
+
+    def postprocess(text, number, is_target):
+        seen.append((text, number, is_target))
+        return text
+
+    found = score_task(
+        trained("encoder_decoder", "text_to_text"), task(targets=targets, postprocess=postprocess)
+    )
+    assert found.metrics["accuracy"] == 1
+    assert [(str(n), n, True) for n in range(6)] == seen[:6]
+    assert [(str(n), n, False) for n in range(6)] == seen[6:12]
+
+
+def test_a_real_model_answers_and_is_scored():
+    one = trained("encoder_decoder", "text_to_text")
+
+    def total(targets, scores):
+        assert targets == [target.upper() for target in TARGETS]
+        return {"total": sum(scores)}
+
+    options = Options(decoding=Decoding(max_new=3))
+    found = score_task(one, task(score_metrics=[total]), options=options)
+    told = answer(one, "respond", [{"text": text} for text in TEXTS], options)
+    assert [record["answer"] for record in found.records] == [x["answer"].strip() for x in told]
+    expected = sum(one.log_prob for one in score(one, list(zip(TEXTS, TARGETS))))
+    assert found.metrics["total"] == pytest.approx(expected, abs=1e-2)
+    assert found.baseline.keys() == {"accuracy", "macro_f1"}
+
+
+def test_a_classifier_is_scored_by_the_names_of_its_classes():
+    one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
+    found = score_task(one, task(score_metrics=[lambda *_: {"never": 0}]))
+    assert {record["answer"] for record in found.records} <= set(CLASSES)
+    assert found.metrics.keys() == {"accuracy", "macro_f1"}
+
+
+def test_modes_without_an_answer():
+    for one, mode in (
+        (trained("encoder", "contrastive"), None),
+        (trained("encoder_decoder", "text_to_text"), "mask"),
+    ):
+        with pytest.raises(ValueError, match="no answer that a metric could read"):
+            score_task(one, task(), mode)
+    with pytest.raises(ValueError, match="'classify' for a model of layout 'encoder_decoder'"):
+        score_task(trained("encoder_decoder", "text_to_text"), task(), "classify")
+
+
+def test_answers_are_as_long_as_the_targets():
+    assert short_answers(task(), CODEC.encode) == len("green") + 4
+    options = with_max_new(Options(top=3), 7)
+    assert options.decoding.max_new == 7 and options.top == 3

@@ -1,0 +1,150 @@
+"""What stands behind masks, against `transformers`' fill-mask pipeline on small random models."""
+
+import argparse
+import functools
+import inspect
+import json
+
+import pytest
+
+pytest.importorskip(
+    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
+)
+pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+
+import jax
+import jax.numpy as jnp
+import tokenizers
+import torch
+import transformers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from inference import Trained
+from inference.masks import fill_masks
+from models.hugging_face import open_source, read_params, recognise
+from models.trees import nested
+from tasks import vocabularies
+
+CODE = inspect.getsource(argparse)
+TEXTS = [
+    "The {} of the parser.",
+    "{} is a value",
+    "return {} if the {} is not None",
+    "add an argument to {}",
+]
+WIDTHS = dict(
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=48,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+
+
+def bert_tokenizer():
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=names, show_progress=False)
+    made.train_from_iterator(CODE.splitlines(), trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")],
+    )
+    roles = dict(zip(("pad", "unk", "cls", "sep", "mask"), names))
+    return made, roles
+
+
+def roberta_tokenizer():
+    """Byte level; a mask takes the space before it, as RoBERTa's does."""
+    names = ["<s>", "<pad>", "</s>", "<unk>"]
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=names,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(CODE.splitlines(), trainer)
+    made.add_special_tokens([tokenizers.AddedToken("<mask>", lstrip=True, special=True)])
+    made.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False
+    )
+    roles = dict(
+        bos="<s>", cls="<s>", pad="<pad>", eos="</s>", sep="</s>", unk="<unk>", mask="<mask>"
+    )
+    return made, roles
+
+
+def reference(name, tokenizer, roles):
+    ids = {f"{role}_token_id": tokenizer.token_to_id(token) for role, token in roles.items()}
+    size = tokenizer.get_vocab_size()
+    torch.manual_seed(0)
+    if name == "bert":
+        config = transformers.BertConfig(
+            vocab_size=size, max_position_embeddings=64, pad_token_id=0, **WIDTHS
+        )
+        made = transformers.BertForMaskedLM(config)
+    else:
+        given = {key: ids[key] for key in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        config = transformers.RobertaConfig(
+            vocab_size=size, max_position_embeddings=66, type_vocab_size=1, **given, **WIDTHS
+        )
+        made = transformers.RobertaForMaskedLM(config)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape)
+    return made.eval().float()
+
+
+@functools.cache
+def both(name, folder):
+    """(their pipeline, ours) of one random model and tokenizer, saved as transformers does."""
+    tokenizer, roles = {"bert": bert_tokenizer, "roberta": roberta_tokenizer}[name]()
+    model = reference(name, tokenizer, roles)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{role}_token": token for role, token in roles.items()}
+    )
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    source = open_source(folder)
+    found = recognise(source)
+    params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
+    ours = vocabularies.open_tokenizer(f"{folder}/tokenizer.json")
+    with open(f"{folder}/config.json", encoding="utf-8") as file:
+        ids = vocabularies.published_ids(ours, folder, json.load(file))
+    codec = vocabularies.codec(ours, ids)
+    return (model, fast), Trained(found.model, params, ids, codec.encode, codec.decode)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_the_likeliest_tokens(name, text, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / f"fill_mask_{name}"
+    (model, fast), ours = both(name, str(folder))
+    text = text.format(*[fast.mask_token] * text.count("{}"))
+    read = fast(text, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(read.input_ids).logits[0]
+    expected = torch.softmax(logits[read.input_ids[0] == fast.mask_token_id], -1)
+    found = fill_masks(ours, [text])[0]
+    assert len(found) == len(expected)
+    for guesses, p in zip(found, expected):
+        p[ours.ids.pad] = 0  # which we never write
+        top = torch.topk(p, 5)
+        assert [guess.id for guess in guesses] == top.indices.tolist()
+        given = torch.tensor([guess.probability for guess in guesses])
+        torch.testing.assert_close(given, top.values / p.sum(), atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_the_pipeline(name, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / f"fill_mask_{name}"
+    (model, fast), ours = both(name, str(folder))
+    pipeline = transformers.FillMaskPipeline(model=model, tokenizer=fast)
+    ((guesses,),) = fill_masks(ours, ["a [MASK] b"])
+    theirs = pipeline(f"a {fast.mask_token} b", top_k=5)
+    assert [guess.id for guess in guesses] == [one["token"] for one in theirs]

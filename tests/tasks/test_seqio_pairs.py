@@ -1,0 +1,237 @@
+"""Supervised SeqIO tasks as documents of `objectives.supervised`."""
+
+import functools
+import re
+import warnings
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+import objectives
+from objectives import supervised
+from tasks import vocabularies
+from tasks.objective_tasks import add_objective_task
+from tasks.seqio_corpora import coder, seqio_pairs
+from tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
+from tasks.vocabularies import load_classes, load_vocabulary
+
+VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
+CLASSES = ("red", "dark green", "blue")
+
+
+def register(name, pairs, vocabulary=VOCABULARY, add_eos=True):
+    """A task with these (inputs, targets) in both splits."""
+
+    def read(split, shuffle_files=False, seed=None):
+        inputs, targets = zip(*pairs)
+        return tf.data.Dataset.from_tensor_slices(
+            {"inputs": list(inputs), "targets": list(targets)}
+        )
+
+    if name in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.remove(name)
+    feature = seqio.Feature(vocabulary, add_eos=add_eos)
+    return seqio.TaskRegistry.add(
+        name,
+        source=seqio.FunctionDataSource(read, splits=["train", "validation"]),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+        output_features={"inputs": feature, "targets": feature},
+    )
+
+
+def corpus_of(directory, name, **settings):
+    settings = {"shuffle": False} | settings
+    return seqio_pairs(str(directory), mixture_or_task_name=name, **settings)
+
+
+def documents(corpus, n):
+    stream = corpus.train(0, 1)
+    pieces = [stream.next_document() for _ in range(n)]
+    assert all(piece.ends for piece in pieces)
+    return [piece.tokens for piece in pieces]
+
+
+PAIRS = [("a text", "red"), ("é 🤖", "dark green"), ("", "skipped"), ("more", "blue")]
+
+
+@pytest.mark.parametrize("add_eos", [True, False])
+def test_texts(tmp_path, add_eos):
+    """Ends of sequences are taken off; what has no inputs is no document."""
+    register("pairs_text", PAIRS, add_eos=add_eos)
+    corpus = corpus_of(tmp_path, "pairs_text")
+    told = [corpus.codec.decode(document) for document in documents(corpus, 3)]
+    assert told == ["a text[SEP]red", "é 🤖[SEP]dark green", "more[SEP]blue"]
+    held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
+    assert held == told and corpus.classes == ()
+    kept = load_vocabulary(str(tmp_path))
+    assert kept.ids == corpus.ids == vocabularies.token_ids(tokenizer_of(VOCABULARY))
+    assert documents(corpus, 1)[0].dtype == np.int32
+
+
+def test_classes(tmp_path):
+    register("pairs_class", PAIRS)
+    corpus = corpus_of(tmp_path, "pairs_class", answers="class", classes=CLASSES)
+    ids = corpus.ids
+    for number, document in enumerate(documents(corpus, 3)):
+        assert document.tolist()[-2:] == [ids.sep, *supervised.coded_class(ids, number)]
+    assert corpus.classes == CLASSES and load_classes(str(tmp_path)) == list(CLASSES)
+    with pytest.raises(ValueError, match="holds the classes red, dark green, blue, got a, b"):
+        corpus_of(tmp_path, "pairs_class", answers="class", classes=["a", "b"])
+    with pytest.raises(ValueError, match="one comes twice"):
+        corpus_of(tmp_path / "2", "pairs_class", answers="class", classes=["a", "a"])
+    corpus = corpus_of(tmp_path / "3", "pairs_class", answers="class", classes=["red", "blue"])
+    with pytest.raises(ValueError, match="'pairs_class': got the target 'dark green', .*red, blue"):
+        documents(corpus, 2)
+
+
+def test_numbers(tmp_path):
+    numbers = ["0", "-3.25", " 2.5\n", "1e-3"]
+    register("pairs_number", [("x", number) for number in numbers])
+    corpus = corpus_of(tmp_path, "pairs_number", answers="number")
+    for number, document in zip(numbers, documents(corpus, 4)):
+        assert document[2:].tolist() == supervised.coded_number(corpus.ids, float(number))
+    register("pairs_no_number", [("x", "many"), ("x", "nan")])
+    corpus = corpus_of(tmp_path, "pairs_no_number", answers="number")
+    with pytest.raises(ValueError, match="'pairs_no_number': could not convert.*'many'"):
+        documents(corpus, 1)
+
+
+def test_tags(tmp_path):
+    """A word's first token has its class, the others one that does not count."""
+    register("pairs_tags", [("Ada met é", "red blue red"), ("one two", "red")])
+    corpus = corpus_of(tmp_path, "pairs_tags", answers="tags", classes=["red", "blue"])
+    (document,) = documents(corpus, 1)
+    ids = corpus.ids
+    at = document.tolist().index(ids.sep)
+    assert corpus.codec.decode(document[:at]) == " Ada met é"
+    codes = document[at + 1 :] - ids.text[0]
+    assert codes.tolist() == [0, 2, 2, 2, 1, 2, 2, 2, 0, 2, 2]
+    with pytest.raises(ValueError, match="'pairs_tags': got 1 tags for 2 words: 'one two'"):
+        documents(corpus, 2)
+
+
+def test_tags_are_read_as_they_were_written(tmp_path):
+    """What the objective makes of such a document: one label for each word."""
+    register("pairs_tags", [("Ada met é", "red blue red")])
+    corpus = corpus_of(tmp_path, "pairs_tags", answers="tags", classes=["red", "blue"])
+    (document,) = documents(corpus, 1)
+    objective = objectives.token_classification(corpus.ids, 2)
+    row = objectives.Row(document, np.ones_like(document), np.int32(0))
+    features = objective.corrupt(None, row, row, objective.lengths(document.size))
+    live = np.asarray(features["labels_weights"]) > 0
+    places = np.asarray(features["labels_places"])[live].tolist()
+    assert places == [1, 5, 9] and np.asarray(features["labels"])[live].tolist() == [0, 1, 0]
+
+
+def test_long_ones_are_cut_and_that_is_told_once(tmp_path):
+    register("pairs_long", [("abcdefgh", "12345"), ("x" * 50, "y" * 50), ("a", "b")])
+    corpus = corpus_of(tmp_path, "pairs_long", given_tokens=4, answer_tokens=3)
+    with pytest.warns(UserWarning, match="8 given and 5 answer tokens.*given_tokens=4") as told:
+        cut = documents(corpus, 3)
+    assert len(told) == 1
+    decoded = [corpus.codec.decode(document) for document in cut]
+    assert decoded == ["abcd[SEP]123", "xxxx[SEP]yyy", "a[SEP]b"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        documents(corpus_of(tmp_path, "pairs_long", given_tokens=50, answer_tokens=50), 3)
+    with pytest.raises(ValueError, match="given_tokens=0"):
+        corpus_of(tmp_path, "pairs_long", given_tokens=0)
+
+
+def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
+    """Its special ids as well, also where they are not what the defaults would give."""
+    run = str(tmp_path / "run")
+    tokenizer = vocabularies.byte_tokenizer()
+    ids = vocabularies.token_ids(tokenizer, sentinels=7, specials=("sep", "Q", "cls"))
+    vocabularies.save_vocabulary(run, tokenizer, ids, {})
+    register("pairs_text", PAIRS)
+    corpus = corpus_of(tmp_path / "new", "pairs_text", vocabulary=run)
+    assert corpus.ids == ids == load_vocabulary(str(tmp_path / "new")).ids
+    assert corpus.codec.decode(documents(corpus, 2)[1]) == "é 🤖[SEP]dark green"
+    made = seqio_vocabulary(run)
+    assert isinstance(made, RunVocabulary) and made == RunVocabulary(run)
+    assert (made.ids, made.pad_id, made.eos_id) == (ids, ids.pad, ids.eos)
+    assert made.vocab_size == ids.size
+    text = "é and <extra_id_0>"
+    expected = tokenizer.encode_batch([text])[0].tolist()
+    assert made.encode(text) == made.encode_tf(tf.constant(text)).numpy().tolist() == expected
+    assert made.decode([*expected, ids.eos]) == text
+    assert made.decode_tf(tf.constant(expected)).numpy().decode() == text
+
+
+def test_a_mixture_with_an_objective_put_on_text(tmp_path):
+    register("pairs_text", PAIRS)
+    texts = register("pairs_plain", [("x", "some plain text to hide parts of")] * 60, add_eos=False)
+    spans = functools.partial(objectives.span_corruption, noise_density=0.3)
+    for names, name in (
+        (seqio.TaskRegistry, "pairs_spans"),
+        (seqio.MixtureRegistry, "pairs_and_spans"),
+    ):
+        if name in names.names():
+            names.remove(name)
+    add_objective_task("pairs_spans", texts, spans)
+    seqio.MixtureRegistry.add("pairs_and_spans", [("pairs_text", 1), ("pairs_spans", 1)])
+    corpus = corpus_of(tmp_path, "pairs_and_spans", seed=1)
+    told = [corpus.codec.decode(document) for document in documents(corpus, 12)]
+    hidden = [text for text in told if "<extra_id_0>" in text]
+    assert 2 < len(hidden) < 10 and set(told) - set(hidden) <= {
+        "a text[SEP]red",
+        "é 🤖[SEP]dark green",
+        "more[SEP]blue",
+    }
+    for text in hidden:
+        given, answer = text.split("[SEP]")
+        parts = re.split(r"<extra_id_\d+>", given)
+        told_parts = re.split(r"<extra_id_\d+>", answer)[1:]
+        whole = "".join(a + b for a, b in zip(parts, [*told_parts, ""]))
+        assert whole in "some plain text to hide parts of" * 60
+    held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
+    assert "a text[SEP]red" in held and any("<extra_id_0>" in text for text in held)
+
+
+def test_what_is_refused(tmp_path):
+    tokenizer = tokenizer_of(VOCABULARY)
+    ids = vocabularies.token_ids(tokenizer)
+    for answers, classes, said in (
+        ("class", (), "answers='class' and no classes"),
+        ("tags", (), "answers='tags' and no classes"),
+        ("words", (), "answers='words', expected one of"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            coder(answers, tokenizer, ids, classes)
+    register("pairs_text", PAIRS)
+    with pytest.raises(ValueError, match="special token 'sep'"):
+        corpus_of(tmp_path, "pairs_text", specials=("cls",))
+    text_only = seqio.TaskRegistry.get("pairs_text").replace(
+        output_features={"targets": seqio.Feature(VOCABULARY)}
+    )
+    if "pairs_only" not in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.add(
+            "pairs_only",
+            source=text_only.source,
+            preprocessors=[],
+            output_features=text_only.output_features,
+        )
+    with pytest.raises(ValueError, match="'pairs_only' has no feature 'inputs'"):
+        corpus_of(tmp_path / "2", "pairs_only")
+
+
+def test_an_example_with_the_separator_in_it(tmp_path):
+    ids = vocabularies.token_ids(tokenizer_of(VOCABULARY))
+
+    def read(split, shuffle_files=False, seed=None):
+        return tf.data.Dataset.from_tensors({"inputs": [5, ids.sep, 6], "targets": [7]})
+
+    if "pairs_sep" in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.remove("pairs_sep")
+    feature = seqio.Feature(VOCABULARY, add_eos=False)
+    seqio.TaskRegistry.add(
+        "pairs_sep",
+        source=seqio.FunctionDataSource(read, splits=["train", "validation"]),
+        preprocessors=[],
+        output_features={"inputs": feature, "targets": feature},
+    )
+    with pytest.raises(ValueError, match=f"'pairs_sep' has an example with the id {ids.sep}"):
+        documents(corpus_of(tmp_path, "pairs_sep"), 1)

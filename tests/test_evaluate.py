@@ -1,0 +1,297 @@
+"""The command line of `evaluate.py`, SeqIO tasks as it reads them, and fine-tuning that is scored."""
+
+import json
+import re
+
+import pytest
+import seqio
+import tensorflow as tf
+
+import evaluate
+from inference import task_scores
+from inference.task_scores import score_task
+from tasks import metrics
+from tasks.seqio_evaluation import evaluation_tasks
+from tests.inference.runs import CLASSES, fresh_gin, trained, write_run
+from tests.training import tiny
+from training.heldout import heldout_evaluator
+from training.metrics import read_metrics
+from training.runs import open_run, read_config
+
+EXAMPLES = {
+    "train": [("a", "red"), ("b", "blue"), ("c", "blue"), ("ç", "blue")],
+    "validation": [("e", "red"), ("f", "green"), ("g", "blue"), ("h", "red")],
+}
+
+
+def register(name, metric_fns, pretokenized=True, postprocess_fn=None):
+    def read(split, shuffle_files=False, seed=None):
+        inputs, targets = zip(*EXAMPLES[split])
+        return tf.data.Dataset.from_tensor_slices(
+            {"inputs": list(inputs), "targets": list(targets)}
+        )
+
+    steps = [seqio.preprocessors.tokenize, seqio.preprocessors.append_eos]
+    if not pretokenized:
+        steps.append(
+            lambda dataset: dataset.map(lambda x: {k: x[k] for k in ("inputs", "targets")})
+        )
+    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=100))
+    if name not in seqio.TaskRegistry.names():
+        seqio.TaskRegistry.add(
+            name,
+            source=seqio.FunctionDataSource(read, splits=list(EXAMPLES)),
+            preprocessors=steps,
+            output_features={"inputs": feature, "targets": feature},
+            metric_fns=metric_fns,
+            postprocess_fn=postprocess_fn,
+        )
+
+
+def log_likelihood(targets, scores):
+    return {"log_likelihood": sum(scores) / len(targets)}
+
+
+def shouted(text, example, is_target):
+    """What a task may make of an answer, knowing its example."""
+    assert "inputs" in example
+    return f"{text.upper()} {example['inputs_pretokenized'].decode()}"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tasks():
+    register("colours", [metrics.accuracy])
+    register("colours_ids", [metrics.accuracy, log_likelihood], pretokenized=False)
+    register("colours_shouted", [metrics.exact_match], postprocess_fn=shouted)
+    register("colours_mute", [])
+    if "all_colours" not in seqio.MixtureRegistry.names():
+        seqio.MixtureRegistry.add("all_colours", ["colours", "colours_ids"], default_rate=1)
+
+
+@pytest.fixture(autouse=True)
+def clean_gin(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    fresh_gin()
+    yield
+    fresh_gin()
+
+
+def run(capsys, *arguments) -> list[str]:
+    evaluate.main(list(arguments))
+    return capsys.readouterr().out.strip().split("\n")
+
+
+def fails(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as end:
+        evaluate.main(list(arguments))
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and "Traceback" not in error
+    return re.sub(r"\s+", " ", error)
+
+
+# --- tasks of SeqIO ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["colours", "colours_ids"])
+def test_examples_are_texts(name):
+    (task,) = evaluation_tasks("", names=[name])
+    assert (task.texts, task.targets) == (list("efgh"), ["red", "green", "blue", "red"])
+    assert (task.name, task.guess) == (name, "blue")  # most frequent among the training examples
+    assert len(task.score_metrics) == (name == "colours_ids")
+    (first,) = evaluation_tasks("", names=[name], split="train", examples=3)
+    assert first.texts == list("abc")
+
+
+def test_a_mixture_is_its_tasks_and_none_comes_twice():
+    found = evaluation_tasks("", names=["colours", "all_colours"])
+    assert [task.name for task in found] == ["colours", "colours_ids"]
+
+
+def test_answers_are_postprocessed_with_their_examples(monkeypatch):
+    (task,) = evaluation_tasks("", names=["colours_shouted"])
+    assert task.postprocess("red", 0, True) == "RED e" and task.postprocess("x", 3, False) == "X h"
+    one = trained("encoder_decoder", "text_to_text")
+    for answers, right in ((task.targets, 1.0), (["red"] * 4, 0.5)):
+        records = [{"answer": answer.swapcase()} for answer in answers]
+        monkeypatch.setattr(task_scores, "answer", lambda *_, r=records: r)
+        found = score_task(one, task)
+        assert found.metrics == {"exact_match": right}
+        assert found.baseline == {"exact_match": 0.25}
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        (dict(names=["colour"]), "close to it: colours"),
+        (dict(names=["colours_mute"]), "'colours_mute' has no metrics, expected metric_fns"),
+        (dict(names=["colours"], split="test"), "no split 'test', expected one of"),
+        (dict(names=["colours"], examples=0), "no example in its split 'validation'"),
+    ],
+)
+def test_tasks_that_cannot_be_scored(settings, said):
+    with pytest.raises(ValueError, match=said):
+        evaluation_tasks("", **settings)
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory):
+    return write_run(
+        tmp_path_factory.mktemp("answering"), "encoder_decoder", "text_to_text", steps=(3, 8)
+    )
+
+
+def kept(directory, name="metrics"):
+    with open(f"{directory}/evaluation/{name}.jsonl", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_tasks_of_a_run(answering, capsys):
+    out = run(capsys, f"--run={answering}", "--task=all_colours", "--examples=3", "--beams=2")
+    assert out[0].startswith(f"{answering}: respond, validation, 3 examples, 3 examples")
+    table = [line.split() for line in out[1:5]]
+    assert table[0] == ["task", "step", "metric", "score", "baseline"]
+    assert table[1][:3] == ["colours", "8", "accuracy"] and table[1][4] == "0.3333"
+    assert table[2][:3] == ["colours_ids", "8", "accuracy"]
+    assert table[3][:3] == ["colours_ids", "8", "log_likelihood"] and len(table[3]) == 4
+    assert any("the most frequent training answer, always: 'blue', 'blue'" in x for x in out)
+    first, second = kept(answering)
+    assert first.keys() == {"task", "step", "accuracy"} and first["step"] == 8
+    assert f"{second['log_likelihood']:.4g}" == table[3][3]
+    answers = kept(answering, "colours-8")
+    assert [(x["text"], x["target"]) for x in answers] == EXAMPLES["validation"][:3]
+    assert all(isinstance(x["answer"], str) for x in answers)
+
+
+def test_checkpoints_of_a_run(answering, capsys):
+    run(capsys, f"--run={answering}", "--task=colours", "--examples=1", "--max_new=2")
+    before = len(kept(answering))
+    run(capsys, f"--run={answering}", "--task=colours_ids", "--all_checkpoints", "--max_new=2")
+    run(capsys, f"--run={answering}", "--task=colours_ids", "--step=3", "--max_new=2")
+    lines = kept(answering)[before:]
+    assert [line["step"] for line in lines] == [3, 8, 3]
+    assert lines[0] == lines[2] and lines[0]["log_likelihood"] != lines[1]["log_likelihood"]
+
+
+def test_a_classifier(tmp_path, capsys):
+    directory = write_run(
+        tmp_path, "encoder", "sequence_classification", classes=CLASSES, num_classes=3
+    )
+    out = run(capsys, f"--run={directory}", "--task=colours")
+    assert out[0].startswith(f"{directory}: classify, validation, 4 examples")
+    assert {x["answer"] for x in kept(directory, "colours-0")} <= set(CLASSES)
+
+
+def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
+    masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
+    for arguments, said in (
+        ([f"--run={answering}"], "give --task=NAME, or --heldout"),
+        ([f"--run={answering}", "--task=a", "--heldout"], "give --task=NAME, or --heldout"),
+        (
+            [f"--run={answering}", "--task=a", "--step=3", "--all_checkpoints"],
+            "--step and --all_checkpoints exclude each other",
+        ),
+        ([f"--run={answering}", "--task=colour"], "close to it: colours"),
+        ([f"--run={answering}", "--task=colours_mute"], "has no metrics"),
+        ([f"--run={answering}", "--task=colours", "--step=4"], "no checkpoint of step 4, but of"),
+        ([f"--run={answering}", "--task=colours", "--mode=embed"], "no answer that a metric"),
+        ([f"--run={answering}", "--task=colours", "--module=none.py"], "There is no file"),
+        ([f"--run={answering}", "--heldout"], "binds no corpus of train.train"),
+        ([f"--run={masked}", "--task=colours"], "no answer that a metric could read"),
+        ([f"--run={tmp_path}", "--task=colours"], "is no run directory"),
+        ([f"--run={tmp_path}", "--heldout"], "is no run directory"),
+    ):
+        assert said in fails(capsys, *arguments)
+
+
+# --- held-out text -------------------------------------------------------------------------------
+
+
+def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
+    one = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"), STEPS=4)
+    one.here(capsys, train__train__evaluate_every=2, train__train__checkpoint_every=2)
+    out = run(capsys, f"--run={one.dir}", "--heldout", "--all_checkpoints")
+    rows = [line.split() for line in out if re.match(r" *\d+ +(span|prefix) ", line)]
+    assert [row[:2] for row in rows] == [
+        [step, name] for step in ("2", "4") for name in ("prefix", "span")
+    ]
+    written = {line["step"]: line for line in read_metrics(one.dir) if "heldout/span" in line}
+    read_config(str(one.dir))
+    heldout = heldout_evaluator(str(one.dir))
+    for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits a byte
+        figures = written[int(step)]
+        assert nats == f"{figures[f'heldout/{name}']:.3f}"
+        assert baseline == f"{figures[f'baseline/{name}']:.3f}"
+        scores = heldout.evaluator(open_run(str(one.dir), int(step)).params)
+        (score,) = (score for score in scores if score.name == name)
+        assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)
+        assert int(targets.replace(",", "")) == score.targets and float(perplexity) > 1
+
+
+# --- fine-tuning that is scored as it goes -------------------------------------------------------
+
+FINETUNING = """
+from __gin__ import dynamic_registration
+
+import models
+import objectives
+import train
+from tasks import seqio_corpora
+from tasks import seqio_evaluation
+from training import optimizers
+
+RUN_DIR = None
+
+train.train.run_dir = %RUN_DIR
+train.train.corpus = @seqio_corpora.seqio_pairs
+seqio_corpora.seqio_pairs.mixture_or_task_name = "colours"
+seqio_corpora.seqio_pairs.given_tokens = 8
+seqio_corpora.seqio_pairs.answer_tokens = 8
+seqio_corpora.seqio_pairs.sentinels = 4
+train.train.objective = @objectives.text_to_text
+objectives.text_to_text.longest_answer = 8
+train.train.packing = "single"
+train.train.model = @models.encoder_decoder
+models.encoder_decoder.emb_dim = 16
+models.encoder_decoder.num_heads = 2
+models.encoder_decoder.head_dim = 8
+models.encoder_decoder.mlp_dim = 16
+models.encoder_decoder.num_encoder_layers = 1
+models.encoder_decoder.num_decoder_layers = 1
+train.train.optimizer = @optimizers.adamw
+optimizers.adamw.learning_rate = @optimizers.warmup_constant
+optimizers.warmup_constant.peak = 1e-3
+train.train.sequence_lengths = {"encoder": 20, "decoder": 10}
+train.train.batch_size = 8
+train.train.data_shards = 1
+train.train.steps = 4
+train.train.evaluate_every = 2
+train.train.heldout_tokens = 40
+train.train.evaluation_tasks = @seqio_evaluation.evaluation_tasks
+seqio_evaluation.evaluation_tasks.names = ["all_colours"]
+"""
+
+
+@pytest.mark.slow
+def test_fine_tuning_is_scored_as_it_goes(tmp_path, capsys):
+    config = tmp_path / "tuning.gin"
+    config.write_text(FINETUNING)
+    directory = str(tmp_path / "run")
+    tiny.run_here([f"--gin_file={config}", f"--gin.RUN_DIR={directory!r}"])
+    said = capsys.readouterr().out
+    scored = [line for line in read_metrics(directory) if "task/colours/accuracy" in line]
+    assert [line["step"] for line in scored] == [2, 4]
+    for line in scored:
+        assert {"task/colours_ids/log_likelihood", "heldout/all"} <= line.keys()
+        assert line["baseline/task/colours/accuracy"] == 0.25
+        assert "baseline/task/colours_ids/log_likelihood" not in line
+    assert "step 2 task/colours/accuracy: 0" in re.sub(" +", " ", said)
+    assert "(the most frequent answer: 0.25)" in said
+    # What it wrote as it went is what is found of its last checkpoint.
+    fresh_gin()
+    run(capsys, f"--run={directory}", "--task=colours_ids")
+    (line,) = kept(directory)
+    expected = scored[-1]["task/colours_ids/log_likelihood"]
+    assert line["log_likelihood"] == pytest.approx(expected, rel=1e-4)

@@ -1,0 +1,349 @@
+"""The command line of `predict.py`: what each run does, many items at once, and what is refused."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import predict
+from tasks import vocabularies
+from tests.inference.runs import CLASSES, TOKENIZER, fresh_gin, write_run
+from tests.training import tiny
+
+LEARNED = dict(positions="learned", max_positions=32)
+RUNS = {  # name -> (builder, objectives, more)
+    "elsewhere": ("decoder", (), {}),
+    "causal": ("decoder", ("causal_lm",), LEARNED),
+    "ahead": ("decoder", ("multi_token_prediction",), dict(num_layers=2)),
+    "prefix": ("decoder", ("prefix_lm",), {}),
+    "spans": ("encoder_decoder", ("span_corruption",), {}),
+    "ul2": ("encoder_decoder", ("ul2",), {}),
+    "middle": ("decoder", ("fill_in_the_middle",), {}),
+    "bart": ("encoder_decoder", ("bart",), {}),
+    "respond": ("encoder_decoder", ("text_to_text",), {}),
+    "masked": ("encoder", ("masked_lm",), LEARNED),
+    "gpt_bert": ("decoder", ("masked_next_token", "causal_lm"), {}),
+    "diffusion": ("encoder", ("masked_diffusion",), {}),
+    "towers": ("two_towers", ("contrastive_pairs",), {}),
+    "classes": ("encoder", ("sequence_classification",), dict(classes=CLASSES, num_classes=3)),
+    "number": ("encoder", ("sequence_regression",), dict(num_classes=1)),
+    "tags": ("encoder", ("token_classification",), dict(classes=CLASSES, num_classes=3)),
+}
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory):
+    """name -> its run directory."""
+    made = {}
+
+    def write(name):
+        if name not in made:
+            builder, objectives, more = RUNS[name]
+            made[name] = write_run(tmp_path_factory.mktemp(name), builder, *objectives, **more)
+        return made[name]
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def clean_gin():
+    fresh_gin()
+    yield
+    fresh_gin()
+
+
+@pytest.fixture
+def said(capsys, monkeypatch):
+    """Arguments -> the lines that are printed, the first of them the announcement."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        predict.main([*arguments, "--max_new=4"])
+        out = capsys.readouterr().out
+        return out.split("\n")
+
+    return run
+
+
+def fails(capsys, *arguments) -> str:
+    with pytest.raises(SystemExit) as end:
+        predict.main([str(x) for x in arguments])
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and "Traceback" not in error
+    return re.sub(r"\s+", " ", error)
+
+
+# --- what each run does --------------------------------------------------------------------------
+
+BOTH = ["Ada", "so it"]
+
+
+def slow(*case):
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "name, arguments, announced, form",
+    [
+        ("causal", BOTH, "continue — goes on from a text, for which", r"Ada.*\nso it"),
+        slow("elsewhere", ["Ada"], "continue — goes on from a text, since it is of layout", "Ada"),
+        ("ahead", ["Ada", "--own_drafts"], "continue", r"Ada.*\n(.*\n)*Drafts: \d+ of \d+ accepted"),
+        slow("prefix", ["Ada"], "complete — goes on from a text that it reads both ways", ".+"),
+        ("spans", ["a <extra_id_0> b"], "infill — fills blanks", "a .* b"),
+        slow("ul2", ["a <extra_id_0> b", "--denoiser=X"], "infill", "a .* b"),
+        slow("bart", ["a <mask> b"], "restore — writes a damaged text as it was", ".*"),
+        ("respond", ["a"], "respond — answers a text with a text", ".*"),
+        ("middle", ["--prefix=a(", "--suffix=)z"], "middle — writes what stands", r"a\(.*\)z"),
+        ("masked", ["a [MASK] c[MASK]", "--top=2"], "mask — tells what each [MASK] may be",
+         r"a \[MASK\] c\[MASK\]\s+mask 1 +p +mask 2 +p *\n(.*0\.\d+ +'.*0\.\d+ *\n){2}$"),
+        slow("gpt_bert", ["[MASK]"], "mask", r"mask 1 +p(.*\n){6,}"),
+        slow("diffusion", ["a[MASK]b", "--masks=3", "--steps=2", "--order=random"],
+         "unmask — writes all [MASK]s, the surest first", "a.*b.*"),
+        ("towers", ["a", "b", "--against", "c", "d"], "embed — gives each text an embedding",
+         r"2 embeddings of 16 numbers(.*\n)+Cosines\s+c +d *\n *a +-?[01]\.\d+ +-?[01]\.\d+ *\n *b "),
+        ("classes", ["a"], "classify — tells the class of each text",
+         r"(red|green|blue) 0\.\d+, (red|green|blue) 0\.\d+, \w+ 0\.\d+: 'a'"),
+        ("number", ["a"], "classify", r"-?\d+\.\d{3}: 'a'"),
+        ("tags", ["ab"], "tag — tells the class of each token",
+         r"a/(red|green|blue) b/(red|green|blue)"),
+        ("causal", ["Ada", "--score"], "score — tells how likely a text is",
+         r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits a byte: 'Ada'"),
+        ("respond", ["Ada", "--score", "--target=tea"], "score",
+         r"nats over 4 tokens, .*: 'tea'"),
+        ("prefix", ["Ada", "--mode=respond"], "respond — answers a text with a text.", ".*"),
+    ],
+)  # fmt: skip
+def test_each_run_does_what_it_was_trained_for(run_of, said, name, arguments, announced, form):
+    told, *others = said(f"--run={run_of(name)}", *arguments)
+    assert told.startswith(f"{run_of(name)}: {announced}")
+    if "for which" in announced:
+        assert told.endswith(f"for which it was trained ({RUNS[name][1][0]}).")
+    assert re.search(form, "\n".join(others))
+
+
+@pytest.mark.slow
+def test_several_samples_and_a_draft(run_of, said):
+    sampled = said(f"--run={run_of('causal')}", "Ada", "--temperature=3", "--samples=3", "--seed=2")
+    assert sum("Ada" in line for line in sampled) == 3
+    assert sum(line.startswith("────") for line in sampled) == 2
+    drafted = said(f"--run={run_of('causal')}", "Ada", f"--draft={run_of('elsewhere')}")
+    assert "accepted" in drafted[-2]
+    assert drafted[1] == said(f"--run={run_of('causal')}", "Ada")[1]
+
+
+def test_the_cursor_is_where_an_editor_has_it(run_of, tmp_path):
+    file = tmp_path / "code.py"
+    text = "first\f line\nsecond\u2028 still\n\nlast"
+    file.write_text(text)
+    for line, column, before in (
+        (1, 1, ""),
+        (1, 12, "first\f line"),
+        (2, 7, "first\f line\nsecond"),
+        (3, 1, "first\f line\nsecond\u2028 still\n"),
+        (4, 5, text),
+    ):
+        around = predict.around_cursor(f"{file}:{line}:{column}")
+        assert around == {"prefix": before, "suffix": text[len(before) :]}
+
+
+# --- many at once --------------------------------------------------------------------------------
+
+
+def write_items(path, items):
+    path.write_text("".join(json.dumps(item) + "\n" for item in items))
+    return str(path)
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_bytes().decode().split("\n")[:-1]]
+
+
+FIELDS = {
+    "causal": {"answer", "log_prob", "ended"},
+    "spans": {"filled", "blanks", "log_prob"},
+    "masked": {"masks"},
+    "diffusion": {"answer"},
+    "towers": {"embedding"},
+    "classes": {"answer", "classes"},
+    "tags": {"tokens"},
+}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_answers_of_a_file(run_of, said, tmp_path, name):
+    text = {"masked": "a [MASK]", "diffusion": "a [MASK]", "spans": "a <extra_id_0> b"}
+    items = [{"text": text.get(name, "a" * k), "id": k} for k in (3, 1, 2)]
+    file, out = write_items(tmp_path / "in.jsonl", items), tmp_path / "out.jsonl"
+    arguments = f"--run={run_of(name)}", f"--file={file}", f"--out={out}", "--batch_size=2"
+    assert said(*arguments)[-2].endswith("holds 3 answers.")
+    found = read(out)
+    assert [{key: line[key] for key in ("text", "id")} for line in found] == items
+    assert all(line.keys() == FIELDS[name] | {"text", "id"} for line in found)
+    before = out.read_bytes()
+    told = said(*arguments)
+    assert any("holds 3 answers already: going on after them" in line for line in told)
+    assert out.read_bytes() == before
+
+
+def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
+    for field, kept in (("label", "label"), ("answer", "expected")):
+        example = write_items(tmp_path / "ex.jsonl", [{"q": "1+1", field: "2"}])
+        file = write_items(
+            tmp_path / "in.jsonl", [{"q": "2+2", field: "4"}, {"q": "3", field: "3"}]
+        )
+        out = tmp_path / f"{field}.jsonl"
+        template = f"--template=Q: {{q}}\\nA: {{{field}}}"
+        told = said(f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", template,
+                    f"--examples={example}", f"--answer={field}", "--stop=\\n")  # fmt: skip
+        right = sum(line["answer"].strip() == line[kept] for line in read(out))
+        assert told[-2] == f"Exact match: {right} of 2 ({right / 2:.1%})."
+        assert read(out)[0]["text"] == "Q: 1+1\nA: 2\n\nQ: 2+2\nA:"
+        assert [line[kept] for line in read(out)] == ["4", "3"]
+
+
+@pytest.mark.slow
+def test_killed_and_started_again(run_of, said, tmp_path):
+    """As one that was not killed; samples follow from the number of the line."""
+    items = [{"text": "tea " * (k % 5 + 1)} for k in range(40)]
+    file = write_items(tmp_path / "in.jsonl", items)
+    how = [f"--run={run_of('elsewhere')}", f"--file={file}", "--batch_size=1", "--temperature=1"]
+    said(*how, f"--out={tmp_path / 'whole.jsonl'}")
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, "predict.py", *how, f"--out={out}", "--max_new=4"]
+    process = subprocess.Popen(command, cwd=tiny.ROOT, env=tiny.environment())
+    deadline = time.time() + 300
+    while not (out.exists() and out.read_bytes().count(b"\n") >= 8):
+        assert process.poll() is None and time.time() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = out.read_bytes()
+    assert 8 <= kept.count(b"\n") < 40
+    out.write_bytes(kept + b'{"text": "half a li')
+    told = said(*how, f"--out={out}")
+    assert any(f"holds {kept.count(bytes([10]))} answers already" in line for line in told)
+    whole, found = read(tmp_path / "whole.jsonl"), read(out)
+    assert [(x["text"], x["answer"]) for x in found] == [(x["text"], x["answer"]) for x in whole]
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, arguments, error",
+    [
+        ("causal", [""], "no text in it"),
+        ("prefix", [" "], "Got an empty text, expected some words"),
+        ("masked", [" "], "without a mask"),
+        ("classes", [" "], "empty text"),
+        ("towers", [" "], "empty text"),
+        ("causal", ["x" * 40], "(prompt and up to 64 new tokens), expected at most 32"),
+        ("causal", ["x" * 40, "--score"], "41 places to be scored, expected at most 32"),
+        ("masked", ["x" * 40 + "[MASK]"], "41 tokens, expected at most 32"),
+        ("masked", ["no mask here"], "Got a text without a mask, expected one or more [MASK]"),
+        ("causal", ["a", "--mode=sing"], "Got mode 'sing', expected one of continue, complete"),
+        ("causal", ["a", "--mode=classify"], "for a model of layout 'decoder', which can continue"),
+        ("masked", ["a", "--mode=infill"], "for a model of layout 'encoder', which can mask"),
+        ("spans", ["a", "--mode=mask"], "for a model of layout 'encoder_decoder'"),
+        ("diffusion", ["[MASK]", "--order=first"], "order='first'"),
+        ("spans", ["a <extra_id_1> b"], "expected <extra_id_0>, <extra_id_1> and so on"),
+        ("spans", ["<extra_id_0> <extra_id_0>"], "each once"),
+        ("ul2", ["a", "--denoiser=Q"], "mode token 'Q'"),
+        ("middle", ["a"], "Got a text, expected --prefix and --suffix"),
+        ("middle", ["--prefix="], "neither a prefix nor a suffix"),
+        ("causal", ["--prefix=a"], "which mode 'middle' takes, and not 'continue'"),
+        ("causal", [], "Expected one of: texts, --file"),
+        ("causal", ["a", "--file=x", "--out=y"], "got several of them"),
+        ("causal", ["a", "--samples=2"], "temperature=0"),
+        ("causal", ["a", "--max_new=0"], "max_new=0"),
+        ("causal", ["a", "--own_drafts"], "ahead"),
+        ("causal", ["--file=none.jsonl", "--out=out.jsonl"], "There is no file none.jsonl"),
+        ("masked", ["a", "--score", "--target=b"], "an encoder scores texts by themselves"),
+        ("spans", ["a", "--score"], "none that the encoder reads"),
+    ],
+)
+def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name, arguments, error):
+    monkeypatch.chdir(tmp_path)
+    said = fails(capsys, f"--run={run_of(name)}", *arguments)
+    assert error in said and "(--traceback shows where)" in said
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        (["--file=in.jsonl"], "--file and --out go together"),
+        (["--out=out.jsonl", "a"], "--file and --out go together"),
+        (["a", "--examples=ex.jsonl"], "--examples and --template go together"),
+        (["a", "--own_drafts", "--draft=runs/x"], "two ways to the same"),
+        (["a", "--top=many"], "invalid int value: 'many'"),
+    ],
+)
+def test_arguments_that_go_not_together(run_of, capsys, arguments, error):
+    assert error in fails(capsys, f"--run={run_of('causal')}", *arguments)
+
+
+def test_no_such_run(run_of, capsys, tmp_path):
+    assert "is no run directory" in fails(capsys, f"--run={tmp_path / 'none'}", "a")
+    new = write_run(tmp_path / "new", "decoder", "causal_lm")
+    (tmp_path / "new" / "checkpoints").rename(tmp_path / "away")
+    assert "holds no checkpoint: the run has saved none" in fails(capsys, f"--run={new}", "a")
+    mute = write_run(tmp_path / "mute", "decoder", "causal_lm", vocabulary=None)
+    assert "holds no vocabulary.json, so its model cannot read" in fails(
+        capsys, f"--run={mute}", "a"
+    )
+
+
+def test_a_draft_of_another_vocabulary(run_of, capsys, tmp_path):
+    ids = vocabularies.token_ids(TOKENIZER, sentinels=3)
+    other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
+    said = fails(capsys, f"--run={run_of('causal')}", "a", f"--draft={other}")
+    assert f"{other} has another vocabulary than {run_of('causal')}" in said
+
+
+def test_cursors_that_are_nowhere(run_of, capsys, tmp_path):
+    file = tmp_path / "code.py"
+    file.write_text("one\ntwo\n")
+    for place, error in (
+        (f"{file}:9:1", "has no line 9 with a column 1"),
+        (f"{file}:1:9", "has no line 1 with a column 9"),
+        (f"{file}:0:1", "expected FILE:LINE:COLUMN, both from 1"),
+        (f"{file}:2", "expected FILE:LINE:COLUMN"),
+        (f"{tmp_path}/none.py:1:1", "there is no"),
+    ):
+        assert error in fails(capsys, f"--run={run_of('middle')}", f"--cursor={place}")
+
+
+def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
+    run, out = f"--run={run_of('elsewhere')}", f"--out={tmp_path / 'out.jsonl'}"
+    file = tmp_path / "in.jsonl"
+    ask = [run, f"--file={file}", out]
+    template = ["--template=Q: {question} A: {answer}", f"--examples={tmp_path / 'ex.jsonl'}"]
+    write_items(tmp_path / "ex.jsonl", [{"question": "1", "answer": "1"}])
+    for content, arguments, error in (
+        ('{"text": "a"}\n{"text"\n', [], "in.jsonl:2 is no JSON"),
+        ('{"words": "a"}\n', [], "fields words and no text in it"),
+        ('{"text": 5}\n', [], "no text in it"),
+        ('{"text": "a", "target": 5}\n', ["--score"], "target = 5, expected a text"),
+        ('{"prefix": 5}\n', ["--mode=middle"], "prefix = 5, expected a text"),
+        ('{"text": 5}\n', ["--masks=2", "--mode=mask"], "no text in it"),
+        ('{"text": "a"}\n', template, "the fields text, expected 'question' as well"),
+        ('{"question": "2"}\n', [*template, "--answer=label"], "without {label}"),
+    ):
+        file.write_text(content)
+        assert error in fails(capsys, *ask, *arguments)
+        assert not (tmp_path / "out.jsonl").exists()
+    file.write_text('{"text": "a"}\n')
+    (tmp_path / "out.jsonl").write_text('{"text": "b", "answer": "c"}\n')
+    assert "out.jsonl:1 is no answer to line 1" in fails(capsys, *ask)
+    assert (tmp_path / "out.jsonl").read_text() == '{"text": "b", "answer": "c"}\n'
+
+
+def test_a_traceback_where_it_is_asked_for(run_of):
+    with pytest.raises(ValueError, match="Got mode 'sing'"):
+        predict.main([f"--run={run_of('causal')}", "a", "--mode=sing", "--traceback"])

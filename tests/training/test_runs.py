@@ -1,0 +1,102 @@
+"""A run directory read back: which model, which step, which heads, and what it was trained for."""
+
+import gin
+import numpy as np
+import pytest
+
+from models.trees import named
+from tests.inference.runs import fresh_gin, small, write_run
+from training.runs import (
+    checkpoint_directory,
+    configured,
+    objective_names,
+    open_run,
+    read_config,
+    saved_steps,
+)
+
+
+@pytest.fixture(autouse=True)
+def clean_gin():
+    fresh_gin()
+    yield
+    fresh_gin()
+
+
+def test_parameters_of_each_step(tmp_path):
+    directory = write_run(tmp_path / "run", "decoder", "causal_lm", steps=(0, 5, 20))
+    _, params = small("decoder")
+    for step, asked in ((20, None), (5, 5), (0, 0)):
+        run = open_run(directory, asked)
+        assert (run.step, run.directory) == (step, directory)
+        got, expected = named(run.params), named(params)
+        assert got.keys() == expected.keys()
+        for name in got:
+            value = np.asarray(expected[name]) * np.float32(1 + step / 100)
+            np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+    assert saved_steps(directory) == [0, 5, 20]
+    with pytest.raises(ValueError, match=r"no checkpoint of step 7, but of \[0, 5, 20\]"):
+        open_run(directory, 7)
+
+
+@pytest.mark.parametrize(
+    "builder, names, settings",
+    [
+        ("decoder", ("multi_token_prediction",), dict(num_layers=2)),
+        ("encoder", ("contrastive_pairs",), {}),
+        ("encoder", ("sequence_classification",), dict(num_classes=3)),
+        ("encoder", ("masked_lm",), dict(logits_via_embedding=True)),
+        ("electra", ("replaced_token_detection",), {}),
+        ("two_towers", ("contrastive_pairs",), {}),
+        ("decoder", ("masked_next_token", "causal_lm"), {}),
+    ],
+)
+def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, settings):
+    heads = open_run(write_run(tmp_path, builder, *names, **settings)).model.heads
+    expected = {
+        "multi_token_prediction": {"vocabulary", "ahead_2", "ahead_3", "ahead_4"},
+        "contrastive_pairs": {"embedding", "logit_scale"},
+        "sequence_classification": {"classes"},
+        "replaced_token_detection": {"generator", "replaced"},
+    }
+    assert set(heads) == expected.get(names[0], {"vocabulary"})
+    assert objective_names() == names
+
+
+def test_objectives_of_a_model_from_elsewhere(tmp_path):
+    read_config(write_run(tmp_path, "encoder"))
+    assert objective_names() == ()
+    assert configured("objective") is None and configured("steps", 7) == 7
+
+
+def test_a_config_takes_the_place_of_what_was_read_before(tmp_path):
+    first = write_run(tmp_path / "first", "decoder", "causal_lm", more="train.train.steps = 3")
+    second = write_run(tmp_path / "second", "encoder_decoder", "prefix_lm")
+    read_config(first)
+    assert (objective_names(), configured("steps")) == (("causal_lm",), 3)
+    assert open_run(second).model.layout == "encoder_decoder"
+    assert (objective_names(), configured("steps")) == (("prefix_lm",), None)
+    assert gin.query_parameter("models.encoder_decoder.emb_dim") == 16
+
+
+def test_checkpoints_elsewhere(tmp_path):
+    directory = write_run(tmp_path / "run", "encoder", "masked_lm")
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "bucket")
+    config = tmp_path / "run" / "config.gin"
+    config.write_text(config.read_text() + f"train.train.checkpoint_dir = '{tmp_path}/bucket'\n")
+    assert open_run(directory).step == 0
+    assert checkpoint_directory(directory) == f"{tmp_path}/bucket"
+
+
+def test_what_is_no_run(tmp_path):
+    for directory in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ValueError, match="no run directory: it holds no config.gin"):
+            open_run(str(directory))
+    directory = write_run(tmp_path / "run", "encoder", "masked_lm")
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
+    with pytest.raises(ValueError, match="holds no checkpoint: the run has saved none yet"):
+        open_run(directory)
+    config = tmp_path / "run" / "config.gin"
+    config.write_text("from __gin__ import dynamic_registration\nimport train\n")
+    with pytest.raises(ValueError, match="config.gin names no model"):
+        open_run(directory)
