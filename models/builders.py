@@ -1,5 +1,6 @@
 """Builders: keyword hyper-parameters in, a `Model` of pure functions out."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -229,8 +230,9 @@ def forward_flops(config, lengths):
     return total + 2 * predictions * (c.emb_dim * c.vocab_size + layer)
 
 
+@functools.lru_cache(maxsize=64)
 def model_of(config: Config) -> Model:
-    """The `Model` of a `Config`."""
+    """The `Model` of a `Config`; the same one each time, so that what was compiled for it is found."""
     layout = "encoder_decoder" if config.num_encoder_layers else "decoder"
     layout = layout if config.num_decoder_layers else "encoder"
     ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))

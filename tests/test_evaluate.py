@@ -209,6 +209,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
 # --- held-out text -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"), STEPS=4)
     one.here(capsys, train__train__evaluate_every=2, train__train__checkpoint_every=2)

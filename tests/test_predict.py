@@ -92,7 +92,7 @@ def slow(*case):
     [
         ("causal", BOTH, "continue — goes on from a text, for which", r"Ada.*\nso it"),
         slow("elsewhere", ["Ada"], "continue — goes on from a text, since it is of layout", "Ada"),
-        ("ahead", ["Ada", "--own_drafts"], "continue", r"Ada.*\n(.*\n)*Drafts: \d+ of \d+ accepted"),
+        slow("ahead", ["Ada", "--own_drafts"], "continue", r"Ada.*\n(.*\n)*Drafts: \d+ of \d+ accepted"),
         slow("prefix", ["Ada"], "complete — goes on from a text that it reads both ways", ".+"),
         ("spans", ["a <extra_id_0> b"], "infill — fills blanks", "a .* b"),
         slow("ul2", ["a <extra_id_0> b", "--denoiser=X"], "infill", "a .* b"),
@@ -174,7 +174,12 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("name", FIELDS)
+QUICK = ("causal", "masked", "classes")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FIELDS]
+)
 def test_answers_of_a_file(run_of, said, tmp_path, name):
     text = {"masked": "a [MASK]", "diffusion": "a [MASK]", "spans": "a <extra_id_0> b"}
     items = [{"text": text.get(name, "a" * k), "id": k} for k in (3, 1, 2)]

@@ -77,7 +77,7 @@ def test_of_other_models_it_is_the_mean_of_the_tokens(name):
     np.testing.assert_allclose(embed(one, TEXTS[:1]), embed(one, TEXTS[:1], pooling="mean"))
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean"])
+@pytest.mark.parametrize("pooling", ["first", pytest.param("mean", marks=pytest.mark.slow)])
 def test_rows_do_not_depend_on_their_batch_and_have_length_1(pooling):
     one, texts, told = trained("encoder", "contrastive"), [*TEXTS, "a", "x" * 40, "tea"], []
     whole = embed(one, texts, pooling=pooling)

@@ -87,6 +87,7 @@ def test_answers_are_what_the_loop_makes():
         assert answer.log_prob == pytest.approx(float(found.log_probs[i]), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_neither_padding_nor_what_is_no_id_is_written():
     several = answers("decoder", Decoding(64, temperature=5.0, samples=8))
     written = [token for row in several for answer in row for token in answer.tokens]

@@ -84,7 +84,10 @@ def test_a_text_with_masks_has_the_form_of_training(name):
     assert {at + shift_of(one) for at in row.masks} <= set(labelled.tolist())
 
 
-@pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
+@pytest.mark.parametrize(
+    "name",
+    ["masked_lm", pytest.param("gpt_bert", marks=pytest.mark.slow), "replaced_token_detection"],
+)
 def test_guesses_are_those_of_the_model(name):
     one = model(name)
     found = fill_masks(one, TEXTS, top=4, batch_size=3)
@@ -184,7 +187,7 @@ def written(monkeypatch, one, text, steps, **settings):
     return seen
 
 
-@pytest.mark.parametrize("order", ["confidence", "random"])
+@pytest.mark.parametrize("order", ["confidence", pytest.param("random", marks=pytest.mark.slow)])
 def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
     one, text = model("masked_diffusion"), "a[MASK]b" * 7
     row = masked_text(one, text)

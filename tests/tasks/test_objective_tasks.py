@@ -9,7 +9,7 @@ import seqio
 import tensorflow as tf
 
 import objectives
-from objectives import Objective, Row, batched, layouts, plan
+from objectives import Objective, Row, batched, layouts, plan, supervised
 from objectives.features import COLUMNS
 from tasks.objective_tasks import add_objective_task
 from tasks.preprocessors import cut_to_rows, row_keys
@@ -21,10 +21,12 @@ VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 IDS = token_ids(tokenizer_of(VOCABULARY))
 TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
 
+# Those of `objectives.supervised` read texts with their answers: `seqio_corpora.seqio_pairs`.
 BUILDERS = {
     name: getattr(objectives, name)
     for name in objectives.__all__
     if callable(getattr(objectives, name))
+    and getattr(objectives, name).__module__ != supervised.__name__
     and typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
 } | {
     "contrastive": functools.partial(objectives.contrastive, views="deletion"),

@@ -16,6 +16,7 @@ from tasks.objective_tasks import add_objective_task
 from tasks.seqio_corpora import coder, seqio_pairs
 from tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
 from tasks.vocabularies import load_classes, load_vocabulary
+from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 CLASSES = ("red", "dark green", "blue")
@@ -119,7 +120,8 @@ def test_tags_are_read_as_they_were_written(tmp_path):
     (document,) = documents(corpus, 1)
     objective = objectives.token_classification(corpus.ids, 2)
     row = objectives.Row(document, np.ones_like(document), np.int32(0))
-    features = objective.corrupt(None, row, row, objective.lengths(document.size))
+    lengths = objective.lengths(document.size)
+    features = quick_jit(lambda row: objective.corrupt(None, row, row, lengths))(row)
     live = np.asarray(features["labels_weights"]) > 0
     places = np.asarray(features["labels_places"])[live].tolist()
     assert places == [1, 5, 9] and np.asarray(features["labels"])[live].tolist() == [0, 1, 0]
