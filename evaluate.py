@@ -72,10 +72,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def checkpoints_asked(options) -> list[int | None]:
-    if not options.all_checkpoints:
+    """Their steps; of a run that has saved none, None, which opening it explains."""
+    if options.step is not None:
         return [options.step]
     read_config(options.run)
-    return list(saved_steps(options.run)) or [None]
+    steps = saved_steps(options.run) or [None]
+    return steps if options.all_checkpoints else steps[-1:]
 
 
 # --- downstream tasks ----------------------------------------------------------------------------
@@ -97,14 +99,13 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
         table.add_column(name, justify="left" if name in ("task", "metric") else "right")
     for step in steps:
         trained = open_trained(options.run, step)
-        number = open_run(options.run, step).step if step is None else step
         for task in tasks:
             found = with_progress(console, options, trained, task)
-            keep(options.run, task, number, found)
+            keep(options.run, task, step, found)
             for metric, figure in found.metrics.items():
                 baseline = found.baseline.get(metric)
                 told = "" if baseline is None else f"{baseline:.4g}"
-                table.add_row(task.name, str(number), metric, f"{figure:.4g}", told)
+                table.add_row(task.name, str(step), metric, f"{figure:.4g}", told)
     mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)

@@ -31,6 +31,7 @@ from inference.speculation import Tally, model_drafter
 from tasks.trained_models import open_trained
 from training.configuration import mistakes_in_words
 
+WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
 
@@ -242,7 +243,7 @@ def announce(console: Console, options, trained: Trained, mode: str) -> None:
 
 
 def answer_here(console: Console, options, trained: Trained, mode: str, items, how: Options):
-    streams = len(items) == 1 and mode in ("continue", "complete", "respond", "restore")
+    streams = len(items) == 1 and mode in WRITING
     if streams and options.beams == options.samples == 1 and console.is_terminal:
         stream(console, trained, mode, items, how)
         return
@@ -363,8 +364,7 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
             some = [items[i] for i in numbers]
             out.append(answer(trained, mode, some, how, numbers))
     console.print(f"{options.out} holds {len(items)} answers.")
-    told = mode in ("continue", "complete", "respond", "restore")
-    if options.examples and told and all(options.answer in item for item in items):
+    if options.examples and mode in WRITING and all(options.answer in item for item in items):
         field = "expected" if options.answer == "answer" else options.answer
         right = out.count(lambda r: r["answer"].strip() == str(r[field]).strip())
         console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")

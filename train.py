@@ -404,13 +404,15 @@ def downstream_scores(
     tasks: Sequence[EvaluationTask], recipe: Recipe, data: Corpus, params
 ) -> dict[str, float]:
     """{"task/NAME/METRIC": figure, and "baseline/task/…"} of every task; nothing where there is none."""
-    figures = {}
+    figures: dict[str, float] = {}
+    if not tasks:
+        return figures
+    trained = Trained(
+        *(recipe.model, params, data.ids, data.codec.encode, data.codec.decode),
+        objective_names(),
+        data.classes,
+    )
     for task in tasks:
-        trained = Trained(
-            *(recipe.model, params, data.ids, data.codec.encode, data.codec.decode),
-            objective_names(),
-            data.classes,
-        )
         options = Options(decoding=Decoding(max_new=short_answers(task, trained.encode)))
         found = score_task(trained, task, options=options)
         figures |= {f"task/{task.name}/{key}": value for key, value in found.metrics.items()}
