@@ -9,13 +9,23 @@ add_objective_task("my_masks", "my_text", build)
 seqio.get_dataset("my_masks", {"inputs": 512}, seqio.PassThroughFeatureConverter())
 """
 
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+
 import seqio
 import tensorflow as tf
 
 from objectives import Objective
 from objectives.features import COLUMNS
 from tasks import vocabularies
-from tasks.preprocessors import Builder, cut_to_rows, is_pair, objective_preprocessor
+from tasks.preprocessors import (
+    Builder,
+    cut_to_rows,
+    is_pair,
+    objective_preprocessor,
+    vocabulary_of,
+)
 
 
 def add_objective_task(
@@ -60,17 +70,13 @@ def add_objective_task(
     vocabulary = text.output_features["targets"].vocabulary
     # Which columns there are is the same for every vocabulary; that of bytes is not read from disk.
     any_ids = vocabularies.token_ids(vocabularies.byte_tokenizer(), sentinels=sentinels)
-    # SeqIO gives all steps the new task's features: those of the text keep theirs.
-    steps = [
-        seqio.utils.add_kwargs_to_transform(step, output_features=text.output_features)
-        for step in text.preprocessors
-    ]
+    steps = [_of_the_text(step, text.output_features) for step in text.preprocessors]
     return seqio.TaskRegistry.add(
         name,
         source=text.source,
         preprocessors=[
             *steps,
-            _tokenised(vocabulary),
+            _tokenised,
             *([] if text.supports_caching else [seqio.CacheDatasetPlaceholder()]),
             cut_to_rows(build, sentinels=sentinels),
             objective_preprocessor(build, name=name, columns=columns, sentinels=sentinels),
@@ -80,21 +86,42 @@ def add_objective_task(
     )
 
 
-def _tokenised(vocabulary: seqio.Vocabulary):
+def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
+    """A step of the text's task: its own features, in the vocabulary that the new task is asked for.
+
+    SeqIO gives every step the features of the new task. Their vocabulary is another one than the
+    text was registered with where a corpus replaces it.
+    """
+    asks = inspect.signature(step).parameters
+    if "output_features" not in asks:
+        return step
+
+    def features(output_features):
+        asked, old = vocabulary_of(output_features), own["targets"].vocabulary
+        return {
+            name: dataclasses.replace(one, vocabulary=asked) if one.vocabulary == old else one
+            for name, one in own.items()
+        }
+
+    if "sequence_length" in asks:
+        return lambda dataset, sequence_length, output_features: step(
+            dataset, sequence_length=sequence_length, output_features=features(output_features)
+        )
+    return lambda dataset, output_features: step(dataset, output_features=features(output_features))
+
+
+def _tokenised(dataset: tf.data.Dataset, output_features) -> tf.data.Dataset:
     """Documents as `targets`, tokenised if they are not yet."""
-
-    def preprocess(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        spec = dataset.element_spec
-        feature = "targets" if "targets" in spec else "text"
-        if feature not in spec:
-            raise ValueError(
-                f"The text task gives {sorted(spec)}, expected `targets`, tokenised or not, or "
-                "`text`: rename the feature with seqio.preprocessors.rekey."
-            )
-        encode = vocabulary.encode_tf if spec[feature].dtype == tf.string else lambda ids: ids
-        return dataset.map(lambda example: {"targets": encode(example[feature])}, tf.data.AUTOTUNE)
-
-    return preprocess
+    spec = dataset.element_spec
+    feature = "targets" if "targets" in spec else "text"
+    if feature not in spec:
+        raise ValueError(
+            f"The text task gives {sorted(spec)}, expected `targets`, tokenised or not, or "
+            "`text`: rename the feature with seqio.preprocessors.rekey."
+        )
+    vocabulary = vocabulary_of(output_features)
+    encode = vocabulary.encode_tf if spec[feature].dtype == tf.string else lambda ids: ids
+    return dataset.map(lambda example: {"targets": encode(example[feature])}, tf.data.AUTOTUNE)
 
 
 def _output_features(

@@ -26,7 +26,7 @@ import tensorflow as tf
 from objectives import Objective, Row, RowGroup, TokenIds, batched, layouts, members_of, plan
 from objectives.features import COLUMNS
 from tasks import vocabularies
-from tasks.seqio_vocabularies import tokenizer_of
+from tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
 
 Builder = Callable[[TokenIds], Objective]
 
@@ -221,9 +221,17 @@ def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     }
 
 
+def vocabulary_of(output_features: Mapping[str, seqio.Feature]) -> seqio.Vocabulary:
+    """The vocabulary of an objective's task, in which its text is."""
+    return (output_features.get("targets") or output_features["inputs"]).vocabulary
+
+
 def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sentinels: int):
-    feature = output_features.get("targets") or output_features["inputs"]
-    ids = vocabularies.token_ids(tokenizer_of(feature.vocabulary), sentinels=sentinels)
+    vocabulary = vocabulary_of(output_features)
+    if isinstance(vocabulary, RunVocabulary):
+        ids = vocabulary.ids
+    else:
+        ids = vocabularies.token_ids(tokenizer_of(vocabulary), sentinels=sentinels)
     return build(ids), ids
 
 

@@ -163,7 +163,15 @@ def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
     assert made.decode_tf(tf.constant(expected)).numpy().decode() == text
 
 
-def test_a_mixture_with_an_objective_put_on_text(tmp_path):
+@pytest.mark.parametrize("of_a_run", [False, True])
+def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
+    """In the tasks' own vocabulary, or in a run's, which has other pieces and special ids."""
+    settings = {"seed": 1}
+    if of_a_run:
+        tokenizer = vocabularies.sentencepiece_tokenizer(model, extra_ids=0)
+        ids = vocabularies.token_ids(tokenizer, sentinels=40, specials=("sep", "Q"))
+        vocabularies.save_vocabulary(str(tmp_path / "run"), tokenizer, ids, {})
+        settings["vocabulary"] = str(tmp_path / "run")
     register("pairs_text", PAIRS)
     texts = register("pairs_plain", [("x", "some plain text to hide parts of")] * 60, add_eos=False)
     spans = functools.partial(objectives.span_corruption, noise_density=0.3)
@@ -175,9 +183,13 @@ def test_a_mixture_with_an_objective_put_on_text(tmp_path):
             names.remove(name)
     add_objective_task("pairs_spans", texts, spans)
     seqio.MixtureRegistry.add("pairs_and_spans", [("pairs_text", 1), ("pairs_spans", 1)])
-    corpus = corpus_of(tmp_path, "pairs_and_spans", seed=1)
-    told = [corpus.codec.decode(document) for document in documents(corpus, 12)]
+    corpus = corpus_of(tmp_path / "new", "pairs_and_spans", **settings)
+    read = documents(corpus, 12)
+    told = [corpus.codec.decode(document) for document in read]
     hidden = [text for text in told if "<extra_id_0>" in text]
+    for document, text in zip(read, told):  # bytes have the same ids in both: pieces have not
+        pieces = (document > 258) & (document < corpus.ids.text[1])
+        assert pieces.any() == of_a_run, text
     assert 2 < len(hidden) < 10 and set(told) - set(hidden) <= {
         "a text[SEP]red",
         "é 🤖[SEP]dark green",
