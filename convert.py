@@ -456,11 +456,14 @@ def export_vocabulary(run_dir: str, target: str, imported: bool) -> str:
     try:
         write_tokenizer(target, vocabulary)
     except ValueError as error:
+        what = "The ids that were added are in no" if imported else "It holds no"
+        said = f"\n{what} tokenizer.json: {error}."
         model = Path(target) / "vocabulary.model"
         if model.exists():  # under the name that transformers looks for
             shutil.copyfile(model, model.with_name("spiece.model"))
-        what = "The ids that were added are in no" if imported else "It holds no"
-        return f"\n{what} tokenizer.json: {error}."
+            added = vocabulary.ids.size - vocabulary.tokenizer.size
+            said += f" It reads spiece.model, without {added} ids that were added to it."
+        return said
     return ""
 
 

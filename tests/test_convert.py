@@ -102,9 +102,9 @@ def modernbert(heads, **settings):
     )
 
 
-def written(directory, model, **settings):
+def written(directory, model, scale=1, **settings):
     """A directory of `transformers` with random weights, and our parameters."""
-    params = random_params(model)
+    params = jax.tree.map(lambda x: scale * x, random_params(model))
     write_model(str(directory), model.config, params, **settings)
     return str(directory), params
 
@@ -377,7 +377,9 @@ def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
     )
     run_with(tmp_path, vocabularies.sentencepiece_tokenizer(f"{path}.model", extra_ids=0))
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    assert "It holds no tokenizer.json: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "It holds no tokenizer.json: " in said
+    assert re.search(r"It reads spiece.model, without \d+ ids that were added", said)
     model = (tmp_path / "again" / "spiece.model").read_bytes()
     assert model == (tmp_path / "run" / "vocabulary.model").read_bytes()
     assert not (tmp_path / "again" / "tokenizer.json").exists()
@@ -578,7 +580,7 @@ def test_bad_commands_are_refused(arguments, message, capsys, tmp_path, monkeypa
 
 @pytest.mark.parametrize("flag", ["--sentinels=8", "--specials=R,S"])
 def test_special_ids_are_refused_where_they_cannot_be_had(flag, tmp_path, capsys):
-    source, _ = written(tmp_path / "hf", llama(1024))
+    source, _ = written(tmp_path / "bare", llama(1024))
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", flag)
     assert "holds no tokenizer (one of tokenizer.json" in said
     run_with(tmp_path, vocabularies.byte_tokenizer())
@@ -628,6 +630,25 @@ def test_a_run_is_not_overwritten(tmp_path, capsys):
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
     assert "holds a run already" in said
+
+
+def test_an_export_does_not_mix_with_another_model(tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", llama(), shard_bytes=4000)  # an index and several files
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    before = {file: file.read_bytes() for file in (tmp_path / "hf").iterdir()}
+    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{source}")
+    assert "hf holds a model already (config.json): export to a new directory" in said
+    assert before == {file: file.read_bytes() for file in (tmp_path / "hf").iterdir()}
+
+
+def test_one_file_is_read_before_an_index_of_several_as_transformers_does(tmp_path):
+    first, _ = written(tmp_path / "first", llama(), shard_bytes=4000)
+    second, params = written(tmp_path / "second", llama(), scale=2)
+    for file in (tmp_path / "first").glob("*.safetensors*"):
+        file.rename(tmp_path / "second" / file.name)
+    assert len(list((tmp_path / "second").glob("*.safetensors"))) > 2
+    run(f"--from=hf:{second}", f"--to={tmp_path}/run")
+    assert_equal(open_run(f"{tmp_path}/run").params, params)
 
 
 def test_a_model_that_no_family_has_is_refused_with_what_differs(tmp_path):

@@ -59,6 +59,8 @@ def open_source(directory: str) -> Source:
 
 
 def _weight_files(path: Path) -> list[Path]:
+    if (path / WEIGHTS).exists():  # before an index, as `transformers` does
+        return [path / WEIGHTS]
     if (path / INDEX).exists():
         index = read_json(path / INDEX)
         files = sorted({path / name for name in index.get("weight_map", {}).values()})
@@ -69,8 +71,6 @@ def _weight_files(path: Path) -> list[Path]:
                 "directory again."
             )
         return files
-    if (path / WEIGHTS).exists():
-        return [path / WEIGHTS]
     pickled = sorted(file.name for file in path.glob("*.bin"))
     if pickled:
         raise ValueError(
@@ -124,8 +124,16 @@ def write_directory(
     """Writes config and tensors; returns the files of weights. One tensor at a time is held.
 
     Files are named as `transformers` names them; an index of several is written last.
+
+    Raises ValueError where `directory` holds a model: of files with other names something would stay.
     """
     path = Path(directory)
+    if held := sorted(
+        file.name for file in [path / CONFIG, *path.glob("*.safetensors*")] if file.exists()
+    ):
+        raise ValueError(
+            f"{path} holds a model already ({held[0]}): export to a new directory, or delete it."
+        )
     path.mkdir(parents=True, exist_ok=True)
     shards: list[list[Tensor]] = [[]]
     for tensor in tensors:

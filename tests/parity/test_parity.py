@@ -184,7 +184,18 @@ def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
     with torch.no_grad():
         inputs = {"decoder_input_ids": ids} if found.model.layout == "encoder_decoder" else {}
         one, other = (model(input_ids=ids, **inputs)[0] for model in (reference(name), again))
-    torch.testing.assert_close(one, other, atol=0, rtol=0)
+    assert_same_weights(reference(name), again)
+    torch.testing.assert_close(one, other, atol=NOISE, rtol=0)
+
+
+NOISE = 1e-5  # PyTorch adds up in another order where an array lies elsewhere in memory
+
+
+def assert_same_weights(one, other):
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], theirs[name], atol=0, rtol=0)
 
 
 # --- other heads ---------------------------------------------------------------------------------
@@ -226,8 +237,9 @@ def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, t
     assert again.config.id2label == made.config.id2label
     assert again.config.problem_type == made.config.problem_type
     source = documents(1)[0]
-    np.testing.assert_array_equal(
-        their_output(name, again.eval(), source), their_output(name, made, source)
+    assert_same_weights(made, again)
+    np.testing.assert_allclose(
+        their_output(name, again.eval(), source), their_output(name, made, source), atol=NOISE
     )
     # Without the source's config.json there are as many labels, if by other names.
     write_model(tmp_path / "bare", found.config, params)
