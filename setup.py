@@ -56,6 +56,7 @@ setup(
             )
         ]
     ),
+    py_modules=["train"],  # which a run's config.gin imports, wherever it is read
     install_requires=TRAINING + DATA,
     extras_require={"test": TEST, "parity": PARITY},
 )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import gin
 import jax
 import jax.numpy as jnp
+from etils import epath
 
 from models.trees import nested
 from training.checkpoints import Checkpoints, damage_in_words
@@ -49,11 +50,11 @@ def open_run(directory: str, step: int | None = None) -> Run:
         raise ValueError(
             f"{directory}/config.gin names no model: expected train.train.model = @models.NAME."
         )
+    there = saved_steps(directory)
+    if not there:
+        raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
     checkpoints = Checkpoints(checkpoint_directory(directory), keep=None)
     with contextlib.closing(checkpoints):
-        there = checkpoints.steps()
-        if not there:
-            raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
         if step is not None and step not in there:
             raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {there}.")
         step = there[-1] if step is None else step
@@ -75,7 +76,10 @@ def open_run(directory: str, step: int | None = None) -> Run:
 
 def saved_steps(directory: str) -> list[int]:
     """The steps of a run's checkpoints; `read_config` has read its config.gin."""
-    with contextlib.closing(Checkpoints(checkpoint_directory(directory), keep=None)) as found:
+    where = checkpoint_directory(directory)
+    if not epath.Path(where).exists():  # to open it would make it
+        return []
+    with contextlib.closing(Checkpoints(where, keep=None)) as found:
         return found.steps()
 
 

@@ -96,6 +96,7 @@ def test_what_is_no_run(tmp_path):
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
     with pytest.raises(ValueError, match="holds no checkpoint: the run has saved none yet"):
         open_run(directory)
+    assert not (tmp_path / "run" / "checkpoints").exists()  # to look makes none
     config = tmp_path / "run" / "config.gin"
     config.write_text("from __gin__ import dynamic_registration\nimport train\n")
     with pytest.raises(ValueError, match="config.gin names no model"):
