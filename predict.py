@@ -28,6 +28,7 @@ from inference import MODES, Decoding, Draft, Options, Trained, answer, few_shot
 from inference.answer_files import AnswerFile, read_items
 from inference.decoding import decoding_form
 from inference.speculation import Tally, model_drafter
+from inference.trained import TRAINED_FOR
 from tasks.trained_models import open_trained
 from training.configuration import mistakes_in_words
 
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             answer_here(console, options, trained, mode, items, how)
         if tallies:
-            show_tally(console, tallies)
+            show_tally(console, options, tallies)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -113,6 +114,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--file and --out go together: one is read, the other written")
     if bool(options.examples) != bool(options.template):
         parser.error("--examples and --template go together")
+    for name, least in (("top", 1), ("masks", 0)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name}={getattr(options, name)}: expected {least} or more")
+    if "" in options.stop:
+        parser.error('--stop="" is in every text: give some words')
+    if options.target is not None and not options.score:
+        parser.error("--target is scored: give --score as well")
+    if options.against and options.file:
+        parser.error(
+            "--against compares texts of the command line; embeddings of --file are in --out"
+        )
+    if options.out and Path(options.out).resolve() == Path(options.file or "").resolve():
+        parser.error("--out is --file: answers need a file of their own")
     if options.own_drafts and options.draft:
         parser.error("--own_drafts and --draft are two ways to the same: give one")
     return options
@@ -222,6 +236,11 @@ def draft_model(options, trained: Trained) -> Draft:
             f"{options.draft} has another vocabulary than {options.run}: a draft model must have "
             "the same one."
         )
+    if small.model.layout != trained.model.layout:
+        raise ValueError(
+            f"{options.draft} is of layout {small.model.layout!r}, {options.run} of "
+            f"{trained.model.layout!r}: a draft model must have the same one."
+        )
     model, params = decoding_form(small.model, small.params)
     return Draft(model_drafter(model, options.draft_tokens), params)
 
@@ -230,10 +249,12 @@ def announce(console: Console, options, trained: Trained, mode: str) -> None:
     if mode == "score":
         about = "tells how likely a text is"
     elif options.mode is None:
-        names = ", ".join(dict.fromkeys(trained.objectives)) or "no objective of ours"
-        about = f"{MODES[mode][0]}, for which it was trained ({names})"
-        if not trained.objectives:
-            about = f"{MODES[mode][0]}, since it is of layout {trained.model.layout}"
+        about = f"{MODES[mode][0]}, since it is of layout {trained.model.layout}"
+        names = dict.fromkeys(trained.objectives)
+        if known := [name for name in names if name in TRAINED_FOR]:
+            about = f"{MODES[mode][0]}, for which it was trained ({', '.join(known)})"
+        elif names:
+            about += f"; there is no mode for what it was trained for ({', '.join(names)})"
     else:
         about = MODES[mode][0] if mode in MODES else ""
     console.print(f"{options.run}: {mode} — {about}.", markup=False, soft_wrap=True, style="dim")
@@ -285,7 +306,7 @@ def show(console: Console, mode: str, item: dict, record: dict) -> None:
             soft_wrap=True,
         )
     elif mode == "tag":
-        console.print(Text(" ".join(f"{word}/{name}" for word, name in record["tokens"])))
+        console.print(Text(" ".join(f"{word}/{name}" for word, name in record["words"])))
     elif mode == "classify":
         told = record.get("classes", [])
         shares = ", ".join(f"{one['class']} {one['probability']:.3f}" for one in told)
@@ -340,18 +361,24 @@ def show_similarities(console: Console, options, trained: Trained, records, how:
     console.print(table)
 
 
-def show_tally(console: Console, tallies: Sequence[Tally]) -> None:
+def show_tally(console: Console, options, tallies: Sequence[Tally]) -> None:
     steps, drafted, accepted = (int(sum(np.sum(x) for x in part)) for part in zip(*tallies))
     console.print(
         f"Drafts: {accepted} of {drafted} accepted ({accepted / max(drafted, 1):.0%}), "
         f"{1 + accepted / max(steps, 1):.2f} tokens for each look of the model.",
         style="dim",
     )
+    if options.own_drafts:
+        measure = f"python benchmarks/decode.py --run={options.run}"
+        console.print(f"How much faster that is: {measure}", style="dim", soft_wrap=True)
 
 
 def answer_file(console: Console, options, trained: Trained, mode: str, items, how: Options):
     """Answers line by line, in order, going on after the last whole line that is there."""
     out = AnswerFile(options.out, items)
+    changes_nothing = ("file", "out", "texts", "batch_size", "traceback", "mode")
+    made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
+    out.check_made_by({**made, "mode": mode})
     if out.done:
         console.print(f"{options.out} holds {out.done} answers already: going on after them.")
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

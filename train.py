@@ -268,9 +268,10 @@ def train(
     if jax.process_index() == 0:
         plot_losses(run_dir, scores)
     if data.codec is not None:
-        text = np.concatenate([piece.tokens for piece in data.heldout(4000)])
         show_passages(
-            console, recipe.objective, recipe.model, state.params, data.ids, data.codec.decode, text
+            *(console, recipe.objective, recipe.model, state.params, data.ids, data.codec.decode),
+            [piece.tokens for piece in data.heldout(4000)],
+            whole=packing == "single",
         )
     console.print(
         f"\nDone. {run_dir} holds loss.png, metrics.jsonl, tensorboard/, checkpoints/ and "

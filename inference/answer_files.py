@@ -56,6 +56,23 @@ class AnswerFile:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self.done = self._whole_lines()
 
+    def check_made_by(self, settings: dict) -> None:
+        """Keeps beside the file by what its answers are made.
+
+        Raises ValueError where it holds answers that were made otherwise.
+        """
+        path, settings = Path(f"{self._path}.made_by.json"), json.loads(json.dumps(settings))
+        if self.done and path.exists():
+            before = json.loads(path.read_text("utf-8"))
+            names = [n for n in {**before, **settings} if before.get(n) != settings.get(n)]
+            if names:
+                told = ", ".join(f"{n}={before.get(n)!r}, not {settings.get(n)!r}" for n in names)
+                raise ValueError(
+                    f"{self._path} holds answers that were made with {told}: give another --out, or "
+                    "delete it."
+                )
+        path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+
     def append(self, records: Sequence[dict]) -> None:
         """Writes the next answers; an answer's fields are told apart from its item's by name."""
         lines = []
@@ -82,7 +99,12 @@ class AnswerFile:
         lines = whole.split(b"\n")[:-1]
         for number, line in enumerate(lines):
             self._check(number, line)
-        if len(whole) < len(data):
+        torn = data[len(whole) :]
+        if torn and not torn.startswith(b"{"):
+            raise ValueError(
+                f"{self._path} holds {torn[:40]!r}, which is no answer: give another --out, or delete it."
+            )
+        if torn:
             os.truncate(self._path, len(whole))
         return len(lines)
 

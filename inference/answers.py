@@ -18,8 +18,9 @@ from inference.generation import Answer, Decoding, Draft, generate
 from inference.masks import fill_masks, unmask
 from inference.questions import (
     BLANK,
-    Question,
+    ONE_BY_ONE,
     filled,
+    next_blank,
     to_complete,
     to_continue,
     to_fill_the_middle,
@@ -84,8 +85,21 @@ def _string(item: dict, name: str, otherwise: str | None = None) -> str:
     return value
 
 
+def _each(items: Sequence, numbers: Sequence[int] | None, make: Callable) -> list:
+    """What `make` makes of each item; its errors tell the number of the item, where it has one."""
+    found = []
+    for i, item in enumerate(items):
+        try:
+            found.append(make(item))
+        except ValueError as error:
+            if numbers is None:
+                raise
+            raise ValueError(f"Item {numbers[i] + 1}: {error}") from error
+    return found
+
+
 def _continue(trained, items, options: Options, numbers):
-    questions = [to_continue(trained, _text(item)) for item in items]
+    questions = _each(items, numbers, lambda item: to_continue(trained, _text(item)))
     return [_record(found) for found in _generated(trained, questions, options, numbers)]
 
 
@@ -93,7 +107,10 @@ def _written(to_question: Callable) -> Callable:
     """The mode that reads each text and answers with another one."""
 
     def write(trained, items, options: Options, numbers):
-        questions = [to_question(trained, _text(item), options.denoiser) for item in items]
+        def asked(item):
+            return to_question(trained, _text(item), options.denoiser)
+
+        questions = _each(items, numbers, asked)
         return [_record(found) for found in _generated(trained, questions, options, numbers)]
 
     return write
@@ -121,9 +138,9 @@ def _record(found: Sequence[Answer]) -> dict:
 
 
 def _infill(trained, items, options: Options, numbers):
-    texts = [_text(item) for item in items]
-    questions = [to_infill(trained, text, options.denoiser) for text in texts]
-    if "causal_masking" in trained.objectives:
+    texts = _each(items, numbers, _text)
+    questions = _each(texts, numbers, lambda text: to_infill(trained, text, options.denoiser))
+    if ONE_BY_ONE & set(trained.objectives):
         return _infill_one_by_one(trained, texts, questions, options, numbers)
     records = []
     for text, found in zip(texts, _generated(trained, questions, options, numbers)):
@@ -136,7 +153,7 @@ def _infill(trained, items, options: Options, numbers):
 
 
 def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
-    """As `causal_masking` trains it: each blank ends by itself, and then the next one is named."""
+    """As `causal_masking` and `blank_infilling` train it: after a blank's end the next is asked for."""
     counts = [max(len(BLANK.findall(text)), 1) for text in texts]
     told = [[] for _ in texts]
     log_probs = [0.0] * len(texts)
@@ -153,9 +170,7 @@ def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
             told[i].append(first)
             log_probs[i] += first.log_prob
             if counts[i] > blank + 1:
-                sentinel = trained.ids.sentinels[blank + 1]
-                start = [*questions[i].start, *first.tokens, trained.ids.eos, sentinel]
-                questions[i] = Question([], start)
+                questions[i] = next_blank(trained, questions[i], blank + 1, first.tokens)
     records = []
     for text, pieces, log_prob in zip(texts, told, log_probs):
         answer = "".join(f"<extra_id_{k}>{piece.text}" for k, piece in enumerate(pieces))
@@ -165,8 +180,11 @@ def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
 
 
 def _middle(trained, items, options: Options, numbers):
-    parts = [tuple(_string(item, name, "") for name in ("prefix", "suffix")) for item in items]
-    questions = [to_fill_the_middle(trained, *part) for part in parts]
+    def part_of(item):
+        return tuple(_string(item, name, "") for name in ("prefix", "suffix"))
+
+    parts = _each(items, numbers, part_of)
+    questions = _each(parts, numbers, lambda part: to_fill_the_middle(trained, *part))
     records = []
     for (prefix, suffix), found in zip(parts, _generated(trained, questions, options, numbers)):
         whole = f"{prefix}{found[0].text}{suffix}"
@@ -175,7 +193,7 @@ def _middle(trained, items, options: Options, numbers):
 
 
 def _mask(trained, items, options: Options, numbers):
-    texts = [_text(item) for item in items]
+    texts = _each(items, numbers, _text)
     batch_size = options.decoding.batch_size
     found = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
     return [
@@ -191,9 +209,17 @@ def _mask(trained, items, options: Options, numbers):
 
 def _unmask(trained, items, options: Options, numbers):
     decoding = options.decoding
+    if decoding != dataclasses.replace(
+        Decoding(max_new=decoding.max_new, batch_size=decoding.batch_size, seed=decoding.seed),
+        temperature=decoding.temperature,
+    ):
+        raise ValueError(
+            "Got a filter, a penalty, beams, samples, stops or drafts, expected none: unmasking draws "
+            "one text, with a temperature alone."
+        )
     texts = unmask(
         trained,
-        [_text(item) for item in items],
+        _each(items, numbers, _text),
         steps=options.steps,
         order=options.order,
         temperature=decoding.temperature,
@@ -208,7 +234,7 @@ def _unmask(trained, items, options: Options, numbers):
 def _embed(trained, items, options: Options, numbers):
     vectors = embed(
         trained,
-        [_text(item) for item in items],
+        _each(items, numbers, _text),
         pooling=options.pooling,
         second=options.second,
         batch_size=options.decoding.batch_size,
@@ -218,7 +244,7 @@ def _embed(trained, items, options: Options, numbers):
 
 
 def _classify(trained, items, options: Options, numbers):
-    texts = [_text(item) for item in items]
+    texts = _each(items, numbers, _text)
     records = []
     for classes in classify(trained, texts, options.decoding.batch_size, options.on_batch):
         if len(classes) == 1:
@@ -230,9 +256,12 @@ def _classify(trained, items, options: Options, numbers):
 
 
 def _tag(trained, items, options: Options, numbers):
-    texts = [_text(item) for item in items]
+    texts = _each(items, numbers, _text)
     found = tag(trained, texts, options.decoding.batch_size, options.on_batch)
-    return [{"tokens": [[word, name] for word, name in tokens]} for tokens in found]
+    return [
+        {"answer": " ".join(name for _, name in words), "words": [list(pair) for pair in words]}
+        for words in found
+    ]
 
 
 def _score(trained, items, options: Options, numbers):
@@ -240,7 +269,8 @@ def _score(trained, items, options: Options, numbers):
         (_text(item), _string(item, "target")) if "target" in item else ("", _text(item))
         for item in items
     ]
-    found = score(trained, pairs, options.decoding.batch_size, options.on_batch)
+    batch_size = options.decoding.batch_size
+    found = score(trained, pairs, batch_size, options.on_batch, options.denoiser)
     return [
         {
             "log_prob": one.log_prob,

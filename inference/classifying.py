@@ -26,7 +26,8 @@ def classify(
     Raises ValueError for a model without the head "classes", or a text that is empty or too long.
     """
     found = []
-    for _, logits in _logits(trained, texts, "classes", batch_size, on_batch):
+    rows = [trained.encode(text) for text in texts]
+    for logits in _logits_of(trained, rows, "classes", batch_size, on_batch):
         if logits.shape[-1] == 1:
             found.append([("", float(logits[0, 0]))])
             continue
@@ -41,15 +42,21 @@ def tag(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[tuple[str, str]]]:
-    """For each text its tokens, each with its likeliest class.
+    """For each text its words, which have spaces between, each with its likeliest class.
+
+    A word is read with a space before it, and its first token tells its class, as they were trained
+    (`tasks.seqio_corpora`, answers "tags").
 
     Raises ValueError as `classify` does, of the head "token_classes".
     """
+    words = [text.split() for text in texts]
+    pieces = [[trained.encode(f" {word}") for word in some] for some in words]
+    rows = [[token for piece in some for token in piece] for some in pieces]
     found = []
-    for tokens, logits in _logits(trained, texts, "token_classes", batch_size, on_batch):
-        classes = np.argmax(logits[1 : len(tokens) - 1], -1)
-        words = [trained.decode([token]) for token in tokens[1:-1]]
-        found.append([(word, _name(trained, k)) for word, k in zip(words, classes)])
+    for i, logits in enumerate(_logits_of(trained, rows, "token_classes", batch_size, on_batch)):
+        firsts = 1 + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])  # after [CLS]
+        classes = np.argmax(logits[firsts], -1)
+        found.append([(word, _name(trained, k)) for word, k in zip(words[i], classes)])
     return found
 
 
@@ -57,24 +64,24 @@ def _name(trained: Trained, number: int) -> str:
     return trained.classes[number] if number < len(trained.classes) else f"class {number}"
 
 
-def _logits(trained: Trained, texts, head: str, batch_size, on_batch):
-    """(tokens, logits of the first place or of all) of each text, in order."""
+def _logits_of(trained: Trained, texts: Sequence[Sequence[int]], head: str, batch_size, on_batch):
+    """Logits of the first place, or of all, of each text, in order."""
     if head not in trained.model.heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
             "them: fine-tune it with sequence_classification or token_classification."
         )
     cls, sep = trained.ids.special("cls"), trained.ids.special("sep")
-    if not all(text.strip() for text in texts):
+    if not all(trained.decode(text).strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
-    rows = [[cls, *trained.encode(text), sep] for text in texts]
+    rows = [[cls, *text, sep] for text in texts]
     config = trained.model.config
     run = jitted(_run, trained.model, head)
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch([rows[i] for i in chosen], config.max_positions)
         for i, logits in zip(chosen, np.asarray(run(trained.params, batch))):
-            found[i] = rows[i], logits
+            found[i] = logits
         if on_batch:
             on_batch(len(set(chosen)))
     return found

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from inference.batching import padded_rows
@@ -44,6 +45,7 @@ def decoder_prompts(
     rows: Sequence[Sequence[int]],
     prefixes: Sequence[int] | None = None,
     width: int | None = None,
+    blanks: Sequence[Sequence[int]] | None = None,
 ) -> Prompts:
     """Prompts for a decoder.
 
@@ -53,13 +55,30 @@ def decoder_prompts(
       prefixes: for each row, how many of its first tokens are seen both ways, as a prefix language
         model has its inputs; None: none, all is causal.
       width: P, so that batches of other lengths can share a program; None: the longest row's.
+      blanks: for the last tokens of each row, the places of the blanks that they fill, as GLM has it:
+        they stand at these, and count from 1 in each (`objectives.blank_infilling`).
     """
     batch, lengths_B = padded_rows("decoder", rows, width)
     place_BxP = batch["decoder_positions"]
+    if blanks is not None:
+        batch |= _in_blanks(place_BxP, lengths_B, blanks)
     seen_B = jnp.zeros_like(lengths_B) if prefixes is None else jnp.asarray(prefixes, jnp.int32)
     end_BxP = jnp.maximum(seen_B[:, None], place_BxP + 1)
     batch["decoder_key_intervals"] = jnp.stack([0 * place_BxP, end_BxP], 1)
     return Prompts(batch, lengths_B)
+
+
+def _in_blanks(place_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
+    """Positions of rows whose last tokens fill blanks, and places in the blank; 0 is in none."""
+    positions, counts = np.array(place_BxP), np.zeros(place_BxP.shape, np.int32)
+    for row, (length, places) in enumerate(zip(np.asarray(lengths_B), blanks)):
+        for at, place in enumerate(places, length - len(places)):
+            goes_on = counts[row, at - 1] > 0 and positions[row, at - 1] == place
+            positions[row, at], counts[row, at] = place, 1 + goes_on * counts[row, at - 1]
+    return {
+        "decoder_positions": jnp.asarray(positions),
+        "decoder_block_positions": jnp.asarray(counts),
+    }
 
 
 def encoder_decoder_prompts(
@@ -93,6 +112,15 @@ def next_batch(prompts: Prompts, tokens_BxT, places_BxT) -> dict:
         "decoder_places": places_BxT,
         "decoder_key_intervals": jnp.stack([0 * places_BxT, places_BxT + 1], 1),
     }
+    if "decoder_block_positions" in prompts.batch:  # what is made goes on with the last blank
+        rows, last_B = jnp.arange(prompts.lengths.shape[0]), prompts.lengths - 1
+        position_B, count_B = (
+            prompts.batch[f"decoder_{name}"][rows, last_B]
+            for name in ("positions", "block_positions")
+        )
+        counted_BxT = count_B[:, None] + places_BxT - last_B[:, None]
+        batch["decoder_positions"] = jnp.broadcast_to(position_B[:, None], places_BxT.shape)
+        batch["decoder_block_positions"] = counted_BxT
     if "cross_key_intervals" in prompts.batch:
         first = prompts.batch["cross_key_intervals"][..., :1]
         shape = (*first.shape[:2], tokens_BxT.shape[1])
@@ -133,7 +161,8 @@ def decode(
         sampling has a temperature.
       allowed: bool[V], the ids that may come; None: all.
 
-    Raises ValueError where the prompt and `max_new` together are longer than the model's positions.
+    Raises ValueError where the prompt and `max_new` together are longer than the model's positions,
+    and for a temperature without keys.
     """
     *_, last = decode_in_parts(
         model,
@@ -163,8 +192,7 @@ def decode_in_parts(
 ) -> Iterator[Decoded]:
     """As `decode`, giving what there is after every `part` tokens: to stream it, or to stop early."""
     room = room_for(model, prompts, max_new)
-    if keys is None:
-        keys = jax.random.split(jax.random.key(0), prompts.lengths.shape[0])
+    keys = keys_for(sampling, keys, prompts)
     start, go_on = _compiled(model, sampling, tuple(stops), room)
     going = start(params, prompts, keys, allowed)
     for made in range(part, max_new + part, part):
@@ -192,6 +220,18 @@ def room_for(model, prompts: Prompts, max_new: int) -> int:
                 "or ask for fewer tokens."
             )
     return stacks["decoder"]
+
+
+def keys_for(sampling: Sampling, keys, prompts: Prompts):
+    """The keys of rows; any do where nothing is drawn. ValueError where they are wanted and missing."""
+    if keys is not None:
+        return keys
+    if sampling.temperature:
+        raise ValueError(
+            f"Got temperature={sampling.temperature} and no keys, expected one for each row, such as "
+            "keys=jax.random.split(jax.random.key(0), rows)."
+        )
+    return jax.random.split(jax.random.key(0), prompts.lengths.shape[0])
 
 
 @functools.lru_cache(maxsize=32)

@@ -175,10 +175,12 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
                 else _answer(trained, tokens[start:end], log_prob, decoding)
                 for old, (tokens, start, end, log_prob) in itertools.zip_longest(answers, rows)
             ]
-            if on_part and len(answers) == 1:
-                on_part(answers[0].text)
+            if on_part and len(answers) == 1 and not answers[0].ended:
+                on_part(_certain(answers[0].text, decoding.stops))
             if all(answer.ended for answer in answers):
                 break
+        if on_part and len(answers) == 1:
+            on_part(answers[0].text)
         return [answers[i : i + many] for i in range(0, len(answers), many)]
 
     def made(prompts, keys) -> Iterator:
@@ -212,6 +214,16 @@ def _width(trained: Trained, questions: Sequence[Question], max_new: int) -> int
 def _keys(seed: int, numbers: Sequence[int]):
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     return fold(jax.random.key(seed), np.array(numbers, np.uint32))
+
+
+def _certain(text: str, stops: Sequence[str]) -> str:
+    """Without an end that may become a stop string.
+
+    >>> _certain("a = 1\\nd", ("\\ndef",))
+    'a = 1'
+    """
+    ends = (k for stop in stops for k in range(1, len(stop)) if text.endswith(stop[:k]))
+    return text[: len(text) - max(ends, default=0)]
 
 
 def _answer(trained: Trained, tokens: np.ndarray, log_prob: float, decoding: Decoding) -> Answer:

@@ -25,28 +25,30 @@ def show_passages(
     params,
     ids: TokenIds,
     decode: Decode,
-    text: np.ndarray,
+    documents: Sequence[np.ndarray],
     rows: int = 4,
+    whole: bool = False,
 ) -> None:
-    """Fills in passages of `text` (i32[n]) by the objective's first member that hides something.
+    """Fills in passages of documents, i32[n] each, by the first member that hides something.
+
+    Passages are cut from the documents laid end to end, or `whole` documents, as examples are.
 
     Shows nothing where no member does (causal language modelling gives no inputs to fill in, pairs
-    and views have nothing to be filled in).
+    and views have nothing to be filled in), and where what is told is no token.
     """
     layout = LAYOUTS[model.layout]
-    members = [m.objective for m in members_of(objective) if _fills(m.objective.lengths(2))]
+    members = [m.objective for m in members_of(objective) if _fills(m.objective)]
     # Inputs and targets together are not much longer than the passage.
     most = model.config.max_positions // 2 if model.config else 0
     size = min(PASSAGE, most) if most else PASSAGE
-    if not members or text.size < size:
+    tokens, segments = (_whole if whole else _cut)(documents, size, rows)
+    if not members or not tokens.size:
         return
-    needs = layout.lengths(members[0].lengths(size))
+    needs = layout.lengths(members[0].lengths(tokens.shape[1]))
     shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
     (group,) = plan(members[0], layout, ids, [shape])
-    starts = np.linspace(0, text.size - size, rows).astype(int)
-    tokens = np.stack([text[start : start + size] for start in starts])
-    passages = Row(tokens, np.ones_like(tokens), np.zeros(rows, np.int32))
-    keys = jax.random.split(jax.random.key(0), rows)
+    passages = Row(tokens, segments, np.zeros(len(tokens), np.int32))
+    keys = jax.random.split(jax.random.key(0), len(tokens))
     fill = infill if "targets" in group.features else fill_in_place
     examples = fill(members[0], model, params, ids, group, keys, passages)
     if not examples:
@@ -56,8 +58,31 @@ def show_passages(
         print_example(console, example, ids.sentinels, decode)
 
 
-def _fills(lengths: dict[str, int]) -> bool:
-    return "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
+def _cut(documents: Sequence[np.ndarray], size: int, rows: int):
+    """Tokens and segments of passages of one size from all over the documents; none of too few."""
+    text = np.concatenate(documents)
+    if text.size < size:
+        return np.zeros((2, 0, size), np.int32)
+    starts = np.linspace(0, text.size - size, rows).astype(int)
+    tokens = np.stack([text[start : start + size] for start in starts])
+    return tokens, np.ones_like(tokens)
+
+
+def _whole(documents: Sequence[np.ndarray], size: int, rows: int):
+    """The same of the first documents that are not more than twice that size, an even number."""
+    chosen = [document for document in documents if 0 < document.size <= 2 * size][:rows]
+    chosen = chosen[: len(chosen) // 2 * 2]
+    longest = max((document.size for document in chosen), default=0)
+    tokens, segments = np.zeros((2, len(chosen), longest), np.int32)
+    for row, document in enumerate(chosen):
+        tokens[row, : document.size], segments[row, : document.size] = document, 1
+    return tokens, segments
+
+
+def _fills(objective: Objective) -> bool:
+    lengths = objective.lengths(2)
+    tokens = {"vocabulary", "generator"} & set(objective.heads)
+    return bool(tokens) and "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
 
 
 def print_example(

@@ -18,6 +18,7 @@ BLANK = re.compile(r"<extra_id_(\d+)>")
 class Question(NamedTuple):
     inputs: list[int]  # what is read, seen both ways; none of a causal model
     start: list[int]  # what the answer begins with, after bos
+    blanks: list[int] = []  # of bos and of the start: places of the inputs that they fill (GLM)
 
     @property
     def size(self) -> int:
@@ -40,7 +41,9 @@ def prompts_of(
         starts = [[ids.bos, *question.start] for question in questions]
         return encoder_decoder_prompts([q.inputs for q in questions], starts, width)
     rows = [[*question.inputs, ids.bos, *question.start] for question in questions]
-    return decoder_prompts(rows, [len(question.inputs) for question in questions], width)
+    blanks = [question.blanks for question in questions]
+    prefixes = [len(question.inputs) for question in questions]
+    return decoder_prompts(rows, prefixes, width, blanks if any(blanks) else None)
 
 
 def prompt_size(layout: str, question: Question) -> int:
@@ -78,7 +81,8 @@ def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Quest
     """Span corruption: the text is read with its blanks; the answer tells what each of them hides.
 
     Of a model that `causal_masking` trained, the answer begins with text and blanks, and goes on
-    with the first blank.
+    with the first blank; of one that `blank_infilling` trained, blanks are masks, and the answer is
+    what fills the first: `next_blank` asks for those after it.
 
     A text without a blank is gone on from: UL2 has a denoiser for it, "S", which names no blank;
     otherwise the text gets a blank at its end.
@@ -108,7 +112,28 @@ def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Quest
     tokens = _some(trained, text)
     if "causal_masking" in trained.objectives:
         return Question([], [*tokens, sentinels[0]])
+    if "blank_infilling" in trained.objectives:
+        mask = trained.ids.special("mask")
+        inputs = [mask if token in sentinels else token for token in tokens]
+        return Question(inputs, [], [inputs.index(mask)])
     return Question([*_mode(trained, denoiser), *tokens, trained.ids.eos], [])
+
+
+ONE_BY_ONE = {"causal_masking", "blank_infilling"}  # each blank ends by itself
+
+
+def next_blank(trained: Trained, question: Question, number: int, written: list[int]) -> Question:
+    """The question for blank `number`, when the one before it was filled with the tokens `written`.
+
+    Of a model that one of `ONE_BY_ONE` trained.
+    """
+    ids, start = trained.ids, [*question.start, *written, trained.ids.eos]
+    if not question.blanks:
+        return Question([], [*start, ids.sentinels[number]])
+    masks = [place for place, token in enumerate(question.inputs) if token == ids.mask]
+    before = question.blanks[-1]
+    blanks = [*question.blanks, *[before] * len(written), masks[number]]
+    return Question(question.inputs, start, blanks)
 
 
 def to_fill_the_middle(trained: Trained, prefix: str, suffix: str) -> Question:
@@ -161,6 +186,10 @@ def few_shot_prompt(
     def written(form: str, fields: dict) -> str:
         try:
             return form.format(**fields)
+        except IndexError as error:
+            raise ValueError(
+                f"Got the template {template!r}, expected fields by name, such as {{text}}."
+            ) from error
         except KeyError as error:
             raise ValueError(
                 f"Got an item with the fields {', '.join(fields) or 'none'}, expected {error} as "

@@ -15,7 +15,7 @@ import numpy as np
 
 from inference.batching import by_length, jitted, width_for
 from inference.masks import batch_of
-from inference.questions import Question, prompt_size, prompts_of, to_respond
+from inference.questions import BLANK, Question, prompt_size, prompts_of, to_infill, to_respond
 from inference.trained import Trained, framed, mode_of
 from objectives.losses import cross_entropy
 
@@ -23,7 +23,7 @@ from objectives.losses import cross_entropy
 class Scored(NamedTuple):
     tokens: list[str]
     log_probs: list[float]  # natural logarithms, of each token
-    bytes: int  # of the text in UTF-8
+    bytes: int  # of the text in UTF-8, names of blanks left out
 
     @property
     def log_prob(self) -> float:
@@ -39,11 +39,12 @@ def score(
     pairs: Sequence[tuple[str, str]],
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
+    denoiser: str | None = None,
 ) -> list[Scored]:
     """The log-probability of each second text of a pair, given the first one, which may be "".
 
-    With a first text, the model reads it and the second is its answer, with the end that closes it;
-    a model that goes on from texts has none there. A decoder without a first text takes each token
+    With a first text, the model reads it, after the mode token of a `denoiser` (UL2), and the second
+    is its answer, with the end that closes it; a model that goes on from texts has none there. A decoder without a first text takes each token
     from those before it. An encoder takes each
     token from all others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020,
     arXiv:1910.14659), which is no probability of the text.
@@ -55,7 +56,7 @@ def score(
         raise ValueError("Got an empty text to be scored, expected some words.")
     if trained.model.layout == "encoder":
         return _score_in_place(trained, pairs, batch_size, on_batch)
-    asked = [_question(trained, given, text) for given, text in pairs]
+    asked = [_question(trained, given, text, denoiser) for given, text in pairs]
     questions = [question for question, _ in asked]
     layout, found = trained.model.layout, [None] * len(pairs)
     sizes = [prompt_size(layout, question) for question in questions]
@@ -80,7 +81,7 @@ def score(
             end = len(row.start) + (0 if layout == "encoder_decoder" else len(row.inputs))
             scored = asked[i][1]
             log_probs = told[end - scored : end]
-            text = pairs[i][1].encode()
+            text = BLANK.sub("", pairs[i][1]).encode()
             names = [trained.decode([token]) for token in row.start[-scored:]]
             found[i] = Scored(names, [float(x) for x in log_probs], len(text))
         if on_batch:
@@ -88,19 +89,23 @@ def score(
     return found
 
 
-def _question(trained: Trained, given: str, text: str) -> tuple[Question, int]:
+def _question(
+    trained: Trained, given: str, text: str, denoiser: str | None
+) -> tuple[Question, int]:
     """What is read and its answer, in the form of training; and how many of the last tokens count."""
     tokens = trained.encode(text)
     if trained.model.layout == "encoder_decoder" and not given:
         raise ValueError(
             "Got a text to be scored and none that the encoder reads: an encoder-decoder scores an "
-            "answer to a text. Give both."
+            "answer to a text. Give both, such as predict.py --score TEXT --target=ANSWER."
         )
     if not given:
         return Question([], tokens), len(tokens)
     if trained.model.layout == "decoder" and mode_of(trained) == "continue":
         return Question([], [*trained.encode(given), *tokens]), len(tokens)
-    asked, closed = to_respond(trained, given), [*tokens, trained.ids.eos]
+    fills = mode_of(trained) == "infill" and (BLANK.search(given) or "ul2" in trained.objectives)
+    asked = (to_infill if fills else to_respond)(trained, given, denoiser)
+    closed = [*tokens, trained.ids.eos]
     return Question(asked.inputs, [*asked.start, *closed]), len(closed)
 
 

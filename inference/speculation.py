@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from inference.decoding import Decoded, Prompts, next_batch, room_for
+from inference.decoding import Decoded, Prompts, keys_for, next_batch, room_for
 from inference.sampling import GREEDY, Sampling, adjusted, most_likely
 from models.unrolled import module_ahead, next_token_alone, unrolled
 
@@ -100,8 +100,7 @@ def speculate(
             "decoding: leave it out, or decode without drafts."
         )
     room = room_for(model, prompts, max_new)
-    if keys is None:
-        keys = jax.random.split(jax.random.key(0), prompts.lengths.shape[0])
+    keys = keys_for(sampling, keys, prompts)
     run = _compiled(model, drafter, sampling, tuple(stops), room)
     return run(params, draft_params, prompts, keys, allowed, max_new)
 
@@ -354,11 +353,22 @@ def sequential_drafter(model) -> Drafter:
 
 
 def model_drafter(model, number: int) -> Drafter:
-    """A smaller model of the same vocabulary that goes on by itself, `number` tokens a step."""
+    """A smaller model of the same vocabulary that goes on by itself, `number` tokens a step.
+
+    Raises ValueError for a number below 1; and, when decoding begins, where the places of prompts and
+    of what is made are more than the model's positions.
+    """
     if number < 1:
         raise ValueError(f"Got {number} drafts a step, expected 1 or more.")
 
     def start(params, prompts, room):
+        most, places = model.config.max_positions if model.config else 0, room - number
+        if most and places > most:  # drafts beyond the last place are never kept
+            raise ValueError(
+                f"Got {places} places (prompt and new tokens), expected at most {most}, for which "
+                "the draft model has positions: give a shorter text, ask for fewer tokens, or decode "
+                "without it."
+            )
         return model.prefill(params, prompts.batch, room)[1]
 
     def draft(params, cache, prompts, looked: Looked, keys_B, sampling):

@@ -10,7 +10,7 @@ from inference.answers import Options, answer
 from inference.scoring import score
 from inference.trained import Trained, mode_of
 
-WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify")
+WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify", "tag")
 
 
 class EvaluationTask(NamedTuple):
@@ -60,7 +60,7 @@ def score_task(
         return _merged(metric(targets, predictions) for metric in task.predict_metrics)
 
     metrics = figures(answers)
-    if task.score_metrics and mode != "classify":
+    if task.score_metrics and mode not in ("classify", "tag"):
         pairs = list(zip(task.texts, task.targets))
         scored = score(trained, pairs, options.decoding.batch_size)
         log_probs = [one.log_prob for one in scored]

@@ -17,6 +17,7 @@ TRAINED_FOR = {
     "iid_denoising": "infill",
     "ul2": "infill",
     "causal_masking": "infill",
+    "blank_infilling": "infill",
     "fill_in_the_middle": "middle",
     "bart": "restore",
     "text_infilling": "restore",
@@ -51,7 +52,7 @@ MODES = {
     "unmask": ("writes all [MASK]s, the surest first", ("encoder", "decoder")),
     "embed": ("gives each text an embedding", ("encoder",)),
     "classify": ("tells the class of each text, or its number", ("encoder",)),
-    "tag": ("tells the class of each token", ("encoder",)),
+    "tag": ("tells the class of each word", ("encoder",)),
 }
 
 # Where there is no objective, as in a model from elsewhere, or one that is not known.
@@ -73,7 +74,10 @@ class Trained(NamedTuple):
 def mode_of(trained: Trained) -> str:
     """What the model was trained for: a name among `MODES`."""
     known = [TRAINED_FOR[name] for name in trained.objectives if name in TRAINED_FOR]
-    return known[0] if known else BY_LAYOUT[trained.model.layout]
+    if known:
+        return known[0]
+    layout, heads = trained.model.layout, trained.model.heads
+    return BY_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
 
 
 def check_mode(trained: Trained, mode: str) -> None:

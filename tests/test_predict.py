@@ -20,6 +20,8 @@ RUNS = {  # name -> (builder, objectives, more)
     "elsewhere": ("decoder", (), {}),
     "causal": ("decoder", ("causal_lm",), LEARNED),
     "ahead": ("decoder", ("multi_token_prediction",), dict(num_layers=2)),
+    "blanks": ("decoder", ("blank_infilling",), {}),
+    "pairs": ("encoder", ("next_sentence_prediction",), {}),
     "prefix": ("decoder", ("prefix_lm",), {}),
     "spans": ("encoder_decoder", ("span_corruption",), {}),
     "ul2": ("encoder_decoder", ("ul2",), {}),
@@ -92,6 +94,9 @@ def slow(*case):
     [
         ("causal", BOTH, "continue — goes on from a text, for which", r"Ada.*\nso it"),
         slow("elsewhere", ["Ada"], "continue — goes on from a text, since it is of layout", "Ada"),
+        slow("blanks", ["a <extra_id_0> b <extra_id_1>"], "infill — fills blanks", "a .* b .*"),
+        slow("pairs", ["a"], "embed — gives each text an embedding, since it is of layout encoder; there "
+             "is no mode for what it was trained for (next_sentence_prediction).", "1 embedding"),
         slow("ahead", ["Ada", "--own_drafts"], "continue", r"Ada.*\n(.*\n)*Drafts: \d+ of \d+ accepted"),
         slow("prefix", ["Ada"], "complete — goes on from a text that it reads both ways", ".+"),
         ("spans", ["a <extra_id_0> b"], "infill — fills blanks", "a .* b"),
@@ -109,8 +114,8 @@ def slow(*case):
         ("classes", ["a"], "classify — tells the class of each text",
          r"(red|green|blue) 0\.\d+, (red|green|blue) 0\.\d+, \w+ 0\.\d+: 'a'"),
         ("number", ["a"], "classify", r"-?\d+\.\d{3}: 'a'"),
-        ("tags", ["ab"], "tag — tells the class of each token",
-         r"a/(red|green|blue) b/(red|green|blue)"),
+        ("tags", ["ab cd"], "tag — tells the class of each word",
+         r"ab/(red|green|blue) cd/(red|green|blue)"),
         ("causal", ["Ada", "--score"], "score — tells how likely a text is",
          r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits a byte: 'Ada'"),
         ("respond", ["Ada", "--score", "--target=tea"], "score",
@@ -170,7 +175,7 @@ FIELDS = {
     "diffusion": {"answer"},
     "towers": {"embedding"},
     "classes": {"answer", "classes"},
-    "tags": {"tokens"},
+    "tags": {"answer", "words"},
 }
 
 
@@ -287,6 +292,12 @@ def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name
         (["a", "--examples=ex.jsonl"], "--examples and --template go together"),
         (["a", "--own_drafts", "--draft=runs/x"], "two ways to the same"),
         (["a", "--top=many"], "invalid int value: 'many'"),
+        (["a", "--top=0"], "--top=0: expected 1 or more"),
+        (["a", "--masks=-2"], "--masks=-2: expected 0 or more"),
+        (["a", "--stop="], "is in every text"),
+        (["a", "--target=b"], "give --score as well"),
+        (["--file=a.jsonl", "--out=b.jsonl", "--against", "c"], "are in --out"),
+        (["--file=a.jsonl", "--out=./a.jsonl"], "answers need a file of their own"),
     ],
 )
 def test_arguments_that_go_not_together(run_of, capsys, arguments, error):
@@ -311,6 +322,11 @@ def test_a_draft_of_another_vocabulary(run_of, capsys, tmp_path):
     assert f"{other} has another vocabulary than {run_of('causal')}" in said
 
 
+def test_a_draft_of_another_layout(run_of, capsys):
+    said = fails(capsys, f"--run={run_of('causal')}", "a", f"--draft={run_of('spans')}")
+    assert "is of layout 'encoder_decoder'" in said and "must have the same one" in said
+
+
 def test_cursors_that_are_nowhere(run_of, capsys, tmp_path):
     file = tmp_path / "code.py"
     file.write_text("one\ntwo\n")
@@ -333,6 +349,7 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     for content, arguments, error in (
         ('{"text": "a"}\n{"text"\n', [], "in.jsonl:2 is no JSON"),
         ('{"words": "a"}\n', [], "fields words and no text in it"),
+        ('{"text": "a"}\n{"text": " "}\n', ["--mode=complete"], "Item 2: Got an empty text"),
         ('{"text": 5}\n', [], "no text in it"),
         ('{"text": "a", "target": 5}\n', ["--score"], "target = 5, expected a text"),
         ('{"prefix": 5}\n', ["--mode=middle"], "prefix = 5, expected a text"),

@@ -105,8 +105,25 @@ def test_answers_of_others_are_refused_and_left_alone(tmp_path):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=r"out\.jsonl:1 is no answer"):
             AnswerFile(str(file), ITEMS)
+    notes = b"my notes, without an end of line"
+    file.write_bytes(notes)
+    with pytest.raises(ValueError, match="my notes.*which is no answer: give another --out"):
+        AnswerFile(str(file), ITEMS)
+    assert file.read_bytes() == notes
     file.write_bytes(before)
     assert AnswerFile(str(file), ITEMS).done == len(ITEMS)
+
+
+def test_answers_made_otherwise_are_not_gone_on_with(tmp_path):
+    file, settings = str(tmp_path / "out.jsonl"), {"run": "a", "stop": ("x",), "seed": 0}
+    out = AnswerFile(file, ITEMS)
+    out.check_made_by(settings)
+    out.append(RECORDS[:1])
+    AnswerFile(file, ITEMS).check_made_by(settings)
+    with pytest.raises(ValueError, match="made with run='a', not 'b', seed=0, not 1: give another"):
+        AnswerFile(file, ITEMS).check_made_by(settings | {"run": "b", "seed": 1})
+    (tmp_path / "out.jsonl").unlink()  # deleted, it may be made anew
+    AnswerFile(file, ITEMS).check_made_by(settings | {"run": "b"})
 
 
 def test_answers_can_be_items_again(tmp_path):

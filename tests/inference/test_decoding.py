@@ -372,10 +372,13 @@ def test_more_places_than_the_model_has_positions():
         decode(model, params, encoder_decoder_prompts([text(17, 0)], [[1]]), max_new=3)
 
 
-def test_nothing_to_make_and_nothing_to_go_on_from():
+def test_nothing_to_make_or_to_go_on_from_or_to_draw_with():
     model, params = form("llama3")
     with pytest.raises(ValueError, match="max_new=0, expected 1 or more"):
         decode(model, params, prompts_of(model, PROMPTS), max_new=0)
+    with pytest.raises(ValueError, match=r"temperature=0\.5 and no keys"):
+        drawn = Sampling(temperature=0.5)
+        decode(model, params, prompts_of(model, PROMPTS), max_new=2, sampling=drawn)
     for rows in ([], [[4], []]):
         with pytest.raises(ValueError, match="of no tokens, expected one or more"):
             decoder_prompts(rows)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inference.decoding import decode, decoding_form
-from inference.generation import Decoding, Draft, generate
+from inference.generation import Decoding, Draft, _certain, generate
 from inference.questions import Question, prompts_of, to_complete, to_continue
 from inference.sampling import Sampling
 from inference.speculation import model_drafter
@@ -131,7 +131,7 @@ def test_what_is_told_while_answering():
     assert told == [4, 2]  # what fills up the last batch is not counted
     parts = []
     (answer,) = answers("decoder", Decoding(40), ["tea"], on_part=parts.append)[0]
-    assert parts[-1] == answer.text and len(parts) == 3
+    assert parts[-1] == answer.text and len(parts) == 4  # three parts, and all of it
     assert all(answer.text.startswith(part.rstrip("\N{REPLACEMENT CHARACTER}")) for part in parts)
     parts.clear()
     answers("decoder", Decoding(4), ["tea", "two"], on_part=parts.append)
@@ -184,3 +184,9 @@ def test_sampling_is_of_what_was_set():
     expected = Sampling(1.2, 0.5, 3, 0.9, 0.1)
     got = Decoding(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, repetition_penalty=1.2)
     assert got.sampling == expected
+
+
+def test_what_may_become_a_stop_string_is_held_back():
+    for text, certain in (("a = 1\nd", "a = 1"), ("a\nd.", "a\nd."), ("\n", ""), ("x]", "x")):
+        assert _certain(text, ("\ndef", "]]")) == certain
+    assert _certain("a", ()) == "a"

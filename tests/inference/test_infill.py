@@ -13,7 +13,17 @@ import models
 from inference import fill_in_place, greedy_targets, infill, show_passages
 from inference.infill import Infilled
 from inference.passages import print_example
-from objectives import Row, batched, causal_lm, masked_lm, plan, span_corruption
+from objectives import (
+    Row,
+    batched,
+    causal_lm,
+    masked_lm,
+    plan,
+    span_corruption,
+    supervised,
+    text_to_text,
+    token_classification,
+)
 from objectives.layouts import LAYOUTS
 from tests.training import tiny
 from training.state import new_state
@@ -135,18 +145,55 @@ def test_an_example_shows_prediction_and_truth_of_each_blank():
 @pytest.mark.parametrize("layout", MODELS)
 def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     _, model, params, _, _, _ = case(layout)
-    text = np.concatenate(tiny.documents(10))
+    documents = tiny.documents(10)
 
-    def show(objective, text=text):
+    def show(objective, documents=documents, **settings):
         return printed(
             lambda console: show_passages(
-                console, objective, model, params, tiny.IDS, decode, text, rows=2
+                console, objective, model, params, tiny.IDS, decode, documents, 2, **settings
             )
         )
 
     assert show(tiny.span_and_prefix()).count("truth") >= 2
     assert show(causal_lm(tiny.IDS)) == ""
-    assert show(tiny.span_and_prefix(), text[:10]) == ""
+    assert show(tiny.span_and_prefix(), documents[:1]) == ""
+
+
+def test_whole_documents_are_shown_as_examples_are():
+    """A question and its answer, and nothing of another one."""
+    _, model, params, _, _, _ = case("encoder_decoder")
+    ids = tiny.IDS._replace(sep=101)
+    pairs = [supervised.pair_document(ids, [2 + i] * (5 + i), [50 + i] * 2) for i in range(4)]
+    text = printed(
+        lambda console: show_passages(
+            *(console, text_to_text(ids, longest_answer=4), model, params, ids, decode),
+            [np.asarray(pair) for pair in pairs],
+            whole=True,
+        )
+    )
+    for i in range(4):
+        assert f"{'─' * 40}\n{f'·{2 + i}' * (5 + i)}\n" in text
+        assert f"truth '·{50 + i}·{50 + i}'" in text
+
+
+def test_classes_of_tokens_are_no_blanks():
+    ids = tiny.IDS._replace(cls=102, sep=101)
+    objective = token_classification(ids, num_classes=3)
+    model = models.encoder(
+        128,
+        ("token_classes",),
+        emb_dim=16,
+        num_heads=2,
+        head_dim=8,
+        mlp_dim=32,
+        num_layers=1,
+        num_classes=3,
+    )
+    documents = tiny.documents(10)
+    shown = printed(
+        lambda console: show_passages(console, objective, model, {}, ids, decode, documents)
+    )
+    assert shown == ""
 
 
 def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():

@@ -7,6 +7,7 @@ import pytest
 
 import objectives
 from inference import answers, questions
+from inference.decoding import next_batch
 from inference.generation import Answer
 from inference.questions import Question, few_shot_prompt, filled, prompts_of
 from objectives import supervised
@@ -140,6 +141,20 @@ def test_fill_in_the_middle(key):
     assert_same_form("decoder", question, expected["decoder"])
 
 
+def answered_by(true, monkeypatch):
+    """The questions that will be asked, each of which gets the next of these answers."""
+    asked = []
+
+    def generated(trained, asked_now, options, numbers):
+        (question,) = asked_now
+        asked.append(question)
+        tokens = true[len(asked) - 1]
+        return [[Answer(text_of(tokens), tokens, -1.0, True)]]
+
+    monkeypatch.setattr(answers, "_generated", generated)
+    return asked
+
+
 def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
     """Each question is the row up to the next blank's text, when the answers before are the true ones."""
     for key in range(40):
@@ -152,15 +167,7 @@ def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
     assert count >= 3
     read = text_of(told[: spans[count]])
     true = [told[at + 1 : told.index(IDS.eos, at)] for at in spans[count:]]
-    asked = []
-
-    def generated(trained, asked_now, options, numbers):
-        (question,) = asked_now
-        asked.append(question)
-        tokens = true[len(asked) - 1]
-        return [[Answer(text_of(tokens), tokens, -1.0, True)]]
-
-    monkeypatch.setattr(answers, "_generated", generated)
+    asked = answered_by(true, monkeypatch)
     (record,) = answers.answer(trained("decoder", "causal_masking"), "infill", [{"text": read}])
     assert [question.size for question in asked] == [at + 1 for at in spans[count:]]
     for question in asked:
@@ -170,6 +177,44 @@ def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
         "blanks": [text_of(span) for span in true],
         "log_prob": -float(count),
     }
+
+
+def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
+    """Of a row whose spans are written in the order of the text, as they are asked for."""
+    number = 3
+    for key in range(400):
+        features, expected = arranged(objectives.blank_infilling, DOCUMENT, key)
+        places = features["targets_positions"][features["targets_segments"] > 0].tolist()
+        if len(set(places)) == number and places == sorted(places):
+            break
+    told = live(features, "targets")
+    ends = [i for i, token in enumerate(told) if token == IDS.eos]
+    assert len(ends) == number
+    true = [told[a + 1 : b] for a, b in zip([-1, *ends], ends)]
+    inputs, blanks = live(features, "inputs"), iter(IDS.sentinels)
+    read = text_of([next(blanks) if token == IDS.mask else token for token in inputs])
+    asked = answered_by(true, monkeypatch)
+    (record,) = answers.answer(trained("decoder", "blank_infilling"), "infill", [{"text": read}])
+    begins = [0, *(end + 1 for end in ends[:-1])]
+    assert [len(question.start) for question in asked] == begins
+    for question in asked:
+        assert_same_form("decoder", question, expected["decoder"])
+    assert record["filled"] == TEXT and record["blanks"] == [text_of(span) for span in true]
+    # What is made next stands in the last blank, and counts on in it.
+    prompts = prompts_of("decoder", asked, IDS)
+    new = prompts.lengths[:, None] + np.arange(2)[None]
+    batch = next_batch(prompts, 0 * new, new)
+    for row, begin in enumerate(begins):
+        at = slice(len(inputs) + begin + 1, len(inputs) + begin + 3)
+        inside = expected["decoder"]["decoder_block_positions"][at] > 1
+        for name in ("decoder_positions", "decoder_block_positions"):
+            got = np.asarray(batch[name][row])[inside]
+            np.testing.assert_array_equal(got, expected["decoder"][name][at][inside])
+
+
+def test_fields_of_a_template_have_names():
+    with pytest.raises(ValueError, match=r"template '\{0\} \{a\}', expected fields by name"):
+        few_shot_prompt("{0} {a}", [], {"q": "1"}, "a")
 
 
 def test_dialogue_asks_for_its_last_answer():

@@ -167,3 +167,18 @@ def test_what_cannot_be_scored():
     ):
         with pytest.raises(ValueError, match=said):
             score(one, [pair])
+
+
+def test_ul2_is_asked_with_its_mode_and_names_of_blanks_are_no_bytes():
+    """Blanks as R has them, other texts as S, or as a denoiser says; written out, the mode is the same."""
+    _, one = run("encoder_decoder", "ul2")
+    plain = one._replace(objectives=("text_to_text",))
+    blanks, answer = "a <extra_id_0> b", "<extra_id_0>ça"
+    cases = ((None, blanks, "R"), ("X", blanks, "X"), (None, "a b", "S"))
+    scores = set()
+    for denoiser, given, mode in cases:
+        (got,) = score(one, [(given, answer)], denoiser=denoiser)
+        (written,) = score(plain, [(given, answer)], denoiser=mode)
+        assert got == written and got.bytes == len("ça".encode())
+        scores.add(got.log_prob)
+    assert len(scores) == len(cases)

@@ -1,5 +1,6 @@
 """Drafts make decoding faster and change nothing: no token greedily, no probability with a temperature."""
 
+import dataclasses
 import functools
 
 import jax
@@ -18,6 +19,7 @@ from inference.speculation import (
     speculate,
     verified,
 )
+from models.builders import model_of
 from tests.inference.test_decoding import (
     PROMPTS,
     ROOM,
@@ -147,8 +149,8 @@ def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, top_k=20)])
 def test_drafts_of_the_model_itself_are_always_kept(sampling):
     plain, four = speculator("llama3 with itself")
-    prompts = prompts_of(plain[0], PROMPTS)
-    found, tally = speculate(*four, prompts, max_new=41, sampling=sampling)
+    prompts, keys = prompts_of(plain[0], PROMPTS), jax.random.split(jax.random.key(0), 3)
+    found, tally = speculate(*four, prompts, max_new=41, sampling=sampling, keys=keys)
     np.testing.assert_array_equal(tally.accepted, tally.drafted)
     np.testing.assert_array_equal(tally.steps, 10)  # 1 + 10 · (3 + 1) tokens
     assert [len(row) for row in made_tokens(found)] == [41, 41, 41]
@@ -343,3 +345,15 @@ def test_what_cannot_be_drafted():
             max_new=3,
             sampling=Sampling(repetition_penalty=1.2),
         )
+    with pytest.raises(ValueError, match=r"temperature=0\.5 and no keys"):
+        prompts = prompts_of(plain[0], PROMPTS)
+        speculate(*four, prompts, max_new=3, sampling=Sampling(temperature=0.5))
+
+
+def test_a_draft_model_with_fewer_positions():
+    model, params = form("gpt2")
+    config = dataclasses.replace(model.config, max_positions=8)
+    small = (model_of(config), form("gpt2")[1])
+    prompts = prompts_of(model, PROMPTS)
+    with pytest.raises(ValueError, match="10 places .*at most 8, for which the draft model"):
+        speculate(model, params, model_drafter(small[0], 2), small[1], prompts, max_new=6)
