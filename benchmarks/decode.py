@@ -1,7 +1,7 @@
 """How fast text is generated: ours beside `transformers`, and with drafts of a model's own.
 
     python benchmarks/decode.py                       a decoder and a T5, 1 and 32 texts at once
-    python benchmarks/decode.py --run=runs/ahead      a run of multi_token_prediction: drafts or none
+    python benchmarks/decode.py --run=runs/bytes_ahead     with drafts of its own, and without
 
 Models of the first table are drawn at random and written for `transformers` to read, so that both
 make the same tokens greedily. The two take turns, and of each the best time counts. Without
@@ -44,7 +44,7 @@ else:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
-# What prompts of a run are cut from.
+TEXTS = 16  # prompts of a run, and the modules that they are cut from
 MODULES = ("argparse", "asyncio", "calendar", "csv", "decimal", "difflib", "json", "logging")
 
 
@@ -67,9 +67,7 @@ def main() -> None:
     else:
         console.print(
             "No run was given to measure its own drafts. To make one: python train.py "
-            "--gin_file=gin_configs/runs/decoder.gin "
-            "--gin_file=gin_configs/objectives/multi_token_prediction.gin "
-            "--gin.RUN_DIR=\"'runs/ahead'\", then --run=runs/ahead.",
+            "--gin_file=gin_configs/runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )
 
@@ -206,7 +204,10 @@ def generated(model, rows, new: int) -> list[list[int]]:
 
 
 def with_own_drafts(console: Console, options) -> None:
-    """Plain against speculative decoding of a run, its prompts from Python's own library."""
+    """Plain against speculative decoding of a run, its prompts from Python's own library.
+
+    Of few texts at once several batches are taken, for texts differ in how well they are foreseen.
+    """
     from tasks.vocabularies import load_vocabulary
     from training.runs import open_run
 
@@ -216,22 +217,25 @@ def with_own_drafts(console: Console, options) -> None:
     texts = [inspect.getsource(importlib.import_module(name)) for name in MODULES]
     text = np.concatenate(tokenizer.encode_batch(texts))
     table = Table(
-        *("texts", "", "tokens/s", "ms a token", "CPU ms", "drafts kept a step", "speed-up"),
-        "CPU speed-up",
+        *("texts at once", "", "tokens/s", "ms a token", "CPU ms", "drafts kept a step"),
+        *("speed-up", "CPU speed-up"),
         box=None,
     )
     for column in table.columns[2:]:
         column.justify = "right"
     for batch in options.batches:
-        rows = text[: batch * options.prompt].reshape(batch, -1).tolist()
-        prompts = decoder_prompts(rows)
-        ours = lambda p=prompts: made(decode(*plain, p, max_new=options.new))  # noqa: E731
-        drafted = lambda p=prompts: speculate(*own, p, max_new=options.new)  # noqa: E731
-        seconds = best_of(options.repeats, ours, lambda d=drafted: made(d()[0]))
-        found, tally = drafted()
-        if made(found) != ours():
+        number = max(1, TEXTS // batch)  # of batches
+        rows = np.array_split(text, number * batch)  # so that texts are of all the modules
+        rows = [row[: options.prompt].tolist() for row in rows]
+        batches = [decoder_prompts(rows[i : i + batch]) for i in range(0, len(rows), batch)]
+        ours = lambda b=batches: [made(decode(*plain, p, max_new=options.new)) for p in b]  # noqa: E731
+        drafted = lambda b=batches: [speculate(*own, p, max_new=options.new) for p in b]  # noqa: E731
+        with_drafts = lambda d=drafted: [made(found) for found, _ in d()]  # noqa: E731
+        seconds = [s / number for s in best_of(options.repeats, ours, with_drafts)]
+        found, tallies = zip(*drafted())
+        if [made(one) for one in found] != ours():
             raise AssertionError("Drafts changed a token.")
-        kept = float(tally.accepted.sum() / tally.steps.sum())
+        kept = sum(t.accepted.sum() for t in tallies) / sum(t.steps.sum() for t in tallies)
         table.add_row(f"{batch}", "plain", *speed(seconds[0], batch, options.new))
         table.add_row(
             "",

@@ -36,6 +36,8 @@ STEPS = {
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,
 }
+# In so few steps a model learns most at a rate of which a longer run would have less to keep.
+PEAKS = {"quickstart": 0.1}
 
 
 def main() -> None:
@@ -63,6 +65,8 @@ def train(name: str, steps: int) -> None:
         f"--gin.RUN_DIR='{folder}'",
         f"--gin.STEPS={steps}",
     ]
+    if run_of(name) in PEAKS:
+        command.append(f"--gin.optimizers.warmup_cosine.peak={PEAKS[run_of(name)]}")
     if run_of(name) == "sentence_pairs_after_bert":
         command.append(f"--gin.INITIAL_RUN='{FOLDER}/bert'")
     with open(folder / "output.txt", "w") as output:
