@@ -1,14 +1,36 @@
-"""Every test runs on eight fake CPU devices, and no array is broadcast by accident."""
+"""Every test runs on eight fake CPU devices, and no array is broadcast by accident.
 
+Nothing is compiled twice: the processes of a session, and the programs that tests start, keep what
+they compile in one folder.
+"""
+
+import atexit
 import os
+import shutil
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 ).strip()
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # the processes of pytest-xdist find it there
+    compiled = tempfile.mkdtemp(prefix="compiled-")
+    atexit.register(shutil.rmtree, compiled, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = compiled
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax  # noqa: E402  (the flags above are read when jax is imported)
+import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # The programs are small and many: XLA's optimizer would take half of the time.
 jax.config.update("jax_disable_most_optimizations", True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_one_file():
+    """Lets go of compiled programs: Linux lets a process map 65,530 pieces of memory (vm.max_map_count),
+    each program takes some, and where none are left LLVM ends in a segmentation fault."""
+    yield
+    jax.clear_caches()

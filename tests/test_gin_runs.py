@@ -45,6 +45,19 @@ IDS = check_token_ids(
         sentence_ends=bitmap(np.arange(32137) % 20 == 0),
     )
 )
+# They differ from others in sizes or settings alone: `pytest -m slow` lowers them.
+SLOW_RUNS = {"t5_1_1_base_c4", "t5_1_1_large_c4", "t5_1_1_xl_c4", "ul2_base_c4"}
+SLOW_OBJECTIVES = {
+    *("albert_ngrams", "whole_word_masking", "ul2r", "ul2_tutorial", "gpt_bert"),
+    *("token_masking", "token_deletion", "sentence_permutation", "document_rotation"),
+}
+
+
+def cases(paths, slow):
+    return [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in slow else [])
+        for path in paths
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +117,7 @@ def lowered(setup, mesh):
         return state, step.lower(lowering_platforms=("tpu",))
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("run", cases(RUNS, SLOW_RUNS))
 def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
     configure([str(run)], left_open(run))
     setup, mesh = configured_setup()
@@ -117,7 +130,7 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
         assert large and not any(x.sharding.is_fully_replicated for x in large)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("objective", cases(OBJECTIVES, SLOW_OBJECTIVES))
 def test_objective_trains_on_some_laptop_run(objective):
     run = run_of(objective.stem)
     configure([f"gin_configs/runs/{run}.gin", str(objective)], [])

@@ -52,6 +52,9 @@ def test_a_task_in_a_file_of_ones_own(tmp_path):
     output = train(
         tmp_path,
         "--gin_file=gin_configs/runs/own_task.gin",
+        # One denoiser in place of seven, and rows of one shape.
+        "--gin_file=gin_configs/objectives/span_corruption.gin",
+        "--gin.train.train.sequence_lengths={'encoder': 64, 'decoder': 64}",
         f"--gin.MODULE='{tasks}'",
         "--gin.MIXTURE_OR_TASK_NAME='my_text'",
     )

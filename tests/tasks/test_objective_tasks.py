@@ -114,7 +114,15 @@ def corrupted_on_the_device(build, name, lengths, seed):
     return {column: np.asarray(x)[: len(rows)] for column, x in features.items()}
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+# One for each kind of columns; the others are compiled by `pytest -m slow`.
+QUICK = {
+    *("causal_lm", "span_corruption", "masked_lm", "mixture", "blank_infilling", "contrastive"),
+    *("then", "multi_token_prediction"),
+}
+CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDERS]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     build = BUILDERS[name]
     text_task("text", documents_for(build))

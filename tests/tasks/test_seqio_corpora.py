@@ -280,7 +280,8 @@ def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, e
         )
 
 
-@pytest.mark.parametrize("suffix", ["span_corruption", pytest.param("ul2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["span_corruption", "ul2"])
 def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere, suffix):
     def long_texts(split, shuffle_files=False, seed=None):
         import tensorflow as tf

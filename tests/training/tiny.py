@@ -1,13 +1,10 @@
 """Small things to train: special ids, objectives, models, rows, and whole runs as gin files."""
 
-import atexit
 import functools
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 
@@ -196,23 +193,15 @@ train.train.heldout_tokens = 100
 """
 
 
-@functools.cache
-def compilation_cache() -> str:
-    """Programs compiled once are not compiled again by the next run of the same session."""
-    folder = tempfile.mkdtemp(prefix="compiled-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 def environment(devices: int = 1, **more) -> dict[str, str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "PYTHON"))}
-    return clean | {
+    """Of a program on so many devices, which finds what this session has compiled."""
+    shared = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_")
+    own = ("JAX_", "XLA_", "PYTHON")
+    kept = {k: v for k, v in os.environ.items() if k.startswith(shared) or not k.startswith(own)}
+    return kept | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_COMPILATION_CACHE_DIR": compilation_cache(),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         **more,
     }
 
