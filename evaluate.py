@@ -30,6 +30,7 @@ from tasks.trained_models import open_trained
 from training.configuration import mistakes_in_words
 from training.evaluation import Score
 from training.heldout import heldout_evaluator
+from training.mesh import make_mesh, placed_on
 from training.runs import open_run, read_config, saved_steps
 
 
@@ -62,10 +63,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--beams", type=int, default=1)
     parser.add_argument("--max_new", type=int, help="tokens; default: as the longest target has")
     parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument(
+        "--fsdp", type=int, default=1, help="spread parameters over so many devices"
+    )
+    parser.add_argument("--tensor", type=int, default=1, help="and matrix products over so many")
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     options = parser.parse_args(argv)
     if bool(options.task) == options.heldout:
         parser.error("give --task=NAME, or --heldout")
+    if options.heldout and (options.fsdp, options.tensor) != (1, 1):
+        parser.error("--fsdp and --tensor go with --task: held-out text has the mesh of its run")
     if options.step is not None and options.all_checkpoints:
         parser.error("--step and --all_checkpoints exclude each other")
     return options
@@ -97,10 +104,12 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     table = Table(box=None, header_style="bold")
     for name in ("task", "step", "metric", "score", "baseline"):
         table.add_column(name, justify="left" if name in ("task", "metric") else "right")
+    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
-        trained = open_trained(options.run, step)
+        trained = open_trained(options.run, step, mesh)
         for task in tasks:
-            found = with_progress(console, options, trained, task)
+            with placed_on(mesh):
+                found = with_progress(console, options, trained, task)
             keep(options.run, task, step, found)
             for metric, figure in found.metrics.items():
                 baseline = found.baseline.get(metric)
@@ -154,7 +163,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     for name in ("step", "objective", "nats", "perplexity", "bits a byte", "baseline", "targets"):
         table.add_column(name, justify="left" if name == "objective" else "right")
     for step in steps:
-        run = open_run(options.run, step)
+        run = open_run(options.run, step, heldout.mesh)
         for score in heldout.evaluator(run.params):
             table.add_row(str(run.step), *row_of(score, heldout.bytes_per_token))
     say = functools.partial(console.print, markup=False, soft_wrap=True)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from jax.sharding import Mesh
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
@@ -31,6 +32,7 @@ from inference.speculation import Tally, model_drafter
 from inference.trained import TRAINED_FOR
 from tasks.trained_models import open_trained
 from training.configuration import mistakes_in_words
+from training.mesh import make_mesh, placed_on
 
 WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
@@ -41,19 +43,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(highlight=False)
     stopped = "\nInterrupted; the same command goes on with the first line that is not answered."
     with mistakes_in_words(options.traceback, stopped):
-        trained = open_trained(options.run)
-        mode = "score" if options.score else options.mode or mode_of(trained)
-        items = asked(options, mode)
-        how = how_to_answer(options, trained)
-        announce(console, options, trained, mode)
-        tallies: list[Tally] = []
-        how = dataclasses.replace(how, on_tally=tallies.append)
-        if options.file:
-            answer_file(console, options, trained, mode, items, how)
-        else:
-            answer_here(console, options, trained, mode, items, how)
-        if tallies:
-            show_tally(console, options, tallies)
+        mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+        with placed_on(mesh):
+            predict(console, options, mesh)
+
+
+def predict(console: Console, options, mesh: Mesh) -> None:
+    trained = open_trained(options.run, mesh=mesh)
+    mode = "score" if options.score else options.mode or mode_of(trained)
+    items = asked(options, mode)
+    how = how_to_answer(options, trained, mesh)
+    announce(console, options, trained, mode)
+    tallies: list[Tally] = []
+    how = dataclasses.replace(how, on_tally=tallies.append)
+    if options.file:
+        answer_file(console, options, trained, mode, items, how)
+    else:
+        answer_here(console, options, trained, mode, items, how)
+    if tallies:
+        show_tally(console, options, tallies)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -108,6 +116,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     how.add_argument("--draft", metavar="RUN", help="speculative decoding with a smaller model")
     how.add_argument("--draft_tokens", type=int, default=4, help="drafts a step of that model")
+    where = parser.add_argument_group(
+        "devices", "all of this machine; without these each has it all"
+    )
+    where.add_argument("--fsdp", type=int, default=1, help="spread the parameters over so many")
+    where.add_argument("--tensor", type=int, default=1, help="and matrix products over so many")
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     options = parser.parse_args(argv)
     if bool(options.file) != bool(options.out):
@@ -201,7 +214,7 @@ def with_examples(options, items: list[dict]) -> list[dict]:
     ]
 
 
-def how_to_answer(options, trained: Trained) -> Options:
+def how_to_answer(options, trained: Trained, mesh: Mesh) -> Options:
     stops = tuple(x.replace("\\n", "\n") for x in options.stop)
     decoding = Decoding(
         max_new=options.max_new,
@@ -220,7 +233,7 @@ def how_to_answer(options, trained: Trained) -> Options:
     )
     return Options(
         decoding=decoding,
-        draft=draft_model(options, trained) if options.draft else None,
+        draft=draft_model(options, trained, mesh) if options.draft else None,
         denoiser=options.denoiser,
         top=options.top,
         steps=options.steps,
@@ -229,8 +242,8 @@ def how_to_answer(options, trained: Trained) -> Options:
     )
 
 
-def draft_model(options, trained: Trained) -> Draft:
-    small = open_trained(options.draft)
+def draft_model(options, trained: Trained, mesh: Mesh) -> Draft:
+    small = open_trained(options.draft, mesh=mesh)
     if small.ids != trained.ids:
         raise ValueError(
             f"{options.draft} has another vocabulary than {options.run}: a draft model must have "
@@ -376,7 +389,7 @@ def show_tally(console: Console, options, tallies: Sequence[Tally]) -> None:
 def answer_file(console: Console, options, trained: Trained, mode: str, items, how: Options):
     """Answers line by line, in order, going on after the last whole line that is there."""
     out = AnswerFile(options.out, items)
-    changes_nothing = ("file", "out", "texts", "batch_size", "traceback", "mode")
+    changes_nothing = ("file", "out", "texts", "batch_size", "fsdp", "tensor", "traceback", "mode")
     made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
     out.check_made_by({**made, "mode": mode})
     if out.done:

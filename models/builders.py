@@ -284,6 +284,20 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
     return Model(init, apply, layout, (*heads, *hidden), flops, vocab_size, **decodes)
 
 
+def abstract_params(model: Model):
+    """Shapes of a model's parameters, boxed with the names of their axes; nothing is allocated."""
+    length = 2
+    row = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
+    batch = {"cross_key_intervals": intervals}
+    given = "input_tokens", "segment_ids", "positions"
+    asked = "target_tokens", "target_places", "loss_weights"  # ELECTRA's discriminator reads them
+    for stack in ("encoder", "decoder"):
+        batch |= {f"{stack}_{name}": row for name in (*given, *asked)}
+        batch[f"{stack}_key_intervals"] = intervals
+    return jax.eval_shape(model.init, jax.random.key(0), batch)
+
+
 def with_room(cache, room):
     """Keys and values of self-attention with so many places; those of the encoder as they are."""
 

@@ -1,11 +1,13 @@
 """A run's model together with its vocabulary: what `inference` works with."""
 
+from jax.sharding import Mesh
+
 from inference import Trained
 from tasks import vocabularies
 from training.runs import objective_names, open_run
 
 
-def open_trained(run_dir: str, step: int | None = None) -> Trained:
+def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None) -> Trained:
     """The model of a run, or of an imported one, with its vocabulary.
 
         trained = open_trained("runs/quickstart")
@@ -13,11 +15,13 @@ def open_trained(run_dir: str, step: int | None = None) -> Trained:
 
     Args:
         step: of the checkpoint; None: the latest.
+        mesh: over which the parameters are spread; None: they are on the first device. Within
+            `training.mesh.placed_on(mesh)` the rows of a batch are spread as well.
 
     Raises:
         ValueError: no run, no checkpoint, or no vocabulary there.
     """
-    run = open_run(run_dir, step)
+    run = open_run(run_dir, step, mesh)
     try:
         vocabulary = vocabularies.load_vocabulary(run_dir)
     except FileNotFoundError as error:

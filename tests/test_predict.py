@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 import predict
 from tasks import vocabularies
 from tests.inference.runs import CLASSES, TOKENIZER, fresh_gin, write_run
 from tests.training import tiny
+from training.mesh import make_mesh
 
 LEARNED = dict(positions="learned", max_positions=32)
 RUNS = {  # name -> (builder, objectives, more)
@@ -156,6 +158,17 @@ def test_the_cursor_is_where_an_editor_has_it(run_of, tmp_path):
         assert around == {"prefix": before, "suffix": text[len(before) :]}
 
 
+@pytest.mark.parametrize("name", ["causal", slow("spans"), slow("ahead"), slow("masked")])
+def test_devices_change_nothing(run_of, said, monkeypatch, name):
+    """Rows spread over eight devices; parameters spread as well; all on one."""
+    text = {"spans": "a <extra_id_0> b", "masked": "a [MASK]"}.get(name, "Ada")
+    drafts = ["--own_drafts"] if name == "ahead" else []
+    asked = [f"--run={run_of(name)}", text, f"so {text}", *drafts]
+    each, spread = said(*asked), said(*asked, "--fsdp=2", "--tensor=2")
+    monkeypatch.setattr(predict, "make_mesh", lambda **_: make_mesh(devices=jax.devices()[:1]))
+    assert each == spread == said(*asked)
+
+
 # --- many at once --------------------------------------------------------------------------------
 
 
@@ -270,6 +283,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", [], "Expected one of: texts, --file"),
         ("causal", ["a", "--file=x", "--out=y"], "got several of them"),
         ("causal", ["a", "--samples=2"], "temperature=0"),
+        ("causal", ["a", "--fsdp=3"], "takes 6 devices, there are 8: choose data, fsdp and tensor"),
         ("causal", ["a", "--max_new=0"], "max_new=0"),
         ("causal", ["a", "--own_drafts"], "ahead"),
         ("causal", ["--file=none.jsonl", "--out=out.jsonl"], "There is no file none.jsonl"),

@@ -6,17 +6,18 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import optax
+from jax.sharding import Mesh
 
 from training.evaluation import Evaluator, Score
-from training.mesh import batch_shards, make_mesh, replicated
+from training.mesh import batch_shards, make_mesh
 from training.runs import configured
 from training.setup import make_setup, padded_vocabulary
 
 
 class Heldout(NamedTuple):
-    evaluator: Callable[[dict], list[Score]]  # of parameters, wherever they are
+    evaluator: Callable[[dict], list[Score]]  # of parameters on the mesh
+    mesh: Mesh
     bytes_per_token: float  # of the held-out text; nan where ids have no text
 
 
@@ -59,11 +60,7 @@ def heldout_evaluator(run_dir: str) -> Heldout:
         tokens=tokens,
         end_of_document=data.ids.eos if configured("mark_document_ends", False) else None,
     )
-    everywhere = replicated(mesh)
-    return Heldout(
-        lambda params: evaluator(jax.device_put(params, everywhere)),
-        _bytes_per_token(data.codec, pieces),
-    )
+    return Heldout(evaluator, mesh, _bytes_per_token(data.codec, pieces))
 
 
 def _bytes_per_token(codec, pieces) -> float:

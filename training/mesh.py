@@ -51,7 +51,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
     if known != len(devices):
         raise ValueError(
             f"The mesh {asked} takes {known} devices, there are {len(devices)}: "
-            "change make_mesh.data, .fsdp or .tensor so that they multiply to that."
+            "choose data, fsdp and tensor (mesh.make_mesh) so that they multiply to that."
         )
     return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 

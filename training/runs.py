@@ -10,10 +10,13 @@ import gin
 import jax
 import jax.numpy as jnp
 from etils import epath
+from jax.sharding import Mesh, SingleDeviceSharding
 
-from models.trees import nested
+from models.builders import abstract_params
+from models.trees import named, nested
 from training.checkpoints import Checkpoints, damage_in_words
 from training.configuration import configure
+from training.mesh import replicated, shardings_of
 
 
 class Run(NamedTuple):
@@ -22,7 +25,7 @@ class Run(NamedTuple):
     directory: str
     step: int  # of the checkpoint
     model: Any  # a `models.Model`
-    params: dict  # float32, whole, on this machine's first device
+    params: dict  # float32
 
 
 def configured(parameter: str, otherwise: Any = None) -> Any:
@@ -37,10 +40,11 @@ def configured(parameter: str, otherwise: Any = None) -> Any:
     return reference
 
 
-def open_run(directory: str, step: int | None = None) -> Run:
+def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) -> Run:
     """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
 
-    The model has the heads that were saved, whatever objective it was trained with.
+    The model has the heads that were saved, whatever objective it was trained with. The parameters
+    are spread over the mesh as in training, or, without one, whole on this machine's first device.
 
     Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged.
     """
@@ -64,14 +68,22 @@ def open_run(directory: str, step: int | None = None) -> Run:
                 for name, shape in checkpoints.shapes(step).items()
                 if name.startswith("params/")
             }
-            device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-            target = nested(
-                (name, jax.ShapeDtypeStruct(shape, jnp.float32, sharding=device))
-                for name, shape in shapes.items()
-            )
+        rows = next(x[0] for name, x in shapes.items() if name.endswith("token_embedding"))
+        model = _with_heads(builder, rows, saved_heads(shapes))
+        target = _spread(shapes, model, mesh)
+        with damage_in_words(directory, step):
             params = checkpoints.load_params(step, target)
-    rows = next(x[0] for name, x in shapes.items() if name.endswith("token_embedding"))
-    return Run(directory, step, _with_heads(builder, rows, saved_heads(shapes)), params)
+    return Run(directory, step, model, params)
+
+
+def _spread(shapes: dict[str, tuple[int, ...]], model, mesh: Mesh | None) -> dict:
+    """Shapes of parameters with where they go."""
+    whole = replicated(mesh) if mesh else SingleDeviceSharding(jax.devices()[0])
+    shardings = named(shardings_of(abstract_params(model), mesh)) if mesh else {}
+    return nested(
+        (name, jax.ShapeDtypeStruct(shape, jnp.float32, sharding=shardings.get(name, whole)))
+        for name, shape in shapes.items()
+    )
 
 
 def saved_steps(directory: str) -> list[int]:

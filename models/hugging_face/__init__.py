@@ -13,7 +13,6 @@ import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from flax import linen as nn
 
@@ -302,15 +301,8 @@ def _meaning(config: Config) -> dict:
 
 def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter, by path; nothing is allocated."""
-    length = 2
-    row = jax.ShapeDtypeStruct((1, length), np.int32)
-    intervals = jax.ShapeDtypeStruct((1, 2, length), np.int32)
-    batch = {"cross_key_intervals": intervals}
-    for stack in ("encoder", "decoder"):
-        batch |= {f"{stack}_{name}": row for name in ("input_tokens", "segment_ids", "positions")}
-        batch[f"{stack}_key_intervals"] = intervals
-    params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
-    return {path: tuple(x.shape) for path, x in named(params).items()}
+    params = named(nn.unbox(builders.abstract_params(model)))
+    return {path: tuple(x.shape) for path, x in params.items()}
 
 
 def _full(found: Recognised, name: str) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from models.trees import named
 from tests.inference.runs import fresh_gin, small, write_run
+from tests.training import tiny
 from training.runs import (
     checkpoint_directory,
     configured,
@@ -61,6 +62,27 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
     }
     assert set(heads) == expected.get(names[0], {"vocabulary"})
     assert objective_names() == names
+
+
+@pytest.mark.parametrize(
+    "builder, name, settings",
+    [
+        ("decoder", "multi_token_prediction", dict(num_layers=2)),
+        ("encoder_decoder", "ul2", {}),
+        ("electra", "replaced_token_detection", {}),
+        ("two_towers", "contrastive_pairs", {}),
+    ],
+)
+def test_parameters_are_spread_over_a_mesh(tmp_path, builder, name, settings):
+    directory = write_run(tmp_path, builder, name, **settings)
+    spread = named(open_run(directory, mesh=tiny.mesh_of(2, 2, 2)).params)
+    whole = named(open_run(directory).params)
+    assert spread.keys() == whole.keys()
+    for path, array in spread.items():
+        np.testing.assert_array_equal(array, whole[path], err_msg=path)
+        if path.endswith(("token_embedding", "query", "wo")):
+            assert not array.sharding.is_fully_replicated, path
+        assert len(array.sharding.device_set) == 8
 
 
 def test_objectives_of_a_model_from_elsewhere(tmp_path):
