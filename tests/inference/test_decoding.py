@@ -59,7 +59,7 @@ ARCHITECTURES = {
     "sequential modules": lambda: ahead("sequential"),
     "sequential modules, relative": lambda: ahead("sequential", **RELATIVE),
 }
-QUICK = ["t5", "bart", "gpt2", "local and global", "parallel heads, windows", "sequential modules"]
+QUICK = ["t5", "bart", "gpt2", "parallel heads, windows", "sequential modules"]
 
 
 @functools.cache
