@@ -18,17 +18,27 @@ from models.trees import named, nested
 STACKED = ("layers", "modules")
 
 
-def unrolled(model: Model, params: dict) -> tuple[Model, dict]:
-    """(model, params) without scans; the outputs are the same. Nothing to do where there are none."""
+def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model, dict]:
+    """(model, params) without scans; the outputs are the same. Nothing to do where there are none.
+
+    Args:
+      donate: gives up each stacked array as soon as it is taken apart, so that the model is never
+        held twice; `params` cannot be used after that.
+    """
     config = model.config
     if not config.scan_layers:
         return model, params
     first = 0 if config.first_norm else 1
     config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
-    arrays = named(params)
-    return model_of(config), nested(
-        one for path, array in arrays.items() for one in _split(path, array, first)
-    )
+
+    def apart():
+        for path, array in named(params).items():
+            pieces = list(_split(path, array, first))
+            yield from pieces
+            if donate and pieces[0][1] is not array:
+                array.delete()
+
+    return model_of(config), nested(apart())
 
 
 def _split(path: str, array: jax.Array, first: int):

@@ -3,6 +3,7 @@
 from jax.sharding import Mesh
 
 from inference import Trained
+from models.unrolled import unrolled
 from tasks import vocabularies
 from training.runs import objective_names, open_run
 
@@ -29,10 +30,12 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
             "token ids, or imported without a tokenizer."
         ) from error
-    codec = vocabulary.codec
+    codec, model, params = vocabulary.codec, run.model, run.params
+    if model.extend:  # it writes, which is fastest with its layers apart
+        model, params = unrolled(model, params, donate=True)
     return Trained(
-        run.model,
-        run.params,
+        model,
+        params,
         vocabulary.ids,
         codec.encode,
         codec.decode,

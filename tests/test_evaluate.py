@@ -225,7 +225,7 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
-        scores = heldout.evaluator(open_run(str(one.dir), int(step)).params)
+        scores = heldout.evaluator(open_run(str(one.dir), int(step), heldout.mesh).params)
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)
         assert int(targets.replace(",", "")) == score.targets and float(perplexity) > 1

@@ -18,6 +18,7 @@ from inference.decoding import (
     next_batch,
 )
 from inference.sampling import Sampling
+from models.trees import named
 from models.unrolled import unrolled
 from tests.models.test_families import build
 from tests.models.test_transformer import init
@@ -193,6 +194,15 @@ def test_kept_keys_give_what_one_run_over_all_gives(name, both_ways):
 )
 def test_kept_keys_serve_parallel_heads_for_tokens_ahead(name):
     assert_steps_equal_one_run(name, *unrolled(*made(name)), False)
+
+
+def test_layers_are_taken_apart_without_a_second_copy():
+    model, params = made("llama3")
+    expected, given = unrolled(model, params)[1], jax.tree.map(jnp.copy, params)
+    jax.tree.map(np.testing.assert_array_equal, unrolled(model, given, donate=True)[1], expected)
+    for path, array in named(given).items():
+        assert array.is_deleted() == ("/layers/" in path), path
+    assert any("/layers/" in path for path in named(given))
 
 
 def test_scanned_layers_say_that_they_keep_nothing():
