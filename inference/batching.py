@@ -1,8 +1,10 @@
 """Rows of like lengths together, in batches of few shapes."""
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,16 +23,26 @@ def width_for(longest: int, most: int | None = None) -> int:
 
 
 def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices of batches, shortest rows first. Of several batches the last is filled up by repeating.
+    """Indices of batches, shortest rows first.
+
+    All batches have as many rows, which divide over the devices that the rows of a batch are spread
+    over; the last is filled up by repeating.
 
     >>> list(by_length([5, 1, 3], 2))
     [[1, 2], [0, 0]]
     """
     order = sorted(range(len(sizes)), key=lambda i: sizes[i])
-    for first in range(0, len(order), batch_size):
-        chosen = order[first : first + batch_size]
-        missing = batch_size - len(chosen) if len(order) > batch_size else 0
-        yield chosen + [chosen[-1]] * missing
+    rows = min(batch_size, len(order))
+    rows += -rows % _row_shards()
+    for first in range(0, len(order), rows):
+        chosen = order[first : first + rows]
+        yield chosen + [chosen[-1]] * (rows - len(chosen))
+
+
+def _row_shards() -> int:
+    """Over how many devices a batch is spread, within `training.mesh.placed_on`."""
+    mesh, (axes,) = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
+    return math.prod(mesh.shape[axis] for axis in axes or ())
 
 
 def encoder_batch(rows: Sequence[Sequence[int]], most: int = 0, segment: int = 1) -> dict:

@@ -113,9 +113,10 @@ def generate(
     sizes = [prompt_size(layout, question) for question in questions]
     rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
     write = _writer(trained, decoding, draft, on_tally)
+    single = on_part if len(questions) == decoding.samples == 1 else None
     for chosen in by_length(sizes, max(decoding.batch_size // rows_of_each, 1)):
         batch = [questions[i] for i in chosen]
-        found = write(batch, [numbers[i] for i in chosen], on_part if len(batch) == 1 else None)
+        found = write(batch, [numbers[i] for i in chosen], single)
         for i, answer in zip(chosen, found):
             answers[i] = answer
         if on_batch:
@@ -164,7 +165,8 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
         prompts = prompts_for([q for q in questions for _ in range(many)])
         keys = _keys(decoding.seed, [n * many + k for n in numbers for k in range(many)])
         answers: list[Answer] = []
-        for found in made(prompts, keys):
+        own = len(set(numbers)) * many  # rows; others fill up the batch
+        for found in made(prompts, keys, own):
             rows = zip(
                 *(np.asarray(x) for x in (found.tokens, found.starts, found.ends, found.log_probs))
             )
@@ -175,15 +177,15 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
                 else _answer(trained, tokens[start:end], log_prob, decoding)
                 for old, (tokens, start, end, log_prob) in itertools.zip_longest(answers, rows)
             ]
-            if on_part and len(answers) == 1 and not answers[0].ended:
+            if on_part and not answers[0].ended:
                 on_part(_certain(answers[0].text, decoding.stops))
             if all(answer.ended for answer in answers):
                 break
-        if on_part and len(answers) == 1:
+        if on_part:
             on_part(answers[0].text)
         return [answers[i : i + many] for i in range(0, len(answers), many)]
 
-    def made(prompts, keys) -> Iterator:
+    def made(prompts, keys, own) -> Iterator:
         sampling = decoding.sampling
         if draft is None:
             return decode_in_parts(
@@ -193,7 +195,7 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
             model, params, *draft, prompts, sampling=sampling, keys=keys, **settings
         )
         if on_tally:
-            on_tally(tally)
+            on_tally(Tally(*(x[:own] for x in tally)))
         return iter([found])
 
     return sample if decoding.beams == 1 else search

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import models
+from inference.batching import by_length
 from inference.decoding import (
     Prompts,
     decode,
@@ -395,6 +396,13 @@ def test_nothing_to_make_or_to_go_on_from_or_to_draw_with():
 
 
 # --- devices -------------------------------------------------------------------------------------
+
+
+def test_batches_divide_over_devices():
+    assert list(by_length([5, 1, 3], 2)) == [[1, 2], [0, 0]]
+    with placed_on(tiny.mesh_of(2, 2, 2)):
+        assert list(by_length([5, 1, 3], 2)) == [[1, 2, 0, 0]]
+        assert list(by_length([5], 8)) == [[0] * 4]
 
 
 def on_eight_devices(model, params, prompts, run):
