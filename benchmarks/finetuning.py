@@ -1,12 +1,12 @@
 """Fine-tunes a pre-trained model, and the same model from scratch, and compares them over seeds.
 
     python train.py                              # the quickstart, which is gone on from
-    python benchmarks/finetuning.py              # ten seeds each; half an hour on one core
+    python benchmarks/finetuning.py              # twenty seeds each; an hour on one core
     python benchmarks/finetuning.py --run=finetune_classification --steps=200 --seeds=5
 
-Both take the same steps on the same examples in the same order, which differs from seed to seed. A pair of runs of one seed gives
-a difference; the interval is Student's for the mean of these differences, 95%. Runs are kept in
-runs/finetuning/, and one that is finished is not repeated.
+Both take the same steps on the same examples in the same order, which differs from seed to seed. A
+pair of runs of one seed gives a difference; the interval is Student's for the mean of these
+differences, 95%. Runs are kept in runs/finetuning/, and one that is finished is not repeated.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main() -> None:
     )
     parser.add_argument("--run", default="finetune_text_to_text", help="of gin_configs/runs")
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
     console = Console(highlight=False)
     pairs = [(start, seed) for seed in range(options.seeds) for start in STARTS]
