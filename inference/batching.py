@@ -32,7 +32,7 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     [[1, 2], [0, 0]]
     """
     order = sorted(range(len(sizes)), key=lambda i: sizes[i])
-    rows = min(batch_size, len(order))
+    rows = min(batch_size, max(len(order), 1))
     rows += -rows % _row_shards()
     for first in range(0, len(order), rows):
         chosen = order[first : first + rows]

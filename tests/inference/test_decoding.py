@@ -400,6 +400,7 @@ def test_nothing_to_make_or_to_go_on_from_or_to_draw_with():
 
 def test_batches_divide_over_devices():
     assert list(by_length([5, 1, 3], 2)) == [[1, 2], [0, 0]]
+    assert list(by_length([], 2)) == []
     with placed_on(tiny.mesh_of(2, 2, 2)):
         assert list(by_length([5, 1, 3], 2)) == [[1, 2, 0, 0]]
         assert list(by_length([5], 8)) == [[0] * 4]
