@@ -117,7 +117,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     how.add_argument("--draft", metavar="RUN", help="speculative decoding with a smaller model")
     how.add_argument("--draft_tokens", type=int, default=4, help="drafts a step of that model")
     where = parser.add_argument_group(
-        "devices", "all of this machine; without these each has it all"
+        "devices", "rows go to all of this machine; for a model too large for one of them:"
     )
     where.add_argument("--fsdp", type=int, default=1, help="spread the parameters over so many")
     where.add_argument("--tensor", type=int, default=1, help="and matrix products over so many")

@@ -102,7 +102,8 @@ class AnswerFile:
         torn = data[len(whole) :]
         if torn and not torn.startswith(b"{"):
             raise ValueError(
-                f"{self._path} holds {torn[:40]!r}, which is no answer: give another --out, or delete it."
+                f"{self._path} holds {torn[:40]!r}, which is no answer: give another --out, or "
+                "delete it."
             )
         if torn:
             os.truncate(self._path, len(whole))

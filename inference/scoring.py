@@ -44,9 +44,9 @@ def score(
     """The log-probability of each second text of a pair, given the first one, which may be "".
 
     With a first text, the model reads it, after the mode token of a `denoiser` (UL2), and the second
-    is its answer, with the end that closes it; a model that goes on from texts has none there. A decoder without a first text takes each token
-    from those before it. An encoder takes each
-    token from all others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020,
+    is its answer, with the end that closes it; a model that goes on from texts has none there. A
+    decoder without a first text takes each token from those before it. An encoder takes each token
+    from all others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020,
     arXiv:1910.14659), which is no probability of the text.
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions, for

@@ -19,6 +19,7 @@ from inference.decoding import (
     next_batch,
 )
 from inference.sampling import Sampling
+from models.builders import abstract_params
 from models.trees import named
 from models.unrolled import unrolled
 from tests.models.test_families import build
@@ -410,8 +411,7 @@ def on_eight_devices(model, params, prompts, run):
     """What `run(model, params, prompts)` gives with the parameters spread by the trainer's rules."""
     mesh = tiny.mesh_of(2, 2, 2)
     with placed_on(mesh):
-        boxed = jax.eval_shape(model.init, jax.random.key(0), prompts.batch)
-        shardings = shardings_of(boxed, mesh)
+        shardings = shardings_of(abstract_params(model), mesh)
         assert any(not s.is_fully_replicated for s in jax.tree.leaves(shardings))
         spread = jax.device_put(params, shardings)
         found = run(model, spread, jax.device_put(prompts, replicated(mesh)))
