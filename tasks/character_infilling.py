@@ -23,8 +23,7 @@ import seqio
 import tensorflow as tf
 
 from objectives import TokenIds, fill_in_the_middle
-from tasks import vocabularies
-from tasks.seqio_vocabularies import tokenizer_of
+from tasks.seqio_vocabularies import ids_of, tokenizer_of
 from tasks.vocabularies import Tokenizer
 
 
@@ -59,8 +58,8 @@ def character_infilling(
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
-        tokenizer = tokenizer_of(output_features[feature].vocabulary)
-        ids = vocabularies.token_ids(tokenizer, sentinels=sentinels)
+        vocabulary = output_features[feature].vocabulary
+        tokenizer, ids = tokenizer_of(vocabulary), ids_of(vocabulary, sentinels=sentinels)
         fill_in_the_middle(ids, rate, spm_rate, spm)  # has the same settings, and refuses the same
         _check_parts(tokenizer)
         longest = sequence_length[feature] if sequence_length else None

@@ -25,8 +25,7 @@ import tensorflow as tf
 
 from objectives import Objective, Row, RowGroup, TokenIds, batched, layouts, members_of, plan
 from objectives.features import COLUMNS
-from tasks import vocabularies
-from tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
+from tasks.seqio_vocabularies import ids_of
 
 Builder = Callable[[TokenIds], Objective]
 
@@ -227,11 +226,7 @@ def vocabulary_of(output_features: Mapping[str, seqio.Feature]) -> seqio.Vocabul
 
 
 def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sentinels: int):
-    vocabulary = vocabulary_of(output_features)
-    if isinstance(vocabulary, RunVocabulary):
-        ids = vocabulary.ids
-    else:
-        ids = vocabularies.token_ids(tokenizer_of(vocabulary), sentinels=sentinels)
+    ids = ids_of(vocabulary_of(output_features), sentinels=sentinels)
     return build(ids), ids
 
 

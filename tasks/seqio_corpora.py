@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from objectives import TokenIds, supervised
 from tasks import vocabularies
-from tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
+from tasks.seqio_vocabularies import ids_of, seqio_vocabulary, tokenizer_of
 from tasks.vocabularies import Tokenizer, save_classes
 from training.data import Corpus, Piece
 from training.token_arrays import text_checker
@@ -72,7 +72,8 @@ def seqio_mixture(
     _keep_tensorflow_off_accelerators()
     tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
     tasks = [checked_task(task, (split, heldout_split), feature, vocabulary) for task in tasks]
-    tokenizer, ids = _ids_of(tasks[0].output_features[feature].vocabulary, sentinels, specials)
+    found = tasks[0].output_features[feature].vocabulary
+    tokenizer, ids = tokenizer_of(found), ids_of(found, sentinels=sentinels, specials=specials)
     _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
     texts = [Text(task, feature, ids) for task in tasks]
     return _corpus(
@@ -132,7 +133,8 @@ def seqio_pairs(
     splits = (split, heldout_split)
     for feature in ("inputs", "targets"):
         tasks = [checked_task(task, splits, feature, vocabulary) for task in tasks]
-    tokenizer, ids = _ids_of(tasks[0].output_features["targets"].vocabulary, sentinels, specials)
+    found = tasks[0].output_features["targets"].vocabulary
+    tokenizer, ids = tokenizer_of(found), ids_of(found, sentinels=sentinels, specials=specials)
     _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
     if classes:
         save_classes(run_dir, classes)
@@ -218,14 +220,6 @@ def found_tasks(name: str, module: str | None, data_dir: str | None):
     if data_dir:
         seqio.set_tfds_data_dir_override(data_dir)
     return _tasks_and_rates(name)
-
-
-def _ids_of(vocabulary: seqio.Vocabulary, sentinels: int, specials: Sequence[str]):
-    """The tokenizer and the special ids of a vocabulary; a run's are those that it has."""
-    tokenizer = tokenizer_of(vocabulary)
-    if isinstance(vocabulary, RunVocabulary):
-        return tokenizer, vocabulary.ids
-    return tokenizer, vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
 
 
 def import_tasks(module: str) -> None:

@@ -8,6 +8,7 @@ import functools
 import os
 import tempfile
 import zlib
+from collections.abc import Sequence
 
 import numpy as np
 import seqio
@@ -170,6 +171,22 @@ def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
         f"Got a {type(vocabulary).__name__}, expected a seqio.SentencePieceVocabulary, a "
         "seqio.ByteVocabulary or a HuggingFaceVocabulary, whose special ids are known."
     )
+
+
+def ids_of(
+    vocabulary: seqio.Vocabulary,
+    *,
+    sentinels: int,
+    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+) -> TokenIds:
+    """The special ids of a SeqIO vocabulary: of a run's those that it keeps, else `token_ids`.
+
+    Raises as `tokenizer_of` and `vocabularies.token_ids` do.
+    """
+    if isinstance(vocabulary, RunVocabulary):
+        return vocabulary.ids
+    tokenizer = tokenizer_of(vocabulary)
+    return vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
 
 
 def _local_copy(path: str) -> str:

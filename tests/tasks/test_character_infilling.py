@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks import vocabularies
 from tasks.character_infilling import character_infilling, infill_characters, infill_to_fit
-from tasks.seqio_vocabularies import tokenizer_of
+from tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
 from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
 
@@ -133,6 +133,14 @@ def test_examples_are_what_seqio_packs():
     kept = np.concatenate([row["decoder_target_tokens"] for row in packed.as_numpy_iterator()])
     middle = vocabularies.token_ids(tokenizer_of(VOCABULARY)).fim[2]
     assert (kept == middle).sum() == len(list(examples)) > len(TEXTS)
+
+
+def test_the_vocabulary_of_a_run_keeps_its_markers(tmp_path):
+    ids = vocabularies.token_ids(BYTES, sentinels=7)
+    vocabularies.save_vocabulary(str(tmp_path), BYTES, ids, {})
+    examples = read(TEXTS, rate=1.0, vocabulary=RunVocabulary(str(tmp_path)))
+    assert all(sorted(x for x in one if x in ids.fim) == sorted(ids.fim) for one in examples)
+    assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
 
 
 def test_the_halves_of_a_text_are_cut_each_in_its_own_way():
