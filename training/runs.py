@@ -54,11 +54,10 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
         raise ValueError(
             f"{directory}/config.gin names no model: expected train.train.model = @models.NAME."
         )
-    there = saved_steps(directory)
-    if not there:
-        raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
-    checkpoints = Checkpoints(checkpoint_directory(directory), keep=None)
-    with contextlib.closing(checkpoints):
+    with _saved(directory) as checkpoints:
+        there = checkpoints.steps() if checkpoints else []
+        if not there:
+            raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
         if step is not None and step not in there:
             raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {there}.")
         step = there[-1] if step is None else step
@@ -88,11 +87,19 @@ def _spread(shapes: dict[str, tuple[int, ...]], model, mesh: Mesh | None) -> dic
 
 def saved_steps(directory: str) -> list[int]:
     """The steps of a run's checkpoints; `read_config` has read its config.gin."""
+    with _saved(directory) as checkpoints:
+        return checkpoints.steps() if checkpoints else []
+
+
+@contextlib.contextmanager
+def _saved(directory: str):
+    """A run's checkpoints, to be read alone; None where it has no folder of them."""
     where = checkpoint_directory(directory)
     if not epath.Path(where).exists():  # to open it would make it
-        return []
-    with contextlib.closing(Checkpoints(where, keep=None)) as found:
-        return found.steps()
+        yield None
+        return
+    with contextlib.closing(Checkpoints(where, keep=None)) as checkpoints:
+        yield checkpoints
 
 
 def checkpoint_directory(directory: str) -> str:
