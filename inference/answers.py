@@ -265,10 +265,10 @@ def _tag(trained, items, options: Options, numbers):
 
 
 def _score(trained, items, options: Options, numbers):
-    pairs = [
-        (_text(item), _string(item, "target")) if "target" in item else ("", _text(item))
-        for item in items
-    ]
+    def pair(item):
+        return (_text(item), _string(item, "target")) if "target" in item else ("", _text(item))
+
+    pairs = _each(items, numbers, pair)
     batch_size = options.decoding.batch_size
     found = score(trained, pairs, batch_size, options.on_batch, options.denoiser)
     return [

@@ -365,7 +365,7 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
         ('{"words": "a"}\n', [], "fields words and no text in it"),
         ('{"text": "a"}\n{"text": " "}\n', ["--mode=complete"], "Item 2: Got an empty text"),
         ('{"text": 5}\n', [], "no text in it"),
-        ('{"text": "a", "target": 5}\n', ["--score"], "target = 5, expected a text"),
+        ('{"text": "a", "target": 5}\n', ["--score"], "Item 1: Got an item with target = 5"),
         ('{"prefix": 5}\n', ["--mode=middle"], "prefix = 5, expected a text"),
         ('{"text": 5}\n', ["--masks=2", "--mode=mask"], "no text in it"),
         ('{"text": "a"}\n', template, "the fields text, expected 'question' as well"),
