@@ -50,6 +50,9 @@ def main() -> None:
 def train(run: str, steps: int, start: str, seed: int) -> dict[str, float]:
     """The task's figures after the last step of one run."""
     folder = FOLDER / f"{run}-{start.replace(' ', '_')}-{steps}-{seed}"
+    found = figures(folder, steps)
+    if found:
+        return found
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "train.py", f"--gin_file=gin_configs/runs/{run}.gin"),
@@ -62,8 +65,13 @@ def train(run: str, steps: int, start: str, seed: int) -> dict[str, float]:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed: see {folder}/output.txt")
-    last = [line for line in read_metrics(folder) if line["step"] == steps][-1]
-    return {name: value for name, value in last.items() if "task/" in name}
+    return figures(folder, steps)
+
+
+def figures(folder: Path, step: int) -> dict[str, float]:
+    """The task's figures that a run wrote at a step, and its baselines; none before that."""
+    lines = [line for line in read_metrics(folder) if line["step"] == step]
+    return {name: x for line in lines for name, x in line.items() if "task/" in name}
 
 
 def table(options, scores: dict) -> Table:
