@@ -268,11 +268,11 @@ def write_run(
 
 def grown(path: str, array: np.ndarray, rows: int) -> np.ndarray:
     """With the mean of its rows for each id that the vocabulary got in addition."""
-    axis = {"token_embedding": 0, "vocabulary/kernel": 1, "vocabulary/bias": 0}.get(path)
-    if axis is None or array.shape[axis] == rows:
+    of_vocabulary = ("token_embedding", "vocabulary/embedding", "vocabulary/bias")
+    if path not in of_vocabulary or len(array) == rows:
         return array
-    mean = array.mean(axis, keepdims=True)
-    return np.concatenate([array, np.repeat(mean, rows - array.shape[axis], axis)], axis)
+    mean = array.mean(0, keepdims=True)
+    return np.concatenate([array, np.repeat(mean, rows - len(array), 0)])
 
 
 def config_text(options, layout: str, settings: dict, rows: int) -> str:

@@ -30,6 +30,7 @@ from models.config import Config
 from models.hugging_face import NOT_OF_THE_NETWORK, parameter_shapes
 from models.hugging_face.links import (
     IN_OUT,
+    OUT_IN,
     TABLE,
     VECTOR,
     Link,
@@ -140,7 +141,8 @@ def links(config: Config) -> list[Link]:
         bias = f"{stack}.relpos_bias.rel_embedding"
         result += [Link(f"{stack}/relative_bias/table", bias, TABLE)]
     if not config.logits_via_embedding:
-        result += [_kernel("vocabulary/kernel", "decoder.logits_dense")]
+        head = "decoder.logits_dense.kernel"  # [E, V]: our table turned
+        result += [Link("vocabulary/embedding", head, OUT_IN)]
     return result
 
 

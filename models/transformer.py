@@ -119,11 +119,11 @@ class VocabularyHead(nn.Module):
             x = _linear(self, "layer", x, (c.emb_dim, c.emb_dim), ("embed", None))
             x = Norm(c, name="norm")(ACTIVATIONS[c.mlp_activations[0]](x))
         if c.logits_via_embedding:
-            kernel_ExV = token_embedding_VxE.T
-        else:
-            init = _init(_weights(c), "embed", "vocab")
-            kernel_ExV = self.param("kernel", init, (c.emb_dim, c.vocab_size))
-        logits = _project(x, kernel_ExV.astype(c.dtype), jnp.float32)
+            embedding_VxE = token_embedding_VxE
+        else:  # an output embedding: XLA's CPU product with [E, V] takes up to twice as long
+            init = _init(_weights(c, 1, 0), "vocab", "embed")
+            embedding_VxE = self.param("embedding", init, (c.vocab_size, c.emb_dim))
+        logits = _project(x, embedding_VxE.astype(c.dtype).T, jnp.float32)
         if c.scale_logits:
             logits *= c.emb_dim**-0.5
         if c.vocabulary_bias:

@@ -98,7 +98,7 @@ def links(kind: str, c: Config) -> list[Link]:
                 False,
             )
     if not c.logits_via_embedding:
-        result += [Link("vocabulary/kernel", "lm_head.weight")]
+        result += [table("vocabulary/embedding", "lm_head")]
     return result
 
 

@@ -86,7 +86,7 @@ def links(c: Config) -> list[Link]:
     for stack in ("encoder", "decoder"):
         result += _stack(c, stack)
     if not c.logits_via_embedding:
-        result += [Link("vocabulary/kernel", "lm_head.weight")]
+        result += [table("vocabulary/embedding", "lm_head")]
     return result
 
 

@@ -263,7 +263,7 @@ def small(name):
         model = decoder(vocab=SMALL, num_layers=1)
     params = init(model, decoder_prompts([[1]]).batch)
     # Logits near each other, so that every sequence of three comes often enough to be counted.
-    params["vocabulary"]["kernel"] *= 0.8
+    params["vocabulary"]["embedding"] *= 0.8
     if name == "a model":
         plain, own = decoding_form(model, params)
         return (model, params), (plain, own, model_drafter(plain, 2), disturbed(own, 0.3))

@@ -99,7 +99,7 @@ def as_t5x(kind, params):
             "pre_mlp_layer_norm": ours["mlp_norm"],
         }
     if kind != "t5_1_0":
-        decoder["logits_dense"] = {"kernel": params["vocabulary"]["kernel"]}
+        decoder["logits_dense"] = {"kernel": params["vocabulary"]["embedding"].T}
     embedding = {"token_embedder": {"embedding": params["token_embedding"]}}
     return embedding | {"encoder": encoder, "decoder": decoder}
 

@@ -516,7 +516,7 @@ def test_initial_scales():
     layer = params["decoder"]["layers"]
     expected = {
         "embedding": (params["token_embedding"], 1),
-        "head": (params["vocabulary"]["kernel"], 64**-0.5),
+        "head": (params["vocabulary"]["embedding"], 64**-0.5),
         "query": (layer["self_attention"]["query"], (64 * 32) ** -0.5),
         "key": (layer["cross_attention"]["key"], 64**-0.5),
         "value": (layer["cross_attention"]["value"], 64**-0.5),
