@@ -10,7 +10,7 @@ import contextlib
 import json
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,8 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
 from training.state import State
+
+Shapes = Mapping[str, tuple[int, ...]]  # of arrays, by name
 
 
 class Restored(NamedTuple):
@@ -51,6 +53,20 @@ def damage_in_words(source: str, step: int):
             f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, and "
             "the one before is taken."
         ) from error
+
+
+def differences(saved: Shapes, wanted: Shapes) -> list[str]:
+    """In words, how the shapes of saved arrays differ from those of a run; parameters first.
+
+    >>> differences({"params/a": (2, 3)}, {"params/b": (2, 3)})
+    ['params/a: the checkpoint has (2, 3), the run none', 'params/b: the checkpoint has none, the run (2, 3)']
+    """
+    lines = []
+    for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
+        was, now = (shapes.get(name, "none") for shapes in (saved, wanted))
+        if was != now:
+            lines.append(f"{name}: the checkpoint has {was}, the run {now}")
+    return lines
 
 
 class Checkpoints:
@@ -194,14 +210,8 @@ class Checkpoints:
 
     def _differences(self, step: int, target: State) -> list[str]:
         """How the saved arrays differ from the target's, by name; [] when they agree."""
-        saved = self.shapes(step)
         wanted = {name: tuple(x.shape) for name, x in _by_path(target._asdict()).items()}
-        lines = []
-        for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
-            was, now = (shapes.get(name, "none") for shapes in (saved, wanted))
-            if was != now:
-                lines.append(f"{name}: the checkpoint has {was}, the run {now}")
-        return lines
+        return differences(self.shapes(step), wanted)
 
     def _set_aside(self, step: int) -> str:
         place = self._root.parent / f"damaged_{self._root.name}" / str(step)

@@ -13,10 +13,11 @@ from etils import epath
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from models.builders import abstract_params
-from models.trees import named, nested
-from training.checkpoints import Checkpoints, damage_in_words
+from models.trees import named
+from training.checkpoints import Checkpoints, damage_in_words, differences
 from training.configuration import configure
-from training.mesh import replicated, shardings_of
+from training.mesh import shardings_of
+from training.state import unboxed
 
 
 class Run(NamedTuple):
@@ -46,7 +47,8 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
     The model has the heads that were saved, whatever objective it was trained with. The parameters
     are spread over the mesh as in training, or, without one, whole on this machine's first device.
 
-    Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged.
+    Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
+    another model.
     """
     read_config(directory)
     builder = configured("model")
@@ -69,19 +71,28 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
             }
         rows = next(x[0] for name, x in shapes.items() if name.endswith("token_embedding"))
         model = _with_heads(builder, rows, saved_heads(shapes))
-        target = _spread(shapes, model, mesh)
+        target = _spread(abstract_params(model), mesh)
+        different = differences(shapes, {name: x.shape for name, x in named(target).items()})
+        if different:
+            raise ValueError(
+                f"Checkpoint {step} of {directory} is of another model than its config.gin builds: it "
+                "was changed since, or written by another version of this code.\n"
+                + "\n".join(different[:5])
+            )
         with damage_in_words(directory, step):
             params = checkpoints.load_params(step, target)
     return Run(directory, step, model, params)
 
 
-def _spread(shapes: dict[str, tuple[int, ...]], model, mesh: Mesh | None) -> dict:
-    """Shapes of parameters with where they go."""
-    whole = replicated(mesh) if mesh else SingleDeviceSharding(jax.devices()[0])
-    shardings = named(shardings_of(abstract_params(model), mesh)) if mesh else {}
-    return nested(
-        (name, jax.ShapeDtypeStruct(shape, jnp.float32, sharding=shardings.get(name, whole)))
-        for name, shape in shapes.items()
+def _spread(params, mesh: Mesh | None) -> dict:
+    """Abstract parameters with where they go."""
+    whole = SingleDeviceSharding(jax.devices()[0])
+    shapes = unboxed(params)
+    shardings = shardings_of(params, mesh) if mesh else jax.tree.map(lambda x: whole, shapes)
+    return jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=where),
+        shapes,
+        shardings,
     )
 
 

@@ -33,14 +33,14 @@ def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: 
         return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     def create(key):
-        return _unboxed(boxed(key))
+        return unboxed(boxed(key))
 
     with placed_on(mesh):
         abstract = jax.eval_shape(boxed, jax.random.key(0))
         shardings = shardings_of(abstract, mesh)
         shapes = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-            _unboxed(abstract),
+            unboxed(abstract),
             shardings,
         )
     return Abstract(shapes, create)
@@ -58,7 +58,7 @@ def parameter_count(state: State) -> int:
     return sum(x.size for x in jax.tree.leaves(state.params))
 
 
-def _unboxed(tree):
+def unboxed(tree):
     """Without the boxes of axis names; unlike nn.unbox it constrains nothing."""
     is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)  # noqa: E731
     return jax.tree.map(lambda x: x.value if is_box(x) else x, tree, is_leaf=is_box)

@@ -110,6 +110,15 @@ def test_checkpoints_elsewhere(tmp_path):
     assert checkpoint_directory(directory) == f"{tmp_path}/bucket"
 
 
+@pytest.mark.parametrize("mesh", [None, (2, 2, 2)])
+def test_a_config_that_was_changed_since(tmp_path, mesh):
+    directory = write_run(tmp_path, "decoder", "causal_lm")
+    config = tmp_path / "config.gin"
+    config.write_text(config.read_text() + "models.decoder.mlp_dim = 48\n")
+    with pytest.raises(ValueError, match=r"another model than its config.gin builds(.|\n)*mlp/w"):
+        open_run(directory, mesh=mesh and tiny.mesh_of(*mesh))
+
+
 def test_what_is_no_run(tmp_path):
     for directory in (tmp_path, tmp_path / "none"):
         with pytest.raises(ValueError, match="no run directory: it holds no config.gin"):
