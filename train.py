@@ -27,6 +27,7 @@ from rich.text import Text
 from inference import Decoding, Options, Trained, show_passages
 from inference.task_scores import EvaluationTask, score_task, short_answers
 from objectives import Objective, TokenIds
+from tasks.vocabularies import check_same_vocabulary
 from training.batches import Batches
 from training.checkpoints import Checkpoints, MismatchError
 from training.configuration import (
@@ -133,7 +134,8 @@ def train(
       checkpoint_dir: None: in run_dir. On several hosts a place that all of them can write, such as
         "gs://my-bucket/NAME"; their run_dir may be on their own disks.
       initial_run: a run, or an imported model, whose latest parameters this one starts with, as far
-        as names agree; which do not is printed. None: initialise all.
+        as names agree; which do not is printed. Its vocabulary must be the same. None: initialise
+        all.
       heldout_tokens: how much held-out text every member of the objective is evaluated on.
       evaluation_tasks: run_dir -> downstream tasks that are scored at every evaluation, by a single
         process; `tasks.seqio_evaluation.evaluation_tasks` makes them.
@@ -187,6 +189,7 @@ def train(
         max_documents=max_documents,
         z_loss=z_loss,
         batch_shards=batch_shards(mesh),
+        longest=data.longest,
     )
     print_plan(console, setup)
 
@@ -207,6 +210,7 @@ def train(
     if state is None:
         state = new_state(abstract, seed, mesh)
         if initial_run is not None:
+            check_same_vocabulary(initial_run, run_dir)
             start = warm_start(initial_run, state)
             state = start.state
             console.print(start.describe(), markup=False)

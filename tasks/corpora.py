@@ -29,11 +29,20 @@ from tasks.python_library import (
     split_documents,
 )
 from tasks.sentencepiece_training import train_sentencepiece
-from tasks.text_files import Part, Report, find_files, read_documents, text_of
+from tasks.text_files import (
+    JSONL_SUFFIXES,
+    Part,
+    Report,
+    find_files,
+    is_jsonl,
+    read_documents,
+    text_of,
+)
 from tasks.vocabularies import Vocabulary
 from training.data import Corpus, Piece
 from training.token_arrays import (
     LONGEST_HELDOUT_PIECE,
+    LONGEST_PIECE,
     TokenArray,
     array_corpus,
     open_token_array,
@@ -157,6 +166,7 @@ def docstring_pairs(
         vocabulary,
         f"one file in {heldout_every}",
         seed,
+        sum(limits) + 1,
     )
 
 
@@ -203,18 +213,7 @@ def text_files(
         ValueError (`text_files.MalformedLine` for a line), FileNotFoundError, OSError: what was
         got, what is expected, what to change.
     """
-    if heldout_every < 2:
-        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
-    if on_malformed not in ("error", "skip"):
-        raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
-    split = {"train": find_files(files)}
-    if heldout_files is not None:
-        split["heldout"] = find_files(heldout_files)
-        both = sorted(set(split["train"]) & set(split["heldout"]))
-        if both:
-            raise ValueError(
-                f"{both[0]} is both in `files` and in `heldout_files`: take it out of one."
-            )
+    split = _split_files(files, heldout_files, on_malformed, heldout_every)
     made = run_vocabulary(
         run_dir,
         vocabulary,
@@ -260,9 +259,18 @@ def dialogues(
     Raises:
         ValueError, FileNotFoundError, OSError: as `text_files`; a line without turns.
     """
-    split = {"train": find_files(files)}
-    if heldout_files is not None:
-        split["heldout"] = find_files(heldout_files)
+    if not 3 <= longest_tokens <= LONGEST_PIECE:
+        raise ValueError(
+            f"longest_tokens must be from 3 to {LONGEST_PIECE}, got {longest_tokens}: of a dialogue "
+            "with its separators."
+        )
+    split = _split_files(files, heldout_files, on_malformed, heldout_every)
+    for path in (path for paths in split.values() for path in paths):
+        if not is_jsonl(path):
+            raise ValueError(
+                f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}, also gzip'd): "
+                "dialogues are lines of it."
+            )
 
     def said() -> Iterator[str]:
         for turns in _vocabulary_texts(split["train"], turns_of, on_malformed):
@@ -288,8 +296,10 @@ def dialogues(
         LeftOutTurns,
         functools.partial(_in_turn, made.ids.sep, longest_tokens),
         (longest_tokens, made.ids.sep),
+        whole=True,
     )
-    return _corpus(f"Dialogues of {len(split['train'])} files", arrays, made, held, seed)
+    what = f"Dialogues of {len(split['train'])} files"
+    return _corpus(what, arrays, made, held, seed, longest_tokens)
 
 
 def turns_of(line: dict) -> list[str]:
@@ -304,11 +314,14 @@ def turns_of(line: dict) -> list[str]:
         if not given or not line.get("output"):
             raise ValueError('expected "messages", or "instruction" and "output"')
         return ["\n\n".join(given), text_of("output", line)]
+    messages = line["messages"]
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise ValueError('"messages" is no list of objects with "role" and "content"')
     turns: list[str] = []
     before = ""
-    for message in line["messages"]:
+    for message in messages:
         role, content = message.get("role"), text_of("content", message)
-        if role == "system" and not turns:
+        if role == "system" and not turns and not before:
             before = f"{content}\n\n"
         elif role == ("user", "assistant")[len(turns) % 2]:
             turns.append(before + content)
@@ -351,6 +364,23 @@ def _in_turn(separator, longest, report, vocabulary, dialogues: Iterable[Part]):
                 yield np.concatenate(parts[:-1]).astype(np.int32)
 
 
+def _split_files(files, heldout_files, on_malformed: str, heldout_every: int):
+    """The files "train", and "heldout" where they are given; ValueError for settings that clash."""
+    if heldout_every < 2:
+        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
+    if on_malformed not in ("error", "skip"):
+        raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
+    split = {"train": find_files(files)}
+    if heldout_files is not None:
+        split["heldout"] = find_files(heldout_files)
+        both = sorted(set(split["train"]) & set(split["heldout"]))
+        if both:
+            raise ValueError(
+                f"{both[0]} is both in `files` and in `heldout_files`: take it out of one."
+            )
+    return split
+
+
 def _arrays_of_files(
     run_dir: str,
     split: dict[str, list[str]],
@@ -361,10 +391,12 @@ def _arrays_of_files(
     make_report: Callable[[], Report],
     encoded: Callable[..., Iterator[Piece]] | None = None,
     settings: Sequence[Any] = (),
+    whole: bool = False,
 ) -> tuple[dict[str, TokenArray], str]:
     """The token arrays "train" and "heldout" of files, and how what is held out was chosen.
 
-    `encoded(report, vocabulary, documents)` gives their ids, with `settings` of its own.
+    `encoded(report, vocabulary, documents)` gives their ids, with `settings` of its own. With
+    `whole`, no document is cut where there are fewer of them than `heldout_every`.
     """
     arrays = {}
     for name, paths in split.items():
@@ -394,9 +426,16 @@ def _arrays_of_files(
         arrays[name] = _tokenised(run_dir, name, vocabulary, source, texts, size, report, how)
     if "heldout" in split:
         return arrays, f"from {len(split['heldout'])} files"
-    whole = arrays["train"]
-    arrays["train"], arrays["heldout"] = split_heldout(whole, every=heldout_every)
-    by_document = whole.documents >= heldout_every
+    both = arrays["train"]
+    if whole:
+        heldout_every = max(2, min(heldout_every, both.documents))
+        if both.documents < 2:
+            raise ValueError(
+                f"Got {both.documents} dialogue in {', '.join(split['train'])}, expected 2 or more: "
+                "one is held out. Give more, or `heldout_files`."
+            )
+    arrays["train"], arrays["heldout"] = split_heldout(both, every=heldout_every)
+    by_document = both.documents >= heldout_every
     return (
         arrays,
         f"one document in {heldout_every}" if by_document else "the last 5% of the tokens",
@@ -424,7 +463,7 @@ def run_vocabulary(
         specials: see `vocabularies.token_ids`.
 
     Raises:
-        ValueError: the run's vocabulary was made with other settings.
+        ValueError: the run's vocabulary was made with other settings, or is an imported model's.
     """
     trained = name in ("bpe", "unigram")
     about = {"vocabulary": name, "sentinels": sentinels, "specials": list(specials)}
@@ -434,7 +473,8 @@ def run_vocabulary(
         differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
         if not differing:
             return kept
-        if os.path.isdir(os.path.join(run_dir, "data")):  # else no text was read with it
+        # Else nothing was read or trained with it.
+        if any(os.path.exists(os.path.join(run_dir, name)) for name in ("data", "config.gin")):
             raise ValueError(
                 f"{run_dir} holds a vocabulary made with other settings: "
                 + "; ".join(
@@ -595,7 +635,12 @@ def _batches(documents: Iterable, size: Callable[[Any], int]) -> Iterator[list]:
 
 
 def _corpus(
-    what: str, arrays: dict[str, TokenArray], vocabulary: Vocabulary, held: str, seed: int
+    what: str,
+    arrays: dict[str, TokenArray],
+    vocabulary: Vocabulary,
+    held: str,
+    seed: int,
+    longest: int | None = None,
 ) -> Corpus:
     """The `Corpus` of the arrays "train" and "heldout", and a summary for people."""
     train, heldout = (arrays[name] for name in ("train", "heldout"))
@@ -605,6 +650,7 @@ def _corpus(
         heldout,
         seed=seed,
         codec=vocabulary.codec,
+        longest=longest,
         summary=(
             f"{what}: {_counts(train)} to train on; {_counts(heldout)} held out ({held}); "
             f"left out: {'; '.join(filter(None, left_out)) or 'nothing'}"

@@ -54,7 +54,13 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         objective, ids = _objective(build, output_features, sentinels)
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
-        rates = np.asarray([member.rate for member in members_of(objective)])
+        rates = [member.rate for member in members_of(objective)]
+        if any(map(callable, rates)):
+            raise ValueError(
+                "Got a mixture whose rates follow the step of training, expected numbers: a SeqIO "
+                "task knows no steps. Train it with train.py, or give each member its share."
+            )
+        rates = np.asarray(rates)
         limits = np.cumsum(rates / rates.sum())[:-1]
         alone = "pools" in objective.lengths(2)
 

@@ -1,5 +1,6 @@
 """The data edge for SeqIO: streams documents from any registered task or mixture."""
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -113,6 +114,7 @@ def seqio_pairs(
         vocabulary: in place of the tasks' own: what `seqio_vocabulary` takes; to go on from a
             model, the directory of its run.
         given_tokens, answer_tokens: longer ones are cut at their end, which a line tells once.
+            Of "tags" both must be the same.
         answers: what targets are: "text", a "class" by its name for `sequence_classification`, a
             "number" for `sequence_regression`, or "tags" for `token_classification`: a class for
             each word of the inputs, with spaces between, which the word's first token gets.
@@ -127,6 +129,11 @@ def seqio_pairs(
         raise ValueError(
             f"Got given_tokens={given_tokens} and answer_tokens={answer_tokens}, expected 1 or "
             "more of each."
+        )
+    if answers == "tags" and given_tokens != answer_tokens:
+        raise ValueError(
+            f"Got given_tokens={given_tokens} and answer_tokens={answer_tokens}, expected the same for "
+            "tags: every token has one."
         )
     _keep_tensorflow_off_accelerators()
     tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
@@ -144,7 +151,11 @@ def seqio_pairs(
     corpus = _corpus(
         mixture_or_task_name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed
     )
-    return corpus._replace(classes=tuple(classes))
+    if answers == "class":
+        answer_tokens = 1
+    elif answers == "number":
+        answer_tokens = len(supervised.coded_number(ids, 0))
+    return corpus._replace(classes=tuple(classes), longest=given_tokens + 1 + answer_tokens)
 
 
 Coder = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -344,15 +355,14 @@ class Examples:
         """Examples of a split; None for an empty one, so that every example is counted."""
         # Documents are cut later, where it is told; but some steps must know the lengths.
         how |= dict(sequence_length=self._lengths, trim_output_features=False)
-        dataset = readable(
-            self.task, lambda: self.task.get_dataset(split=split, try_in_mem_cache=False, **how)
-        )
-        dataset = dataset.map(lambda example: {name: example[name] for name in self.features})
         options = tf.data.Options()
         options.deterministic = True
         options.autotune.enabled = True
-        for example in dataset.skip(skip).with_options(options).as_numpy_iterator():
-            yield self._document(*(self._open_ended(example[name]) for name in self.features))
+        with readable(self.task):
+            dataset = self.task.get_dataset(split=split, try_in_mem_cache=False, **how)
+            dataset = dataset.map(lambda example: {name: example[name] for name in self.features})
+            for example in dataset.skip(skip).with_options(options).as_numpy_iterator():
+                yield self._document(*(self._open_ended(example[name]) for name in self.features))
 
     def _open_ended(self, tokens) -> np.ndarray:
         """Without a single end-of-sequence at the end: objectives close documents themselves."""
@@ -424,7 +434,8 @@ class _TaskStream:
         self, text: Examples, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
     ):
         self._text, self._split, self._shuffle = text, split, shuffle
-        files = readable(text.task, lambda: len(text.task.source.list_shards(split=split)))
+        with readable(text.task):
+            files = len(text.task.source.list_shards(split=split))
         by_file = files >= num_shards
         self._of = files if by_file else num_shards
         self._units = np.arange(shard, files, num_shards) if by_file else np.asarray([shard])
@@ -514,7 +525,8 @@ def checked_task(
         raise ValueError(
             f"Task {task.name!r} has no feature {feature!r}, expected one of {sorted(features)}."
         )
-    known = list(readable(task, lambda: task.splits))
+    with readable(task):
+        known = list(task.splits)
     for split in splits:
         if split not in known:
             raise ValueError(f"Task {task.name!r} has no split {split!r}, expected one of {known}.")
@@ -531,14 +543,16 @@ def checked_task(
     return task.replace(output_features=features)
 
 
-def readable(task: seqio.Task, read: Callable[[], Any]) -> Any:
-    """What `read` gives; data that is not there is said with the remedy."""
+@contextlib.contextmanager
+def readable(task: seqio.Task) -> Iterator[None]:
+    """Data that is not there, which may come out at its first example, is said with the remedy."""
     try:
-        return read()
+        yield
     except (AssertionError, FileNotFoundError, tf.errors.NotFoundError) as error:
         raise FileNotFoundError(
-            f"Task {task.name!r}: its data is not there ({error}). Set data_dir to where "
-            "TensorFlow Datasets has it, or prepare it first with `tfds build`."
+            f"Task {task.name!r}: its data is not there ({error}). Give its source the files that "
+            "there are; for TensorFlow Datasets set data_dir to where it has them, or prepare them "
+            "first with `tfds build`."
         ) from error
 
 

@@ -74,10 +74,9 @@ def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> Eval
 
 
 def _examples(task: seqio.Task, split: str):
-    return seqio_corpora.readable(
-        task,
-        lambda: task.get_dataset(split=split, shuffle=False, try_in_mem_cache=False),
-    ).as_numpy_iterator()
+    with seqio_corpora.readable(task):
+        dataset = task.get_dataset(split=split, shuffle=False, try_in_mem_cache=False)
+        yield from dataset.as_numpy_iterator()
 
 
 def _text(task: seqio.Task, example: dict, feature: str) -> str:

@@ -81,6 +81,11 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
     return sorted(found)
 
 
+def is_jsonl(path: str) -> bool:
+    """Whether lines of a file are documents, by its name."""
+    return path.removesuffix(".gz").endswith(JSONL_SUFFIXES)
+
+
 def read_documents(
     path: str,
     *,
@@ -118,10 +123,9 @@ def read_documents(
         if len(report.first_malformed) < _SHOWN:
             report.first_malformed.append(where)
 
-    name = path.removesuffix(".gz")
     with open(path, "rb") as raw:
-        file = gzip.GzipFile(fileobj=raw) if path != name else raw
-        read = _read_jsonl if name.endswith(JSONL_SUFFIXES) else _read_text
+        file = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
+        read = _read_jsonl if is_jsonl(path) else _read_text
         told = 0
         try:
             for document in read(file, text_field, malformed, report):

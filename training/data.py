@@ -51,4 +51,6 @@ class Corpus(NamedTuple):
     heldout: Callable[[int], list[Piece]]
     codec: Codec | None = None  # None: ids only, nothing can be shown as text
     classes: tuple[str, ...] = ()  # the names of what `sequence_classification` tells apart
+    # Tokens of the longest document, where one that is cut in two means something else.
+    longest: int | None = None
     summary: str = ""  # what was read, for people: documents, tokens, skipped lines

@@ -48,6 +48,7 @@ def heldout_evaluator(run_dir: str) -> Heldout:
         packing=configured("packing", "concatenate"),
         max_documents=configured("max_documents", 16),
         batch_shards=batch_shards(mesh),
+        longest=data.longest,
     )
     tokens = configured("heldout_tokens", 20_000)
     pieces = data.heldout(tokens)

@@ -45,7 +45,7 @@ def adamw(
     weight_decay: float = 0.0,
     clip_norm: float | None = 1.0,
 ) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first; decay spares norms."""
+    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first; decay spares norms and biases."""
     return _clipped(
         clip_norm,
         optax.adamw(
@@ -89,10 +89,13 @@ def adafactor(
 
 
 def _decayed(params):
-    """True for what weight decay shrinks: matrices; a scanned norm's scale looks like one."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: jnp.ndim(x) > 1 and "norm" not in jax.tree_util.keystr(path), params
-    )
+    """True for what weight decay shrinks: matrices. Scanned norms and biases look like some."""
+
+    def is_matrix(path, x):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        return jnp.ndim(x) > 1 and "norm" not in name and not name.endswith("bias")
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
 
 
 def _clipped(clip_norm, transformation):

@@ -69,7 +69,12 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
                 for name, shape in checkpoints.shapes(step).items()
                 if name.startswith("params/")
             }
-        rows = next(x[0] for name, x in shapes.items() if name.endswith("token_embedding"))
+        rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
+        if rows is None:
+            raise ValueError(
+                f"Checkpoint {step} of {directory} holds no token_embedding, so its model is none of "
+                "`models`: train.py alone reads it."
+            )
         model = _with_heads(builder, rows, saved_heads(shapes))
         target = _spread(abstract_params(model), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})

@@ -38,10 +38,12 @@ def make_setup(
     max_documents: int = 16,
     z_loss: float = 0.0,
     batch_shards: int = 1,
+    longest: int | None = None,
 ) -> Setup:
     """Solves all lengths and checks that everything fits together: the place that says no.
 
-    Arguments are those of `train.train`; `batch_shards` is over how many devices rows are spread.
+    Arguments are those of `train.train`; `batch_shards` is over how many devices rows are spread,
+    `longest` as in `training.data.Corpus`.
     Raises ValueError, saying what was got, what is expected and what to change.
     """
     shapes = [sequence_lengths] if isinstance(sequence_lengths, Mapping) else sequence_lengths
@@ -56,7 +58,15 @@ def make_setup(
                 f"microbatches over {batch_shards} devices do not divide: change batch_size, or "
                 f"set data_shards to a multiple of {microbatches * batch_shards}."
             )
-    return Setup(recipe, schedules, plan_packing(packing, objective, layout, groups))
+    packed = plan_packing(packing, objective, layout, groups)
+    raw = min(limits.raw for limits in packed.limits.values())
+    if longest is not None and longest > raw:
+        raise ValueError(
+            f"A document of this corpus may hold {longest} tokens and a row of the objective only "
+            f"{raw}, which would cut it in two: raise sequence_lengths, or lower the corpus's limits "
+            "(given_tokens and answer_tokens, longest_tokens, docstring_tokens and code_tokens)."
+        )
+    return Setup(recipe, schedules, packed)
 
 
 def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:

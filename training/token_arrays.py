@@ -106,9 +106,10 @@ def array_corpus(
     *,
     seed: int = 0,
     codec: Codec | None = None,
+    longest: int | None = None,
     summary: str = "",
 ) -> Corpus:
-    """The `Corpus` of an open training array and an open held-out array."""
+    """The `Corpus` of an open training array and an open held-out array; see `Corpus.longest`."""
     summary = summary or (
         f"{array.path}: {array.documents:,} documents, {array.size:,} tokens; held out "
         f"{heldout.path}: {heldout.documents:,} documents, {heldout.size:,} tokens"
@@ -116,8 +117,9 @@ def array_corpus(
     return Corpus(
         ids=array.ids,
         train=lambda shard, num_shards: TokenArrayStream(array, shard, num_shards, seed=seed),
-        heldout=lambda n: heldout_documents(heldout, n),
+        heldout=lambda n: heldout_documents(heldout, n, longest or LONGEST_HELDOUT_PIECE),
         codec=codec,
+        longest=longest,
         summary=summary,
     )
 
@@ -179,9 +181,14 @@ class TokenArrayStream:
         return np.argsort(bits.random_raw(len(self._starts)), kind="stable")
 
 
-def heldout_documents(array: TokenArray, n: int) -> list[Piece]:
-    """Held-out documents in a fixed shuffled order until they hold `n` tokens, or all of them."""
-    starts, ends, closed = _pieces(array, LONGEST_HELDOUT_PIECE)
+def heldout_documents(
+    array: TokenArray, n: int, longest: int = LONGEST_HELDOUT_PIECE
+) -> list[Piece]:
+    """Held-out documents in a fixed shuffled order until they hold `n` tokens, or all of them.
+
+    Those of more than `longest` tokens are cut into pieces.
+    """
+    starts, ends, closed = _pieces(array, longest)
     bits = np.random.Philox(np.random.SeedSequence(0)).random_raw(len(starts))
     documents, held = [], 0
     for i in np.argsort(bits, kind="stable"):

@@ -14,9 +14,11 @@ def message(role, content):
 
 
 def corpus(tmp_path, lines, **settings):
-    file = tmp_path / "dialogues.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    settings = dict(files=str(file), heldout_files=str(file), vocabulary="bytes") | settings
+    """Of the same dialogues to train on and held out."""
+    file, heldout = tmp_path / "dialogues.jsonl", tmp_path / "heldout.jsonl"
+    for each in (file, heldout):
+        each.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = dict(files=str(file), heldout_files=str(heldout), vocabulary="bytes") | settings
     return corpora.dialogues(str(tmp_path / "run"), **settings)
 
 
@@ -56,6 +58,9 @@ def test_turns_of_a_line(line, turns):
         ({"messages": [message("user", "a"), message("user", "b")]}, "role 'user'"),
         ({"messages": [{"role": "user"}]}, "no field 'content'"),
         ({"messages": [message("user", 3)]}, "int, expected a string"),
+        ({"messages": ["a", "b"]}, "no list of objects"),
+        ({"messages": None}, "no list of objects"),
+        ({"messages": [message("system", "a"), message("system", "b")]}, "role 'system'"),
     ],
 )
 def test_what_is_no_dialogue_is_said_with_file_and_line(tmp_path, line, words):
@@ -95,3 +100,43 @@ def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):
     assert [piece.tokens.size for piece in found.heldout(100)] == [7, 10]
     assert "2 answers beyond longest_tokens" in found.summary
     assert np.sum([piece.tokens == found.ids.sep for piece in found.heldout(1)]) == 1
+
+
+def exchanges(n, size):
+    """A dialogue of so many turns, each of so many bytes."""
+    return {
+        "messages": [message(("user", "assistant")[i % 2], "ab"[i % 2] * size) for i in range(n)]
+    }
+
+
+def test_long_dialogues_stay_whole(tmp_path):
+    found = corpus(tmp_path, [exchanges(4, 900)], longest_tokens=4000)
+    (piece,) = found.heldout(10)
+    assert piece.tokens.size == found.train(0, 1).next_document().tokens.size == 4 * 900 + 3
+    assert found.longest == 4000
+
+
+def test_few_dialogues_are_held_out_whole(tmp_path):
+    found = corpus(tmp_path, [exchanges(2, size) for size in range(20, 27)], heldout_files=None)
+    (piece,) = found.heldout(10_000)
+    assert piece.tokens.size == 2 * 26 + 1
+    (tmp_path / "one").mkdir()
+    with pytest.raises(ValueError, match="Got 1 dialogue in .*, expected 2 or more"):
+        corpus(tmp_path / "one", [exchanges(2, 5)], heldout_files=None)
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        (dict(longest_tokens=2), "longest_tokens must be from 3 to 16384"),
+        (dict(heldout_every=1), "heldout_every must be at least 2"),
+        (dict(on_malformed="stop"), "on_malformed must be"),
+        (dict(heldout_files="dialogues.jsonl"), "both in `files` and in `heldout_files`"),
+        (dict(files="notes.txt"), "notes.txt is plain text, expected JSONL"),
+    ],
+)
+def test_settings_and_files_that_cannot_be_dialogues(tmp_path, monkeypatch, settings, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("user: Hi")
+    with pytest.raises(ValueError, match=words):
+        corpus(tmp_path, [exchanges(2, 3)], **(dict(files="dialogues.jsonl") | settings))

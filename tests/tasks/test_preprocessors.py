@@ -174,3 +174,15 @@ def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, said):
     features = {k: seqio.Feature(seqio.ByteVocabulary()) for k in FEATURES}
     with pytest.raises(ValueError, match=said):
         preprocess(dataset, lengths, features)
+
+
+def test_rates_that_follow_the_step_are_refused():
+    def by_turns(ids):
+        members = {
+            "a": (objectives.span_corruption, objectives.turns(100, 0)),
+            "b": (objectives.prefix_lm, objectives.turns(100, 1)),
+        }
+        return objectives.mixture(ids, members)
+
+    with pytest.raises(ValueError, match="rates follow the step of training, expected numbers"):
+        examples(add_task("by_turns", by_turns))

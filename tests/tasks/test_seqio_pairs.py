@@ -102,7 +102,8 @@ def test_numbers(tmp_path):
 def test_tags(tmp_path):
     """A word's first token has its class, the others one that does not count."""
     register("pairs_tags", [("Ada met é", "red blue red"), ("one two", "red")])
-    corpus = corpus_of(tmp_path, "pairs_tags", answers="tags", classes=["red", "blue"])
+    settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
+    corpus = corpus_of(tmp_path, "pairs_tags", **settings)
     (document,) = documents(corpus, 1)
     ids = corpus.ids
     at = document.tolist().index(ids.sep)
@@ -116,7 +117,8 @@ def test_tags(tmp_path):
 def test_tags_are_read_as_they_were_written(tmp_path):
     """What the objective makes of such a document: one label for each word."""
     register("pairs_tags", [("Ada met é", "red blue red")])
-    corpus = corpus_of(tmp_path, "pairs_tags", answers="tags", classes=["red", "blue"])
+    settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
+    corpus = corpus_of(tmp_path, "pairs_tags", **settings)
     (document,) = documents(corpus, 1)
     objective = objectives.token_classification(corpus.ids, 2)
     row = objectives.Row(document, np.ones_like(document), np.int32(0))
@@ -138,8 +140,30 @@ def test_long_ones_are_cut_and_that_is_told_once(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         documents(corpus_of(tmp_path, "pairs_long", given_tokens=50, answer_tokens=50), 3)
+    assert corpus.longest == 4 + 1 + 3
     with pytest.raises(ValueError, match="given_tokens=0"):
         corpus_of(tmp_path, "pairs_long", given_tokens=0)
+    with pytest.raises(ValueError, match="expected the same for tags"):
+        corpus_of(tmp_path, "pairs_long", answers="tags", classes=("a",), given_tokens=9)
+
+
+def test_a_text_without_its_file_is_said(tmp_path):
+    source = seqio.TextLineDataSource(
+        {s: str(tmp_path / "none.txt") for s in ("train", "validation")}
+    )
+
+    def both(dataset):
+        return dataset.map(lambda line: {"inputs": line, "targets": line})
+
+    seqio.TaskRegistry.add(
+        "pairs_of_no_file",
+        source=source,
+        preprocessors=[both, seqio.preprocessors.tokenize],
+        output_features={n: seqio.Feature(seqio.ByteVocabulary()) for n in ("inputs", "targets")},
+    )
+    corpus = corpus_of(tmp_path, "pairs_of_no_file")
+    with pytest.raises(FileNotFoundError, match="'pairs_of_no_file': its data is not there"):
+        documents(corpus, 1)
 
 
 def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):

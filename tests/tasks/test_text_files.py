@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 
+from tasks import vocabularies
 from tasks.corpora import python_library, text_files
 from tasks.text_files import MalformedLine, Report, find_files, read_documents
 
@@ -240,3 +241,17 @@ def test_python_library_splits_by_file():
     assert names == sorted(set(names)) and "argparse.py" in names
     assert not any(name.startswith(("test/", "lib2to3/")) for name in names)
     assert "def " in documents[names.index("argparse.py")].read()
+
+
+def test_the_vocabulary_of_an_import_is_not_written_over(tmp_path):
+    run_dir, file = tmp_path / "import", tmp_path / "a.txt"
+    file.write_text("some text\n" * 100)
+    tokenizer = vocabularies.byte_tokenizer()
+    ids = vocabularies.token_ids(tokenizer, sentinels=7)
+    run_dir.mkdir()
+    vocabularies.save_vocabulary(str(run_dir), tokenizer, ids, {"from": "elsewhere"})
+    (run_dir / "config.gin").write_text("")
+    kept = (run_dir / "vocabulary.json").read_bytes()
+    with pytest.raises(ValueError, match="holds a vocabulary made with other settings"):
+        text_files(str(run_dir), files=str(file), vocabulary="bytes")
+    assert (run_dir / "vocabulary.json").read_bytes() == kept

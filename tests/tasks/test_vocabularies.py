@@ -218,3 +218,19 @@ def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends
     assert set(ids.flags("sentence_ends")[first:last]) == {ends}
     for name in ("word_starts", "sentence_ends"):
         assert not ids.flags(name)[:first].any() and not ids.flags(name)[last:].any()
+
+
+def test_a_run_goes_on_in_the_same_vocabulary_alone(tmp_path, tokenizer, t5_like):
+    def keep(name, kept, **settings):
+        ids = token_ids(kept, **settings)
+        vocabularies.save_vocabulary(str(tmp_path / name), kept, ids, {"of": name})
+        return str(tmp_path / name)
+
+    source = keep("source", tokenizer, sentinels=5)
+    vocabularies.check_same_vocabulary(source, keep("same", tokenizer, sentinels=5))
+    vocabularies.check_same_vocabulary(source, str(tmp_path))  # which tells nothing
+    for other in (vocabularies.byte_tokenizer(), vocabularies.sentencepiece_tokenizer(t5_like)):
+        with pytest.raises(ValueError, match="the tokenizer is another one"):
+            vocabularies.check_same_vocabulary(source, keep("other", other, sentinels=5))
+    with pytest.raises(ValueError, match=r"<extra_id_0> is \d+ there and \d+ here"):
+        vocabularies.check_same_vocabulary(source, keep("fewer", tokenizer, sentinels=4))

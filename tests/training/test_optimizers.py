@@ -1,5 +1,6 @@
 """Optimizers and schedules do what their docstrings say."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,18 +12,22 @@ def constant(total_steps):
     return warmup_constant(total_steps, peak=1.0)
 
 
-def test_weight_decay_spares_norms_of_scanned_layers_and_vectors():
+def test_weight_decay_spares_norms_and_biases_scanned_or_not():
     params = {
         "mlp_norm": {"scale": jnp.ones((2, 4))},
-        "mlp": {"wi": jnp.ones((2, 4, 4))},
+        "mlp": {"wi": jnp.ones((2, 4, 4)), "wi_bias": jnp.ones((2, 4))},
+        "relative_bias": {"table": jnp.ones((2, 4))},
+        "query_bias": jnp.ones((2, 4)),  # of heads
         "bias": jnp.ones(4),
     }
     optimizer = adamw(10, learning_rate=constant, weight_decay=0.1)
-    zeros = {"mlp_norm": {"scale": jnp.zeros((2, 4))}, "mlp": {"wi": jnp.zeros((2, 4, 4))}}
-    updates, _ = optimizer.update(zeros | {"bias": jnp.zeros(4)}, optimizer.init(params), params)
-    np.testing.assert_array_equal(updates["mlp_norm"]["scale"], 0)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(zeros, optimizer.init(params), params)
+    for spared in (updates["mlp_norm"]["scale"], updates["mlp"]["wi_bias"], updates["query_bias"]):
+        np.testing.assert_array_equal(spared, 0)
     np.testing.assert_array_equal(updates["bias"], 0)
-    np.testing.assert_allclose(updates["mlp"]["wi"], -0.1, rtol=1e-6)
+    for shrunk in (updates["mlp"]["wi"], updates["relative_bias"]["table"]):
+        np.testing.assert_allclose(shrunk, -0.1, rtol=1e-6)
 
 
 def test_schedules_reach_their_peaks_and_ends():

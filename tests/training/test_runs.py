@@ -1,12 +1,16 @@
 """A run directory read back: which model, which step, which heads, and what it was trained for."""
 
+import shutil
+
 import gin
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from models.trees import named
 from tests.inference.runs import fresh_gin, small, write_run
 from tests.training import tiny
+from training.checkpoints import Checkpoints
 from training.runs import (
     checkpoint_directory,
     configured,
@@ -15,6 +19,7 @@ from training.runs import (
     read_config,
     saved_steps,
 )
+from training.state import State
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +122,17 @@ def test_a_config_that_was_changed_since(tmp_path, mesh):
     config.write_text(config.read_text() + "models.decoder.mlp_dim = 48\n")
     with pytest.raises(ValueError, match=r"another model than its config.gin builds(.|\n)*mlp/w"):
         open_run(directory, mesh=mesh and tiny.mesh_of(*mesh))
+
+
+def test_a_model_from_elsewhere(tmp_path):
+    directory = write_run(tmp_path / "run", "encoder", "masked_lm")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    checkpoints = Checkpoints(checkpoint_directory(directory))
+    params = {"embed": {"embedding": jnp.ones((8, 2))}}
+    checkpoints.save(State(jnp.int32(0), params, {}), {})
+    checkpoints.close()
+    with pytest.raises(ValueError, match="no token_embedding, so its model is none of `models`"):
+        open_run(directory)
 
 
 def test_what_is_no_run(tmp_path):

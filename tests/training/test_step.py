@@ -469,6 +469,22 @@ def test_a_missing_head_is_an_error_when_the_run_is_configured():
         tiny.setup(tiny.decoder(), objective, {"decoder": 32})
 
 
+def test_documents_that_rows_would_cut_are_an_error():
+    def setup(longest):
+        return tiny.setup(
+            tiny.encoder_decoder(),
+            objectives.text_to_text(tiny.IDS._replace(sep=103), longest_answer=10),
+            {"encoder": 32, "decoder": 12},
+            packing="single",
+            longest=longest,
+        )
+
+    raw = setup(None).packing.limits[0].raw
+    setup(raw)
+    with pytest.raises(ValueError, match=f"may hold {raw + 1} tokens and a row .* only {raw}"):
+        setup(raw + 1)
+
+
 def test_microbatches_that_do_not_divide_the_rows_are_an_error():
     with pytest.raises(ValueError, match="has 16 rows, which 3 microbatches over 2 devices"):
         tiny.setup(
