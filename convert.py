@@ -144,7 +144,11 @@ def import_hugging_face(console: Console, options) -> None:
     rows = sized(found.model, vocabulary)
     arrays = hugging_face.read_params(source, found)
     settings = found.settings | dtype_setting(options)
-    write_run(console, options, found.model.layout, settings, rows, arrays, vocabulary, source.path)
+    layout, classes = found.model.layout, hugging_face.class_names(source.config)
+    classes = classes if "classes" in found.heads else []
+    write_run(
+        console, options, layout, settings, rows, arrays, vocabulary, source.path, classes=classes
+    )
     say_what_was_imported(console, options, found.family.model_type, found.model, vocabulary, rows)
 
 
@@ -236,6 +240,7 @@ def write_run(
     arrays: Iterable[tuple[str, np.ndarray]],
     vocabulary: Vocabulary | None,
     kept_from: Path | None = None,
+    classes: Sequence[str] = (),
 ) -> None:
     """A run directory of step 0: parameters, vocabulary, and the config that makes the model.
 
@@ -260,6 +265,8 @@ def write_run(
         keep_files(kept_from, options.to)
     if vocabulary is not None:
         vocabularies.save_vocabulary(options.to, *vocabulary)
+    if classes:
+        vocabularies.save_classes(options.to, classes)
     # Last: a directory with a config is a whole one.
     save_config(options.to, config_text(options, layout, settings, rows))
     count = sum(x.size for x in jax.tree.leaves(params))
@@ -398,6 +405,10 @@ def export(console: Console, options) -> None:
     extra = special_ids(options.source)
     if (kept / "config.json").exists():
         extra |= hugging_face.read_json(kept / "config.json")
+    names = vocabularies.load_classes(options.source)
+    if names and "classes" in run.model.heads:
+        extra["id2label"] = {str(number): name for number, name in enumerate(names)}
+        extra["label2id"] = {name: number for number, name in enumerate(names)}
     if run.model.config is None:
         raise ValueError(
             f"The model of {options.source} is no single Transformer: Hugging Face has no word for it."

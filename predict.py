@@ -134,6 +134,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error('--stop="" is in every text: give some words')
     if options.target is not None and not options.score:
         parser.error("--target is scored: give --score as well")
+    if options.target is not None and options.file:
+        parser.error(
+            '--target is of a TEXT; a line of --file has its own: {"text": …, "target": …}'
+        )
     if options.against and options.file:
         parser.error(
             "--against compares texts of the command line; embeddings of --file are in --out"
@@ -391,7 +395,7 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
     out = AnswerFile(options.out, items)
     changes_nothing = ("file", "out", "texts", "batch_size", "fsdp", "tensor", "traceback", "mode")
     made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
-    out.check_made_by({**made, "mode": mode})
+    out.check_made_by({**made, "mode": mode, "step": trained.step})
     if out.done:
         console.print(f"{options.out} holds {out.done} answers already: going on after them.")
     columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

@@ -61,7 +61,7 @@ class AnswerFile:
 
         Raises ValueError where it holds answers that were made otherwise.
         """
-        path, settings = Path(f"{self._path}.made_by.json"), json.loads(json.dumps(settings))
+        path, settings = self._made_by(), json.loads(json.dumps(settings))
         if self.done and path.exists():
             before = json.loads(path.read_text("utf-8"))
             names = [n for n in {**before, **settings} if before.get(n) != settings.get(n)]
@@ -91,6 +91,9 @@ class AnswerFile:
         with self._path.open(encoding="utf-8") as lines:
             return sum(holds(json.loads(line)) for line in lines)
 
+    def _made_by(self) -> Path:
+        return Path(f"{self._path}.made_by.json")
+
     def _whole_lines(self) -> int:
         if not self._path.exists():
             return 0
@@ -100,7 +103,7 @@ class AnswerFile:
         for number, line in enumerate(lines):
             self._check(number, line)
         torn = data[len(whole) :]
-        if torn and not torn.startswith(b"{"):
+        if torn and not (torn.startswith(b"{") and self._made_by().exists()):
             raise ValueError(
                 f"{self._path} holds {torn[:40]!r}, which is no answer: give another --out, or "
                 "delete it."
@@ -141,6 +144,7 @@ def _beside(key: str, item: dict) -> str:
 
 def _differs(item: dict, found: dict) -> bool:
     def kept(key, value):
-        return any(n in found and found[n] == value for n in (key, _beside(key, item)))
+        names = [name for name in (key, _beside(key, item)) if name in found]
+        return any(json.dumps(found[name]) == json.dumps(value) for name in names)  # NaN is NaN
 
     return not all(kept(key, value) for key, value in item.items())

@@ -38,7 +38,14 @@ class Decoded(NamedTuple):
     tokens: Any  # i32[B, S]: prompt, then what was made, then zeros
     starts: Any  # i32[B]: the lengths of the prompts
     ends: Any  # i32[B]: where a row's tokens end; a stop id is the last of them
-    log_probs: Any  # f32[B]: of what was made, natural logarithm, before temperature and filters
+    # f32[B, S]: of each token that was made, natural logarithm, before temperature and filters;
+    # elsewhere 0.
+    token_log_probs: Any
+
+    @property
+    def log_probs(self):
+        """f32[B]: of all that was made."""
+        return self.token_log_probs.sum(1)
 
 
 def decoder_prompts(
@@ -135,7 +142,7 @@ class Going(NamedTuple):
     tokens: Any  # i32[B, S]
     ends: Any  # i32[B]
     logits: Any  # f32[B, V]: of the next token
-    log_probs: Any  # f32[B]
+    log_probs: Any  # f32[B, S]: of each token that was made
     done: Any  # bool[B]
     keys: Any  # a key for each row
     seen: Any  # bool[B, V] for a repetition penalty, or None
@@ -258,7 +265,7 @@ def _start(model, sampling, room, params, prompts: Prompts, keys, allowed) -> Go
         tokens_BxS,
         prompts.lengths,
         logits_BxV,
-        jnp.zeros(rows.shape, jnp.float32),
+        jnp.zeros(tokens_BxS.shape, jnp.float32),
         jnp.zeros(rows.shape, bool),
         keys,
         seen,
@@ -279,7 +286,9 @@ def _go_on(model, sampling, stops, params, prompts: Prompts, going: Going, allow
         chosen = choose(keys, going.logits, sampling, going.seen)
         gained = going.logits[rows, chosen] - jax.nn.logsumexp(going.logits, -1)
         # What rests writes again what it has, into the place after its end, which nothing reads.
-        tokens = going.tokens.at[rows, going.ends].set(jnp.where(resting, 0, chosen), mode="drop")
+        at_end = rows, going.ends
+        tokens = going.tokens.at[at_end].set(jnp.where(resting, 0, chosen), mode="drop")
+        log_probs = going.log_probs.at[at_end].set(jnp.where(resting, 0, gained), mode="drop")
         batch = next_batch(prompts, chosen[:, None], going.ends[:, None])
         outputs, cache = model.extend(params, going.cache, batch)
         logits = _allowed(outputs.head("vocabulary", outputs.hidden["top"][:, 0]), allowed)
@@ -289,7 +298,7 @@ def _go_on(model, sampling, stops, params, prompts: Prompts, going: Going, allow
             tokens,
             going.ends + 1,
             logits,
-            going.log_probs + gained,
+            log_probs,
             jnp.isin(chosen, jnp.array(stops, jnp.int32)),
             going.keys,
             seen,
@@ -301,7 +310,6 @@ def _go_on(model, sampling, stops, params, prompts: Prompts, going: Going, allow
         return moved._replace(
             ends=kept(going.ends, moved.ends),
             logits=kept(going.logits, moved.logits),
-            log_probs=kept(going.log_probs, moved.log_probs),
             done=kept(going.done, moved.done),
             seen=seen if seen is None else kept(going.seen, seen),
         )

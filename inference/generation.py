@@ -4,6 +4,7 @@ answers = generate(trained, questions, Decoding(max_new=32, temperature=0.8, top
 answers[0][0].text
 """
 
+import bisect
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -73,8 +74,9 @@ class Decoding:
 
 class Answer(NamedTuple):
     text: str
-    tokens: list[int]  # without the id that ended it
-    log_prob: float  # natural logarithm, its end included; of a beam, its score
+    tokens: list[int]  # without the id that ended it; with those of a stop string
+    # Natural logarithm, its end included, an id or a stop string; of a beam, the score of all of it.
+    log_prob: float
     ended: bool  # by an end or a stop string, and not for its length
 
 
@@ -154,28 +156,31 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
         rows = zip(*(np.asarray(x) for x in (found.tokens, found.starts, found.ends, found.scores)))
         return [
             [
-                _answer(trained, tokens[k, start : ends[k]], scores[k], decoding)
+                _answer(trained, question, tokens[k, start : ends[k]], decoding)._replace(
+                    log_prob=float(scores[k])
+                )
                 for k in range(decoding.samples)
             ]
-            for tokens, start, ends, scores in rows
+            for question, (tokens, start, ends, scores) in zip(questions, rows)
         ]
 
     def sample(questions, numbers, on_part):
         many = decoding.samples
-        prompts = prompts_for([q for q in questions for _ in range(many)])
+        asked = [q for q in questions for _ in range(many)]
+        prompts = prompts_for(asked)
         keys = _keys(decoding.seed, [n * many + k for n in numbers for k in range(many)])
         answers: list[Answer] = []
         own = len(set(numbers)) * many  # rows; others fill up the batch
         for found in made(prompts, keys, own):
-            rows = zip(
-                *(np.asarray(x) for x in (found.tokens, found.starts, found.ends, found.log_probs))
-            )
+            rows = zip(asked, *map(np.asarray, found))
             # What a stop string ended stays as it was, however long its neighbours go on.
             answers = [
                 old
                 if old and old.ended
-                else _answer(trained, tokens[start:end], log_prob, decoding)
-                for old, (tokens, start, end, log_prob) in itertools.zip_longest(answers, rows)
+                else _answer(trained, question, tokens[start:end], decoding, log_probs[start:end])
+                for old, (question, tokens, start, end, log_probs) in itertools.zip_longest(
+                    answers, rows
+                )
             ]
             if on_part and not answers[0].ended:
                 on_part(_certain(answers[0].text, decoding.stops))
@@ -228,12 +233,32 @@ def _certain(text: str, stops: Sequence[str]) -> str:
     return text[: len(text) - max(ends, default=0)]
 
 
-def _answer(trained: Trained, tokens: np.ndarray, log_prob: float, decoding: Decoding) -> Answer:
+def _answer(
+    trained: Trained,
+    question: Question,
+    tokens: np.ndarray,
+    decoding: Decoding,
+    log_probs: np.ndarray = np.zeros(0),  # noqa: B008
+) -> Answer:
+    """What tokens say, up to the first stop string; a stop's own tokens count, those after it not."""
     tokens = [int(x) for x in tokens]
     ended = bool(tokens) and tokens[-1] == trained.ids.eos
-    tokens = tokens[:-1] if ended else tokens
-    text = trained.decode(tokens)
+    tokens, count = (tokens[:-1] if ended else tokens), len(tokens)
+    text = _text_after(trained, question.before, tokens)
     cuts = [at for at in (text.find(stop) for stop in decoding.stops) if at >= 0]
     if cuts:
-        text, ended = text[: min(cuts)], True
-    return Answer(text, tokens, float(log_prob), ended)
+
+        def has_stop(n: int) -> bool:
+            written = _text_after(trained, question.before, tokens[:n])
+            return any(stop in written for stop in decoding.stops)
+
+        count = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=has_stop)
+        text, tokens, ended = text[: min(cuts)], tokens[:count], True
+    return Answer(text, tokens, float(log_probs[:count].sum()), ended)
+
+
+def _text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
+    """What tokens say after others: a first word keeps its space there."""
+    there = trained.decode(before)
+    whole = trained.decode([*before, *tokens])
+    return whole[len(there) :] if whole.startswith(there) else trained.decode(tokens)

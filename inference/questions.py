@@ -13,12 +13,14 @@ from inference.trained import Trained
 from objectives import TokenIds
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
+FEW = 8  # tokens before an answer, enough to tell how its first one is written
 
 
 class Question(NamedTuple):
     inputs: list[int]  # what is read, seen both ways; none of a causal model
     start: list[int]  # what the answer begins with, after bos
     blanks: list[int] = []  # of bos and of the start: places of the inputs that they fill (GLM)
+    before: list[int] = []  # the last tokens of a text that the answer goes on with
 
     @property
     def size(self) -> int:
@@ -55,12 +57,25 @@ def prompt_size(layout: str, question: Question) -> int:
 
 def to_continue(trained: Trained, text: str) -> Question:
     """Causal language modelling: the answer begins with the text."""
-    return Question([], trained.encode(text))
+    tokens = trained.encode(text)
+    return Question([], tokens, before=tokens[-FEW:])
 
 
 def to_complete(trained: Trained, text: str, denoiser: str | None = None) -> Question:
     """Prefix language modelling: the text is read, the answer goes on from it."""
-    return Question([*_mode(trained, denoiser), *_some(trained, text), trained.ids.eos], [])
+    tokens, opened = _some(trained, text), _opening(trained)
+    return Question([*opened, *_mode(trained, denoiser), *tokens, trained.ids.eos], opened)
+
+
+def _opening(trained: Trained) -> list[int]:
+    """What both texts of an encoder-decoder from elsewhere begin with: BART's <s>, of T5 nothing.
+
+    It is the vocabulary's own, before its text; one that was appended no model from elsewhere knows.
+    """
+    cls, layout = trained.ids.cls, trained.model.layout
+    if trained.objectives or layout != "encoder_decoder" or cls is None:
+        return []
+    return [cls] if cls < trained.ids.text[0] else []
 
 
 def to_respond(trained: Trained, text: str, denoiser: str | None = None) -> Question:
@@ -146,8 +161,8 @@ def to_fill_the_middle(trained: Trained, prefix: str, suffix: str) -> Question:
     if not prefix and not suffix:
         raise ValueError("Got neither a prefix nor a suffix, expected text in one of them.")
     before, after, middle = trained.ids.fim
-    encode = trained.encode
-    return Question([], [before, *encode(prefix), after, *encode(suffix), middle])
+    first, last = trained.encode(prefix), trained.encode(suffix)
+    return Question([], [before, *first, after, *last, middle], before=first[-FEW:])
 
 
 def filled(text: str, answer: str) -> tuple[str, list[str]]:

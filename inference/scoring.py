@@ -106,7 +106,8 @@ def _question(
     fills = mode_of(trained) == "infill" and (BLANK.search(given) or "ul2" in trained.objectives)
     asked = (to_infill if fills else to_respond)(trained, given, denoiser)
     closed = [*tokens, trained.ids.eos]
-    return Question(asked.inputs, [*asked.start, *closed]), len(closed)
+    blanks = [*asked.blanks, *asked.blanks[-1:] * len(closed)]
+    return Question(asked.inputs, [*asked.start, *closed], blanks), len(closed)
 
 
 def _log_probs(model, params, batch):
@@ -123,6 +124,7 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
             "Got a text and its answer, expected one text: an encoder scores texts by themselves."
         )
     mask, run = trained.ids.special("mask"), jitted(_log_prob_at, trained.model)
+    before = framed(trained, [mask]).index(mask)
     found = []
     for _, text in pairs:
         tokens = trained.encode(text)
@@ -131,7 +133,6 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
             # Full batches alone, so that all texts of a length share a program.
             places = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
             rows = [framed(trained, tokens[:p] + [mask] + tokens[p + 1 :]) for p in places]
-            before = rows[0].index(mask) - places[0]
             batch = batch_of(trained, rows)
             told = run(trained.params, batch, before + places, np.array(tokens)[places])
             log_probs += [float(x) for x in np.asarray(told)[: len(tokens) - first]]

@@ -66,7 +66,7 @@ class Going(NamedTuple):
     pending: Any  # i32[B]
     drafts: Drafts
     drafter: Any
-    log_probs: Any  # f32[B]
+    log_probs: Any  # f32[B, S]
     done: Any  # bool[B]
     tally: Tally
 
@@ -137,6 +137,8 @@ def _speculate(
         tokens = prompts.batch["decoder_input_tokens"]
         tokens = jnp.pad(tokens, [(0, 0), (0, room + number + 1 - tokens.shape[1])])
         tokens = tokens.at[rows, prompts.lengths].set(pending)
+        log_probs = jnp.zeros(tokens.shape, jnp.float32)
+        first = _log_prob(logits[:, None], pending[:, None])[:, 0]
         zero = jnp.zeros(rows.shape, jnp.int32)
         return Going(
             cache,
@@ -145,7 +147,7 @@ def _speculate(
             pending,
             drafts,
             state,
-            _log_prob(logits[:, None], pending[:, None])[:, 0],
+            log_probs.at[rows, prompts.lengths].set(first),
             jnp.isin(pending, jnp.array(stops, jnp.int32)),
             Tally(zero, zero, zero),
         )
@@ -176,7 +178,8 @@ def _speculate(
         count = live.sum(1)
         written = jnp.where(live, going.ends[:, None] + column, going.tokens.shape[1])
         tokens = going.tokens.at[rows[:, None], written].set(made, mode="drop")
-        log_probs = jnp.where(live, _log_prob(logits, made), 0).sum(1)
+        gained = _log_prob(logits, made)
+        log_probs = going.log_probs.at[rows[:, None], written].set(gained, mode="drop")
 
         looked = Looked(outputs, batch, kept, pending)
         state, drafts = drafter.draft(
@@ -195,7 +198,7 @@ def _speculate(
             pending,
             drafts,
             state,
-            going.log_probs + log_probs,
+            log_probs,
             going.done | (is_stop & live).any(1),
             tally,
         )
@@ -203,7 +206,7 @@ def _speculate(
     end = lax.while_loop(unfinished, step, start())
     tokens = end.tokens[:, :room]
     tokens = jnp.where(jnp.arange(room)[None] < end.ends[:, None], tokens, 0)
-    return Decoded(tokens, prompts.lengths, end.ends, end.log_probs), end.tally
+    return Decoded(tokens, prompts.lengths, end.ends, end.log_probs[:, :room]), end.tally
 
 
 def verified(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):

@@ -69,6 +69,7 @@ class Trained(NamedTuple):
     decode: Callable[[list[int]], str]
     objectives: tuple[str, ...] = ()  # names of their builders; a mixture's are its members'
     classes: tuple[str, ...] = ()  # names of what a head tells apart
+    step: int = 0  # of the checkpoint
 
 
 def mode_of(trained: Trained) -> str:

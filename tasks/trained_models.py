@@ -41,4 +41,5 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
         codec.decode,
         objective_names(),
         tuple(vocabularies.load_classes(run_dir)),
+        run.step,
     )

@@ -492,6 +492,47 @@ def test_a_tokenizer_that_was_given_is_exported(tmp_path):
     assert (tmp_path / "again" / "tokenizer.json").exists()
 
 
+def test_names_of_classes_go_both_ways(tmp_path, capsys):
+    model = bert(40, ("classes",), num_classes=2)
+    source, _ = written(tmp_path / "hf", model)
+    names = {"0": "no", "1": "yes"}
+    edit_config(source, id2label=names, label2id={"no": 0, "yes": 1})
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert vocabularies.load_classes(f"{tmp_path}/run") == ["no", "yes"]
+    (tmp_path / "run" / "hugging_face" / "config.json").unlink()  # its own names are enough
+    run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/back")
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config["id2label"] == names and config["label2id"] == {"no": 0, "yes": 1}
+
+
+def test_the_first_bert_is_read_by_the_names_it_was_published_with(tmp_path):
+    source, params = written(tmp_path / "hf", bert())
+
+    def older(tensors):
+        for name in [name for name in tensors if "LayerNorm" in name]:
+            old = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+            tensors[old] = tensors.pop(name)
+
+    changed(source, older)
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert_equal(open_run(f"{tmp_path}/run").params, params)
+
+
+def test_the_first_t5_is_read_as_it_was_published(tmp_path):
+    """Without a projection in config.json, and with a table that nothing reads."""
+    model = models.encoder_decoder(
+        40, num_encoder_layers=2, num_decoder_layers=2, **SMALL,
+        mlp_activations=("relu",), attention_scale=1.0, logits_via_embedding=True, scale_logits=True,
+    )  # fmt: skip
+    source, params = written(tmp_path / "hf", model)
+    assert json.loads((tmp_path / "hf" / "config.json").read_text())["feed_forward_proj"] == "relu"
+    edit_config(source, feed_forward_proj=None)
+    name = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    changed(source, lambda tensors: tensors.update({name: np.zeros((32, 4), np.float32)}))
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    assert_equal(open_run(f"{tmp_path}/run").params, params)
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from models import builders
 from models.builders import Model
 from models.config import Config
 from models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
-from models.hugging_face.family import Family
+from models.hugging_face.family import Family, class_names
 from models.hugging_face.files import Source, open_source, read_json, write_directory
 from models.hugging_face.links import (
     exported,
@@ -36,6 +36,7 @@ __all__ = [
     "FAMILIES",
     "Recognised",
     "check_names",
+    "class_names",
     "family_of",
     "left_out",
     "open_source",

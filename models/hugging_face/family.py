@@ -45,6 +45,14 @@ def labels(hf: dict) -> int:
     return len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
 
 
+def class_names(hf: dict) -> list[str]:
+    """The names of classes that a config.json gives, in order; none where they are numbers alone."""
+    named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
+    names = [named[number] for number in sorted(named)]
+    plain = [f"LABEL_{number}" for number in range(len(names))]
+    return names if names != plain and len(set(names)) == len(names) else []
+
+
 def activation(hf: dict, key: str) -> str:
     return known(hf, key, ACTIVATIONS)
 

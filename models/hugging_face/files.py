@@ -45,17 +45,32 @@ def open_source(directory: str) -> Source:
     config = read_json(path / CONFIG)
     files = _weight_files(path)
     where: dict[str, Path] = {}
+    written: dict[str, str] = {}  # the name in the file
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         with _opened(file) as opened:
-            where |= dict.fromkeys(opened.keys(), file)
-            shapes |= {n: tuple(opened.get_slice(n).get_shape()) for n in opened.keys()}
+            for old in opened.keys():
+                name = _name_of_today(old)
+                where[name], written[name] = file, old
+                shapes[name] = tuple(opened.get_slice(old).get_shape())
 
     def read(name: str) -> np.ndarray:
         with _opened(where[name]) as opened:
-            return opened.get_tensor(name)
+            return opened.get_tensor(written[name])
 
     return Source(path, config, shapes, where, read)
+
+
+def _name_of_today(name: str) -> str:
+    """The first BERTs were published with names of TensorFlow's, which `transformers` renames too.
+
+    >>> _name_of_today("bert.embeddings.LayerNorm.gamma")
+    'bert.embeddings.LayerNorm.weight'
+    """
+    for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
+        if name.endswith(old):
+            return name.removesuffix(old) + new
+    return name
 
 
 def _weight_files(path: Path) -> list[Path]:

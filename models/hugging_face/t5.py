@@ -20,7 +20,7 @@ SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
 
 def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, relative_attention_num_buckets=32, relative_attention_max_distance=128)
-    projection = hf["feed_forward_proj"]
+    projection = hf.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
     # Their gated GELU is the approximation, whatever its name says.
@@ -125,6 +125,8 @@ T5, MT5, UMT5 = (
         *(functools.partial(f, kind) for f in (settings, config)),
         links,
         copies,
+        # The first T5s were published with a table that nothing reads.
+        ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )
     for kind, name in (
         ("t5", "T5ForConditionalGeneration"),

@@ -73,6 +73,7 @@ def test_killed_at_any_byte_and_started_again(tmp_path):
     write(whole_file)
     whole = whole_file.read_bytes()
     file = tmp_path / "out.jsonl"
+    AnswerFile(str(file), ITEMS).check_made_by({})
     for kept in range(len(whole) + 1):
         file.write_bytes(whole[:kept])
         out = AnswerFile(str(file), ITEMS)
@@ -105,11 +106,11 @@ def test_answers_of_others_are_refused_and_left_alone(tmp_path):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=r"out\.jsonl:1 is no answer"):
             AnswerFile(str(file), ITEMS)
-    notes = b"my notes, without an end of line"
-    file.write_bytes(notes)
-    with pytest.raises(ValueError, match="my notes.*which is no answer: give another --out"):
-        AnswerFile(str(file), ITEMS)
-    assert file.read_bytes() == notes
+    for notes in (b"my notes, without an end of line", b'{"my": "notes"}'):
+        file.write_bytes(notes)
+        with pytest.raises(ValueError, match="my.*notes.*which is no answer: give another --out"):
+            AnswerFile(str(file), ITEMS)
+        assert file.read_bytes() == notes
     file.write_bytes(before)
     assert AnswerFile(str(file), ITEMS).done == len(ITEMS)
 
@@ -134,3 +135,9 @@ def test_answers_can_be_items_again(tmp_path):
     out = AnswerFile(str(tmp_path / "second.jsonl"), items)
     out.append(RECORDS[::-1][:2])
     assert AnswerFile(str(tmp_path / "second.jsonl"), items).done == 2
+
+
+def test_an_item_with_nan_is_the_same_again(tmp_path):
+    file, items = str(tmp_path / "out.jsonl"), [{"text": "a", "weight": float("nan")}]
+    AnswerFile(file, items).append([{"answer": "b"}])
+    assert AnswerFile(file, items).done == 1

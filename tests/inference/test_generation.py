@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inference.decoding import decode, decoding_form
-from inference.generation import Decoding, Draft, _certain, generate
+from inference.generation import Decoding, Draft, _answer, _certain, generate
 from inference.questions import Question, prompts_of, to_complete, to_continue
 from inference.sampling import Sampling
 from inference.speculation import model_drafter
@@ -122,6 +122,39 @@ def test_an_answer_ends_before_a_stop_string():
     assert stopped.text == free.text[: free.text.index(stop)] and stopped.ended
     (other,) = answers("decoder", Decoding(MAX_NEW, stops=("never",)), ["tea"])[0]
     assert other == free
+
+
+def test_what_comes_after_a_stop_string_counts_nowhere():
+    (free,) = answers("decoder", Decoding(MAX_NEW), ["tea"])[0]
+    stop = free.text[2:4]
+    found = [
+        answers("decoder", Decoding(most, stops=(stop,)), ["tea"])[0][0]
+        for most in (8, 17, MAX_NEW)
+    ]
+    assert len({(one.text, tuple(one.tokens)) for one in found}) == 1
+    assert [one.log_prob for one in found] == pytest.approx([found[0].log_prob] * 3, abs=1e-4)
+    tokens = found[0].tokens
+    assert stop in CODEC.decode(tokens) and stop not in CODEC.decode(tokens[:-1])
+    (exact,) = answers("decoder", Decoding(len(tokens)), ["tea"])[0]
+    assert exact.tokens == tokens and found[0].log_prob == pytest.approx(exact.log_prob, abs=1e-4)
+    one = model("decoder")[0]
+    small, params = decoding_form(one.model, one.params)
+    drafts = Draft(model_drafter(small, 3), params)
+    (drafted,) = answers("decoder", Decoding(MAX_NEW, stops=(stop,)), ["tea"], draft=drafts)[0]
+    assert drafted.tokens == tokens and drafted.log_prob == pytest.approx(exact.log_prob, abs=1e-4)
+
+
+def test_a_first_word_keeps_its_space():
+    """Of a vocabulary that writes a text's first word without the space that its piece has."""
+    words = ["", " The", " capital", " is", " Paris"]
+
+    def decode(tokens):
+        return "".join(words[token] for token in tokens).lstrip(" ")
+
+    one = model("decoder")[0]._replace(decode=decode)
+    question = Question([], [1, 2, 3], before=[1, 2, 3])
+    assert _answer(one, question, np.array([4]), Decoding()).text == " Paris"
+    assert _answer(one, Question([], []), np.array([4]), Decoding()).text == "Paris"
 
 
 def test_what_is_told_while_answering():

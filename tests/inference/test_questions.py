@@ -9,7 +9,7 @@ import objectives
 from inference import answers, questions
 from inference.decoding import next_batch
 from inference.generation import Answer
-from inference.questions import Question, few_shot_prompt, filled, prompts_of
+from inference.questions import Question, few_shot_prompt, filled, prompts_of, to_respond
 from objectives import supervised
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
@@ -301,3 +301,14 @@ def test_few_shot_prompts():
         few_shot_prompt("Q: {q}", [], {"q": "1"}, "label")
     with pytest.raises(ValueError, match="fields a, expected 'q'"):
         few_shot_prompt("Q: {q}\nA: {a}", [], {"a": "1"}, "a")
+
+
+def test_both_texts_of_a_bart_begin_with_its_own_token():
+    one = trained("encoder_decoder")  # from elsewhere
+    of_bart = one._replace(ids=IDS._replace(cls=2))
+    assert of_bart.ids.cls < of_bart.ids.text[0] < one.ids.cls
+    question = to_respond(of_bart, "tea")
+    assert (question.inputs, question.start) == ([2, *CODEC.encode("tea"), IDS.eos], [2])
+    for other in (one, of_bart._replace(objectives=("bart",))):
+        question = to_respond(other, "tea")
+        assert (question.inputs, question.start) == ([*CODEC.encode("tea"), IDS.eos], [])

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from inference.generation import Decoding, generate
+from inference.questions import to_infill
 from inference.scoring import Scored, score
 from tests.inference.runs import CODEC, IDS, trained
 
@@ -140,6 +142,28 @@ def test_an_encoder_takes_each_token_from_all_others(builder, names):
             expected.append(log_p(logits(batch), len(frame[0]) + i, token))
         assert_scored(got, tokens, expected, text)
     assert told == [1, 1]
+
+
+def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
+    _, one = run("encoder", "masked_lm")
+    text = f"a {CODEC.decode([IDS.mask])} b, and more"
+    assert CODEC.encode(text)[2] == IDS.mask
+    (whole,), (parts,) = (score(one, [("", text)], n) for n in (64, 4))
+    np.testing.assert_allclose(whole.log_probs, parts.log_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["blank_infilling", "causal_masking"])
+def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatch):
+    _, one = run("decoder", name)
+    text = "so <extra_id_0> it"
+    # What cannot be written is left out of distributions by `generate` alone.
+    monkeypatch.setattr("inference.generation.may_be_written", lambda ids, rows: None)
+    drawn = Decoding(4, temperature=1.0, samples=64, batch_size=64)
+    answers = generate(one, [to_infill(one, text)], drawn)[0]
+    answers = [a for a in answers if not a.ended and CODEC.encode(a.text) == a.tokens]
+    assert answers  # whose bytes are text
+    for answer, got in zip(answers, score(one, [(text, answer.text) for answer in answers])):
+        assert sum(got.log_probs[:4]) == pytest.approx(answer.log_prob, abs=1e-3)
 
 
 def test_bits_per_byte():
