@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=20)
     options = parser.parse_args()
-    console = Console(highlight=False)
+    console = Console(width=110, highlight=False)
     pairs = [(start, seed) for seed in range(options.seeds) for start in STARTS]
     scores = {
         pair: train(options.run, options.steps, *pair)
