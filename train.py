@@ -27,7 +27,6 @@ from rich.text import Text
 from inference import Decoding, Options, Trained, show_passages
 from inference.task_scores import EvaluationTask, score_task, short_answers
 from objectives import Objective, TokenIds
-from tasks.vocabularies import check_same_vocabulary
 from training.batches import Batches
 from training.checkpoints import Checkpoints, MismatchError
 from training.configuration import (
@@ -57,7 +56,7 @@ from training.runs import objective_names
 from training.setup import Setup, abstract_batch, compiled_step, make_setup, padded_vocabulary
 from training.state import Abstract, State, abstract_state, new_state, parameter_count
 from training.step import Recipe
-from training.warm_start import warm_start
+from training.warm_start import check_same_vocabulary, warm_start
 
 QUICKSTART = "gin_configs/runs/quickstart.gin"
 

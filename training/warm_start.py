@@ -4,7 +4,9 @@ Names and shapes decide what is taken; what is left over on either side is told,
 """
 
 import contextlib
-from typing import NamedTuple
+import json
+import os
+from typing import Any, NamedTuple
 
 import jax
 from etils import epath
@@ -71,6 +73,46 @@ def warm_start(source: str, state: State) -> WarmStart:
         tuple(sorted(wanted.keys() - there.keys())),
         tuple(sorted(there.keys() - wanted.keys())),
     )
+
+
+def check_same_vocabulary(source: str, run_dir: str) -> None:
+    """Whether embeddings of the run `source` mean the same in `run_dir`, as far as both tell.
+
+    A directory without a vocabulary, such as one of checkpoints alone, tells nothing.
+
+    Raises ValueError where their tokenizers differ, or a special token has another id.
+    """
+    kept = [os.path.join(directory, "vocabulary.json") for directory in (source, run_dir)]
+    if not all(map(os.path.exists, kept)):
+        return
+    there, here = (_kept_values(directory) for directory in (source, run_dir))
+    moved = [
+        f"{name} is {i} there and {here['names'][name]} here"
+        for name, i in there["names"].items()
+        if here["names"].get(name, i) != i
+    ]
+    if there["tokenizer"] != here["tokenizer"]:
+        moved = ["the tokenizer is another one"]
+    if moved:
+        raise ValueError(
+            f"The parameters of {source} are of another vocabulary than that of {run_dir}: "
+            f"{', '.join(moved[:5])}. Give the corpus that run's vocabulary, in a new run directory: "
+            f"vocabulary = {source!r}."
+        )
+
+
+def _kept_values(directory: str) -> dict[str, Any]:
+    """The ids of special tokens by name, and what tells tokenizers apart."""
+    with open(os.path.join(directory, "vocabulary.json"), encoding="utf-8") as opened:
+        values = json.load(opened)
+    content = b""
+    if values["file"]:
+        with open(os.path.join(directory, values["file"]), "rb") as opened:
+            content = opened.read()
+    return {
+        "names": values["names"],
+        "tokenizer": (values["kind"], values["extra_ids"], content),
+    }
 
 
 def _check_shapes(source, step, wanted, there, taken):

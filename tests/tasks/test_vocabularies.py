@@ -7,6 +7,7 @@ from objectives import TokenIds
 from tasks import vocabularies
 from tasks.sentencepiece_training import train_sentencepiece
 from tasks.vocabularies import token_ids
+from training.warm_start import check_same_vocabulary
 
 EXACT_TEXTS = [
     "def f(x):\n    return  x+1\n\n\tif a:\r\n",
@@ -227,10 +228,10 @@ def test_a_run_goes_on_in_the_same_vocabulary_alone(tmp_path, tokenizer, t5_like
         return str(tmp_path / name)
 
     source = keep("source", tokenizer, sentinels=5)
-    vocabularies.check_same_vocabulary(source, keep("same", tokenizer, sentinels=5))
-    vocabularies.check_same_vocabulary(source, str(tmp_path))  # which tells nothing
+    check_same_vocabulary(source, keep("same", tokenizer, sentinels=5))
+    check_same_vocabulary(source, str(tmp_path))  # which tells nothing
     for other in (vocabularies.byte_tokenizer(), vocabularies.sentencepiece_tokenizer(t5_like)):
         with pytest.raises(ValueError, match="the tokenizer is another one"):
-            vocabularies.check_same_vocabulary(source, keep("other", other, sentinels=5))
+            check_same_vocabulary(source, keep("other", other, sentinels=5))
     with pytest.raises(ValueError, match=r"<extra_id_0> is \d+ there and \d+ here"):
-        vocabularies.check_same_vocabulary(source, keep("fewer", tokenizer, sentinels=4))
+        check_same_vocabulary(source, keep("fewer", tokenizer, sentinels=4))
