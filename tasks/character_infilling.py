@@ -23,7 +23,7 @@ import seqio
 import tensorflow as tf
 
 from objectives import TokenIds, fill_in_the_middle
-from tasks.seqio_vocabularies import ids_of, tokenizer_of
+from tasks.seqio_vocabularies import tokenizer_and_ids
 from tasks.vocabularies import Tokenizer
 
 
@@ -59,7 +59,7 @@ def character_infilling(
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         vocabulary = output_features[feature].vocabulary
-        tokenizer, ids = tokenizer_of(vocabulary), ids_of(vocabulary, sentinels=sentinels)
+        tokenizer, ids = tokenizer_and_ids(vocabulary, sentinels=sentinels)
         fill_in_the_middle(ids, rate, spm_rate, spm)  # has the same settings, and refuses the same
         _check_parts(tokenizer)
         longest = sequence_length[feature] if sequence_length else None

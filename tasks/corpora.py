@@ -428,12 +428,12 @@ def _arrays_of_files(
         return arrays, f"from {len(split['heldout'])} files"
     both = arrays["train"]
     if whole:
-        heldout_every = max(2, min(heldout_every, both.documents))
         if both.documents < 2:
             raise ValueError(
                 f"Got {both.documents} dialogue in {', '.join(split['train'])}, expected 2 or more: "
                 "one is held out. Give more, or `heldout_files`."
             )
+        heldout_every = min(heldout_every, both.documents)
     arrays["train"], arrays["heldout"] = split_heldout(both, every=heldout_every)
     by_document = both.documents >= heldout_every
     return (

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from objectives import Objective, Row, RowGroup, TokenIds, batched, layouts, members_of, plan
 from objectives.features import COLUMNS
-from tasks.seqio_vocabularies import ids_of
+from tasks.seqio_vocabularies import tokenizer_and_ids
 
 Builder = Callable[[TokenIds], Objective]
 
@@ -232,7 +232,7 @@ def vocabulary_of(output_features: Mapping[str, seqio.Feature]) -> seqio.Vocabul
 
 
 def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sentinels: int):
-    ids = ids_of(vocabulary_of(output_features), sentinels=sentinels)
+    _, ids = tokenizer_and_ids(vocabulary_of(output_features), sentinels=sentinels)
     return build(ids), ids
 
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from objectives import TokenIds, supervised
 from tasks import vocabularies
-from tasks.seqio_vocabularies import ids_of, seqio_vocabulary, tokenizer_of
+from tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_and_ids
 from tasks.vocabularies import Tokenizer, save_classes
 from training.data import Corpus, Piece
 from training.token_arrays import text_checker
@@ -74,7 +74,7 @@ def seqio_mixture(
     tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
     tasks = [checked_task(task, (split, heldout_split), feature, vocabulary) for task in tasks]
     found = tasks[0].output_features[feature].vocabulary
-    tokenizer, ids = tokenizer_of(found), ids_of(found, sentinels=sentinels, specials=specials)
+    tokenizer, ids = tokenizer_and_ids(found, sentinels=sentinels, specials=specials)
     _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
     texts = [Text(task, feature, ids) for task in tasks]
     return _corpus(
@@ -141,7 +141,7 @@ def seqio_pairs(
     for feature in ("inputs", "targets"):
         tasks = [checked_task(task, splits, feature, vocabulary) for task in tasks]
     found = tasks[0].output_features["targets"].vocabulary
-    tokenizer, ids = tokenizer_of(found), ids_of(found, sentinels=sentinels, specials=specials)
+    tokenizer, ids = tokenizer_and_ids(found, sentinels=sentinels, specials=specials)
     _keep_vocabulary(run_dir, tokenizer, ids, {"task": mixture_or_task_name})
     if classes:
         save_classes(run_dir, classes)

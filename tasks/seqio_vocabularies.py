@@ -173,20 +173,20 @@ def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
     )
 
 
-def ids_of(
+def tokenizer_and_ids(
     vocabulary: seqio.Vocabulary,
     *,
     sentinels: int,
     specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
-) -> TokenIds:
-    """The special ids of a SeqIO vocabulary: of a run's those that it keeps, else `token_ids`.
+) -> tuple[Tokenizer, TokenIds]:
+    """A SeqIO vocabulary with its special ids: of a run's those that it keeps, else `token_ids`.
 
     Raises as `tokenizer_of` and `vocabularies.token_ids` do.
     """
-    if isinstance(vocabulary, RunVocabulary):
-        return vocabulary.ids
     tokenizer = tokenizer_of(vocabulary)
-    return vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
+    if isinstance(vocabulary, RunVocabulary):
+        return tokenizer, vocabulary.ids
+    return tokenizer, vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
 
 
 def _local_copy(path: str) -> str:

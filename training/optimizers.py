@@ -45,7 +45,10 @@ def adamw(
     weight_decay: float = 0.0,
     clip_norm: float | None = 1.0,
 ) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first; decay spares norms and biases."""
+    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first.
+
+    Weight decay spares norms and biases.
+    """
     return _clipped(
         clip_norm,
         optax.adamw(
