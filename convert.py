@@ -29,19 +29,19 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-import objectives
-from models import Model, hugging_face, t5x
-from models.trees import nested
-from objectives import TokenIds, plan
-from objectives.layouts import LAYOUTS
-from tasks import vocabularies
-from tasks.tokenizer_json import write_tokenizer
-from tasks.vocabularies import Vocabulary
-from training.checkpoints import Checkpoints
-from training.configuration import configure, mistakes_in_words, save_config
-from training.runs import Run, open_run
-from training.setup import padded_vocabulary
-from training.state import State
+from pretrax import objectives
+from pretrax.models import Model, hugging_face, t5x
+from pretrax.models.trees import nested
+from pretrax.objectives import TokenIds, plan
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.tasks import vocabularies
+from pretrax.tasks.tokenizer_json import write_tokenizer
+from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.configuration import configure, mistakes_in_words, save_config
+from pretrax.training.runs import Run, open_run
+from pretrax.training.setup import padded_vocabulary
+from pretrax.training.state import State
 
 HF, T5X = "hf:", "t5x:"
 KEPT = "hugging_face"  # a run's folder for what came with an imported model beside its weights
@@ -289,9 +289,9 @@ def config_text(options, layout: str, settings: dict, rows: int) -> str:
         "",
         "from __gin__ import dynamic_registration",
         "",
-        "import models",
-        "import train",
-        "from tasks import corpora",
+        "from pretrax import models",
+        "from pretrax import train",
+        "from pretrax.tasks import corpora",
         "",
         f"train.train.model = @models.{layout}",
         f"train.train.initial_run = {run_dir!r}",

@@ -23,15 +23,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from inference import Decoding, Options, Trained, mode_of
-from inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
-from inference.trained import MODES
-from tasks.trained_models import open_trained
-from training.configuration import mistakes_in_words
-from training.evaluation import Score
-from training.heldout import heldout_evaluator
-from training.mesh import make_mesh, placed_on
-from training.runs import open_run, read_config, saved_steps
+from pretrax.inference import Decoding, Options, Trained, mode_of
+from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
+from pretrax.inference.trained import MODES
+from pretrax.tasks.trained_models import open_trained
+from pretrax.training.configuration import mistakes_in_words
+from pretrax.training.evaluation import Score
+from pretrax.training.heldout import heldout_evaluator
+from pretrax.training.mesh import make_mesh, placed_on
+from pretrax.training.runs import open_run, read_config, saved_steps
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -91,7 +91,9 @@ def checkpoints_asked(options) -> list[int | None]:
 
 
 def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
-    from tasks.seqio_evaluation import evaluation_tasks  # TensorFlow, which --heldout may not need
+    from pretrax.tasks.seqio_evaluation import (
+        evaluation_tasks,  # TensorFlow, which --heldout may not need
+    )
 
     tasks = evaluation_tasks(
         options.run,

@@ -25,14 +25,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from inference import MODES, Decoding, Draft, Options, Trained, answer, few_shot_prompt, mode_of
-from inference.answer_files import AnswerFile, read_items
-from inference.decoding import decoding_form
-from inference.speculation import Tally, model_drafter
-from inference.trained import TRAINED_FOR
-from tasks.trained_models import open_trained
-from training.configuration import mistakes_in_words
-from training.mesh import make_mesh, placed_on
+from pretrax.inference import (
+    MODES,
+    Decoding,
+    Draft,
+    Options,
+    Trained,
+    answer,
+    few_shot_prompt,
+    mode_of,
+)
+from pretrax.inference.answer_files import AnswerFile, read_items
+from pretrax.inference.decoding import decoding_form
+from pretrax.inference.speculation import Tally, model_drafter
+from pretrax.inference.trained import TRAINED_FOR
+from pretrax.tasks.trained_models import open_trained
+from pretrax.training.configuration import mistakes_in_words
+from pretrax.training.mesh import make_mesh, placed_on
 
 WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table

@@ -1,6 +1,7 @@
 """pretrax: pre-training objectives in JAX. Install with `pip install -e .`"""
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 # From the versions that were tested up to the next that may break something: an unpinned dependency
 # is a program that stops working one day.
@@ -37,26 +38,29 @@ TEST = [
 
 PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]
 
+FOLDERS = ("inference", "models", "objectives", "showing", "tasks", "training")
+
+
+class BuildWithoutSetup(build_py):
+    """Leaves this file, which lies beside the verbs, out of the package."""
+
+    def find_package_modules(self, package, package_dir):
+        found = super().find_package_modules(package, package_dir)
+        return [module for module in found if module[:2] != ("pretrax", "setup")]
+
+
 setup(
     name="pretrax",
     version="0.1.0",
     description="Pre-training objectives in JAX: declared once, run anywhere.",
     license="MIT",
     python_requires=">=3.11",
-    packages=find_packages(
-        include=[
-            f"{name}*"
-            for name in (
-                "inference",
-                "models",
-                "objectives",
-                "showing",
-                "tasks",
-                "training",
-            )
-        ]
-    ),
-    py_modules=["train"],  # which a run's config.gin imports, wherever it is read
+    # The folders of the repository are the packages of `pretrax`: objectives/ is pretrax.objectives.
+    package_dir={"pretrax": "."},
+    packages=["pretrax"]
+    + [f"pretrax.{name}" for name in find_packages(include=[f"{f}*" for f in FOLDERS])],
+    package_data={"pretrax": ["gin_configs/*/*.gin"]},
+    cmdclass={"build_py": BuildWithoutSetup},
     install_requires=TRAINING + DATA,
     extras_require={"test": TEST, "parity": PARITY},
 )

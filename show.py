@@ -32,18 +32,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
-from objectives.catalogue import ARCHITECTURES, CATALOGUE, Entry
-from objectives.layouts import LAYOUTS
-from showing.examples import STACKS, Example, Reader, example
-from showing.page import Heading, page
-from showing.rows import Subject, look, planned, subjects
-from showing.statistics import loss_places, measure
-from showing.terminal import legend, print_example
-from tasks import corpora, vocabularies
-from tasks.python_library import library_documents
-from tasks.vocabularies import Vocabulary
-from training.configuration import (
+from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
+from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, Entry
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.showing.examples import STACKS, Example, Reader, example
+from pretrax.showing.page import Heading, page
+from pretrax.showing.rows import Subject, look, planned, subjects
+from pretrax.showing.statistics import loss_places, measure
+from pretrax.showing.terminal import legend, print_example
+from pretrax.tasks import corpora, vocabularies
+from pretrax.tasks.python_library import library_documents
+from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.configuration import (
     ROOT,
     configure,
     mistakes_in_words,
@@ -375,7 +375,7 @@ def library_tokens(vocabulary: Vocabulary) -> np.ndarray:
 
 def text_of_task(options: argparse.Namespace) -> Shown:
     """Text of a SeqIO task; documents are cut to --length, as a run would cut them."""
-    from tasks import seqio_corpora  # TensorFlow, for this alone
+    from pretrax.tasks import seqio_corpora  # TensorFlow, for this alone
 
     if options.run or options.vocabulary:
         raise ValueError("A task has a vocabulary of its own: leave --run and --vocabulary out.")
@@ -563,6 +563,6 @@ if __name__ == "__main__":
     jax.config.update("jax_compilation_cache_dir", os.path.abspath(f"{CACHE}/compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     # Through an import, so that gin and this file mean the same functions.
-    from show import main as imported_main
+    from pretrax.show import main as imported_main
 
     imported_main()

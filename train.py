@@ -24,12 +24,12 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.text import Text
 
-from inference import Decoding, Options, Trained, show_passages
-from inference.task_scores import EvaluationTask, score_task, short_answers
-from objectives import Objective, TokenIds
-from training.batches import Batches
-from training.checkpoints import Checkpoints, MismatchError
-from training.configuration import (
+from pretrax.inference import Decoding, Options, Trained, show_passages
+from pretrax.inference.task_scores import EvaluationTask, score_task, short_answers
+from pretrax.objectives import Objective, TokenIds
+from pretrax.training.batches import Batches
+from pretrax.training.checkpoints import Checkpoints, MismatchError
+from pretrax.training.configuration import (
     changed_values,
     check_counts,
     check_directories,
@@ -39,24 +39,30 @@ from training.configuration import (
     save_config,
     unused_models,
 )
-from training.console import (
+from pretrax.training.console import (
     StepProgress,
     make_console,
     print_plan,
     print_scores,
     print_task_scores,
 )
-from training.data import Corpus
-from training.evaluation import Evaluator, Score
-from training.mesh import batch_shards, join_processes, make_mesh, placed_on
-from training.metrics import MetricsWriter
-from training.monitor import Monitor
-from training.plots import plot_losses
-from training.runs import objective_names
-from training.setup import Setup, abstract_batch, compiled_step, make_setup, padded_vocabulary
-from training.state import Abstract, State, abstract_state, new_state, parameter_count
-from training.step import Recipe
-from training.warm_start import check_same_vocabulary, warm_start
+from pretrax.training.data import Corpus
+from pretrax.training.evaluation import Evaluator, Score
+from pretrax.training.mesh import batch_shards, join_processes, make_mesh, placed_on
+from pretrax.training.metrics import MetricsWriter
+from pretrax.training.monitor import Monitor
+from pretrax.training.plots import plot_losses
+from pretrax.training.runs import objective_names
+from pretrax.training.setup import (
+    Setup,
+    abstract_batch,
+    compiled_step,
+    make_setup,
+    padded_vocabulary,
+)
+from pretrax.training.state import Abstract, State, abstract_state, new_state, parameter_count
+from pretrax.training.step import Recipe
+from pretrax.training.warm_start import check_same_vocabulary, warm_start
 
 QUICKSTART = "gin_configs/runs/quickstart.gin"
 
@@ -435,6 +441,6 @@ def stop_on_sigterm() -> Callable[[int], bool]:
 
 if __name__ == "__main__":
     # Through an import, so that gin and this file mean the same functions.
-    from train import main as imported_main
+    from pretrax.train import main as imported_main
 
     imported_main()

@@ -79,7 +79,7 @@ def bare_calls(repeats: int) -> dict[str, tuple[float, float]]:
     import jax
     import numpy as np
 
-    import objectives
+    from pretrax import objectives
 
     ids = special_ids(objectives)
     results = {}
@@ -211,8 +211,8 @@ def measure_pipeline(make, documents, repeats: int) -> tuple[float, float]:
 
 def host_pipeline(name: str, lengths: dict[str, int], features):
     """documents -> features, by our SeqIO preprocessors; raises ImportError without them."""
-    import objectives
-    from tasks.preprocessors import cut_to_rows, objective_preprocessor
+    from pretrax import objectives
+    from pretrax.tasks.preprocessors import cut_to_rows, objective_preprocessor
 
     build = getattr(objectives, name)
     steps = [cut_to_rows(build), objective_preprocessor(build, name=name)]

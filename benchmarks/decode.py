@@ -30,10 +30,15 @@ from flax import linen as nn
 from rich.console import Console
 from rich.table import Table
 
-import models
-from inference.decoding import decode, decoder_prompts, decoding_form, encoder_decoder_prompts
-from inference.speculation import own_drafts, speculate
-from models.hugging_face import write_model
+from pretrax import models
+from pretrax.inference.decoding import (
+    decode,
+    decoder_prompts,
+    decoding_form,
+    encoder_decoder_prompts,
+)
+from pretrax.inference.speculation import own_drafts, speculate
+from pretrax.models.hugging_face import write_model
 
 try:
     import torch
@@ -208,8 +213,8 @@ def with_own_drafts(console: Console, options) -> None:
 
     Of few texts at once several batches are taken, for texts differ in how well they are foreseen.
     """
-    from tasks.vocabularies import load_vocabulary
-    from training.runs import open_run
+    from pretrax.tasks.vocabularies import load_vocabulary
+    from pretrax.training.runs import open_run
 
     run = open_run(options.run)
     tokenizer = load_vocabulary(options.run).tokenizer

@@ -21,7 +21,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from training.metrics import read_metrics
+from pretrax.training.metrics import read_metrics
 
 FOLDER = Path("runs/finetuning")
 STARTS = {"pre-trained": [], "from scratch": ["--gin.train.train.initial_run=None"]}

@@ -20,8 +20,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from objectives.catalogue import CATALOGUE, run_of
-from training.metrics import read_metrics
+from pretrax.objectives.catalogue import CATALOGUE, run_of
+from pretrax.training.metrics import read_metrics
 
 FOLDER = Path("runs/objectives")
 

@@ -23,20 +23,19 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-import models
-import objectives
-from training.mesh import batch_sharding, batch_shards, make_mesh, placed_on
-from training.optimizers import adafactor, warmup_rsqrt
-from training.packing import rows_of
-from training.setup import (
+from pretrax import models, objectives
+from pretrax.training.mesh import batch_sharding, batch_shards, make_mesh, placed_on
+from pretrax.training.optimizers import adafactor, warmup_rsqrt
+from pretrax.training.packing import rows_of
+from pretrax.training.setup import (
     abstract_batch,
     compiled_step,
     make_setup,
     padded_vocabulary,
 )
-from training.state import abstract_state, new_state, parameter_count
-from training.step import make_batches
-from training.throughput import peak_flops, step_flops
+from pretrax.training.state import abstract_state, new_state, parameter_count
+from pretrax.training.step import make_batches
+from pretrax.training.throughput import peak_flops, step_flops
 
 OBJECTIVES = {
     "ul2": objectives.ul2,

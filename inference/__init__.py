@@ -1,9 +1,9 @@
 """What a trained model can do."""
 
-from inference.answers import Options, answer
-from inference.beam_search import Beams, beam_search
-from inference.classifying import classify, tag
-from inference.decoding import (
+from pretrax.inference.answers import Options, answer
+from pretrax.inference.beam_search import Beams, beam_search
+from pretrax.inference.classifying import classify, tag
+from pretrax.inference.decoding import (
     Decoded,
     Prompts,
     decode,
@@ -12,16 +12,16 @@ from inference.decoding import (
     decoding_form,
     encoder_decoder_prompts,
 )
-from inference.embeddings import embed
-from inference.generation import Answer, Decoding, Draft, generate
-from inference.infill import Infilled, fill_in_place, greedy_targets, infill
-from inference.masks import Guess, fill_masks, unmask
-from inference.passages import show_passages
-from inference.questions import few_shot_prompt
-from inference.sampling import Sampling
-from inference.scoring import Scored, score
-from inference.speculation import model_drafter, own_drafts, speculate
-from inference.trained import MODES, Trained, mode_of
+from pretrax.inference.embeddings import embed
+from pretrax.inference.generation import Answer, Decoding, Draft, generate
+from pretrax.inference.infill import Infilled, fill_in_place, greedy_targets, infill
+from pretrax.inference.masks import Guess, fill_masks, unmask
+from pretrax.inference.passages import show_passages
+from pretrax.inference.questions import few_shot_prompt
+from pretrax.inference.sampling import Sampling
+from pretrax.inference.scoring import Scored, score
+from pretrax.inference.speculation import model_drafter, own_drafts, speculate
+from pretrax.inference.trained import MODES, Trained, mode_of
 
 __all__ = [
     "MODES",

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from inference.classifying import classify, tag
-from inference.embeddings import embed
-from inference.generation import Answer, Decoding, Draft, generate
-from inference.masks import fill_masks, unmask
-from inference.questions import (
+from pretrax.inference.classifying import classify, tag
+from pretrax.inference.embeddings import embed
+from pretrax.inference.generation import Answer, Decoding, Draft, generate
+from pretrax.inference.masks import fill_masks, unmask
+from pretrax.inference.questions import (
     BLANK,
     ONE_BY_ONE,
     filled,
@@ -28,9 +28,9 @@ from inference.questions import (
     to_respond,
     to_restore,
 )
-from inference.scoring import score
-from inference.speculation import Tally
-from inference.trained import Trained, check_mode
+from pretrax.inference.scoring import score
+from pretrax.inference.speculation import Tally
+from pretrax.inference.trained import Trained, check_mode
 
 
 @dataclasses.dataclass(frozen=True)

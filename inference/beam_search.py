@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from inference.decoding import Prompts, next_batch, room_for
+from pretrax.inference.decoding import Prompts, next_batch, room_for
 
 _NEVER = -1e9
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from inference.batching import by_length, encoder_batch, jitted
-from inference.trained import Trained
+from pretrax.inference.batching import by_length, encoder_batch, jitted
+from pretrax.inference.trained import Trained
 
 
 def classify(

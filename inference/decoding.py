@@ -20,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from inference.batching import padded_rows
-from inference.sampling import GREEDY, Sampling, choose
-from models.unrolled import next_token_alone, unrolled
+from pretrax.inference.batching import padded_rows
+from pretrax.inference.sampling import GREEDY, Sampling, choose
+from pretrax.models.unrolled import next_token_alone, unrolled
 
 
 class Prompts(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from inference.batching import by_length, encoder_batch, jitted
-from inference.trained import Trained, framed
+from pretrax.inference.batching import by_length, encoder_batch, jitted
+from pretrax.inference.trained import Trained, framed
 
 POOLINGS = ("first", "mean")
 

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from inference.batching import by_length, width_for
-from inference.beam_search import beam_search
-from inference.decoding import Prompts, decode_in_parts, decoding_form
-from inference.questions import Question, prompt_size, prompts_of
-from inference.sampling import Sampling
-from inference.speculation import Drafter, Tally, own_drafts, speculate
-from inference.trained import Trained, may_be_written
+from pretrax.inference.batching import by_length, width_for
+from pretrax.inference.beam_search import beam_search
+from pretrax.inference.decoding import Prompts, decode_in_parts, decoding_form
+from pretrax.inference.questions import Question, prompt_size, prompts_of
+from pretrax.inference.sampling import Sampling
+from pretrax.inference.speculation import Drafter, Tally, own_drafts, speculate
+from pretrax.inference.trained import Trained, may_be_written
 
 PART = 16  # tokens between two looks at what there is
 

@@ -9,9 +9,9 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from objectives import Objective, Row, RowGroup, TokenIds, batched
-from objectives.layouts import LAYOUTS
-from objectives.losses import at_places, predictions
+from pretrax.objectives import Objective, Row, RowGroup, TokenIds, batched
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.objectives.losses import at_places, predictions
 
 
 class Infilled(NamedTuple):

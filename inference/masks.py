@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from inference.batching import by_length, encoder_batch, jitted, padded_rows
-from inference.sampling import most_likely
-from inference.trained import Trained, framed, may_be_written
+from pretrax.inference.batching import by_length, encoder_batch, jitted, padded_rows
+from pretrax.inference.sampling import most_likely
+from pretrax.inference.trained import Trained, framed, may_be_written
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # how people write it
 ORDERS = ("confidence", "random")

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from inference.infill import Infilled, fill_in_place, infill
-from objectives import Objective, TokenIds, members_of, plan
-from objectives.contract import Row
-from objectives.layouts import LAYOUTS
+from pretrax.inference.infill import Infilled, fill_in_place, infill
+from pretrax.objectives import Objective, TokenIds, members_of, plan
+from pretrax.objectives.contract import Row
+from pretrax.objectives.layouts import LAYOUTS
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from inference.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
-from inference.trained import Trained
-from objectives import TokenIds
+from pretrax.inference.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
+from pretrax.inference.trained import Trained
+from pretrax.objectives import TokenIds
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
 FEW = 8  # tokens before an answer, enough to tell how its first one is written

@@ -13,11 +13,18 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from inference.batching import by_length, jitted, width_for
-from inference.masks import batch_of
-from inference.questions import BLANK, Question, prompt_size, prompts_of, to_infill, to_respond
-from inference.trained import Trained, framed, mode_of
-from objectives.losses import cross_entropy
+from pretrax.inference.batching import by_length, jitted, width_for
+from pretrax.inference.masks import batch_of
+from pretrax.inference.questions import (
+    BLANK,
+    Question,
+    prompt_size,
+    prompts_of,
+    to_infill,
+    to_respond,
+)
+from pretrax.inference.trained import Trained, framed, mode_of
+from pretrax.objectives.losses import cross_entropy
 
 
 class Scored(NamedTuple):

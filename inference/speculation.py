@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from inference.decoding import Decoded, Prompts, keys_for, next_batch, room_for
-from inference.sampling import GREEDY, Sampling, adjusted, most_likely
-from models.unrolled import module_ahead, next_token_alone, unrolled
+from pretrax.inference.decoding import Decoded, Prompts, keys_for, next_batch, room_for
+from pretrax.inference.sampling import GREEDY, Sampling, adjusted, most_likely
+from pretrax.models.unrolled import module_ahead, next_token_alone, unrolled
 
 
 class Drafts(NamedTuple):

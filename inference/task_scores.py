@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.answers import Options, answer
-from inference.scoring import score
-from inference.trained import Trained, mode_of
+from pretrax.inference.answers import Options, answer
+from pretrax.inference.scoring import score
+from pretrax.inference.trained import Trained, mode_of
 
 WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify", "tag")
 

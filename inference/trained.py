@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from objectives import TokenIds
+from pretrax.objectives import TokenIds
 
 # What a model does that was trained on an objective, by the name of its builder.
 TRAINED_FOR = {

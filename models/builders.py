@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from models.config import Config, make_config
-from models.heads import HEADS
-from models.transformer import Transformer
+from pretrax.models.config import Config, make_config
+from pretrax.models.heads import HEADS
+from pretrax.models.transformer import Transformer
 
 
 class Model(NamedTuple):

@@ -6,7 +6,7 @@ import difflib
 import jax
 from flax import linen as nn
 
-from models import attention
+from pretrax.models import attention
 
 ACTIVATIONS = {
     "gelu": nn.gelu,  # the tanh approximation: T5 1.1, GPT-2

@@ -6,10 +6,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from models.builders import encoder_config, forward_flops, from_network
-from models.config import Config
-from models.heads import LogitScale, ReplacedHead, dense
-from models.transformer import Stack, Transformer, embedded
+from pretrax.models.builders import encoder_config, forward_flops, from_network
+from pretrax.models.config import Config
+from pretrax.models.heads import LogitScale, ReplacedHead, dense
+from pretrax.models.transformer import Stack, Transformer, embedded
 
 
 def electra(

@@ -24,11 +24,11 @@ import numpy as np
 import tensorstore
 from flax import serialization
 
-from models import builders
-from models.builders import Model
-from models.config import Config
-from models.hugging_face import NOT_OF_THE_NETWORK, parameter_shapes
-from models.hugging_face.links import (
+from pretrax.models import builders
+from pretrax.models.builders import Model
+from pretrax.models.config import Config
+from pretrax.models.hugging_face import NOT_OF_THE_NETWORK, parameter_shapes
+from pretrax.models.hugging_face.links import (
     IN_OUT,
     OUT_IN,
     TABLE,

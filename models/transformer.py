@@ -33,9 +33,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from models import attention
-from models.config import ACTIVATIONS, REMAT_POLICIES, Config
-from models.heads import HEADS
+from pretrax.models import attention
+from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
+from pretrax.models.heads import HEADS
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
 _STREAM = ("batch", "length", None)  # axes of the residual stream

@@ -10,10 +10,10 @@ import dataclasses
 
 import jax
 
-from models.builders import Model, model_of, with_room
-from models.config import Config
-from models.transformer import Block, Context, NextModule, Stack
-from models.trees import named, nested
+from pretrax.models.builders import Model, model_of, with_room
+from pretrax.models.config import Config
+from pretrax.models.transformer import Block, Context, NextModule, Stack
+from pretrax.models.trees import named, nested
 
 STACKED = ("layers", "modules")
 

@@ -1,7 +1,7 @@
 """Pre-training objectives as pure JAX functions on token ids."""
 
-from objectives import layouts
-from objectives.autoencoding import (
+from pretrax.objectives import layouts
+from pretrax.objectives.autoencoding import (
     bart,
     document_rotation,
     sentence_permutation,
@@ -9,8 +9,8 @@ from objectives.autoencoding import (
     token_deletion,
     token_masking,
 )
-from objectives.blanks import blank_infilling
-from objectives.contract import (
+from pretrax.objectives.blanks import blank_infilling
+from pretrax.objectives.contract import (
     Member,
     Objective,
     Outputs,
@@ -22,22 +22,26 @@ from objectives.contract import (
     check_token_ids,
     members_of,
 )
-from objectives.contrastive_learning import contrastive, contrastive_pairs, info_nce
-from objectives.denoising import deshuffling, iid_denoising, span_corruption
-from objectives.infilling import causal_masking, fill_in_the_middle
-from objectives.language_modeling import causal_lm, prefix_lm
-from objectives.masked_diffusion import masked_diffusion
-from objectives.masked_language_modeling import (
+from pretrax.objectives.contrastive_learning import contrastive, contrastive_pairs, info_nce
+from pretrax.objectives.denoising import deshuffling, iid_denoising, span_corruption
+from pretrax.objectives.infilling import causal_masking, fill_in_the_middle
+from pretrax.objectives.language_modeling import causal_lm, prefix_lm
+from pretrax.objectives.masked_diffusion import masked_diffusion
+from pretrax.objectives.masked_language_modeling import (
     masked_lm,
     masked_next_token,
     replaced_token_detection,
 )
-from objectives.mixtures import mixture, turns, ul2
-from objectives.multi_token_prediction import multi_token_prediction
-from objectives.planning import RowGroup, plan, raw_length
-from objectives.selection import geometric_lengths, inverse_lengths
-from objectives.sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
-from objectives.supervised import (
+from pretrax.objectives.mixtures import mixture, turns, ul2
+from pretrax.objectives.multi_token_prediction import multi_token_prediction
+from pretrax.objectives.planning import RowGroup, plan, raw_length
+from pretrax.objectives.selection import geometric_lengths, inverse_lengths
+from pretrax.objectives.sentence_pairs import (
+    next_sentence_prediction,
+    sentence_order_prediction,
+    then,
+)
+from pretrax.objectives.supervised import (
     dialogue,
     sequence_classification,
     sequence_regression,

@@ -4,8 +4,8 @@ Source: Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training fo
 Generation, Translation, and Comprehension", section 2.2.
 """
 
-from objectives.contract import Objective, TokenIds
-from objectives.noising import (
+from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.noising import (
     from_noise,
     iid_hidden,
     in_turn,

@@ -10,13 +10,13 @@ import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
-from objectives.arithmetic import ratio, round_ratio, traced
-from objectives.contract import Objective, TokenIds
-from objectives.features import input_sequence, target_sequence
-from objectives.losses import token_loss
-from objectives.pieces import Pieces, interleaved, pieces, with_markers, write
-from objectives.span_lengths import poisson_lengths, poisson_table, span_starts
-from objectives.splicing import documents, with_specials
+from pretrax.objectives.arithmetic import ratio, round_ratio, traced
+from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.features import input_sequence, target_sequence
+from pretrax.objectives.losses import token_loss
+from pretrax.objectives.pieces import Pieces, interleaved, pieces, with_markers, write
+from pretrax.objectives.span_lengths import poisson_lengths, poisson_table, span_starts
+from pretrax.objectives.splicing import documents, with_specials
 
 
 def blank_infilling(

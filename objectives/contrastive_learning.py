@@ -11,13 +11,20 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from objectives.arithmetic import below, ratio, round_ratio, traced
-from objectives.contract import Objective, Term, TokenIds
-from objectives.features import fit, input_sequence
-from objectives.losses import at_places, cross_entropy
-from objectives.noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, untouched
-from objectives.pieces import Pieces, interleaved, pieces, write
-from objectives.splicing import document_bits, documents, single, splice, with_specials
+from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
+from pretrax.objectives.contract import Objective, Term, TokenIds
+from pretrax.objectives.features import fit, input_sequence
+from pretrax.objectives.losses import at_places, cross_entropy
+from pretrax.objectives.noising import (
+    Noise,
+    Text,
+    iid_hidden,
+    permuted_tokens,
+    poisson_spans,
+    untouched,
+)
+from pretrax.objectives.pieces import Pieces, interleaved, pieces, write
+from pretrax.objectives.splicing import document_bits, documents, single, splice, with_specials
 
 VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
 POOLINGS = ("first", "mean")

@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from objectives.arithmetic import below, ratio, traced
-from objectives.contract import Objective, TokenIds
-from objectives.features import sequence_pair
-from objectives.losses import token_loss
-from objectives.noising import (
+from pretrax.objectives.arithmetic import below, ratio, traced
+from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.features import sequence_pair
+from pretrax.objectives.losses import token_loss
+from pretrax.objectives.noising import (
     REPLACEMENTS,
     from_noise,
     iid_hidden,
     iid_told,
     permuted_tokens,
 )
-from objectives.span_lengths import noise_counts, span_starts
-from objectives.splicing import (
+from pretrax.objectives.span_lengths import noise_counts, span_starts
+from pretrax.objectives.splicing import (
     Runs,
     concatenate,
     documents,

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from objectives.arithmetic import below, hits, share24
-from objectives.contract import Objective, TokenIds
-from objectives.features import target_sequence
-from objectives.losses import token_loss
-from objectives.pieces import Pieces, interleaved, joined, pieces, with_markers, write
-from objectives.span_lengths import poisson_lengths, poisson_table, span_starts
-from objectives.splicing import document_bits, documents, with_specials
+from pretrax.objectives.arithmetic import below, hits, share24
+from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.features import target_sequence
+from pretrax.objectives.losses import token_loss
+from pretrax.objectives.pieces import Pieces, interleaved, joined, pieces, with_markers, write
+from pretrax.objectives.span_lengths import poisson_lengths, poisson_table, span_starts
+from pretrax.objectives.splicing import document_bits, documents, with_specials
 
 # The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle; a form is their order.
 _PLAIN, _PSM = 0, 1

@@ -9,11 +9,18 @@ from fractions import Fraction
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from objectives.arithmetic import below, ratio, round_ratio, traced
-from objectives.contract import Objective, TokenIds
-from objectives.features import sequence_pair, target_sequence
-from objectives.losses import token_loss
-from objectives.splicing import concatenate, document_bits, documents, single, splice, with_specials
+from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
+from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.features import sequence_pair, target_sequence
+from pretrax.objectives.losses import token_loss
+from pretrax.objectives.splicing import (
+    concatenate,
+    document_bits,
+    documents,
+    single,
+    splice,
+    with_specials,
+)
 
 
 def causal_lm(ids: TokenIds) -> Objective:

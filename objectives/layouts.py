@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from objectives.features import COLUMNS, fit
-from objectives.splicing import Runs, documents, of_document, splice
+from pretrax.objectives.features import COLUMNS, fit
+from pretrax.objectives.splicing import Runs, documents, of_document, splice
 
 
 class Layout(NamedTuple):

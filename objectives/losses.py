@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from objectives.contract import Outputs, Term
+from pretrax.objectives.contract import Outputs, Term
 
 
 def cross_entropy(logits, labels):

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from objectives.arithmetic import hits, share24
-from objectives.contract import Objective, Outputs, Term, TokenIds
-from objectives.features import fit, input_sequence, labels_in_place
-from objectives.losses import predictions, token_loss
-from objectives.splicing import documents, single, splice
+from pretrax.objectives.arithmetic import hits, share24
+from pretrax.objectives.contract import Objective, Outputs, Term, TokenIds
+from pretrax.objectives.features import fit, input_sequence, labels_in_place
+from pretrax.objectives.losses import predictions, token_loss
+from pretrax.objectives.splicing import documents, single, splice
 
 
 def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:

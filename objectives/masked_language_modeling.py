@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from objectives.arithmetic import below, hits, share24
-from objectives.contract import Objective, Outputs, Row, Term, TokenIds
-from objectives.features import input_sequence, labels_in_place
-from objectives.losses import binary_cross_entropy, token_loss
-from objectives.selection import Selection, choose, quota, selection_of
-from objectives.splicing import concatenate, documents, single, splice, with_specials
+from pretrax.objectives.arithmetic import below, hits, share24
+from pretrax.objectives.contract import Objective, Outputs, Row, Term, TokenIds
+from pretrax.objectives.features import input_sequence, labels_in_place
+from pretrax.objectives.losses import binary_cross_entropy, token_loss
+from pretrax.objectives.selection import Selection, choose, quota, selection_of
+from pretrax.objectives.splicing import concatenate, documents, single, splice, with_specials
 
 
 def masked_lm(

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from objectives.contract import Member, Objective, Term, TokenIds
-from objectives.denoising import span_corruption
-from objectives.features import complete
-from objectives.language_modeling import prefix_lm
-from objectives.layouts import joint_slots
+from pretrax.objectives.contract import Member, Objective, Term, TokenIds
+from pretrax.objectives.denoising import span_corruption
+from pretrax.objectives.features import complete
+from pretrax.objectives.language_modeling import prefix_lm
+from pretrax.objectives.layouts import joint_slots
 
 Builder = Callable[[TokenIds], Objective]
 

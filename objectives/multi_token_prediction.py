@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from objectives.contract import Objective, Term, TokenIds
-from objectives.language_modeling import causal_lm
-from objectives.losses import at_places, cross_entropy, predictions, token_loss
+from pretrax.objectives.contract import Objective, Term, TokenIds
+from pretrax.objectives.language_modeling import causal_lm
+from pretrax.objectives.losses import at_places, cross_entropy, predictions, token_loss
 
 
 def multi_token_prediction(

@@ -18,17 +18,17 @@ import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
-from objectives.arithmetic import below, hits, isqrt, ratio, share24, traced
-from objectives.contract import Array, Objective, TokenIds
-from objectives.features import sequence_pair
-from objectives.losses import token_loss
-from objectives.span_lengths import (
+from pretrax.objectives.arithmetic import below, hits, isqrt, ratio, share24, traced
+from pretrax.objectives.contract import Array, Objective, TokenIds
+from pretrax.objectives.features import sequence_pair
+from pretrax.objectives.losses import token_loss
+from pretrax.objectives.span_lengths import (
     infilling_counts,
     mean_fits,
     poisson_lengths,
     poisson_table,
 )
-from objectives.splicing import (
+from pretrax.objectives.splicing import (
     concatenate,
     documents,
     sentence_ends,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from objectives.splicing import Documents, Runs, splice
+from pretrax.objectives.splicing import Documents, Runs, splice
 
 
 class Pieces(NamedTuple):

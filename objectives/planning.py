@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import NamedTuple
 
-from objectives.arithmetic import MAX_LENGTH
-from objectives.contract import Member, Objective, TokenIds, members_of
-from objectives.layouts import Layout, joint_slots
-from objectives.mixtures import longest
+from pretrax.objectives.arithmetic import MAX_LENGTH
+from pretrax.objectives.contract import Member, Objective, TokenIds, members_of
+from pretrax.objectives.layouts import Layout, joint_slots
+from pretrax.objectives.mixtures import longest
 
 
 def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from objectives.arithmetic import hits, isqrt, ratio, round_ratio, share24
-from objectives.contract import TokenIds
-from objectives.splicing import documents
+from pretrax.objectives.arithmetic import hits, isqrt, ratio, round_ratio, share24
+from pretrax.objectives.contract import TokenIds
+from pretrax.objectives.splicing import documents
 
 # How many units are taken, at most, after the first that did not fit: it is more than the room
 # that this one left holds, unless it has 18 tokens or more. A loop until all rows of a batch are

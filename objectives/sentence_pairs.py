@@ -15,12 +15,12 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from objectives.arithmetic import below
-from objectives.contract import Objective, Row, Term, TokenIds
-from objectives.features import fit, input_sequence
-from objectives.losses import at_places, cross_entropy
-from objectives.pieces import Pieces, joined, pieces, write
-from objectives.splicing import (
+from pretrax.objectives.arithmetic import below
+from pretrax.objectives.contract import Objective, Row, Term, TokenIds
+from pretrax.objectives.features import fit, input_sequence
+from pretrax.objectives.losses import at_places, cross_entropy
+from pretrax.objectives.pieces import Pieces, joined, pieces, write
+from pretrax.objectives.splicing import (
     Documents,
     document_bits,
     documents,

@@ -17,7 +17,7 @@ from fractions import Fraction
 import jax.numpy as jnp
 from jax import lax
 
-from objectives.arithmetic import below, isqrt, ratio, round_ratio
+from pretrax.objectives.arithmetic import below, isqrt, ratio, round_ratio
 
 _LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 there is one longer in 10**13
 

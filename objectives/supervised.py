@@ -19,11 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from objectives.contract import Objective, Outputs, Term, TokenIds
-from objectives.features import fit, input_sequence, labels_in_place, sequence_pair, target_sequence
-from objectives.losses import at_places, cross_entropy, predictions, token_loss
-from objectives.pieces import joined, pieces, write
-from objectives.splicing import documents, of_document, with_specials
+from pretrax.objectives.contract import Objective, Outputs, Term, TokenIds
+from pretrax.objectives.features import (
+    fit,
+    input_sequence,
+    labels_in_place,
+    sequence_pair,
+    target_sequence,
+)
+from pretrax.objectives.losses import at_places, cross_entropy, predictions, token_loss
+from pretrax.objectives.pieces import joined, pieces, write
+from pretrax.objectives.splicing import documents, of_document, with_specials
 
 _BASE, _DIGITS, _UNIT = 128, 3, 1000  # of a coded number: digits, and parts of 1
 LARGEST = _BASE**_DIGITS // 2 // _UNIT - 1  # that can be coded

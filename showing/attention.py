@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from showing.examples import Attention
+from pretrax.showing.examples import Attention
 
 
 def picture(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from showing.statistics import BINS, Figures
+from pretrax.showing.statistics import BINS, Figures
 
 # Drawn in these colours, which are then replaced by the page's own.
 INK, MUTED, FIRST, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from objectives import TokenIds
-from showing.rows import Seen, Subject
+from pretrax.objectives import TokenIds
+from pretrax.showing.rows import Seen, Subject
 
 STACKS = ("encoder", "decoder")
 NO_SPAN = -1

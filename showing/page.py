@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from showing.attention import rectangles
-from showing.charts import chart_of_noise, chart_of_slots
-from showing.examples import NO_SPAN, Attention, Example, Slot, Stack, Token
-from showing.statistics import Figures
-from showing.terminal import ATTENDS, LEGEND, compact, pool_words
+from pretrax.showing.attention import rectangles
+from pretrax.showing.charts import chart_of_noise, chart_of_slots
+from pretrax.showing.examples import NO_SPAN, Attention, Example, Slot, Stack, Token
+from pretrax.showing.statistics import Figures
+from pretrax.showing.terminal import ATTENDS, LEGEND, compact, pool_words
 
 SPANS = 6  # colours of spans and documents
 

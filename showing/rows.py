@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from objectives import Objective, Row, TokenIds, batched, members_of
-from objectives.layouts import LAYOUTS
-from objectives.mixtures import longest
-from showing.tracing import Tracing, trace
+from pretrax.objectives import Objective, Row, TokenIds, batched, members_of
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.objectives.mixtures import longest
+from pretrax.showing.tracing import Tracing, trace
 
 Builder = Callable[[TokenIds], Objective]
 

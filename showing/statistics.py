@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from objectives import raw_length
-from objectives.layouts import LAYOUTS
-from showing.examples import STACKS, hidden_tokens, predicted_tokens
-from showing.rows import Seen, Subject, look
+from pretrax.objectives import raw_length
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.showing.examples import STACKS, hidden_tokens, predicted_tokens
+from pretrax.showing.rows import Seen, Subject, look
 
 BINS = 64  # of a row, in "where"
 

@@ -13,8 +13,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from showing.attention import picture
-from showing.examples import NO_SPAN, Attention, Example, Pool, Slot, Stack, Token
+from pretrax.showing.attention import picture
+from pretrax.showing.examples import NO_SPAN, Attention, Example, Pool, Slot, Stack, Token
 
 COLOURS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
 KINDS = {

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from objectives import TokenIds, bitmap, check_token_ids
+from pretrax.objectives import TokenIds, bitmap, check_token_ids
 
 NOWHERE = -1  # the place of a token that is no text of the row
 

@@ -22,9 +22,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from objectives import TokenIds, fill_in_the_middle
-from tasks.seqio_vocabularies import tokenizer_and_ids
-from tasks.vocabularies import Tokenizer
+from pretrax.objectives import TokenIds, fill_in_the_middle
+from pretrax.tasks.seqio_vocabularies import tokenizer_and_ids
+from pretrax.tasks.vocabularies import Tokenizer
 
 
 def character_infilling(

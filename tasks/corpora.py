@@ -18,8 +18,8 @@ import numpy as np
 import rich.console
 import rich.progress
 
-from tasks import vocabularies
-from tasks.python_library import (
+from pretrax.tasks import vocabularies
+from pretrax.tasks.python_library import (
     HELDOUT_EVERY,
     Document,
     LeftOut,
@@ -28,8 +28,8 @@ from tasks.python_library import (
     library_documents,
     split_documents,
 )
-from tasks.sentencepiece_training import train_sentencepiece
-from tasks.text_files import (
+from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.text_files import (
     JSONL_SUFFIXES,
     Part,
     Report,
@@ -38,9 +38,9 @@ from tasks.text_files import (
     read_documents,
     text_of,
 )
-from tasks.vocabularies import Vocabulary
-from training.data import Corpus, Piece
-from training.token_arrays import (
+from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.data import Corpus, Piece
+from pretrax.training.token_arrays import (
     LONGEST_HELDOUT_PIECE,
     LONGEST_PIECE,
     TokenArray,

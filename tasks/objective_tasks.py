@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 import seqio
 import tensorflow as tf
 
-from objectives import Objective
-from objectives.features import COLUMNS
-from tasks import vocabularies
-from tasks.preprocessors import (
+from pretrax.objectives import Objective
+from pretrax.objectives.features import COLUMNS
+from pretrax.tasks import vocabularies
+from pretrax.tasks.preprocessors import (
     Builder,
     cut_to_rows,
     is_pair,

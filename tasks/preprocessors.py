@@ -23,9 +23,18 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from objectives import Objective, Row, RowGroup, TokenIds, batched, layouts, members_of, plan
-from objectives.features import COLUMNS
-from tasks.seqio_vocabularies import tokenizer_and_ids
+from pretrax.objectives import (
+    Objective,
+    Row,
+    RowGroup,
+    TokenIds,
+    batched,
+    layouts,
+    members_of,
+    plan,
+)
+from pretrax.objectives.features import COLUMNS
+from pretrax.tasks.seqio_vocabularies import tokenizer_and_ids
 
 Builder = Callable[[TokenIds], Objective]
 

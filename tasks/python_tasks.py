@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import seqio
 import tensorflow as tf
 
-from tasks import metrics
-from tasks.python_library import Document, library_documents, split_documents
-from tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
+from pretrax.tasks import metrics
+from pretrax.tasks.python_library import Document, library_documents, split_documents
+from pretrax.tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
 
 SPLITS = ("train", "validation")
 SENTINEL = "<extra_id_0>"

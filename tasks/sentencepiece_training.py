@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Iterable
 
-from tasks.vocabularies import write_atomically
+from pretrax.tasks.vocabularies import write_atomically
 
 SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
 _CHUNK = 1000  # characters that the trainer sees as one sentence

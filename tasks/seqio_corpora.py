@@ -17,12 +17,12 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from objectives import TokenIds, supervised
-from tasks import vocabularies
-from tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_and_ids
-from tasks.vocabularies import Tokenizer, save_classes
-from training.data import Corpus, Piece
-from training.token_arrays import text_checker
+from pretrax.objectives import TokenIds, supervised
+from pretrax.tasks import vocabularies
+from pretrax.tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_and_ids
+from pretrax.tasks.vocabularies import Tokenizer, save_classes
+from pretrax.training.data import Corpus, Piece
+from pretrax.training.token_arrays import text_checker
 
 _DRAWS = 1024  # draws of the mixture made at a time
 
@@ -224,8 +224,8 @@ def _corpus(name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, s
 
 def found_tasks(name: str, module: str | None, data_dir: str | None):
     """Tasks and rates of a mixture, after what registers tasks was imported."""
-    importlib.import_module("tasks.tfds_tasks")
-    importlib.import_module("tasks.python_tasks").register()
+    importlib.import_module("pretrax.tasks.tfds_tasks")
+    importlib.import_module("pretrax.tasks.python_tasks").register()
     if module:
         import_tasks(module)
     if data_dir:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import seqio
 
-from inference.task_scores import EvaluationTask
-from tasks import seqio_corpora
-from tasks.metrics import majority
+from pretrax.inference.task_scores import EvaluationTask
+from pretrax.tasks import seqio_corpora
+from pretrax.tasks.metrics import majority
 
 MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
 

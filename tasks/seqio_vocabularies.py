@@ -14,9 +14,9 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from objectives import TokenIds
-from tasks import vocabularies
-from tasks.vocabularies import Tokenizer, Vocabulary
+from pretrax.objectives import TokenIds
+from pretrax.tasks import vocabularies
+from pretrax.tasks.vocabularies import Tokenizer, Vocabulary
 
 
 class _TokenizerVocabulary(seqio.Vocabulary):

@@ -15,8 +15,8 @@ import functools
 
 import seqio
 
-import objectives
-from tasks.objective_tasks import add_objective_task
+from pretrax import objectives
+from pretrax.tasks.objective_tasks import add_objective_task
 
 # T5's, of which a copy called spiece.model comes with every T5 on the Hugging Face hub.
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"

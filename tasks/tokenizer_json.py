@@ -12,7 +12,7 @@ SentencePiece float32.
 import json
 import os
 
-from tasks.vocabularies import Tokenizer, Vocabulary, special_names
+from pretrax.tasks.vocabularies import Tokenizer, Vocabulary, special_names
 
 # What is compared before a file is written: spaces and line ends, bytes, ▁, scripts, special names.
 PROBES = (

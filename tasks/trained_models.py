@@ -2,10 +2,10 @@
 
 from jax.sharding import Mesh
 
-from inference import Trained
-from models.unrolled import unrolled
-from tasks import vocabularies
-from training.runs import objective_names, open_run
+from pretrax.inference import Trained
+from pretrax.models.unrolled import unrolled
+from pretrax.tasks import vocabularies
+from pretrax.training.runs import objective_names, open_run
 
 
 def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None) -> Trained:

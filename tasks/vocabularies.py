@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from objectives import TokenIds, bitmap, check_token_ids
-from training.data import Codec
-from training.token_arrays import ids_from_json, ids_to_json
+from pretrax.objectives import TokenIds, bitmap, check_token_ids
+from pretrax.training.data import Codec
+from pretrax.training.token_arrays import ids_from_json, ids_to_json
 
 DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
 T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model

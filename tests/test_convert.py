@@ -17,23 +17,22 @@ import optax
 import pytest
 from safetensors.numpy import load_file, save_file
 
-import convert
-import models
-from models.hugging_face import (
+from pretrax import convert, models
+from pretrax.models.hugging_face import (
     family_of,
     left_out,
     open_source,
     parameter_shapes,
     write_model,
 )
-from models.trees import named, nested
-from tasks import corpora, vocabularies
-from tasks.sentencepiece_training import train_sentencepiece
+from pretrax.models.trees import named, nested
+from pretrax.tasks import corpora, vocabularies
+from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.training.configuration import configure
+from pretrax.training.runs import configured, open_run
+from pretrax.training.setup import make_setup
 from tests.models import test_t5x as t5x
 from tests.training import tiny
-from training.configuration import configure
-from training.runs import configured, open_run
-from training.setup import make_setup
 
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 

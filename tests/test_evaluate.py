@@ -7,16 +7,16 @@ import pytest
 import seqio
 import tensorflow as tf
 
-import evaluate
-from inference import task_scores
-from inference.task_scores import score_task
-from tasks import metrics
-from tasks.seqio_evaluation import evaluation_tasks
+from pretrax import evaluate
+from pretrax.inference import task_scores
+from pretrax.inference.task_scores import score_task
+from pretrax.tasks import metrics
+from pretrax.tasks.seqio_evaluation import evaluation_tasks
+from pretrax.training.heldout import heldout_evaluator
+from pretrax.training.metrics import read_metrics
+from pretrax.training.runs import open_run, read_config
 from tests.inference.runs import CLASSES, fresh_gin, trained, write_run
 from tests.training import tiny
-from training.heldout import heldout_evaluator
-from training.metrics import read_metrics
-from training.runs import open_run, read_config
 
 EXAMPLES = {
     "train": [("a", "red"), ("b", "blue"), ("c", "blue"), ("ç", "blue")],
@@ -236,12 +236,12 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
 FINETUNING = """
 from __gin__ import dynamic_registration
 
-import models
-import objectives
-import train
-from tasks import seqio_corpora
-from tasks import seqio_evaluation
-from training import optimizers
+from pretrax import models
+from pretrax import objectives
+from pretrax import train
+from pretrax.tasks import seqio_corpora
+from pretrax.tasks import seqio_evaluation
+from pretrax.training import optimizers
 
 RUN_DIR = None
 

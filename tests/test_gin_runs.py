@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-import train
-from objectives import TokenIds, bitmap, check_token_ids
-from objectives.catalogue import run_of
-from training.configuration import configure
-from training.mesh import AXES, batch_sharding, batch_shards, placed_on
-from training.runs import configured
-from training.setup import (
+from pretrax import train
+from pretrax.objectives import TokenIds, bitmap, check_token_ids
+from pretrax.objectives.catalogue import run_of
+from pretrax.training.configuration import configure
+from pretrax.training.mesh import AXES, batch_sharding, batch_shards, placed_on
+from pretrax.training.runs import configured
+from pretrax.training.setup import (
     abstract_batch,
     abstract_rows,
     compiled_step,
     make_setup,
     padded_vocabulary,
 )
-from training.state import abstract_state
+from pretrax.training.state import abstract_state
 
 INCLUDES = {"laptop", "c4_pretraining"}  # what runs share; no runs of their own
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)

@@ -25,14 +25,25 @@ FILES = [f for package in PACKAGES for f in sorted((ROOT / package).rglob("*.py"
 
 
 def imported(file) -> set[str]:
-    """Top-level names of the modules that a file imports anywhere, inside functions too."""
-    names = set()
+    """The modules that a file imports anywhere, inside functions too: top-level names, and those of
+    this project by what follows `pretrax.`"""
+    modules = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names.add(file.parent.name if node.level else node.module.partition(".")[0])
-    return names
+            assert not node.level, f"{file}: imports here are absolute"
+            modules += [f"{node.module}.{alias.name}" for alias in node.names]
+    return {name.removeprefix("pretrax.").partition(".")[0] for name in modules}
+
+
+def test_own_modules_are_imported_as_pretrax():
+    """In a checkout `import models` would work too, and make every class and cache a second time."""
+    for file in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & {*PACKAGES, *VERBS}, file
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
@@ -58,14 +69,14 @@ def test_there_are_files_to_look_at():
 def modules_without_tasks() -> list[str]:
     files = [f for f in FILES if f.relative_to(ROOT).parts[0] != "tasks"]
     names = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files]
-    return [name.removesuffix(".__init__") for name in names] + ["train"]
+    return [f"pretrax.{name.removesuffix('.__init__')}" for name in [*names, "train"]]
 
 
 def test_nothing_but_tasks_loads_tensorflow():
     program = (
         f"import sys, importlib\nfor name in {modules_without_tasks()}:\n"
         "    importlib.import_module(name)\n"
-        f"print(sorted(set(sys.modules) & {set(HEAVY) | {'tasks'}}))"
+        f"print(sorted(set(sys.modules) & {set(HEAVY) | {'pretrax.tasks'}}))"
     )
     said = subprocess.run(
         [sys.executable, "-c", program],
@@ -86,13 +97,13 @@ class Without:
     def __getattr__(self, name):
         return getattr(self.finder, name)
     def find_spec(self, name, *more):
-        absent = name.partition(".")[0] in {(*HEAVY, "tasks")}
+        absent = name.partition(".")[0] in {HEAVY!r} or name == "pretrax.tasks"
         return None if absent else self.finder.find_spec(name, *more)
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 try:
     import tensorflow
 except ModuleNotFoundError:
-    import train
+    from pretrax import train
     train.main(sys.argv[1:])
 """
 

@@ -11,11 +11,11 @@ import time
 import jax
 import pytest
 
-import predict
-from tasks import vocabularies
+from pretrax import predict
+from pretrax.tasks import vocabularies
+from pretrax.training.mesh import make_mesh
 from tests.inference.runs import CLASSES, TOKENIZER, fresh_gin, write_run
 from tests.training import tiny
-from training.mesh import make_mesh
 
 LEARNED = dict(positions="learned", max_positions=32)
 RUNS = {  # name -> (builder, objectives, more)

@@ -8,11 +8,10 @@ import typing
 import gin
 import pytest
 
-import objectives
-import show
-from objectives import Objective
-from objectives.catalogue import ARCHITECTURES, CATALOGUE
-from objectives.layouts import LAYOUTS
+from pretrax import objectives, show
+from pretrax.objectives import Objective
+from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE
+from pretrax.objectives.layouts import LAYOUTS
 from tests.training.tiny import ROOT, environment
 
 BYTES = "--vocabulary=bytes"
@@ -147,7 +146,7 @@ def test_settings_and_another_layout(capsys):
 def test_an_objective_of_ones_own(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
-        "from __gin__ import dynamic_registration\nimport objectives\nimport train\n"
+        "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax import train\n"
         "train.train.objective = @objectives.causal_masking\n"
     )
     said = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
@@ -167,9 +166,7 @@ def test_the_vocabulary_is_learned_once_and_kept(capsys, tmp_path, monkeypatch):
 
 
 def test_tensorflow_is_not_loaded():
-    program = (
-        "import sys, show; print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
-    )
+    program = "import sys; from pretrax import show; print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
-import train
+from pretrax import train
+from pretrax.training.configuration import unused_models
 from tests.training import tiny
-from training.configuration import unused_models
 
 GIN = tiny.ROOT / "gin_configs" / "runs"
 
@@ -129,12 +129,12 @@ def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
 
 
 def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
-    from training.configuration import configure
+    from pretrax.training.configuration import configure
 
     mine = tmp_path / "mine.gin"
     mine.write_text(
         "from __gin__ import dynamic_registration\n"
-        "import objectives\nimport train\n"
+        "from pretrax import objectives\nfrom pretrax import train\n"
         "train.train.steps = 5\ntrain.train.objective = @objectives.span_corruption\n"
     )
     gin.clear_config()
@@ -200,10 +200,12 @@ def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
     """Gin files are found here, then in the repository; modules beside them are found too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "objectives_of_mine.py").write_text("from objectives import causal_lm as mine\n")
+    (tmp_path / "objectives_of_mine.py").write_text(
+        "from pretrax.objectives import causal_lm as mine\n"
+    )
     (tmp_path / "mine.gin").write_text(
         "from __gin__ import dynamic_registration\n"
-        "import objectives_of_mine\nimport train\n"
+        "import objectives_of_mine\nfrom pretrax import train\n"
         'include "gin_configs/runs/quickstart.gin"\n'
         "train.train.objective = @objectives_of_mine.mine\n"
     )
@@ -288,7 +290,7 @@ def test_three_sentinels_where_more_are_needed(tmp_path, capsys):
 
 
 def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
-    from training.metrics import MetricsWriter, read_metrics
+    from pretrax.training.metrics import MetricsWriter, read_metrics
 
     writer = MetricsWriter(tmp_path)
     for step in (1, 2, 3):
@@ -303,7 +305,7 @@ def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
 
 
 def test_differing_values_are_named_over_several_lines():
-    from training.configuration import differing_values
+    from pretrax.training.configuration import differing_values
 
     before = "a.b = \\\n    {'x': 1,\n     'y': 2}\n# comment\nSTEPS = 3\n"
     now = "a.b = \\\n    {'x': 1,\n     'y': 4}\nSTEPS = 3\nc = 5\n"

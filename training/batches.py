@@ -17,10 +17,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from objectives import Objective, Row, RowGroup, members_of
-from training.data import DocumentStream
-from training.mesh import batch_sharding
-from training.packing import Packing, ShardReader, concatenation, stacked
+from pretrax.objectives import Objective, Row, RowGroup, members_of
+from pretrax.training.data import DocumentStream
+from pretrax.training.mesh import batch_sharding
+from pretrax.training.packing import Packing, ShardReader, concatenation, stacked
 
 PERIOD = 840  # rows after which the order of members repeats; every count up to 8 divides it
 

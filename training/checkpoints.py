@@ -20,7 +20,7 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from training.state import State
+from pretrax.training.state import State
 
 Shapes = Mapping[str, tuple[int, ...]]  # of arrays, by name
 

@@ -21,8 +21,8 @@ UNKNOWN_FUNCTION = """
 A function that no gin file of this run imports needs a gin file of yours that imports it, given
 after the run's own (--gin_file=RUN.gin --gin_file=mine.gin); of four lines, say:
   from __gin__ import dynamic_registration
-  import train
-  from training import optimizers
+  from pretrax import train
+  from pretrax.training import optimizers
   train.train.optimizer = @optimizers.adamw"""
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or

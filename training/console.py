@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from objectives import RowGroup, members_of
-from training.evaluation import Score
-from training.setup import Setup
+from pretrax.objectives import RowGroup, members_of
+from pretrax.training.evaluation import Score
+from pretrax.training.setup import Setup
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal to draw a bar on
 

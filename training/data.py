@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from objectives import TokenIds
+from pretrax.objectives import TokenIds
 
 
 class Piece(NamedTuple):

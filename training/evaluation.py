@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from objectives import members_of
-from objectives.losses import predictions
-from training.data import DocumentStream, Piece
-from training.mesh import batch_sharding, batch_shards, placed_on, replicated
-from training.packing import PackedRow, Packing, rows_of_documents, stacked
-from training.step import Recipe, arranged, evaluate_batch
+from pretrax.objectives import members_of
+from pretrax.objectives.losses import predictions
+from pretrax.training.data import DocumentStream, Piece
+from pretrax.training.mesh import batch_sharding, batch_shards, placed_on, replicated
+from pretrax.training.packing import PackedRow, Packing, rows_of_documents, stacked
+from pretrax.training.step import Recipe, arranged, evaluate_batch
 
 EVALUATION_SEED = 20_200_101  # noise of held-out rows; the same in every run
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import optax
 from jax.sharding import Mesh
 
-from training.evaluation import Evaluator, Score
-from training.mesh import batch_shards, make_mesh
-from training.runs import configured
-from training.setup import make_setup, padded_vocabulary
+from pretrax.training.evaluation import Evaluator, Score
+from pretrax.training.mesh import batch_shards, make_mesh
+from pretrax.training.runs import configured
+from pretrax.training.setup import make_setup, padded_vocabulary
 
 
 class Heldout(NamedTuple):

@@ -5,12 +5,12 @@ import time
 import jax
 import numpy as np
 
-from objectives import members_of
-from training.console import StepProgress
-from training.evaluation import label
-from training.metrics import MetricsWriter
-from training.setup import Setup
-from training.throughput import peak_flops, step_flops
+from pretrax.objectives import members_of
+from pretrax.training.console import StepProgress
+from pretrax.training.evaluation import label
+from pretrax.training.metrics import MetricsWriter
+from pretrax.training.setup import Setup
+from pretrax.training.throughput import peak_flops, step_flops
 
 # Those of a step that must be finite. The loss and the gradient belong to the parameters before
 # the step, the norm of the parameters to those after it, which may be about to be saved.

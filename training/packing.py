@@ -26,9 +26,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from objectives import Objective, Row, RowGroup, members_of
-from objectives.layouts import Layout
-from training.data import DocumentStream, Piece
+from pretrax.objectives import Objective, Row, RowGroup, members_of
+from pretrax.objectives.layouts import Layout
+from pretrax.training.data import DocumentStream, Piece
 
 # Pieces that `whole` chooses among. They are saved with the position: fewer wait if they are long.
 POOL = 256

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.evaluation import Score
-from training.metrics import read_metrics
+from pretrax.training.evaluation import Score
+from pretrax.training.metrics import read_metrics
 
 
 def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:

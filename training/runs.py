@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from models.builders import abstract_params
-from models.trees import named
-from training.checkpoints import Checkpoints, damage_in_words, differences
-from training.configuration import configure
-from training.mesh import shardings_of
-from training.state import unboxed
+from pretrax.models.builders import abstract_params
+from pretrax.models.trees import named
+from pretrax.training.checkpoints import Checkpoints, damage_in_words, differences
+from pretrax.training.configuration import configure
+from pretrax.training.mesh import shardings_of
+from pretrax.training.state import unboxed
 
 
 class Run(NamedTuple):

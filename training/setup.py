@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from objectives import Objective, Row, TokenIds, plan
-from objectives.layouts import LAYOUTS
-from training.batches import GroupSchedule, schedule
-from training.mesh import replicated
-from training.packing import Packing, documents_of_a_row, plan_packing
-from training.state import State
-from training.step import Recipe, arranged, check_recipe, train_step
+from pretrax.objectives import Objective, Row, TokenIds, plan
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.batches import GroupSchedule, schedule
+from pretrax.training.mesh import replicated
+from pretrax.training.packing import Packing, documents_of_a_row, plan_packing
+from pretrax.training.state import State
+from pretrax.training.step import Recipe, arranged, check_recipe, train_step
 
 
 class Setup(NamedTuple):

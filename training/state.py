@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from training.mesh import placed_on, replicated, shardings_of
+from pretrax.training.mesh import placed_on, replicated, shardings_of
 
 
 class State(NamedTuple):

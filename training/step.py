@@ -13,10 +13,10 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from objectives import Objective, Row, RowGroup, TokenIds, batched, members_of
-from objectives.layouts import LAYOUTS
-from training.mesh import BATCH
-from training.state import State
+from pretrax.objectives import Objective, Row, RowGroup, TokenIds, batched, members_of
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.mesh import BATCH
+from pretrax.training.state import State
 
 
 class Recipe(NamedTuple):

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import jax
 
-from training.batches import GroupSchedule
-from training.step import Recipe
+from pretrax.training.batches import GroupSchedule
+from pretrax.training.step import Recipe
 
 # Dense bf16 peak of one device as JAX names it, FLOP/s, from the makers' data sheets.
 PEAK_FLOPS = {

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from objectives import TokenIds, check_token_ids
-from training.data import Codec, Corpus, Piece
+from pretrax.objectives import TokenIds, check_token_ids
+from pretrax.training.data import Codec, Corpus, Piece
 
 LONGEST_PIECE = 16384  # tokens; longer documents are read in pieces, so that shuffling can mix them
 LONGEST_HELDOUT_PIECE = 2048  # shorter, so that a few thousand held-out tokens span many documents

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import jax
 from etils import epath
 
-from models.trees import named
-from training.checkpoints import Checkpoints, MismatchError, damage_in_words
-from training.state import State
+from pretrax.models.trees import named
+from pretrax.training.checkpoints import Checkpoints, MismatchError, damage_in_words
+from pretrax.training.state import State
 
 
 class WarmStart(NamedTuple):

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax import linen as nn
 
-from models import builders
-from models.builders import Model
-from models.config import Config
-from models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
-from models.hugging_face.family import Family, class_names
-from models.hugging_face.files import Source, open_source, read_json, write_directory
-from models.hugging_face.links import (
+from pretrax.models import builders
+from pretrax.models.builders import Model
+from pretrax.models.config import Config
+from pretrax.models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
+from pretrax.models.hugging_face.family import Family, class_names
+from pretrax.models.hugging_face.files import Source, open_source, read_json, write_directory
+from pretrax.models.hugging_face.links import (
     exported,
     imported,
     named_tensors,
@@ -30,7 +30,7 @@ from models.hugging_face.links import (
     shape_of_theirs,
     unmatched,
 )
-from models.trees import named
+from pretrax.models.trees import named
 
 __all__ = [
     "FAMILIES",

@@ -1,7 +1,7 @@
 """BART (model_type "bart")."""
 
-from models.config import Config
-from models.hugging_face.family import (
+from pretrax.models.config import Config
+from pretrax.models.hugging_face.family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -11,7 +11,7 @@ from models.hugging_face.family import (
     refuse,
     table,
 )
-from models.hugging_face.links import ROW, Link
+from pretrax.models.hugging_face.links import ROW, Link
 
 OFFSET = 2  # rows of the table of positions before the first
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from models.config import Config
-from models.hugging_face.family import (
+from pretrax.models.config import Config
+from pretrax.models.hugging_face.family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -20,7 +20,7 @@ from models.hugging_face.family import (
     refuse,
     table,
 )
-from models.hugging_face.links import VECTOR, Link
+from pretrax.models.hugging_face.links import VECTOR, Link
 
 # Where the two keep the parts of the heads of masked language modelling and of classes.
 HEADS = {

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from models.config import Config
-from models.hugging_face.links import OUT_IN, TABLE, VECTOR, Link
+from pretrax.models.config import Config
+from pretrax.models.hugging_face.links import OUT_IN, TABLE, VECTOR, Link
 
 # Their name of an activation -> ours. Theirs "gelu" is exact, ours is the tanh approximation.
 ACTIVATIONS = {

@@ -1,8 +1,15 @@
 """GPT-2 (model_type "gpt2")."""
 
-from models.config import Config
-from models.hugging_face.family import THEIR_ACTIVATIONS, Family, activation, norm, refuse, table
-from models.hugging_face.links import IN_OUT, VECTOR, Link
+from pretrax.models.config import Config
+from pretrax.models.hugging_face.family import (
+    THEIR_ACTIVATIONS,
+    Family,
+    activation,
+    norm,
+    refuse,
+    table,
+)
+from pretrax.models.hugging_face.links import IN_OUT, VECTOR, Link
 
 
 def settings(hf: dict, has) -> dict:

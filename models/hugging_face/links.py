@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from models.config import Config
-from models.hugging_face.files import Tensor
+from pretrax.models.config import Config
+from pretrax.models.hugging_face.files import Tensor
 
 # How a tensor of theirs is laid out.
 OUT_IN = "out_in"  # torch.nn.Linear: [outputs, inputs]

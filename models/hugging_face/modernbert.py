@@ -1,7 +1,7 @@
 """ModernBERT (model_type "modernbert")."""
 
-from models.config import Config
-from models.hugging_face.family import (
+from pretrax.models.config import Config
+from pretrax.models.hugging_face.family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -10,7 +10,7 @@ from models.hugging_face.family import (
     refuse,
     table,
 )
-from models.hugging_face.links import VECTOR, Link
+from pretrax.models.hugging_face.links import VECTOR, Link
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 

@@ -2,8 +2,8 @@
 
 import functools
 
-from models.config import Config
-from models.hugging_face.family import (
+from pretrax.models.config import Config
+from pretrax.models.hugging_face.family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -13,7 +13,7 @@ from models.hugging_face.family import (
     refuse,
     table,
 )
-from models.hugging_face.links import Link
+from pretrax.models.hugging_face.links import Link
 
 SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
 

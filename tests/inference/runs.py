@@ -11,18 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import models
-import objectives
-from inference import Trained
-from objectives import Row
-from objectives.layouts import LAYOUTS
-from tasks import vocabularies
+from pretrax import models, objectives
+from pretrax.inference import Trained
+from pretrax.objectives import Row
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.tasks import vocabularies
+from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.configuration import save_config
+from pretrax.training.setup import padded_vocabulary
+from pretrax.training.state import State
 from tests.models.test_transformer import init
 from tests.objectives.registry import quick_jit
-from training.checkpoints import Checkpoints
-from training.configuration import save_config
-from training.setup import padded_vocabulary
-from training.state import State
 
 TOKENIZER = vocabularies.byte_tokenizer()
 IDS = vocabularies.token_ids(TOKENIZER, sentinels=12)
@@ -83,8 +82,12 @@ def write_run(
 ) -> str:
     """A run directory of `trained`, with the checkpoints of these steps."""
     one = trained(builder, *names, **settings)
-    lines = ["from __gin__ import dynamic_registration", "import models", "import objectives"]
-    lines += ["import train", f"train.train.model = @models.{builder}"]
+    lines = [
+        "from __gin__ import dynamic_registration",
+        "from pretrax import models",
+        "from pretrax import objectives",
+    ]
+    lines += ["from pretrax import train", f"train.train.model = @models.{builder}"]
     values = settings_of(builder, **{k: v for k, v in settings.items() if k != "heads"})
     lines += [f"models.{builder}.{name} = {value!r}" for name, value in values.items()]
     if len(names) == 1:

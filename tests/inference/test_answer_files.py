@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from inference.answer_files import AnswerFile, read_items
+from pretrax.inference.answer_files import AnswerFile, read_items
 
 ITEMS = [
     {"text": "one", "id": 1},

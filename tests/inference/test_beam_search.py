@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from inference.beam_search import beam_search
-from inference.decoding import decode, decoding_form
+from pretrax.inference.beam_search import beam_search
+from pretrax.inference.decoding import decode, decoding_form
 from tests.inference.test_decoding import (
     PROMPTS,
     decoder,

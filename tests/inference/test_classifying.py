@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import objectives
-from inference.classifying import classify, tag
-from objectives import supervised
+from pretrax import objectives
+from pretrax.inference.classifying import classify, tag
+from pretrax.objectives import supervised
 from tests.inference.runs import CLASSES, CODEC, IDS, arranged, trained
 
 TEXTS = ["tea", "Ada wrote it, and Alan read it", "a", "é!"]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import models
-from inference.batching import by_length
-from inference.decoding import (
+from pretrax import models
+from pretrax.inference.batching import by_length
+from pretrax.inference.decoding import (
     Prompts,
     decode,
     decode_in_parts,
@@ -18,14 +18,14 @@ from inference.decoding import (
     encoder_decoder_prompts,
     next_batch,
 )
-from inference.sampling import Sampling
-from models.builders import abstract_params
-from models.trees import named
-from models.unrolled import unrolled
+from pretrax.inference.sampling import Sampling
+from pretrax.models.builders import abstract_params
+from pretrax.models.trees import named
+from pretrax.models.unrolled import unrolled
+from pretrax.training.mesh import placed_on, replicated, shardings_of
 from tests.models.test_families import build
 from tests.models.test_transformer import init
 from tests.training import tiny
-from training.mesh import placed_on, replicated, shardings_of
 
 VOCAB, ROOM = 64, 16
 SIZES = dict(emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import objectives
-from inference.embeddings import embed
-from objectives.losses import at_places
+from pretrax import objectives
+from pretrax.inference.embeddings import embed
+from pretrax.objectives.losses import at_places
 from tests.inference.runs import CODEC, IDS, arranged, trained
 from tests.models.test_transformer import top
 

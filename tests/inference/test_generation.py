@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import pytest
 
-from inference.decoding import decode, decoding_form
-from inference.generation import Decoding, Draft, _answer, _certain, generate
-from inference.questions import Question, prompts_of, to_complete, to_continue
-from inference.sampling import Sampling
-from inference.speculation import model_drafter
+from pretrax.inference.decoding import decode, decoding_form
+from pretrax.inference.generation import Decoding, Draft, _answer, _certain, generate
+from pretrax.inference.questions import Question, prompts_of, to_complete, to_continue
+from pretrax.inference.sampling import Sampling
+from pretrax.inference.speculation import model_drafter
 from tests.inference.runs import CODEC, IDS, trained
 
 TEXTS = ["a", "some tea", "def f(x):", "Ada wrote it. Alan read it", "yes?", "and so on"]

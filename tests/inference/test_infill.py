@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import models
-from inference import fill_in_place, greedy_targets, infill, show_passages
-from inference.infill import Infilled
-from inference.passages import print_example
-from objectives import (
+from pretrax import models
+from pretrax.inference import fill_in_place, greedy_targets, infill, show_passages
+from pretrax.inference.infill import Infilled
+from pretrax.inference.passages import print_example
+from pretrax.objectives import (
     Row,
     batched,
     causal_lm,
@@ -24,9 +24,9 @@ from objectives import (
     text_to_text,
     token_classification,
 )
-from objectives.layouts import LAYOUTS
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.state import new_state
 from tests.training import tiny
-from training.state import new_state
 
 MODELS = {"encoder_decoder": tiny.encoder_decoder, "decoder": tiny.decoder}
 LENGTH, ROWS, EOS = 24, 4, tiny.IDS.eos

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import objectives
-from inference.masks import batch_of, fill_masks, masked_text, shift_of, unmask
+from pretrax import objectives
+from pretrax.inference.masks import batch_of, fill_masks, masked_text, shift_of, unmask
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 DOCUMENT = tuple(CODEC.encode(TEXT))
@@ -182,7 +182,7 @@ def written(monkeypatch, one, text, steps, **settings):
         return tokens
 
     monkeypatch.setattr(lax, "fori_loop", unrolled)
-    monkeypatch.setattr("inference.masks.jitted", lambda f, *s: functools.partial(f, *s))
+    monkeypatch.setattr("pretrax.inference.masks.jitted", lambda f, *s: functools.partial(f, *s))
     unmask(one, [text], steps=steps, **settings)
     return seen
 

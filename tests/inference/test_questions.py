@@ -5,12 +5,12 @@ import functools
 import numpy as np
 import pytest
 
-import objectives
-from inference import answers, questions
-from inference.decoding import next_batch
-from inference.generation import Answer
-from inference.questions import Question, few_shot_prompt, filled, prompts_of, to_respond
-from objectives import supervised
+from pretrax import objectives
+from pretrax.inference import answers, questions
+from pretrax.inference.decoding import next_batch
+from pretrax.inference.generation import Answer
+from pretrax.inference.questions import Question, few_shot_prompt, filled, prompts_of, to_respond
+from pretrax.objectives import supervised
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 KEYS = range(3)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from inference.generation import Decoding, generate
-from inference.questions import to_infill
-from inference.scoring import Scored, score
+from pretrax.inference.generation import Decoding, generate
+from pretrax.inference.questions import to_infill
+from pretrax.inference.scoring import Scored, score
 from tests.inference.runs import CODEC, IDS, trained
 
 TEXTS = ["a", "Ada, ça va?", "tea"]
@@ -157,7 +157,7 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
     _, one = run("decoder", name)
     text = "so <extra_id_0> it"
     # What cannot be written is left out of distributions by `generate` alone.
-    monkeypatch.setattr("inference.generation.may_be_written", lambda ids, rows: None)
+    monkeypatch.setattr("pretrax.inference.generation.may_be_written", lambda ids, rows: None)
     drawn = Decoding(4, temperature=1.0, samples=64, batch_size=64)
     answers = generate(one, [to_infill(one, text)], drawn)[0]
     answers = [a for a in answers if not a.ended and CODEC.encode(a.text) == a.tokens]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from inference.decoding import decode, decoder_prompts, decoding_form
-from inference.sampling import GREEDY, Sampling, adjusted
-from inference.speculation import (
+from pretrax.inference.decoding import decode, decoder_prompts, decoding_form
+from pretrax.inference.sampling import GREEDY, Sampling, adjusted
+from pretrax.inference.speculation import (
     Drafts,
     Looked,
     model_drafter,
@@ -19,7 +19,7 @@ from inference.speculation import (
     speculate,
     verified,
 )
-from models.builders import model_of
+from pretrax.models.builders import model_of
 from tests.inference.test_decoding import (
     PROMPTS,
     ROOM,

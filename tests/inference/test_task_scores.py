@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from inference import task_scores
-from inference.answers import Options, answer
-from inference.generation import Decoding
-from inference.scoring import score
-from inference.task_scores import EvaluationTask, score_task, short_answers, with_max_new
-from tasks import metrics
+from pretrax.inference import task_scores
+from pretrax.inference.answers import Options, answer
+from pretrax.inference.generation import Decoding
+from pretrax.inference.scoring import score
+from pretrax.inference.task_scores import EvaluationTask, score_task, short_answers, with_max_new
+from pretrax.tasks import metrics
 from tests.inference.runs import CLASSES, CODEC, trained
 
 TARGETS = ["red", "green", "blue", "red", "red", "green"]

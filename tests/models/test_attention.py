@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models import attention
+from pretrax.models import attention
 
 B, T, S, H, D = 3, 6, 9, 4, 8
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-import models
-import objectives
-from models import transformer
-from training.step import Recipe, check_recipe
+from pretrax import models, objectives
+from pretrax.models import transformer
+from pretrax.training.step import Recipe, check_recipe
 
 IDS = objectives.TokenIds(
     size=64,

@@ -2,8 +2,8 @@
 
 import pytest
 
-import models
-from models.config import Config
+from pretrax import models
+from pretrax.models.config import Config
 
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 LEARNED = dict(positions="learned", max_positions=8)

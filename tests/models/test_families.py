@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrax.training.mesh import batch_sharding, placed_on, shardings_of
 from tests.models.test_transformer import (
     PACKED,
     PACKED_CAUSAL,
@@ -19,7 +20,6 @@ from tests.models.test_transformer import (
     make_batch,
 )
 from tests.training import tiny
-from training.mesh import batch_sharding, placed_on, shardings_of
 
 GIN = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
 FAMILIES = [

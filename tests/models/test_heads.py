@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from models.heads import HEADS, LogitScale
+from pretrax.models.heads import HEADS, LogitScale
 
 HIDDEN = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import models
+from pretrax import models
 from tests.models.test_transformer import (
     PACKED,
     SEGMENTS,

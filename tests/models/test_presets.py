@@ -15,12 +15,12 @@ import pytest
 from flax import linen as nn
 from jax.sharding import AbstractMesh, AxisType
 
-import objectives
-from models.hugging_face import FAMILIES, family_of
+from pretrax import objectives
+from pretrax.models.hugging_face import FAMILIES, family_of
+from pretrax.training.mesh import AXES, placed_on, shardings_of
+from pretrax.training.setup import compiled_step
+from pretrax.training.state import new_state
 from tests.training import tiny
-from training.mesh import AXES, placed_on, shardings_of
-from training.setup import compiled_step
-from training.state import new_state
 
 FOLDER = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
 GIN_FILES = {path.stem: path for path in sorted(FOLDER.glob("*.gin"))}

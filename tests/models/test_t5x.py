@@ -11,9 +11,9 @@ import tensorstore
 from flax import linen as nn
 from flax import serialization
 
-import models
-from models.t5x import open_t5x, read_params
-from models.trees import nested
+from pretrax import models
+from pretrax.models.t5x import open_t5x, read_params
+from pretrax.models.trees import nested
 
 ENCODER, DECODER, LENGTH = 2, 3, 7
 WIDTHS = dict(

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-import models
-import objectives
-from models import transformer
-from models.config import REMAT_POLICIES, Config
+from pretrax import models, objectives
+from pretrax.models import transformer
+from pretrax.models.config import REMAT_POLICIES, Config
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 LAYOUTS = ["encoder_decoder", "decoder"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from objectives import TokenIds
+from pretrax.objectives import TokenIds
 
 
 class Corrupted(NamedTuple):

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import objectives
-from objectives import (
+from pretrax import objectives
+from pretrax.objectives import (
     Objective,
     Row,
     TokenIds,

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import objectives
-from objectives import TokenIds, check_token_ids
+from pretrax import objectives
+from pretrax.objectives import TokenIds, check_token_ids
 from tests.objectives.registry import IDS
 
 ROOT = pathlib.Path(objectives.__path__[0]).parent
@@ -68,7 +68,9 @@ def test_importing_objectives_loads_no_data_or_configuration_library():
     assert run.stdout.strip() == "[]", run.stdout + run.stderr
 
 
-MODULES = [f"objectives.{module.name}" for module in pkgutil.iter_modules(objectives.__path__)]
+MODULES = [
+    f"pretrax.objectives.{module.name}" for module in pkgutil.iter_modules(objectives.__path__)
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from objectives import Row, batched, contrastive, contrastive_pairs, info_nce
-from objectives.contrastive_learning import VIEWS
+from pretrax.objectives import Row, batched, contrastive, contrastive_pairs, info_nce
+from pretrax.objectives.contrastive_learning import VIEWS
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, quick_jit
 

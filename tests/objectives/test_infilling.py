@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
 
-from objectives import (
+from pretrax.objectives import (
     blank_infilling,
     causal_masking,
     fill_in_the_middle,
     layouts,
     raw_length,
 )
-from objectives.blanks import blank_counts
+from pretrax.objectives.blanks import blank_counts
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, quick_jit, text_row
 from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform, corrupt_copies

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from objectives import causal_lm, prefix_lm
+from pretrax.objectives import causal_lm, prefix_lm
 from tests.objectives.registry import IDS, text_row
 from tests.objectives.test_span_lengths import assert_uniform, corrupt_copies
 

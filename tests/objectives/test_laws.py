@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import objectives
-import objectives.features
-from objectives import Objective, Row, batched, members_of
+from pretrax import objectives
+from pretrax.objectives import Objective, Row, batched, members_of
+from pretrax.objectives.features import COLUMNS as STREAM_COLUMNS
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
     CASES,
@@ -31,9 +31,7 @@ from tests.objectives.registry import (
     text_row,
 )
 
-STREAM_OF = {
-    column: stream for stream, columns in objectives.features.COLUMNS.items() for column in columns
-}
+STREAM_OF = {column: stream for stream, columns in STREAM_COLUMNS.items() for column in columns}
 COLLECTIVE = re.compile(
     r"all-gather|all-reduce|reduce-scatter|collective-permute|collective-broadcast|all-to-all"
 )

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from objectives import (
+from pretrax.objectives import (
     batched,
     blank_infilling,
     causal_lm,
@@ -16,8 +16,8 @@ from objectives import (
     members_of,
     mixture,
 )
-from objectives.features import COLUMNS
-from objectives.mixtures import longest
+from pretrax.objectives.features import COLUMNS
+from pretrax.objectives.mixtures import longest
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
     CASES,

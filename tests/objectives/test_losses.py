@@ -9,7 +9,7 @@ import optax
 import pytest
 import scipy.special
 
-from objectives.losses import cross_entropy, token_loss
+from pretrax.objectives.losses import cross_entropy, token_loss
 
 B, T, P, D, V = 8, 12, 5, 16, 40
 

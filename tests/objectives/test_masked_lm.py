@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from objectives import (
+from pretrax.objectives import (
     Objective,
     Row,
     batched,
@@ -26,7 +26,7 @@ from objectives import (
     mixture,
     replaced_token_detection,
 )
-from objectives.masked_diffusion import _product24
+from pretrax.objectives.masked_diffusion import _product24
 from tests.objectives.inverse import corrupted_documents, undo_copy
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
 from tests.objectives.test_span_lengths import SIGNIFICANCE

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from objectives import (
+from pretrax.objectives import (
     Objective,
     Term,
     blank_infilling,
@@ -16,7 +16,7 @@ from objectives import (
     turns,
     ul2,
 )
-from objectives.features import complete
+from pretrax.objectives.features import complete
 from tests.objectives.registry import (
     CASES,
     IDS,

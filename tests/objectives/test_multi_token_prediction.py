@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from objectives import multi_token_prediction
+from pretrax.objectives import multi_token_prediction
 from tests.objectives.registry import IDS
 
 V = 11

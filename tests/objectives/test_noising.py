@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chisquare, poisson
 
-import objectives
-from objectives import (
+from pretrax import objectives
+from pretrax.objectives import (
     Row,
     bart,
     batched,
@@ -25,8 +25,15 @@ from objectives import (
     token_deletion,
     token_masking,
 )
-from objectives.noising import REPLACEMENTS, from_noise, in_turn, most_hidden, rotation, untouched
-from objectives.span_lengths import infilling_counts, poisson_lengths, poisson_table
+from pretrax.objectives.noising import (
+    REPLACEMENTS,
+    from_noise,
+    in_turn,
+    most_hidden,
+    rotation,
+    untouched,
+)
+from pretrax.objectives.span_lengths import infilling_counts, poisson_lengths, poisson_table
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
 from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectives import (
+from pretrax.objectives import (
     causal_lm,
     layouts,
     mixture,
@@ -16,7 +16,7 @@ from objectives import (
     span_corruption,
     ul2,
 )
-from objectives.features import COLUMNS
+from pretrax.objectives.features import COLUMNS
 from tests.objectives.registry import CASES, IDS
 
 ENCODER_DECODER, DECODER = layouts.encoder_decoder, layouts.decoder

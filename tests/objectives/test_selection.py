@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from objectives import bitmap, geometric_lengths, inverse_lengths
-from objectives.arithmetic import isqrt
-from objectives.selection import choose, quota, selection_of
+from pretrax.objectives import bitmap, geometric_lengths, inverse_lengths
+from pretrax.objectives.arithmetic import isqrt
+from pretrax.objectives.selection import choose, quota, selection_of
 from tests.objectives.registry import IDS
 from tests.objectives.test_span_lengths import SIGNIFICANCE, assert_uniform
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from objectives import (
+from pretrax.objectives import (
     Row,
     batched,
     masked_lm,

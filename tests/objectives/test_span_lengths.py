@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from objectives import batched, span_corruption
-from objectives.arithmetic import below, ratio, round_ratio
-from objectives.span_lengths import noise_counts, span_starts
+from pretrax.objectives import batched, span_corruption
+from pretrax.objectives.arithmetic import below, ratio, round_ratio
+from pretrax.objectives.span_lengths import noise_counts, span_starts
 from tests.objectives.registry import IDS, packed_lengths, text_row
 
 # A uniform law fails each of the tests below with this probability; the seeds are fixed, so they

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import objectives
-from objectives import Row, batched, supervised
+from pretrax import objectives
+from pretrax.objectives import Row, batched, supervised
 from tests.objectives.registry import IDS
 
 SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls

@@ -1,6 +1,6 @@
 """Infilling undone in plain Python, from the papers: see `inverse.py`."""
 
-from objectives import TokenIds
+from pretrax.objectives import TokenIds
 
 
 def undo_middle(ids: TokenIds, spm: str = "spmv2"):

@@ -3,7 +3,7 @@
 The labels say which token stood where; everything else was given as it is.
 """
 
-from objectives import TokenIds
+from pretrax.objectives import TokenIds
 
 
 def undo_masks(ids: TokenIds, only_masks: bool = False):

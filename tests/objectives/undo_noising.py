@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from objectives import TokenIds
+from pretrax.objectives import TokenIds
 from tests.objectives.inverse import _without_eos, _without_mode
 
 

@@ -1,6 +1,6 @@
 """Sentence pairs, undone in plain Python; see `inverse.py`."""
 
-from objectives import TokenIds
+from pretrax.objectives import TokenIds
 
 
 def pair_of(ids: TokenIds, document) -> tuple[list[int], list[int]]:

@@ -19,11 +19,11 @@ import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from inference import Trained
-from inference.masks import fill_masks
-from models.hugging_face import open_source, read_params, recognise
-from models.trees import nested
-from tasks import vocabularies
+from pretrax.inference import Trained
+from pretrax.inference.masks import fill_masks
+from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.trees import nested
+from pretrax.tasks import vocabularies
 
 CODE = inspect.getsource(argparse)
 TEXTS = [

@@ -16,11 +16,16 @@ import torch
 import transformers
 from transformers.generation import logits_process as theirs
 
-from inference.beam_search import beam_search
-from inference.decoding import decode, decoder_prompts, decoding_form, encoder_decoder_prompts
-from inference.sampling import Sampling, adjusted
-from models.hugging_face import open_source, read_params, recognise
-from models.trees import nested
+from pretrax.inference.beam_search import beam_search
+from pretrax.inference.decoding import (
+    decode,
+    decoder_prompts,
+    decoding_form,
+    encoder_decoder_prompts,
+)
+from pretrax.inference.sampling import Sampling, adjusted
+from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.trees import nested
 from tests.parity.models import VOCAB, perturbed, tokens
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]

@@ -18,16 +18,16 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 import torch
 import transformers
 
-from models import builders
-from models.hugging_face import (
+from pretrax.models import builders
+from pretrax.models.hugging_face import (
     FAMILIES,
     open_source,
     read_params,
     recognise,
     write_model,
 )
-from models.hugging_face.links import imported as links_imported
-from models.trees import named, nested
+from pretrax.models.hugging_face.links import imported as links_imported
+from pretrax.models.trees import named, nested
 from tests.parity.models import MODELS, OTHER_HEADS, perturbed, tokens
 
 ATOL = 1e-4

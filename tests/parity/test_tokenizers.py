@@ -11,10 +11,10 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 
 import transformers
 
-from tasks import vocabularies
-from tasks.sentencepiece_training import train_sentencepiece
-from tasks.tokenizer_json import PROBES, write_tokenizer
-from tasks.vocabularies import Vocabulary, special_names, token_ids
+from pretrax.tasks import vocabularies
+from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.tokenizer_json import PROBES, write_tokenizer
+from pretrax.tasks.vocabularies import Vocabulary, special_names, token_ids
 
 CODE = inspect.getsource(argparse)
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from objectives import TokenIds, bitmap, check_token_ids
-from showing.examples import Reader
+from pretrax.objectives import TokenIds, bitmap, check_token_ids
+from pretrax.showing.examples import Reader
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz. "
 SIZE = 80

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from showing.attention import picture, rectangles
-from showing.examples import Attention
-from showing.terminal import half_blocks
+from pretrax.showing.attention import picture, rectangles
+from pretrax.showing.examples import Attention
+from pretrax.showing.terminal import half_blocks
 
 ONE = np.array([1, 1, 1, 1])
 CAUSAL = Attention("decoder", np.array([[0, 0, 0, 0], [1, 2, 3, 4]]), 4, ONE)

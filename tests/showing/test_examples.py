@@ -5,9 +5,16 @@ import functools
 import numpy as np
 import pytest
 
-import objectives
-from showing.examples import NO_SPAN, Reader, example, hidden_tokens, predicted_tokens, surfaces
-from showing.rows import Subject, look, planned
+from pretrax import objectives
+from pretrax.showing.examples import (
+    NO_SPAN,
+    Reader,
+    example,
+    hidden_tokens,
+    predicted_tokens,
+    surfaces,
+)
+from pretrax.showing.rows import Subject, look, planned
 from tests.showing.letters import IDS, READER, encode
 
 TEXT = "the quick brown fox jumps over the lazy dog"

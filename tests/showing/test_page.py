@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-import objectives
-from showing.charts import on_page
-from showing.examples import example
-from showing.page import Heading, page
-from showing.rows import Subject, look
-from showing.statistics import figures
+from pretrax import objectives
+from pretrax.showing.charts import on_page
+from pretrax.showing.examples import example
+from pretrax.showing.page import Heading, page
+from pretrax.showing.rows import Subject, look
+from pretrax.showing.statistics import figures
 from tests.showing.letters import IDS, READER, encode
 
 EVIL = "<script>alert('&')</script>"

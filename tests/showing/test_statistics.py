@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import objectives
-from showing.rows import Subject
-from showing.statistics import composition_law, measure, poisson_law, rows_of, span_lengths
+from pretrax import objectives
+from pretrax.showing.rows import Subject
+from pretrax.showing.statistics import composition_law, measure, poisson_law, rows_of, span_lengths
 from tests.objectives.registry import IDS
 
 STREAM = np.random.default_rng(0).integers(*IDS.text, 100_000, dtype=np.int32)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from showing.examples import Slot, Token
-from showing.terminal import compact, stacked
+from pretrax.showing.examples import Slot, Token
+from pretrax.showing.terminal import compact, stacked
 
 
 def test_numbers_in_runs():

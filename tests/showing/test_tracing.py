@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import objectives
-from objectives import Row, TokenIds, batched
-from showing.rows import Subject, look
-from showing.tracing import NOWHERE, trace
+from pretrax import objectives
+from pretrax.objectives import Row, TokenIds, batched
+from pretrax.showing.rows import Subject, look
+from pretrax.showing.tracing import NOWHERE, trace
 from tests.showing.letters import IDS, encode
 
 TRACED = trace(IDS, 12)

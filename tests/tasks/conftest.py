@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tasks import vocabularies
-from tasks.sentencepiece_training import train_sentencepiece
+from pretrax.tasks import vocabularies
+from pretrax.tasks.sentencepiece_training import train_sentencepiece
 
 CODE = """def mean(values):
     total = 0.0

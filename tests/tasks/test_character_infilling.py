@@ -7,9 +7,9 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tasks import vocabularies
-from tasks.character_infilling import character_infilling, infill_characters, infill_to_fit
-from tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
+from pretrax.tasks import vocabularies
+from pretrax.tasks.character_infilling import character_infilling, infill_characters, infill_to_fit
+from pretrax.tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
 from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from tasks import corpora
-from tasks.corpora import turns_of
+from pretrax.tasks import corpora
+from pretrax.tasks.corpora import turns_of
 
 
 def message(role, content):

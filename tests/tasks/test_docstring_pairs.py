@@ -4,8 +4,14 @@ import inspect
 import numpy as np
 import pytest
 
-from tasks.corpora import docstring_pairs, python_library
-from tasks.python_library import Document, LeftOut, Pair, documented_definitions, library_documents
+from pretrax.tasks.corpora import docstring_pairs, python_library
+from pretrax.tasks.python_library import (
+    Document,
+    LeftOut,
+    Pair,
+    documented_definitions,
+    library_documents,
+)
 
 SOURCE = '''
 import é
@@ -122,10 +128,10 @@ def test_docstring_pairs(tmp_path):
 def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, monkeypatch):
     settings = {"vocabulary_size": 600, "docstring_tokens": 4, "code_tokens": 6}
     few = [each for each in library_documents() if each.name.startswith(("json/", "email/"))]
-    monkeypatch.setattr("tasks.corpora.library_documents", lambda: few)
+    monkeypatch.setattr("pretrax.tasks.corpora.library_documents", lambda: few)
     first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
     with monkeypatch.context() as patch:
-        patch.setattr("tasks.corpora.documented_definitions", None)
+        patch.setattr("pretrax.tasks.corpora.documented_definitions", None)
         again = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
         assert again.summary == first.summary
         with pytest.raises(TypeError):

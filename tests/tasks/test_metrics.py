@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import seqio
 
-from tasks import metrics
+from pretrax.tasks import metrics
 from tests.training import tiny
 
 TEXTS = ["the cat sat on a mat", "return self.value", "a b c d e", "x = [1, 2]\ny = 3 + 4"]
@@ -155,7 +155,7 @@ def test_baselines():
 
 def test_importing_loads_no_library():
     heavy = {"scipy", "sacrebleu", "rouge_score", "nltk", "seqio", "tensorflow", "jax"}
-    program = f"import sys, tasks.metrics; print(sorted({heavy} & set(sys.modules)))"
+    program = f"import sys, pretrax.tasks.metrics; print(sorted({heavy} & set(sys.modules)))"
     said = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tiny.ROOT,

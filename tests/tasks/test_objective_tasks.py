@@ -8,13 +8,13 @@ import pytest
 import seqio
 import tensorflow as tf
 
-import objectives
-from objectives import Objective, Row, batched, layouts, plan, supervised
-from objectives.features import COLUMNS
-from tasks.objective_tasks import add_objective_task
-from tasks.preprocessors import cut_to_rows, row_keys
-from tasks.seqio_vocabularies import tokenizer_of
-from tasks.vocabularies import token_ids
+from pretrax import objectives
+from pretrax.objectives import Objective, Row, batched, layouts, plan, supervised
+from pretrax.objectives.features import COLUMNS
+from pretrax.tasks.objective_tasks import add_objective_task
+from pretrax.tasks.preprocessors import cut_to_rows, row_keys
+from pretrax.tasks.seqio_vocabularies import tokenizer_of
+from pretrax.tasks.vocabularies import token_ids
 from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
@@ -323,7 +323,7 @@ def test_what_cannot_be_a_task(hugging_face):
         with pytest.raises(ValueError, match=f"(?i){said}"):
             examples("masks", lengths)
 
-    from tasks.seqio_vocabularies import HuggingFaceVocabulary
+    from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary
 
     vocabulary = HuggingFaceVocabulary(hugging_face["bpe"])
     features = {"targets": seqio.Feature(vocabulary)}

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import seqio
 
-from tasks import corpora, metrics, python_tasks
-from tasks.python_library import HELDOUT_EVERY, Document, library_documents
-from tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_of
-from tasks.vocabularies import token_ids
+from pretrax.tasks import corpora, metrics, python_tasks
+from pretrax.tasks.python_library import HELDOUT_EVERY, Document, library_documents
+from pretrax.tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_of
+from pretrax.tasks.vocabularies import token_ids
 from tests.training import tiny
 
 NAMES = ("python_modules", "python_identifiers")
@@ -56,7 +56,7 @@ def test_the_examples_in_docstrings():
 def test_registering_twice_is_harmless_and_reads_nothing_and_any_process_reads_the_same():
     program = """
 import time, zlib, seqio
-from tasks import python_tasks
+from pretrax.tasks import python_tasks
 def refuse(*given): raise AssertionError("read")
 reader, python_tasks.library_documents = python_tasks.library_documents, refuse
 start = time.perf_counter()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import seqio
 
-from tasks.seqio_corpora import import_tasks, seqio_mixture
-from tasks.seqio_vocabularies import HuggingFaceVocabulary, seqio_vocabulary, tokenizer_of
-from tasks.tfds_tasks import register_text
-from tasks.vocabularies import load_vocabulary, token_ids
+from pretrax.tasks.seqio_corpora import import_tasks, seqio_mixture
+from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary, seqio_vocabulary, tokenizer_of
+from pretrax.tasks.tfds_tasks import register_text
+from pretrax.tasks.vocabularies import load_vocabulary, token_ids
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,13 @@ import pytest
 import seqio
 import tensorflow as tf
 
-import objectives
-from objectives import supervised
-from tasks import vocabularies
-from tasks.objective_tasks import add_objective_task
-from tasks.seqio_corpora import coder, seqio_pairs
-from tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
-from tasks.vocabularies import load_classes, load_vocabulary
+from pretrax import objectives
+from pretrax.objectives import supervised
+from pretrax.tasks import vocabularies
+from pretrax.tasks.objective_tasks import add_objective_task
+from pretrax.tasks.seqio_corpora import coder, seqio_pairs
+from pretrax.tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
+from pretrax.tasks.vocabularies import load_classes, load_vocabulary
 from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)

@@ -4,9 +4,9 @@ import json
 import numpy as np
 import pytest
 
-from tasks import vocabularies
-from tasks.corpora import python_library, text_files
-from tasks.text_files import MalformedLine, Report, find_files, read_documents
+from pretrax.tasks import vocabularies
+from pretrax.tasks.corpora import python_library, text_files
+from pretrax.tasks.text_files import MalformedLine, Report, find_files, read_documents
 
 MALFORMED = {
     b"not json\n": "not JSON",
@@ -58,7 +58,7 @@ def test_malformed_text(tmp_path):
 
 
 def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.text_files._BLOCK", 16)
+    monkeypatch.setattr("pretrax.tasks.text_files._BLOCK", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
     with pytest.raises(MalformedLine, match=r"a.txt:101: "):
@@ -66,7 +66,7 @@ def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
 
 
 def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr("tasks.text_files._BLOCK", 7)
+    monkeypatch.setattr("pretrax.tasks.text_files._BLOCK", 7)
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
         path.write_bytes(text.encode())
@@ -76,7 +76,7 @@ def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("tasks.text_files._BLOCK", 16)
+    monkeypatch.setattr("pretrax.tasks.text_files._BLOCK", 16)
     content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
@@ -169,7 +169,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     first = text_files(run_dir, **settings)
     state = first.train(0, 1).state()
     with monkeypatch.context() as patch:
-        patch.setattr("tasks.corpora.read_documents", None)
+        patch.setattr("pretrax.tasks.corpora.read_documents", None)
         assert text_files(run_dir, **settings).summary == first.summary
     (tmp_path / "a.txt").write_text("other words " * 60)
     changed = text_files(run_dir, **settings)
@@ -234,7 +234,7 @@ def test_python_library(tmp_path):
 
 
 def test_python_library_splits_by_file():
-    from tasks.python_library import library_documents
+    from pretrax.tasks.python_library import library_documents
 
     documents = library_documents()
     names = [document.name for document in documents]

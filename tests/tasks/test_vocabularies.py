@@ -3,11 +3,11 @@ import inspect
 
 import pytest
 
-from objectives import TokenIds
-from tasks import vocabularies
-from tasks.sentencepiece_training import train_sentencepiece
-from tasks.vocabularies import token_ids
-from training.warm_start import check_same_vocabulary
+from pretrax.objectives import TokenIds
+from pretrax.tasks import vocabularies
+from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.vocabularies import token_ids
+from pretrax.training.warm_start import check_same_vocabulary
 
 EXACT_TEXTS = [
     "def f(x):\n    return  x+1\n\n\tif a:\r\n",

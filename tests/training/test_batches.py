@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from objectives import mixture, prefix_lm, span_corruption, turns
-from tests.training import tiny
-from training.batches import (
+from pretrax.objectives import mixture, prefix_lm, span_corruption, turns
+from pretrax.training.batches import (
     PERIOD,
     Batches,
     GroupSchedule,
@@ -14,7 +13,8 @@ from training.batches import (
     largest_remainder,
     schedule,
 )
-from training.packing import ShardReader
+from pretrax.training.packing import ShardReader
+from tests.training import tiny
 
 EOS = 1
 
@@ -145,7 +145,7 @@ def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
         opened.append(shard)
         return tiny.Stream(shard, num_shards)
 
-    monkeypatch.setattr("training.batches.batch_sharding", lambda mesh: Sharding())
+    monkeypatch.setattr("pretrax.training.batches.batch_sharding", lambda mesh: Sharding())
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     mine = Batches(open_shard, one.recipe.groups, one.schedules, data_shards=8, mesh=mesh)

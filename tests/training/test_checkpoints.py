@@ -12,9 +12,9 @@ import numpy as np
 import optax
 import pytest
 
+from pretrax.training.checkpoints import Checkpoints, MismatchError
+from pretrax.training.state import abstract_state, new_state
 from tests.training import tiny
-from training.checkpoints import Checkpoints, MismatchError
-from training.state import abstract_state, new_state
 
 POSITION = {f"shard_{i:05d}.npz": bytes(range(i, 200)) for i in range(2)}
 
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
 
 def test_each_value_counts_in_the_checksum(run_dir):
     """Two values that change places leave a plain sum as it was."""
-    from training.checkpoints import _checksums
+    from pretrax.training.checkpoints import _checksums
 
     state = states()[0]
     matrix = np.array(state.params["matrix"])

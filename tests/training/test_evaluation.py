@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
-from objectives import batched, causal_lm
+from pretrax.objectives import batched, causal_lm
+from pretrax.training.data import Piece
+from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
+from pretrax.training.mesh import placed_on
+from pretrax.training.packing import ShardReader, rows_of
+from pretrax.training.state import new_state
 from tests.training import tiny
-from training.data import Piece
-from training.evaluation import EVALUATION_SEED, Evaluator, Score
-from training.mesh import placed_on
-from training.packing import ShardReader, rows_of
-from training.state import new_state
 
 EOS = 1
 HELDOUT = 500  # tokens: not a multiple of a row

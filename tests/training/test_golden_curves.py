@@ -10,13 +10,12 @@ import numpy as np
 import optax
 import pytest
 
-import models
-import objectives
-from objectives import bitmap
+from pretrax import models, objectives
+from pretrax.objectives import bitmap
+from pretrax.training.mesh import placed_on
+from pretrax.training.setup import compiled_step
+from pretrax.training.state import new_state
 from tests.training import tiny
-from training.mesh import placed_on
-from training.setup import compiled_step
-from training.state import new_state
 
 WIDTHS = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32)
 IDS = tiny.IDS._replace(mask=103, sentence_ends=bitmap(np.zeros(120, bool)))

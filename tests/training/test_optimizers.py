@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from training.optimizers import adamw, warmup_constant, warmup_cosine, warmup_rsqrt
+from pretrax.training.optimizers import adamw, warmup_constant, warmup_cosine, warmup_rsqrt
 
 
 def constant(total_steps):

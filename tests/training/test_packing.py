@@ -9,13 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.packing import MODELS, filled, log_normal
-from objectives import batched, causal_lm, layouts, members_of, plan, span_corruption, ul2
-from tests.objectives.inverse import corrupted_documents
-from tests.objectives.registry import CASES, IDS, quick_jit
-from tests.training import tiny
-from training import packing
-from training.data import Piece
-from training.packing import (
+from pretrax.objectives import batched, causal_lm, layouts, members_of, plan, span_corruption, ul2
+from pretrax.training import packing
+from pretrax.training.data import Piece
+from pretrax.training.packing import (
     POOL,
     ShardReader,
     concatenation,
@@ -24,6 +21,9 @@ from training.packing import (
     rows_of_documents,
     stacked,
 )
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import CASES, IDS, quick_jit
+from tests.training import tiny
 
 POLICIES = ("concatenate", "isolate", "whole", "single")
 LAYOUTS = {

@@ -7,11 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from models.trees import named
-from tests.inference.runs import fresh_gin, small, write_run
-from tests.training import tiny
-from training.checkpoints import Checkpoints
-from training.runs import (
+from pretrax.models.trees import named
+from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.runs import (
     checkpoint_directory,
     configured,
     objective_names,
@@ -19,7 +17,9 @@ from training.runs import (
     read_config,
     saved_steps,
 )
-from training.state import State
+from pretrax.training.state import State
+from tests.inference.runs import fresh_gin, small, write_run
+from tests.training import tiny
 
 
 @pytest.fixture(autouse=True)

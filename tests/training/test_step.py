@@ -9,16 +9,13 @@ import numpy as np
 import optax
 import pytest
 
-import models
-import objectives
-from objectives import causal_lm, members_of
-from tests.models.test_transformer import init
-from tests.training import tiny
-from training import optimizers
-from training.mesh import batch_sharding, placed_on
-from training.setup import compiled_step
-from training.state import new_state
-from training.step import (
+from pretrax import models, objectives
+from pretrax.objectives import causal_lm, members_of
+from pretrax.training import optimizers
+from pretrax.training.mesh import batch_sharding, placed_on
+from pretrax.training.setup import compiled_step
+from pretrax.training.state import new_state
+from pretrax.training.step import (
     by_member,
     evaluate_batch,
     gradients,
@@ -26,6 +23,8 @@ from training.step import (
     term_weights,
     train_step,
 )
+from tests.models.test_transformer import init
+from tests.training import tiny
 
 IDS = tiny.IDS._replace(
     size=128,

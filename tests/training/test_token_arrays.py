@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from objectives import TokenIds
-from training.data import Piece
-from training.packing import ShardReader
-from training.token_arrays import (
+from pretrax.objectives import TokenIds
+from pretrax.training.data import Piece
+from pretrax.training.packing import ShardReader
+from pretrax.training.token_arrays import (
     TokenArrayStream,
     heldout_documents,
     open_token_array,

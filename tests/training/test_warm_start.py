@@ -9,10 +9,10 @@ import numpy as np
 import optax
 import pytest
 
+from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.state import abstract_state, new_state
+from pretrax.training.warm_start import warm_start
 from tests.training import tiny
-from training.checkpoints import Checkpoints
-from training.state import abstract_state, new_state
-from training.warm_start import warm_start
 
 
 class Arrays:

@@ -13,14 +13,14 @@ import jax
 import numpy as np
 import optax
 
-import models
-from objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
-from training import token_arrays
-from training.batches import Batches
-from training.data import Codec, Piece
-from training.mesh import batch_shards, make_mesh
-from training.setup import abstract_batch, make_setup
-from training.state import abstract_state
+from pretrax import models
+from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
+from pretrax.training import token_arrays
+from pretrax.training.batches import Batches
+from pretrax.training.data import Codec, Piece
+from pretrax.training.mesh import batch_shards, make_mesh
+from pretrax.training.setup import abstract_batch, make_setup
+from pretrax.training.state import abstract_state
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDS = TokenIds(
@@ -150,12 +150,12 @@ def slow_token_array(run_dir, *, path, seconds, shown=False):
 CONFIG = """
 from __gin__ import dynamic_registration
 
-import train
-import models
-import objectives
+from pretrax import train
+from pretrax import models
+from pretrax import objectives
 from tests.training import tiny
-from training import mesh
-from training import optimizers
+from pretrax.training import mesh
+from pretrax.training import optimizers
 
 RUN_DIR = None
 DATA = None
@@ -244,7 +244,7 @@ class Run:
 
     def lines(self) -> list[dict]:
         """What the metrics say but for the speed, which differs from time to time."""
-        from training.metrics import read_metrics
+        from pretrax.training.metrics import read_metrics
 
         return [
             {k: v for k, v in line.items() if not k.endswith("_per_second")}
@@ -254,7 +254,7 @@ class Run:
 
 def run_here(arguments) -> None:
     """`train.py` in this process, with a configuration of its own."""
-    import train
+    from pretrax import train
 
     gin.clear_config(clear_constants=True)
     with gin.unlock_config():
