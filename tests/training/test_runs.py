@@ -145,6 +145,6 @@ def test_what_is_no_run(tmp_path):
         open_run(directory)
     assert not (tmp_path / "run" / "checkpoints").exists()  # to look makes none
     config = tmp_path / "run" / "config.gin"
-    config.write_text("from __gin__ import dynamic_registration\nimport train\n")
+    config.write_text("from __gin__ import dynamic_registration\nfrom pretrax import train\n")
     with pytest.raises(ValueError, match="config.gin names no model"):
         open_run(directory)
