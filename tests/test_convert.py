@@ -199,7 +199,9 @@ def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
     settings = t5x.WIDTHS | {"scan_layers": False}
     lines = "".join(f"models.encoder_decoder.{k} = {v!r}\n" for k, v in settings.items())
     preset = tmp_path / "small.gin"
-    preset.write_text("from __gin__ import dynamic_registration\nfrom pretrax import models\n" + lines)
+    preset.write_text(
+        "from __gin__ import dynamic_registration\nfrom pretrax import models\n" + lines
+    )
     run(f"--from=t5x:{tmp_path}/checkpoint_7", f"--to={tmp_path}/run", f"--model={preset}")
     found = open_run(str(tmp_path / "run"))
     assert found.model.vocab_size == 48 and found.model.layout == "encoder_decoder"
