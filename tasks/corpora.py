@@ -40,6 +40,7 @@ from pretrax.tasks.text_files import (
 )
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.data import Corpus, Piece
+from pretrax.training.run_directory import CONFIG, DATA, SENTENCEPIECE_MODEL, VOCABULARY
 from pretrax.training.token_arrays import (
     LONGEST_HELDOUT_PIECE,
     LONGEST_PIECE,
@@ -468,13 +469,13 @@ def run_vocabulary(
     trained = name in ("bpe", "unigram")
     about = {"vocabulary": name, "sentinels": sentinels, "specials": list(specials)}
     about |= {"size": size} if trained else {}
-    if os.path.exists(os.path.join(run_dir, "vocabulary.json")):
+    if os.path.exists(os.path.join(run_dir, VOCABULARY)):
         kept = vocabularies.load_vocabulary(run_dir)
         differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
         if not differing:
             return kept
         # Else nothing was read or trained with it.
-        if any(os.path.exists(os.path.join(run_dir, name)) for name in ("data", "config.gin")):
+        if any(os.path.exists(os.path.join(run_dir, name)) for name in (DATA, CONFIG)):
             raise ValueError(
                 f"{run_dir} holds a vocabulary made with other settings: "
                 + "; ".join(
@@ -487,7 +488,7 @@ def run_vocabulary(
         vocabularies.save_vocabulary(run_dir, taken.tokenizer, taken.ids, about)
         return vocabularies.load_vocabulary(run_dir)
     if trained:
-        path = os.path.join(run_dir, "vocabulary.model")
+        path = os.path.join(run_dir, SENTENCEPIECE_MODEL)
         with _progress() as progress:
             progress.add_task("Training a vocabulary", total=None)
             train_sentencepiece(texts(), path, size=size, model_type=name)
@@ -559,7 +560,7 @@ def _tokenised(
         report: what is left out.
         encoded: `encoded(vocabulary, documents)` gives their ids; by default `_encoded`.
     """
-    path = os.path.join(run_dir, "data", name)
+    path = os.path.join(run_dir, DATA, name)
     if os.path.isdir(path):
         kept = open_token_array(path)
         if kept.about.get("source") == source and kept.ids == vocabulary.ids:

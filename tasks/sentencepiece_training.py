@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Iterable
 
-from pretrax.tasks.vocabularies import write_atomically
+from pretrax.training.run_directory import write_bytes
 
 SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
 _CHUNK = 1000  # characters that the trainer sees as one sentence
@@ -86,7 +86,7 @@ def train_sentencepiece(
             f"Got a vocabulary size of {size}, expected at most {largest} for this text: make "
             "vocabulary_size smaller, give more text, or use vocabulary 'bytes'."
         ) from error
-    write_atomically(path, model.getvalue())
+    write_bytes(path, model.getvalue())
 
 
 def _sample(texts: Iterable[str], characters: int) -> list[str]:

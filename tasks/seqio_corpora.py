@@ -5,7 +5,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import sys
 import warnings
@@ -22,6 +21,7 @@ from pretrax.tasks import vocabularies
 from pretrax.tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_and_ids
 from pretrax.tasks.vocabularies import Tokenizer, save_classes
 from pretrax.training.data import Corpus, Piece
+from pretrax.training.run_directory import VOCABULARY, read_json
 from pretrax.training.token_arrays import text_checker
 
 _DRAWS = 1024  # draws of the mixture made at a time
@@ -557,10 +557,9 @@ def readable(task: seqio.Task) -> Iterator[None]:
 
 
 def _keep_vocabulary(run_dir: str, tokenizer, ids: TokenIds, about: dict[str, Any]) -> None:
-    file = os.path.join(run_dir, "vocabulary.json")
+    file = os.path.join(run_dir, VOCABULARY)
     if os.path.exists(file):
-        with open(file, encoding="utf-8") as opened:
-            kept = vocabularies.ids_from_json(json.load(opened)["ids"])
+        kept = vocabularies.ids_from_json(read_json(file)["ids"])
         if kept != ids:
             raise ValueError(
                 f"{run_dir} holds another vocabulary: its special ids were {kept}, now they are "

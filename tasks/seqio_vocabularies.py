@@ -17,6 +17,7 @@ import tensorflow as tf
 from pretrax.objectives import TokenIds
 from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import Tokenizer, Vocabulary
+from pretrax.training.run_directory import write_bytes
 
 
 class _TokenizerVocabulary(seqio.Vocabulary):
@@ -200,7 +201,7 @@ def _local_copy(path: str) -> str:
         ) from error
     copy = os.path.join(tempfile.gettempdir(), f"vocabulary-{zlib.crc32(model):08x}.model")
     if not _holds(copy, model):  # another user's may not be replaced
-        vocabularies.write_atomically(copy, model)
+        write_bytes(copy, model)
     return copy
 
 

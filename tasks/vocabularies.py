@@ -6,10 +6,8 @@ same vocabularies is in `tasks.seqio_vocabularies`.
 """
 
 import itertools
-import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +15,15 @@ import numpy as np
 
 from pretrax.objectives import TokenIds, bitmap, check_token_ids
 from pretrax.training.data import Codec
+from pretrax.training.run_directory import (
+    CLASSES,
+    SENTENCEPIECE_MODEL,
+    TOKENIZER,
+    VOCABULARY,
+    read_json,
+    write_bytes,
+    write_json,
+)
 from pretrax.training.token_arrays import ids_from_json, ids_to_json
 
 DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
@@ -329,8 +336,7 @@ def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[s
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = os.path.join(directory, file)
         if os.path.exists(path):
-            with open(path, encoding="utf-8") as opened:
-                names |= json.load(opened)
+            names |= read_json(path)
     roles = {}
     for key in ("pad", "eos", "bos", "mask", "cls", "sep"):
         name = names.get(f"{key}_token")
@@ -428,12 +434,10 @@ def save_vocabulary(
     `vocabulary.json` says what it is and its special ids; the tokenizer's own file lies beside it
     as `vocabulary.model` or `tokenizer.json`.
     """
-    file = {"sentencepiece": "vocabulary.model", "hugging_face": "tokenizer.json"}.get(
-        tokenizer.kind
-    )
+    file = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}.get(tokenizer.kind)
     if file and os.path.abspath(tokenizer.path) != os.path.abspath(os.path.join(run_dir, file)):
         with open(tokenizer.path, "rb") as source:
-            write_atomically(os.path.join(run_dir, file), source.read())
+            write_bytes(os.path.join(run_dir, file), source.read())
     values = {
         "kind": tokenizer.kind,
         "file": file,
@@ -442,8 +446,7 @@ def save_vocabulary(
         "ids": ids_to_json(ids),
         "names": {name: i for i, name in sorted(special_names(tokenizer, ids).items())},
     }
-    text = json.dumps(values, indent=1, ensure_ascii=False)
-    write_atomically(os.path.join(run_dir, "vocabulary.json"), text.encode("utf-8"))
+    write_json(os.path.join(run_dir, VOCABULARY), values)
 
 
 class Vocabulary(NamedTuple):
@@ -464,15 +467,14 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
     Raises:
         FileNotFoundError: the directory holds none.
     """
-    file = os.path.join(run_dir, "vocabulary.json")
+    file = os.path.join(run_dir, VOCABULARY)
     if not os.path.exists(file):
         raise FileNotFoundError(
             f"{file} does not exist: expected a run directory, in which a run that reads text "
             "keeps its vocabulary. A model imported without a tokenizer gets one by convert.py "
             "--tokenizer=FILE."
         )
-    with open(file, encoding="utf-8") as opened:
-        values = json.load(opened)
+    values = read_json(file)
     if values["kind"] == "sentencepiece":
         path = os.path.join(run_dir, values["file"])
         tokenizer = sentencepiece_tokenizer(path, extra_ids=values["extra_ids"])
@@ -498,35 +500,13 @@ def save_classes(run_dir: str, classes: Sequence[str]) -> None:
             f"{run_dir} holds the classes {', '.join(kept)}, got {', '.join(names)}: start a new "
             "run directory."
         )
-    text = json.dumps(names, indent=1, ensure_ascii=False)
-    write_atomically(os.path.join(run_dir, "classes.json"), text.encode("utf-8"))
+    write_json(os.path.join(run_dir, CLASSES), names)
 
 
 def load_classes(run_dir: str) -> list[str]:
     """The names of a run's classes; none where it has none."""
-    file = os.path.join(run_dir, "classes.json")
-    if not os.path.exists(file):
-        return []
-    with open(file, encoding="utf-8") as opened:
-        return json.load(opened)
-
-
-def write_atomically(path: str, content: bytes) -> None:
-    """Writes `path` whole or not at all, also where several processes write it at once.
-
-    Folders that are not there are made.
-    """
-    folder = os.path.dirname(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}-", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)  # mkstemp's is private
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    file = os.path.join(run_dir, CLASSES)
+    return read_json(file) if os.path.exists(file) else []
 
 
 class _Appender:

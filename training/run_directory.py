@@ -1,0 +1,62 @@
+"""The files of a run directory: their names, and writes that leave a file whole or untouched.
+
+    write_json(os.path.join("runs/mine", CLASSES), ["no", "yes"])
+    read_json(os.path.join("runs/mine", CLASSES))    # ["no", "yes"]
+
+Paths are strings or `os.PathLike`. Needs the standard library alone, so that everything can use it.
+"""
+
+import json
+import os
+import tempfile
+from typing import Any
+
+CONFIG = "config.gin"  # the run's configuration; a directory that holds one is a run
+VOCABULARY = "vocabulary.json"  # the special ids; the tokenizer's own file lies beside it:
+SENTENCEPIECE_MODEL = "vocabulary.model"  # of a SentencePiece vocabulary
+TOKENIZER = "tokenizer.json"  # of a Hugging Face vocabulary
+CLASSES = "classes.json"  # the names of the classes, in order
+DATA = "data"  # a folder: the tokenised text, one token array for each split
+CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
+METRICS = "metrics.jsonl"  # a line for each step that was logged
+TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
+LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished
+EVALUATION = "evaluation"  # a folder: answers to downstream tasks, and their scores in `METRICS`
+IMPORTED = "hugging_face"  # a folder: what came with an imported model beside its weights
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """The value of a JSON file. Raises OSError where there is none, ValueError where it is no JSON."""
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Writes `value` as readable JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes `text` as UTF-8, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file whole or not at all, also where several processes write it at once.
+
+    Missing folders are made. A reader, or a process that is killed, finds the old file or the new one.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)  # mkstemp's is private
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
