@@ -1,16 +1,16 @@
 """Converts models: from Hugging Face or T5X to a run directory, and from a run to Hugging Face.
 
-    python convert.py --from=hf:t5-v1_1-small --to=runs/t5            a directory of transformers
-    python convert.py --from=runs/quickstart --to=hf:exported         and back
-    python convert.py --from=t5x:checkpoint_1000000 --to=runs/t5 --model=gin_configs/models/t5_1_1_base.gin
+    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5            a directory of transformers
+    pretrax convert --from=runs/quickstart --to=hf:exported         and back
+    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=gin_configs/models/t5_1_1_base.gin
 
 A run directory that this makes is what a run leaves: its config.gin names the model, its vocabulary
 and its checkpoint lie beside it. The last lines it prints are commands: one that trains the model on
 with text of yours, one that asks it. Tokens that an objective needs and the tokenizer lacks are added
 by --sentinels and --specials; a model that comes without a tokenizer gets one by --tokenizer:
 
-    python convert.py --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
-    python convert.py --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
+    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
+    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
         --model=gin_configs/models/t5_1_1_base.gin
 """
 
@@ -18,7 +18,6 @@ import argparse
 import dataclasses
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,7 +28,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from pretrax import objectives
+from pretrax import objectives, verbs
 from pretrax.models import Model, hugging_face, t5x
 from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds, plan
@@ -42,6 +41,7 @@ from pretrax.training.configuration import configure, mistakes_in_words, save_co
 from pretrax.training.runs import Run, open_run
 from pretrax.training.setup import padded_vocabulary
 from pretrax.training.state import State
+from pretrax.verbs import as_typed
 
 HF, T5X = "hf:", "t5x:"
 KEPT = "hugging_face"  # a run's folder for what came with an imported model beside its weights
@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_typed("pretrax convert"),
+        description=as_typed(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN")
     parser.add_argument("--to", required=True, metavar="RUN|hf:DIR")
@@ -285,7 +287,7 @@ def grown(path: str, array: np.ndarray, rows: int) -> np.ndarray:
 def config_text(options, layout: str, settings: dict, rows: int) -> str:
     run_dir = options.to
     lines = [
-        f"# What `python convert.py --from={options.source} --to={run_dir}` made: a model to go on from.",
+        f"# What `pretrax convert --from={options.source} --to={run_dir}` made: a model to go on from.",
         "",
         "from __gin__ import dynamic_registration",
         "",
@@ -326,7 +328,7 @@ def say_what_was_imported(
         lines += [
             "No tokenizer came with it, so it reads no text, and no corpus of text trains it. Delete "
             f"{run_dir} and give its own tokenizer, a SentencePiece .model or a tokenizer.json:",
-            f"  python convert.py {again} --tokenizer=FILE",
+            f"  pretrax convert {again} --tokenizer=FILE",
         ]
     else:
         if rows > model.vocab_size:
@@ -345,7 +347,7 @@ def say_what_was_imported(
             lines.append(f"Next: {train}")
         lines.append(f"{'Or' if train else 'Next'}: {predict_command(run_dir, model, vocabulary)}")
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(as_typed(line), markup=False, soft_wrap=True)
 
 
 def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
@@ -360,7 +362,7 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
         files = " ".join(f"--gin_file=gin_configs/{file}" for file in files)
         value = shapes[0] if len(shapes) == 1 else shapes
         return (
-            f"python train.py {files} --gin_file={run_dir}/config.gin "
+            f"pretrax train {files} --gin_file={run_dir}/config.gin "
             f'--gin.RUN_DIR="\'{run_dir}_2\'" --gin.train.train.sequence_lengths="{value}" '
             "--gin.train.train.corpus=@corpora.text_files "
             "--gin.corpora.text_files.files=\"'data/*.txt'\""
@@ -376,7 +378,7 @@ def predict_command(run_dir: str, model: Model, vocabulary: Vocabulary) -> str:
             text += f" {names[vocabulary.ids.mask]}."
         else:
             mode = " --mode=embed"
-    return f'python predict.py --run={run_dir}{mode} "{text}"'
+    return f'pretrax predict --run={run_dir}{mode} "{text}"'
 
 
 def dtype_setting(options) -> dict:
@@ -479,4 +481,4 @@ def export_vocabulary(run_dir: str, target: str, imported: bool) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    verbs.run("convert")

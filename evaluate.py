@@ -1,8 +1,8 @@
 """Evaluates a run: downstream tasks by their metrics, or its objective on held-out text.
 
-    python evaluate.py --run=runs/finetuned --task=python_modules
-    python evaluate.py --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
-    python evaluate.py --run=runs/quickstart --heldout
+    pretrax evaluate --run=runs/finetuned --task=python_modules
+    pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
+    pretrax evaluate --run=runs/quickstart --heldout
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
 this code and read Python's own library. Beside each figure stands that of a baseline: for a task one
@@ -13,8 +13,6 @@ import argparse
 import functools
 import json
 import math
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from pretrax import verbs
 from pretrax.inference import Decoding, Options, Trained, mode_of
 from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
 from pretrax.inference.trained import MODES
@@ -32,6 +31,7 @@ from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.training.runs import open_run, read_config, saved_steps
+from pretrax.verbs import as_typed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -47,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_typed("pretrax evaluate"),
+        description=as_typed(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--run", required=True, metavar="RUN")
     parser.add_argument("--task", action="append", default=[], help="repeatable")
@@ -125,10 +127,8 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     say(f"{options.run}: {mode}, {options.split}, {counts}")
     console.print(table)
     say(f"baseline: the most frequent training answer, always: {guesses}")
-    say(
-        f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: "
-        f"python predict.py --run={options.run} {tasks[0].texts[0][:20]!r}"
-    )
+    see = as_typed(f"pretrax predict --run={options.run} {tasks[0].texts[0][:20]!r}")
+    say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {see}")
 
 
 def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
@@ -175,7 +175,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
         size = f"{heldout.bytes_per_token:.2f}"
         say(f"bits a byte: of tokens of {size} bytes, as the held-out text has")
     say("baseline: nats of what looks at nothing")
-    say(f"Next: python predict.py --run={options.run} …")
+    say(as_typed(f"Next: pretrax predict --run={options.run} …"))
 
 
 def row_of(score: Score, bytes_per_token: float) -> list[str]:
@@ -189,6 +189,4 @@ def row_of(score: Score, bytes_per_token: float) -> list[str]:
 
 
 if __name__ == "__main__":
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # modules of one's own that a run's config.gin imports
-    main(sys.argv[1:])
+    verbs.run("evaluate")

@@ -1,11 +1,11 @@
 """Lets a trained model do what it was trained for: go on, fill in, restore, embed or score text.
 
-    python predict.py --run=runs/quickstart "def open(<extra_id_0>):"
-    python predict.py --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
-    python predict.py --run=runs/fim --prefix="def f(x):" --suffix="    return y"
-    python predict.py --run=runs/bert "The [MASK] is open." --top=10
-    python predict.py --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
-    python predict.py --run=runs/NAME --score "How likely is this?"
+    pretrax predict --run=runs/quickstart "def open(<extra_id_0>):"
+    pretrax predict --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
+    pretrax predict --run=runs/fim --prefix="def f(x):" --suffix="    return y"
+    pretrax predict --run=runs/bert "The [MASK] is open." --top=10
+    pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
+    pretrax predict --run=runs/NAME --score "How likely is this?"
 
 RUN is the directory of a run, or what convert.py made of a model from elsewhere. Without --mode it
 does what the run's objective trained it for, and says what that is.
@@ -13,8 +13,6 @@ does what the run's objective trained it for, and says what that is.
 
 import argparse
 import dataclasses
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
+from pretrax import verbs
 from pretrax.inference import (
     MODES,
     Decoding,
@@ -42,6 +41,7 @@ from pretrax.inference.trained import TRAINED_FOR
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training.configuration import mistakes_in_words
 from pretrax.training.mesh import make_mesh, placed_on
+from pretrax.verbs import as_typed
 
 WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
@@ -75,7 +75,9 @@ def predict(console: Console, options, mesh: Mesh) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_typed("pretrax predict"),
+        description=as_typed(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT")
     parser.add_argument("--run", required=True, metavar="RUN")
@@ -424,6 +426,4 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
 
 
 if __name__ == "__main__":
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # modules of one's own that a run's config.gin imports
-    main(sys.argv[1:])
+    verbs.run("predict")

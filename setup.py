@@ -61,6 +61,7 @@ setup(
     + [f"pretrax.{name}" for name in find_packages(include=[f"{f}*" for f in FOLDERS])],
     package_data={"pretrax": ["gin_configs/*/*.gin"]},
     cmdclass={"build_py": BuildWithoutSetup},
+    entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
     install_requires=TRAINING + DATA,
     extras_require={"test": TEST, "parity": PARITY},
 )

@@ -1,11 +1,11 @@
 """Shows what an objective does to text: what a model is given, what it predicts, who sees whom.
 
-    python show.py                                               span corruption, on a short text
-    python show.py --objective=ul2 --text="To be, or not to be"  every member of a mixture
-    python show.py --objective=masked_lm --html=masked_lm.html   a page, with statistics
-    python show.py --list                                        all objectives
-    python show.py --gin_file=my_run.gin                         an objective of your own
-    python show.py --run=runs/quickstart                         a run's objective and vocabulary
+    pretrax show                                               span corruption, on a short text
+    pretrax show --objective=ul2 --text="To be, or not to be"  every member of a mixture
+    pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
+    pretrax show --list                                        all objectives
+    pretrax show --gin_file=my_run.gin                         an objective of your own
+    pretrax show --run=runs/quickstart                         a run's objective and vocabulary
 
 Nothing is downloaded: without --run or --vocabulary, a vocabulary is learned from Python's own
 library and kept in runs/show.
@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pretrax import verbs
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, Entry
 from pretrax.objectives.layouts import LAYOUTS
@@ -49,6 +50,7 @@ from pretrax.training.configuration import (
     mistakes_in_words,
     parse_command_line,
 )
+from pretrax.verbs import as_typed
 
 CACHE = "runs/show"
 OBJECTIVES = "gin_configs/objectives"
@@ -61,16 +63,22 @@ OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] f
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else list(argv)
+    """Programs are many and run once: they are compiled quickly, and kept for the next time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_compilation_cache_dir", os.path.abspath(f"{CACHE}/compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    run(sys.argv[1:] if argv is None else argv)
+
+
+def run(argv: Sequence[str]) -> None:
     options, files, bindings, traceback = read_command_line(argv)
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # modules of one's own, beside a gin file that imports them
     with mistakes_in_words(traceback):
         console = make_console()
         if options.list:
             print_list(console)
         else:
-            show(console, options, files, bindings, "python show.py " + shlex.join(argv))
+            command = as_typed("pretrax show ") + shlex.join(argv)
+            show(console, options, files, bindings, command)
 
 
 def show(
@@ -170,7 +178,8 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, list, li
         parser.add_argument(f"--{name}", **settings)
     options, others = parser.parse_known_args(argv)
     own = parser.format_help().strip()
-    files, bindings, traceback = parse_command_line(others, f"{__doc__}\n{own}", "none")
+    about = f"{__doc__}\n{own}"
+    files, bindings, traceback = parse_command_line("show", others, about, "none")
     return options, [f for f in files if f != "none"], bindings, traceback
 
 
@@ -515,7 +524,7 @@ def print_list(console: Console) -> None:
     console.print(table)
     console.print(
         f"\nloss: places that give a loss in rows of {LISTED_LENGTH} tokens of text, sentinels and "
-        "ends counted.\nTo see one: python show.py --objective=NAME",
+        f"ends counted.\nTo see one: {as_typed('pretrax show --objective=NAME')}",
         markup=False,
     )
 
@@ -558,11 +567,4 @@ def specimen() -> TokenIds:
 
 
 if __name__ == "__main__":
-    # Programs are many and run once: they are compiled quickly, and kept for the next time.
-    jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", os.path.abspath(f"{CACHE}/compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    # Through an import, so that gin and this file mean the same functions.
-    from pretrax.show import main as imported_main
-
-    imported_main()
+    verbs.run("show")

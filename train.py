@@ -1,7 +1,7 @@
 """Trains a model on a pre-training objective.
 
-    python train.py                                            the quickstart, on any laptop
-    python train.py --gin_file=gin_configs/runs/own_text.gin --gin.FILES="'data/*.txt'"
+    pretrax train                                              the quickstart, on any laptop
+    pretrax train --gin_file=gin_configs/runs/own_text.gin --gin.FILES="'data/*.txt'"
 
 The story, downwards: configure, read the corpus, solve the lengths, create or resume the state,
 take steps, and finish with held-out figures, a plot and a few passages filled in. A run directory
@@ -24,6 +24,7 @@ from jax.sharding import Mesh
 from rich.console import Console
 from rich.text import Text
 
+from pretrax import verbs
 from pretrax.inference import Decoding, Options, Trained, show_passages
 from pretrax.inference.task_scores import EvaluationTask, score_task, short_answers
 from pretrax.objectives import Objective, TokenIds
@@ -69,9 +70,7 @@ QUICKSTART = "gin_configs/runs/quickstart.gin"
 
 def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    files, bindings, traceback = parse_command_line(argv, __doc__, QUICKSTART)
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # modules of one's own, beside a gin file that imports them
+    files, bindings, traceback = parse_command_line("train", argv, __doc__, QUICKSTART)
     stopped = "\nInterrupted; the same command goes on from the last checkpoint."
     with mistakes_in_words(traceback, stopped):
         config = configure(files, bindings)
@@ -440,7 +439,4 @@ def stop_on_sigterm() -> Callable[[int], bool]:
 
 
 if __name__ == "__main__":
-    # Through an import, so that gin and this file mean the same functions.
-    from pretrax.train import main as imported_main
-
-    imported_main()
+    verbs.run("train")

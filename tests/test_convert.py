@@ -232,7 +232,7 @@ def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeyp
 
 
 PEAK = """
-import sys, convert
+import sys; from pretrax import convert
 convert.main(sys.argv[1:])
 print("peak", next(x.split()[1] for x in open("/proc/self/status") if x.startswith("VmHWM")))
 """
@@ -450,11 +450,11 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     vocabulary = given_tokenizer(make, tmp_path, *flags)
     said = capsys.readouterr().out
     assert f"the model's table {make().vocab_size} rows: grown by" in said
-    assert f"python predict.py --run={tmp_path}/run" in said
+    assert f"pretrax predict --run={tmp_path}/run" in said
     if train is None:
-        assert "train.py" not in said and "--specials=mask" in said
+        assert "pretrax train" not in said and "--specials=mask" in said
         return
-    line = next(x for x in said.splitlines() if x.startswith("Next: python train.py"))
+    line = next(x for x in said.splitlines() if x.startswith("Next: pretrax train"))
     files = re.findall(r"--gin_file=(\S+)", line)
     assert files[-2:] == [f"gin_configs/{train}", f"{tmp_path}/run/config.gin"]
     (tmp_path / "text.txt").write_text(inspect.getsource(convert))

@@ -27,13 +27,13 @@ def clean_gin():
 
 def prints(capsys, *arguments) -> str:
     with gin.unlock_config():
-        show.main(arguments)
+        show.run(arguments)
     return capsys.readouterr().out
 
 
 def fails(capsys, *arguments) -> str:
     with pytest.raises(SystemExit) as end, gin.unlock_config():
-        show.main(arguments)
+        show.run(arguments)
     said = capsys.readouterr().err
     assert end.value.code == 2 and "Traceback" not in said
     return said
@@ -226,8 +226,8 @@ def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
 
 def test_help_names_the_options(capsys):
     with pytest.raises(SystemExit) as end:
-        show.main(["--help"])
+        show.run(["--help"])
     said = capsys.readouterr().out
     assert end.value.code == 0
-    for words in ("--objective NAME", "--html FILE", "--gin.NAME", "python show.py --list"):
+    for words in ("--objective NAME", "--html FILE", "--gin.NAME", "pretrax show --list"):
         assert words in said

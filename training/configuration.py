@@ -1,6 +1,6 @@
 """Command line and gin: what every verb takes, and errors in words.
 
-    python train.py --gin_file=gin_configs/runs/own_text.gin --gin.FILES="'data/*.txt'"
+    pretrax train --gin_file=gin_configs/runs/own_text.gin --gin.FILES="'data/*.txt'"
 
 `--gin_file` may be repeated, later files override earlier ones; `--gin.NAME=VALUE` overrides both.
 Gin files, and those that they include, are looked for here and then in the repository.
@@ -16,6 +16,8 @@ from pathlib import Path
 import gin
 import jax
 
+from pretrax.verbs import as_typed
+
 ROOT = Path(__file__).resolve().parent.parent
 UNKNOWN_FUNCTION = """
 A function that no gin file of this run imports needs a gin file of yours that imports it, given
@@ -30,11 +32,12 @@ spread the parameters over devices with mesh.make_mesh.fsdp."""
 
 
 def parse_command_line(
-    argv: Sequence[str], description: str, default_file: str
+    verb: str, argv: Sequence[str], description: str, default_file: str
 ) -> tuple[list[str], list[str], bool]:
     """(gin files, gin bindings, whether to show tracebacks); --help and mistakes exit."""
     parser = argparse.ArgumentParser(
-        description=description,
+        prog=as_typed(f"pretrax {verb}"),
+        description=as_typed(description),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -1,0 +1,39 @@
+"""The command `pretrax`: looks its verb up and hands the rest of the line to it."""
+
+import sys
+from collections.abc import Sequence
+
+from pretrax import verbs
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return
+    verb, *rest = argv
+    if verb not in verbs.VERBS:
+        print(unknown(verb), file=sys.stderr)
+        raise SystemExit(2)
+    verbs.run(verb, rest)
+
+
+def usage() -> str:
+    lines = [f"  {verb:10}{about}" for verb, about in verbs.VERBS.items()]
+    return "\n".join(["usage: pretrax VERB …", "", *lines, "", "pretrax VERB --help says more."])
+
+
+def unknown(verb: str) -> str:
+    """The message for a verb that does not exist, with the nearest one that does."""
+    import difflib  # only for this message, so that every verb starts sooner
+
+    near = difflib.get_close_matches(verb, verbs.VERBS, 1)
+    return (
+        f"error: there is no verb {verb!r}"
+        + (f"; did you mean {near[0]}? " if near else ". ")
+        + f"Expected one of {', '.join(verbs.VERBS)}."
+    )
+
+
+if __name__ == "__main__":
+    main()

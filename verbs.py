@@ -1,0 +1,42 @@
+"""The verbs of the command `pretrax`, and how a command is written for whoever typed this one.
+
+`pretrax train`, `python -m pretrax train` and, in a checkout, `python train.py` do the same.
+"""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+VERBS = {
+    "train": "train a model on a pre-training objective",
+    "show": "show what an objective does to text",
+    "predict": "continue, fill in, classify, embed or score text with a trained model",
+    "evaluate": "score a run on downstream tasks, or its objective on held-out text",
+    "convert": "convert models from Hugging Face or T5X, and to Hugging Face",
+}
+
+
+def run(verb: str, argv: Sequence[str] | None = None) -> None:
+    """Imports a verb, and no other, and runs it with these arguments or the program's own."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # for a user's modules that a gin file imports
+    importlib.import_module(f"pretrax.{verb}").main(argv)
+
+
+def as_typed(text: str) -> str:
+    """Text with each `pretrax VERB` written in the form in which this program was called.
+
+    Called as `python ../pretrax/show.py`, `pretrax train` becomes `python ../pretrax/train.py`;
+    called as `pretrax show` it stays what it is.
+    """
+    script = Path(sys.argv[0])
+    if script.name not in {f"{verb}.py" for verb in VERBS}:
+        return text
+    return re.sub(
+        rf"\bpretrax ({'|'.join(VERBS)})\b",
+        lambda match: f"python {script.with_name(match[1] + '.py')}",
+        text,
+    )
