@@ -41,14 +41,12 @@ from pretrax.tasks.text_files import (
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.data import Corpus, Piece
 from pretrax.training.run_directory import CONFIG, DATA, SENTENCEPIECE_MODEL, VOCABULARY
+from pretrax.training.token_array_files import TokenArray, open_token_array, write_token_array
 from pretrax.training.token_arrays import (
     LONGEST_HELDOUT_PIECE,
     LONGEST_PIECE,
-    TokenArray,
     array_corpus,
-    open_token_array,
     split_heldout,
-    write_token_array,
 )
 
 _BATCH_CHARACTERS = 1 << 22  # text tokenised at a time

@@ -22,7 +22,7 @@ from pretrax.tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_and_ids
 from pretrax.tasks.vocabularies import Tokenizer, save_classes
 from pretrax.training.data import Corpus, Piece
 from pretrax.training.run_directory import VOCABULARY, read_json
-from pretrax.training.token_arrays import text_checker
+from pretrax.training.token_ids import text_checker
 
 _DRAWS = 1024  # draws of the mixture made at a time
 

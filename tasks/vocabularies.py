@@ -24,7 +24,7 @@ from pretrax.training.run_directory import (
     write_bytes,
     write_json,
 )
-from pretrax.training.token_arrays import ids_from_json, ids_to_json
+from pretrax.training.token_ids import ids_from_json, ids_to_json
 
 DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
 T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model

@@ -282,7 +282,7 @@ def test_text_that_is_not_there(tmp_path, capsys, files, expected):
 
 def test_three_sentinels_where_more_are_needed(tmp_path, capsys):
     ids = tiny.IDS._replace(sentinels=tiny.IDS.sentinels[:3])
-    tiny.token_arrays.write_token_array(tmp_path / "data", tiny.documents(50), ids)
+    tiny.write_token_array(tmp_path / "data", tiny.documents(50), ids)
     run = tiny.Run(tmp_path, str(tmp_path / "data"))
     lengths = {"decoder": 100}
     said = fails(capsys, run.arguments(train__train__sequence_lengths=lengths))

@@ -261,7 +261,7 @@ def test_a_configuration_that_cannot_fit_names_what_differs(half, capsys, change
 
 def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys):
     other = tmp_path / "other_text"
-    tiny.token_arrays.write_token_array(other, tiny.documents(200, seed=5), tiny.IDS)
+    tiny.write_token_array(other, tiny.documents(200, seed=5), tiny.IDS)
     with pytest.raises(SystemExit):
         half.here(capsys, DATA=str(other))
     said = capsys.readouterr().err

@@ -6,13 +6,12 @@ import pytest
 from pretrax.objectives import TokenIds
 from pretrax.training.data import Piece
 from pretrax.training.packing import ShardReader
+from pretrax.training.token_array_files import open_token_array, write_token_array
 from pretrax.training.token_arrays import (
     TokenArrayStream,
     heldout_documents,
-    open_token_array,
     split_heldout,
     token_array,
-    write_token_array,
 )
 
 IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298), modes=(("R", 270),))

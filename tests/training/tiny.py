@@ -21,6 +21,7 @@ from pretrax.training.data import Codec, Piece
 from pretrax.training.mesh import batch_shards, make_mesh
 from pretrax.training.setup import abstract_batch, make_setup
 from pretrax.training.state import abstract_state
+from pretrax.training.token_array_files import write_token_array
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 IDS = TokenIds(
@@ -43,7 +44,7 @@ def documents(n: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def write_array(path) -> str:
-    token_arrays.write_token_array(path, documents(200), IDS)
+    write_token_array(path, documents(200), IDS)
     return str(path)
 
 

@@ -1,0 +1,266 @@
+"""Token arrays: tokenised documents on disk as NumPy files, read without TensorFlow.
+
+A token array is a folder:
+
+    tokens.npy    uint16 or int32 [tokens]         every document's ids, one after another
+    offsets.npy   int64 [documents + 1]            document i is tokens[offsets[i]:offsets[i+1]]
+    closed.npy    bool [documents]                 false where document i goes on in i + 1, having
+                                                   been cut; not there where no document was
+    ids.json      {"ids": {…}, "about": {…}}       the TokenIds, and what the array was made from
+
+The tokens and offsets are memory-mapped, so a corpus larger than memory costs no memory. Anything
+that can write NumPy files can write one; `write_token_array` does it from a stream of documents.
+"""
+
+import dataclasses
+import filecmp
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pretrax.objectives import TokenIds, check_token_ids
+from pretrax.training.data import Piece
+from pretrax.training.run_directory import read_json, write_json
+from pretrax.training.token_ids import ids_from_json, ids_to_json, text_checker
+
+_CHECK_BLOCK = 1 << 24  # tokens looked at together when an array is checked
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenArray:
+    """An open token array."""
+
+    path: str
+    tokens: np.ndarray  # uint16 or int32, memory-mapped
+    starts: np.ndarray  # int64 [documents]: document i is tokens[starts[i]:ends[i]]
+    ends: np.ndarray  # int64 [documents]
+    closed: np.ndarray  # bool [documents]: false where a document was cut and goes on elsewhere
+    ids: TokenIds
+    about: dict[str, Any]  # what `write_token_array` was told
+
+    @property
+    def documents(self) -> int:
+        return len(self.starts)
+
+    @property
+    def size(self) -> int:
+        """Tokens in all its documents."""
+        return int((self.ends - self.starts).sum())
+
+
+class Written(NamedTuple):
+    """What `write_token_array` wrote."""
+
+    documents: int
+    tokens: int
+    empty: int  # documents of no tokens, which are left out
+
+
+def write_token_array(
+    path: str | os.PathLike,
+    documents: Iterable[np.ndarray | Piece],
+    ids: TokenIds,
+    about: Callable[[int], dict[str, Any]] | None = None,
+) -> Written:
+    """Writes `documents` (each int[n]) to the folder `path`, a document at a time.
+
+    Parts of one document, one after another, are given as `Piece`s of which the last one ends it.
+    The folder appears whole or not at all; an existing one is replaced. What `about(empty)` returns
+    once the documents are read is kept in `ids.json`. No folder is written for no tokens at all.
+
+        write_token_array("data/train", [np.array([5, 6, 7]), np.array([8])], ids)
+        -> Written(documents=2, tokens=4, empty=0)
+
+    Raises:
+        ValueError: an id that no text may hold; nothing is left on the disk then.
+    """
+    path = os.fspath(path)
+    parent = os.path.dirname(os.path.abspath(path))
+    os.makedirs(parent, exist_ok=True)
+    check_token_ids(ids)
+    check = text_checker(ids)
+    dtype = np.uint16 if ids.size <= 1 << 16 else np.int32
+    folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}-", dir=parent)
+    try:
+        offsets, closed, empty = [0], [], 0
+        with open(os.path.join(folder, "tokens.npy"), "wb") as file:
+            _write_header(file, 0, dtype)
+            for i, document in enumerate(documents):
+                tokens, ends = document if isinstance(document, Piece) else (document, True)
+                document = np.asarray(tokens)
+                if document.size == 0:
+                    empty += 1
+                    if ends and closed:
+                        closed[-1] = True  # an empty last piece ends the document before it
+                    continue
+                check(document, f"Document {i} for {path}")
+                document.astype(dtype).tofile(file)
+                offsets.append(offsets[-1] + len(document))
+                closed.append(ends)
+            file.flush()
+            _write_header(file, offsets[-1], dtype)
+        np.save(os.path.join(folder, "offsets.npy"), np.asarray(offsets, np.int64))
+        if not all(closed):
+            np.save(os.path.join(folder, "closed.npy"), np.asarray(closed, bool))
+        described = {"ids": ids_to_json(ids), "about": about(empty) if about else {}}
+        write_json(os.path.join(folder, "ids.json"), described)
+        os.chmod(folder, 0o755)  # mkdtemp's is private, other hosts may read this one
+        if offsets[-1]:
+            _move_into_place(folder, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Written(len(offsets) - 1, offsets[-1], empty)
+
+
+def open_token_array(
+    path: str | os.PathLike, ids: TokenIds | None = None, *, check: bool = True
+) -> TokenArray:
+    """Opens a token array's folder, or a bare `.npy` file of ids as a single document.
+
+    Args:
+        path: the folder or file.
+        ids: the special ids; needed where the folder has no `ids.json`.
+        check: look at every token once (about 1 s for 10⁹ of them): none may be a special id.
+
+    Raises:
+        ValueError, FileNotFoundError: the file, what was got, what is expected.
+    """
+    path = os.fspath(path)
+    about: dict[str, Any] = {}
+    if os.path.isdir(path):
+        tokens_file = os.path.join(path, "tokens.npy")
+        ids_file = os.path.join(path, "ids.json")
+        if ids is None and os.path.exists(ids_file):
+            ids, about = _read_ids(ids_file)
+    else:
+        tokens_file = path
+    if not os.path.exists(tokens_file):
+        raise FileNotFoundError(
+            f"{tokens_file} does not exist: expected a token array (a folder with tokens.npy and "
+            "offsets.npy) or a one-dimensional .npy file of token ids."
+        )
+    if ids is None:
+        raise ValueError(
+            f"{path} does not say what its ids mean: got no ids.json beside the tokens. Set "
+            "`ids` to the TokenIds that the text was tokenised for."
+        )
+    check_token_ids(ids)
+    tokens = _map_npy(tokens_file)
+    if tokens.ndim != 1:
+        raise ValueError(f"{tokens_file}: got an array of shape {tokens.shape}, expected [tokens].")
+    if not np.issubdtype(tokens.dtype, np.integer):
+        raise ValueError(
+            f"{tokens_file}: got {tokens.dtype}, expected integers (uint16 or int32 token ids)."
+        )
+    if not len(tokens):
+        raise ValueError(f"{tokens_file}: got no tokens, expected at least one.")
+    offsets = _read_offsets(path, len(tokens))
+    if check:
+        look = text_checker(ids)
+        for start in range(0, len(tokens), _CHECK_BLOCK):
+            look(tokens[start : start + _CHECK_BLOCK], tokens_file)
+    closed = _read_closed(path, len(offsets) - 1)
+    return TokenArray(path, tokens, offsets[:-1], offsets[1:], closed, ids, about)
+
+
+def _read_ids(ids_file: str) -> tuple[TokenIds, dict[str, Any]]:
+    try:
+        values = read_json(ids_file)
+        return ids_from_json(values["ids"]), values.get("about", {})
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f'{ids_file}: got {error!r}, expected {{"ids": {{"size": …, "text": [first, last], '
+            "…}}} with the fields of objectives.TokenIds."
+        ) from error
+
+
+def _read_offsets(path: str, tokens: int) -> np.ndarray:
+    offsets_file = os.path.join(path, "offsets.npy")
+    if not os.path.isdir(path) or not os.path.exists(offsets_file):
+        return np.asarray([0, tokens], np.int64)
+    offsets = _map_npy(offsets_file)
+    if offsets.ndim != 1 or not np.issubdtype(offsets.dtype, np.integer) or len(offsets) < 2:
+        raise ValueError(
+            f"{offsets_file}: got {offsets.dtype}{list(offsets.shape)}, expected "
+            "int64[documents + 1]."
+        )
+    if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) <= 0).any():
+        raise ValueError(
+            f"{offsets_file}: expected increasing offsets from 0 to {tokens} (the tokens there "
+            f"are), got {offsets[0]} … {offsets[-1]}. Write the array anew."
+        )
+    return offsets
+
+
+def _read_closed(path: str, documents: int) -> np.ndarray:
+    closed_file = os.path.join(path, "closed.npy")
+    if not os.path.isdir(path) or not os.path.exists(closed_file):
+        return np.ones(documents, bool)
+    closed = _map_npy(closed_file)
+    if closed.dtype != bool or closed.shape != (documents,):
+        raise ValueError(
+            f"{closed_file}: got {closed.dtype}{list(closed.shape)}, expected bool[{documents}], "
+            "whether each document ends where it does here. Write the array anew, or delete the "
+            "file if no document was cut."
+        )
+    return closed
+
+
+def _map_npy(file: str) -> np.ndarray:
+    try:
+        return np.load(file, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        # mmap refuses an array of no elements: read it plainly so that "empty" is what is said.
+        try:
+            return np.load(file, allow_pickle=False)
+        except (ValueError, EOFError):
+            raise ValueError(
+                f"{file}: not a NumPy .npy file of numbers, or cut short ({error})."
+            ) from error
+
+
+def _write_header(file, length: int, dtype) -> None:
+    """A .npy header of the same size for every length: NumPy leaves room for 21 digits."""
+    file.seek(0)
+    np.lib.format.write_array_header_1_0(
+        file,
+        {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+            "fortran_order": False,
+            "shape": (length,),
+        },
+    )
+
+
+def _move_into_place(folder: str, path: str) -> None:
+    """Renames `folder` to `path`; another process may be doing the same with the same content."""
+    for _ in range(8):
+        try:
+            os.rename(folder, path)
+            return
+        except OSError:
+            if not os.path.isdir(path):
+                raise
+            if _same_array(folder, path):  # another process was faster: leave its readers alone
+                return
+            # POSIX renames a folder onto an empty one only: move the old one out of the way first.
+            old = tempfile.mkdtemp(prefix=".old-", dir=os.path.dirname(os.path.abspath(path)))
+            try:
+                os.rename(path, os.path.join(old, "array"))
+            except FileNotFoundError:
+                pass
+            shutil.rmtree(old, ignore_errors=True)
+    raise OSError(f"{path} keeps being replaced by another process: use a folder of its own.")
+
+
+def _same_array(a: str, b: str) -> bool:
+    def same(name: str) -> bool:
+        files = [os.path.join(folder, name) for folder in (a, b)]
+        there = [os.path.exists(file) for file in files]
+        return there == [False, False] or all(there) and filecmp.cmp(*files, shallow=False)
+
+    return all(map(same, ("ids.json", "offsets.npy", "closed.npy", "tokens.npy")))

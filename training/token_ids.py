@@ -1,0 +1,61 @@
+"""`TokenIds` as JSON, and the check that documents hold text alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pretrax.objectives import TokenIds
+
+_BITMAPS = ("word_starts", "sentence_ends")
+
+
+def ids_to_json(ids: TokenIds) -> dict[str, Any]:
+    """`ids` as JSON values; `ids_from_json` is the inverse."""
+    bitmaps = {name: getattr(ids, name).hex() for name in _BITMAPS}
+    return ids._asdict() | {"modes": dict(ids.modes)} | bitmaps
+
+
+def ids_from_json(values: dict[str, Any]) -> TokenIds:
+    """The `TokenIds` that `ids_to_json` was given."""
+    tuples = {k: tuple(values[k]) for k in ("text", "sentinels", "fim") if k in values}
+    modes = tuple((name, int(i)) for name, i in dict(values.get("modes", {})).items())
+    bitmaps = {name: bytes.fromhex(values.get(name, "")) for name in _BITMAPS}
+    return TokenIds(**values | tuples | bitmaps | {"modes": modes})
+
+
+def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
+    """`check(tokens, where)`: raises ValueError unless `tokens` may stand in a document.
+
+    Special ids may not: the model could not tell them from those that the objective adds. Ids that
+    are neither text nor special (an unknown-token id among BERT's special ones) may.
+    """
+    singles = [ids.pad, ids.eos, ids.bos, ids.mask, ids.cls, ids.sep]
+    named = [*singles, *ids.sentinels, *ids.fim, *(i for _, i in ids.modes)]
+    special = np.asarray(sorted({i for i in named if i is not None}), np.int64)
+    first, last = ids.text
+
+    def check(tokens: np.ndarray, where: str) -> None:
+        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+            raise ValueError(
+                f"{where}: got {tokens.dtype}{list(tokens.shape)}, expected one-dimensional "
+                "integers."
+            )
+        low, high = int(tokens.min()), int(tokens.max())
+        if first <= low and high < last:
+            return
+        if low < 0 or high >= ids.size:
+            raise ValueError(
+                f"{where}: got ids {low}…{high}, expected 0…{ids.size - 1}: it was written with "
+                "another vocabulary."
+            )
+        found = np.isin(tokens, special)
+        if found.any():
+            at = int(np.argmax(found))
+            raise ValueError(
+                f"{where}: {int(found.sum())} of {len(tokens)} ids are special ids, the first is "
+                f"{int(tokens[at])} at {at}; text is [{first}, {last}). Documents hold text alone: "
+                "leave out end-of-sequence, padding and mask ids, they are added later."
+            )
+
+    return check
