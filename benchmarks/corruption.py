@@ -3,6 +3,8 @@
     python benchmarks/corruption.py
     git clone https://github.com/google-research/text-to-text-transfer-transformer /tmp/t5
     python benchmarks/corruption.py --t5=/tmp/t5
+    python benchmarks/corruption.py ul2 bart                        # some, by their builders' names
+    python benchmarks/corruption.py --repeats=1 --batch=2 --tokens=2000         # under a minute
 
 Everything runs in one process pinned to one core, and is measured in tokens of text per second of
 CPU time (of all its threads), so that other work on the machine does not count. `bare` is the
@@ -22,26 +24,35 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INPUTS = 512
-BATCH = 256  # rows of a bare call
-TOKENS = 400_000  # of the corpus that pipelines read
 DECODERS = {"span_corruption": 114, "ul2": 512, "prefix_lm": 512, "causal_lm": 512}
+# What builders have no default for.
+SETTINGS = {
+    "sequence_classification": {"num_classes": 4},
+    "token_classification": {"num_classes": 4},
+}
 
 
-def main() -> None:
-    options = parse()
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
     pin(options.core)
-    results = bare_calls(options.repeats) | pipelines(options)
+    options.names = options.names or list(builders())
+    results = bare_calls(options) | pipelines(options)
     report(results, options)
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
     parser.add_argument("--t5", type=Path, metavar="DIR", help="a checkout of T5, to compare with")
     parser.add_argument("--repeats", type=int, default=9, help="runs of each, default 9")
+    parser.add_argument("--batch", type=int, default=256, help="rows of a bare call, default 256")
+    parser.add_argument(
+        "--tokens", type=int, default=400_000, help="that pipelines read, default 400,000"
+    )
     parser.add_argument("--core", type=int, help="the core to run on, default the last one")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def pin(core: int | None) -> None:
@@ -74,40 +85,55 @@ def rates(tokens: int, seconds: list[float]) -> tuple[float, float]:
 # --- bare calls ----------------------------------------------------------------------------------
 
 
-def bare_calls(repeats: int) -> dict[str, tuple[float, float]]:
-    """Every objective with its default settings, on rows of one document that fill their lengths."""
+def bare_calls(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """The objectives named, with their default settings, as jitted functions."""
+    import jax
+
+    results = {}
+    for name in options.names:
+        corrupt, keys, rows = bare_call(name, options.batch)
+        corrupt, inputs = jax.jit(corrupt), jax.device_put((keys, rows))
+
+        def ten_calls(corrupt=corrupt, inputs=inputs):
+            for _ in range(10):
+                jax.block_until_ready(corrupt(*inputs))
+
+        tokens = 10 * int((rows.segments > 0).sum())
+        results[f"{name}, bare"] = rates(tokens, measure(ten_calls, options.repeats))
+    return results
+
+
+def bare_call(name: str, batch: int):
+    """(corrupt, keys, rows): rows of one document of random text, as long as the row can hold.
+
+    In the middle of a document is a separator, by which objectives on pairs of texts divide it.
+    """
     import jax
     import numpy as np
 
     from pretrax import objectives
 
-    ids = special_ids(objectives)
-    results = {}
-    for name, build in builders(objectives).items():
-        objective = build(ids)
-        members, raw, lengths = row_lengths(objectives, objective, DECODERS.get(name))
-        member = np.arange(BATCH) % members
-        used = np.broadcast_to(raw, members)[member]
-        filled = np.arange(used.max()) < used[:, None]
-        text = np.random.default_rng(0).integers(*ids.text, filled.shape)
-        rows = objectives.Row(
-            tokens=np.where(filled, text, 0).astype(np.int32),
-            segments=filled.astype(np.int32),
-            member=member.astype(np.int32),
-        )
-        keys, rows = jax.device_put((jax.random.split(jax.random.key(0), BATCH), rows))
-        corrupt = jax.jit(objectives.batched(objective, lengths))
-
-        def ten_calls(corrupt=corrupt, keys=keys, rows=rows):
-            for _ in range(10):
-                jax.block_until_ready(corrupt(keys, rows))
-
-        results[f"{name}, bare"] = rates(10 * int(used.sum()), measure(ten_calls, repeats))
-    return results
+    ids = special_ids()
+    objective = builders()[name](ids)
+    members, raw, lengths = row_lengths(objective, DECODERS.get(name))
+    member = np.arange(batch) % members
+    used = np.broadcast_to(raw, members)[member]
+    filled = np.arange(used.max()) < used[:, None]
+    text = np.random.default_rng(0).integers(*ids.text, filled.shape)
+    text[np.arange(batch), used // 2] = ids.sep
+    rows = objectives.Row(
+        tokens=np.where(filled, text, 0).astype(np.int32),
+        segments=filled.astype(np.int32),
+        member=member.astype(np.int32),
+    )
+    keys = jax.random.split(jax.random.key(0), batch)
+    return objectives.batched(objective, lengths), keys, rows
 
 
-def special_ids(objectives):
+def special_ids():
     import numpy as np
+
+    from pretrax import objectives
 
     return objectives.check_token_ids(
         objectives.TokenIds(
@@ -125,8 +151,13 @@ def special_ids(objectives):
     )
 
 
-def builders(objectives) -> dict:
-    """Every exported builder that needs no others, those of `DECODERS` first; and BERT."""
+def builders() -> dict:
+    """Every exported builder of an objective that is no combination of others, and BERT.
+
+    Those of `DECODERS` come first.
+    """
+    from pretrax import objectives
+
     found = dict.fromkeys(DECODERS)
     found |= {
         name: None
@@ -135,19 +166,24 @@ def builders(objectives) -> dict:
         is objectives.Objective
         and name not in ("mixture", "then")
     }
-    found = {name: getattr(objectives, name) for name in found}
+    found = {
+        name: functools.partial(getattr(objectives, name), **SETTINGS.get(name, {}))
+        for name in found
+    }
     pair, masked = objectives.next_sentence_prediction, objectives.masked_lm
     return found | {"bert": functools.partial(objectives.then, first=pair, second=masked)}
 
 
-def row_lengths(objectives, objective, decoder: int | None):
+def row_lengths(objective, decoder: int | None):
     """(members, raw tokens of a row, planned features)"""
+    from pretrax import objectives
+
     if decoder is None:
         return 1, INPUTS, objective.lengths(INPUTS)
     layout, shape = objectives.layouts.encoder_decoder, {"encoder": INPUTS, "decoder": decoder}
     if "inputs" not in objective.lengths(2):
         layout, shape = objectives.layouts.decoder, {"decoder": decoder}
-    (group,) = objectives.plan(objective, layout, special_ids(objectives), [shape])
+    (group,) = objectives.plan(objective, layout, special_ids(), [shape])
     return len(group.members), group.raw_lengths, group.features
 
 
@@ -160,11 +196,12 @@ def pipelines(options: argparse.Namespace) -> dict[str, tuple[float, float] | st
         import tensorflow as tf
     except ImportError as error:
         return {"host, T5": f"not measured: {error}"}
-    documents = corpus(tf)
+    documents = corpus(tf, options.tokens)
     vocabulary = seqio.ByteVocabulary()
     features = {key: seqio.Feature(vocabulary) for key in ("inputs", "targets")}
     results: dict[str, tuple[float, float] | str] = {}
-    for name, decoder in DECODERS.items():
+    for name in [name for name in DECODERS if name in options.names]:
+        decoder = DECODERS[name]
         lengths = {"inputs": INPUTS, "targets": decoder}
         if name == "causal_lm":
             del lengths["inputs"]
@@ -184,12 +221,12 @@ def pipelines(options: argparse.Namespace) -> dict[str, tuple[float, float] | st
     return results
 
 
-def corpus(tf):
+def corpus(tf, tokens: int):
     """Documents of 1 to some 2000 random byte ids, in memory."""
     import numpy as np
 
     random = np.random.default_rng(0)
-    lengths = np.maximum(random.exponential(500, TOKENS // 500).astype(np.int64), 1)
+    lengths = np.maximum(random.exponential(500, max(tokens // 500, 1)).astype(np.int64), 1)
     text = random.integers(3, 259, lengths.sum()).astype(np.int32)
     documents = tf.RaggedTensor.from_row_lengths(text, lengths)
     return tf.data.Dataset.from_tensor_slices(documents).map(lambda x: {"targets": x}).cache()

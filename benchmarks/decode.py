@@ -53,8 +53,8 @@ TEXTS = 16  # prompts of a run, and the modules that they are cut from
 MODULES = ("argparse", "asyncio", "calendar", "csv", "decimal", "difflib", "json", "logging")
 
 
-def main() -> None:
-    options = parse()
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
     console = Console(width=110, highlight=False)
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     console.print(
@@ -77,7 +77,7 @@ def main() -> None:
         )
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -89,7 +89,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new", type=int, default=64, help="tokens to make")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--run", help="directory of a run of multi_token_prediction")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def best_of(repeats: int, *calls) -> list[np.ndarray]:

@@ -1,6 +1,7 @@
 """How full rows are, and how fast they are made, under each way of packing documents into rows.
 
     python benchmarks/packing.py
+    python benchmarks/packing.py --documents=200 --tokens=20000 --repeats=1     # in seconds
 
 Documents have the lengths of the functions of Python's library (four characters a token), or are
 log-normal with a median of 200 tokens, like web text. The useful share is that of all slots of the
@@ -8,6 +9,7 @@ model's stacks which hold a token. `greedy` is SeqIO's packer: it corrupts docum
 row open, and closes it when the next document does not fit.
 """
 
+import argparse
 import os
 import statistics
 import sys
@@ -40,12 +42,12 @@ MODELS = {
 }
 POLICIES = ("single", "concatenate", "isolate", "whole")
 BATCH = 64  # rows that a timed reader gives at a time
-TOKENS = 10_000_000  # that a timed reader gives
-REPEATS = 3
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
     corpora = {"Python functions": python_functions(), "log-normal": log_normal()}
+    corpora = {name: lengths[: options.documents] for name, lengths in corpora.items()}
     console, fill, speed = Console(width=120), new_table("useful share"), new_table("Mtokens/s")
     fill_columns = ("one document a row", "greedy after corruption", "best fit", "documents a row")
     for table, columns in ((fill, fill_columns), (speed, POLICIES)):
@@ -56,7 +58,8 @@ def main() -> None:
             shares, documents = filled(objective, layout, shape, lengths)
             fill.add_row(name, corpus, *(f"{s:.3f}" for s in shares), f"{documents:.1f}")
             speeds = (
-                reader_speed(policy, objective, layout, shape, lengths) for policy in POLICIES
+                reader_speed(limits_of(policy, objective, layout, shape), policy, lengths, options)
+                for policy in POLICIES
             )
             speed.add_row(name, corpus, *(f"{s / 1e6:.1f}" for s in speeds))
     for corpus, lengths in corpora.items():
@@ -65,6 +68,18 @@ def main() -> None:
             f"median {np.median(lengths):.0f}, mean {lengths.mean():.0f}"
         )
     console.print(fill, speed)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--documents", type=int, default=20_000, help="at most, of each kind")
+    parser.add_argument(
+        "--tokens", type=int, default=10_000_000, help="that a timed reader gives, default 10M"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="of each timed reader")
+    return parser.parse_args(arguments)
 
 
 def new_table(title: str) -> Table:
@@ -161,13 +176,12 @@ def limits_of(policy, objective, layout, shape):
 # --- how fast ------------------------------------------------------------------------------------
 
 
-def reader_speed(policy, objective, layout, shape, lengths) -> float:
+def reader_speed(limits, policy, lengths, options) -> float:
     """Tokens of text per second of CPU time that one reader gives, the median of a few runs."""
-    limits = limits_of(policy, objective, layout, shape)
     reader, rates = ShardReader(Stream(lengths), None, policy), []
-    for _ in range(REPEATS):
+    for _ in range(options.repeats):
         start, tokens = time.process_time(), 0
-        while tokens < TOKENS:
+        while tokens < options.tokens:
             rows = [reader.row(limits) for _ in range(BATCH)]
             tokens += np.sum(stacked(rows, np.zeros(BATCH), limits.raw).segments > 0)
         rates.append(tokens / (time.process_time() - start))

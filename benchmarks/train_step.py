@@ -53,8 +53,8 @@ IDS = objectives.check_token_ids(
 )
 
 
-def main() -> None:
-    options = parse()
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
     mesh = make_mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor)
     objective = OBJECTIVES[options.objective](IDS)
     setup = make_setup(
@@ -99,7 +99,7 @@ def main() -> None:
     print("Corruption is part of the step; aim: at most 1% of it.")
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -117,7 +117,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--fsdp", type=int, default=1, help="mesh axis")
     parser.add_argument("--tensor", type=int, default=1, help="mesh axis")
     parser.add_argument("--repeats", type=int, default=5)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def make_model(options):

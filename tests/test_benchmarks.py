@@ -1,0 +1,50 @@
+"""Every benchmark starts, at a tiny size, and prints the table that it promises."""
+
+import re
+
+import jax
+import pytest
+
+from benchmarks import corruption, decode, packing, train_step
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_corruption(monkeypatch, capsys):
+    monkeypatch.setattr(corruption, "pin", lambda core: None)  # the tests keep their cores
+    corruption.main(["causal_lm", "token_classification", "--repeats=1", "--tokens=1000"])
+    said = capsys.readouterr().out
+    for row in ("causal_lm, bare", "token_classification, bare", "causal_lm, host"):
+        assert re.search(rf"{row} .* \d+\.\d\d", said)
+
+
+@pytest.mark.parametrize("name", corruption.builders())
+def test_every_objective_has_rows_to_corrupt(name):
+    features = jax.eval_shape(*corruption.bare_call(name, batch=2))
+    assert {x.shape[0] for x in features.values()} == {2}
+
+
+def test_packing(capsys):
+    packing.main(["--documents=20", "--tokens=1000", "--repeats=1"])
+    said = capsys.readouterr().out
+    assert len(re.findall(r"causal, 512 +log-normal +\d", said)) == 2
+
+
+def test_train_step(capsys):
+    tiny = ["--layers=1", "--width=16", "--length=32", "--rows=16", "--repeats=1"]
+    train_step.main(tiny + ["--model=decoder", "--objective=causal_lm"])
+    said = capsys.readouterr().out
+    assert re.search(r"step +\d.* ms \(median of 1\)", said)
+    assert re.search(r"corruption +\d.* of the step", said)
+
+
+def test_decode(monkeypatch, capsys):
+    monkeypatch.setattr(decode, "transformers", None)  # tests/parity compares with it
+    sizes = ["--layers=1", "--width=64", "--vocabulary=32", "--prompt=4", "--new=2"]
+    decode.main(sizes + ["--batches=2", "--repeats=1"])
+    said = capsys.readouterr().out
+    for model in ("decoder", "T5"):
+        assert re.search(rf"{model} +2 +pretrax +\d", said)
