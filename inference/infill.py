@@ -34,7 +34,7 @@ def infill(
     room = jnp.ones_like(features["targets"])
     unknown = features | {"targets": 0 * room, "targets_segments": room, "targets_weights": room}
     layout = LAYOUTS[model.layout]
-    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos))(unknown)
+    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos, 1))(unknown)
     decode = jax.jit(
         lambda params: greedy_targets(model, params, batch), out_shardings=_everywhere(params)
     )
@@ -56,7 +56,7 @@ def fill_in_place(
     """
     features = batched(objective, group.features)(keys, rows)
     layout = LAYOUTS[model.layout]
-    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos))(features)
+    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos, 1))(features)
     generator = "generator" in objective.heads
 
     def predict(params):

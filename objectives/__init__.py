@@ -34,6 +34,7 @@ from pretrax.objectives.masked_language_modeling import (
 )
 from pretrax.objectives.mixtures import mixture, turns, ul2
 from pretrax.objectives.multi_token_prediction import multi_token_prediction
+from pretrax.objectives.packed_rows import each_document
 from pretrax.objectives.planning import RowGroup, plan, raw_length
 from pretrax.objectives.selection import geometric_lengths, inverse_lengths
 from pretrax.objectives.sentence_pairs import (
@@ -69,6 +70,7 @@ __all__ = [
     "deshuffling",
     "dialogue",
     "document_rotation",
+    "each_document",
     "fill_in_the_middle",
     "geometric_lengths",
     "iid_denoising",

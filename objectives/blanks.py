@@ -88,9 +88,9 @@ def _positive(table: list[int]) -> list[int]:
     return [int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table]
 
 
-def _blank_spans(law, specials, key, row, partner, lengths):
+def _blank_spans(law, specials, key, row, partner, lengths, max_documents):
     S = max(lengths["targets"] // 2, 1)  # a span takes two targets or more
-    document = documents(row.segments, lengths.get("documents", 1))
+    document = documents(row.segments, max_documents)
     number = jnp.arange(document.length.size)
     begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, None, None))(
         key, number, document.length, law, S

@@ -8,6 +8,7 @@ Axis letters used in this package:
     P  places pooled (one hidden state for a document, a pair or a view)
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -127,9 +128,8 @@ class Row(NamedTuple):
     """All that the host ships for one example."""
 
     tokens: Array  # i32[L] text ids, padding at the end
-    segments: (
-        Array  # i32[L] document 1, 2, … of each token; 0 = padding; the only source of lengths
-    )
+    # i32[L] document 1, 2, … of each token; 0 = padding; the only source of lengths
+    segments: Array
     member: Array  # i32[] which member of a mixture this row was cut for
 
 
@@ -153,17 +153,67 @@ class Term(NamedTuple):
     scale: Any = 1.0  # a number, or a function of the step (an optax schedule)
 
 
+class Lengths(Protocol):
+    """The slots that one document takes, from its tokens alone."""
+
+    def __call__(self, n: int, /) -> dict[str, int]:
+        """Returns the slots of each stream.
+
+        Args:
+          n: tokens of the document, 1 or more.
+
+        Returns:
+          {stream: slots, "sentinels": ids used}; the streams are in `objectives.features`. Python
+          ints that never decrease in n. "both", where given, bounds inputs and targets together
+          more tightly than the sum of the two.
+        """
+
+
+class Corrupt(Protocol):
+    """A row of text to the features that a model is trained on.
+
+    Written for rows of one document, it is lifted to packed rows by `each_document`.
+    """
+
+    def __call__(
+        self, key, row: Row, partner: Row, lengths: dict[str, int], max_documents: int, /
+    ) -> dict[str, Array]:
+        """Corrupts one row.
+
+        Args:
+          key: the row's own random key.
+          row: the row.
+          partner: another row of the batch, for those that need text from elsewhere.
+          lengths: slots of each stream, as planned for the whole row.
+          max_documents: most documents that the row may hold; a Python int, and so static.
+
+        Returns:
+          {column: i32[...]} of exactly these lengths; `objectives.features` names the columns.
+          Documents stay apart: the features of one are its own segment.
+        """
+
+
+class Loss(Protocol):
+    """The terms of the loss of a batch."""
+
+    def __call__(self, outputs: Outputs, batch: dict[str, Array], /) -> dict[str, Term]:
+        """Weighs what a model gave.
+
+        Args:
+          outputs: of the model, for the batch.
+          batch: the arranged features (`objectives.layouts`), each with a leading axis of rows.
+
+        Returns:
+          {name: term}.
+        """
+
+
 class Objective(NamedTuple):
     """A pre-training objective: a few pure functions, built by the function named after it."""
 
-    # n -> {stream: slots, "sentinels": ids used} for one document of n >= 1 tokens; the streams
-    # are in `objectives.features`. Python ints, non-decreasing in n, never raises. "both", where
-    # given, is a bound on inputs and targets together that is tighter than the sum of the two.
-    lengths: Callable[[int], dict[str, int]]
-    # (key, row, partner, lengths) -> {feature: i32[...]} of exactly those lengths
-    corrupt: Callable
-    # (outputs, batch) -> {name: Term}
-    loss: Callable
+    lengths: Lengths
+    corrupt: Corrupt
+    loss: Loss
     heads: tuple[str, ...] = ("vocabulary",)  # what the loss will ask of the model
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is no sum over rows
@@ -182,12 +232,20 @@ def members_of(objective: Objective) -> tuple[Member, ...]:
     return objective.members or (Member("all", objective, 1.0),)
 
 
-def batched(objective: Objective, lengths: dict[str, int]) -> Callable:
+def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:
     """`(keys_B, rows_B) -> features_B`: the one entry to corruption, on the device and on the host.
+
+    Args:
+      lengths: slots of each stream, as in `RowGroup.features`.
+      max_documents: most documents that a row may hold.
 
     The partner of row 2k is row 2k+1 and the other way round, so a batch has an even number of
     rows; no row looks at any other, so sharding the batch adds no communication.
+
+    Raises ValueError for a `corrupt` that takes other arguments; when called, for an odd number of
+    rows.
     """
+    _check_arguments(objective.corrupt)
 
     def corrupt_rows(keys_B, rows_B: Row) -> dict[str, Array]:
         if rows_B.tokens.shape[0] % 2:
@@ -198,12 +256,23 @@ def batched(objective: Objective, lengths: dict[str, int]) -> Callable:
         partners_B = jax.tree.map(_swap_neighbours, rows_B)
 
         def corrupt_row(key, row, partner):
-            features = objective.corrupt(key, row, partner, lengths)
+            features = objective.corrupt(key, row, partner, lengths, max_documents)
             return features | {"member": jnp.asarray(row.member, jnp.int32)}
 
         return jax.vmap(corrupt_row)(keys_B, rows_B, partners_B)
 
     return corrupt_rows
+
+
+def _check_arguments(corrupt: Callable) -> None:
+    try:
+        inspect.signature(corrupt).bind(*range(5))
+    except TypeError:
+        raise ValueError(
+            f"An objective's corrupt takes (key, row, partner, lengths, max_documents), got "
+            f"{inspect.signature(corrupt)}: a function of rows of one document, (key, row, partner, "
+            "lengths), is lifted to packed rows by `objectives.each_document`."
+        ) from None
 
 
 def _swap_neighbours(x_B):

@@ -225,14 +225,13 @@ def _crop(numbers, key, text: Text, count: int) -> Text:
     return Text(*splice(text.tokens, runs, document.length - away, text.tokens.size))
 
 
-def _two_views(apply, cls, key, row, partner, lengths):
-    count = lengths.get("documents", 1)
-    present = documents(row.segments, count).length > 0
+def _two_views(apply, cls, key, row, partner, lengths, max_documents):
+    present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"] // 2)
     text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
-    seen = [apply(jax.random.fold_in(key, view), text, count) for view in range(2)]
+    seen = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
     source, (second_at, cls_at) = with_specials(seen[0].tokens, seen[1].tokens, cls)
-    each = [documents(view.segments, count) for view in seen]
+    each = [documents(view.segments, max_documents) for view in seen]
     body = [
         pieces((view.start + at)[:, None], view.length[:, None])
         for view, at in zip(each, (0, second_at))
@@ -243,9 +242,9 @@ def _two_views(apply, cls, key, row, partner, lengths):
 # --- several texts in one document ---------------------------------------------------------------
 
 
-def _split_at_separators(texts, specials, key, row, partner, lengths):
-    count, texts = lengths.get("documents", 1), texts.size
-    document = documents(row.segments, count)
+def _split_at_separators(texts, specials, key, row, partner, lengths, max_documents):
+    texts = texts.size
+    document = documents(row.segments, max_documents)
     present = document.length > 0
     source, (cls_at,) = with_specials(row.tokens, specials)
     place = jnp.arange(row.tokens.size)[None]

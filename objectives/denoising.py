@@ -179,12 +179,12 @@ def _span_range(mean_span_length) -> tuple[Fraction, Fraction]:
     return low, high
 
 
-def _corrupt_spans(numbers, specials, key, row, partner, lengths):
+def _corrupt_spans(numbers, specials, key, row, partner, lengths, max_documents):
     """Span corruption of every document of a row at once; see `span_corruption`."""
     sentinels, closing = specials
     modes = closing.size - 1  # 0 or 1 mode tokens before the inputs
     S = max(lengths["sentinels"], 1)
-    document = documents(row.segments, lengths.get("documents", 1))
+    document = documents(row.segments, max_documents)
     noise, spans, noise_edge, text_before = jax.vmap(_draw_spans, (None, 0, 0, None, None))(
         key, jnp.arange(document.length.size), document.length, numbers, S
     )

@@ -28,6 +28,9 @@ COLUMNS = {
     "rates": ("rates",),
 }
 
+# Streams that every document of a row has slots of its own in, however short it is.
+PER_DOCUMENT = ("pools", "rates")
+
 
 def sequence_pair(inputs, targets) -> dict:
     """Features from two (tokens, segments) pairs; every target counts."""

@@ -74,9 +74,9 @@ def fill_in_the_middle(
     )
 
 
-def _move_middles(numbers, specials, key, row, partner, lengths):
+def _move_middles(numbers, specials, key, row, partner, lengths, max_documents):
     rate, spm_rate, spm = numbers
-    document = documents(row.segments, lengths.get("documents", 1))
+    document = documents(row.segments, max_documents)
     start, n = (x[:, None] for x in document)
     bits = document_bits(key, document.length.size, (4,))
     form = jnp.where(hits(bits[:, 1], spm_rate), spm, _PSM)
@@ -147,9 +147,9 @@ def _most_spans(n):
     return (n + 1) // 2
 
 
-def _move_spans(table, specials, key, row, partner, lengths):
+def _move_spans(table, specials, key, row, partner, lengths, max_documents):
     S = specials.size - 1
-    document = documents(row.segments, lengths.get("documents", 1))
+    document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size, (1 + 2 * S,))
     spans = poisson_lengths(bits[:, 0], table)
     spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))

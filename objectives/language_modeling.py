@@ -45,8 +45,8 @@ def causal_lm(ids: TokenIds) -> Objective:
     )
 
 
-def _copy_row(key, row, partner, lengths):
-    document = documents(row.segments, lengths.get("documents", 1))
+def _copy_row(key, row, partner, lengths, max_documents):
+    document = documents(row.segments, max_documents)
     whole = single(0, document.start, document.length > 0)
     return target_sequence(splice(row.tokens, whole, document.length, lengths["targets"]))
 
@@ -89,9 +89,9 @@ def _longest_suffix(n, given, maximum, minimum):
     return maximum(minimum(n - round_ratio((n - 1) * given[0], given[1]), n - 1), 1)
 
 
-def _split_rows(numbers, closing, key, row, partner, lengths):
+def _split_rows(numbers, closing, key, row, partner, lengths, max_documents):
     modes = closing.size - 1  # 0 or 1 mode tokens before the inputs
-    document = documents(row.segments, lengths.get("documents", 1))
+    document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size)
     longest = _longest_suffix(document.length, numbers[0], jnp.maximum, jnp.minimum)
     present = document.length > 0

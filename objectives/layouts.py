@@ -21,7 +21,7 @@ class Layout(NamedTuple):
     # an objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}; and
     # "predict", the places that reach the vocabulary projection, where those are fewer
     lengths: Callable[[dict[str, int]], dict[str, int]]
-    # (features of one row, stack lengths, ids.bos) -> features for the model
+    # (features of one row, stack lengths, ids.bos, max_documents) -> features for the model
     arrange: Callable
 
 
@@ -34,12 +34,11 @@ def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
     return {"encoder": n["inputs"], "decoder": n["targets"]}
 
 
-def _encoder_decoder(features, lengths, bos):
-    D = lengths.get("documents", 1)
+def _encoder_decoder(features, lengths, bos, max_documents):
     given = fit(features["inputs_segments"], lengths["encoder"])
     written = fit(features["targets_segments"], lengths["decoder"])
     targets = fit(features["targets"], lengths["decoder"])
-    encoder, decoder = documents(given, D), documents(written, D)
+    encoder, decoder = (documents(segments, max_documents) for segments in (given, written))
     return {
         "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
         "encoder_segment_ids": given,
@@ -83,7 +82,7 @@ def _encoder_lengths(n: dict[str, int]) -> dict[str, int]:
     return _single_stack_lengths("encoder", n)
 
 
-def _single_stack(stack: str, features, lengths, bos):
+def _single_stack(stack: str, features, lengths, bos, max_documents):
     """Documents one after another, inputs then targets of each, no gap between them.
 
     Inputs see all inputs of their document, targets see those and the targets before them.
@@ -91,7 +90,7 @@ def _single_stack(stack: str, features, lengths, bos):
     absent = {c: jnp.zeros(0, jnp.int32) for columns in COLUMNS.values() for c in columns}
     f = absent | features
     # Each view of a contrastive objective is a segment of its own, and has a pool.
-    D = max(lengths.get("documents", 1), f["pools_places"].size)
+    D = max(max_documents, f["pools_places"].size)
     T, offset = lengths[stack], f["inputs"].size
     given, target = documents(f["inputs_segments"], D), documents(f["targets_segments"], D)
 

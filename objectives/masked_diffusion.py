@@ -65,15 +65,14 @@ def _diffusion_loss(outputs: Outputs, batch) -> dict[str, Term]:
     return {name: term._replace(weights=live) for name, term in terms.items()}
 
 
-def _mask_at_drawn_rates(lowest, mask, text, key, row, partner, lengths):
-    count = lengths.get("documents", 1)
-    document = documents(row.segments, count)
+def _mask_at_drawn_rates(lowest, mask, text, key, row, partner, lengths, max_documents):
+    document = documents(row.segments, max_documents)
     present = document.length > 0
     whole = single(0, document.start, present)
     tokens, segments = splice(row.tokens, whole, document.length, lengths["inputs"])
 
     rate_key, token_key = jax.random.split(key)
-    draw = (jax.random.bits(rate_key, (count,), jnp.uint32) >> 8).astype(jnp.int32)
+    draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
     rates = jnp.where(present, lowest + _product24(draw, 2**24 - lowest), 0)
     bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)

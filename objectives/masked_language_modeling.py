@@ -171,22 +171,21 @@ def _in_place(selection: Selection, replacement: Replacement, head=(), copies=No
     return Objective(lengths, Partial(_mask_in_place, *settings), token_loss)
 
 
-def _mask_in_place(selection, replacement, head, copies, key, row, partner, lengths):
-    count = lengths.get("documents", 1)
+def _mask_in_place(selection, replacement, head, copies, key, row, partner, lengths, max_documents):
     if copies is not None:
         key = _static_key(key, row, copies)
     choice_key, replacement_key = jax.random.split(key)
-    tokens, segments = _behind(head, row, count, lengths["inputs"])
-    chosen, unit = choose(choice_key, tokens, segments, count, selection)
+    tokens, segments = _behind(head, row, max_documents, lengths["inputs"])
+    chosen, unit = choose(choice_key, tokens, segments, max_documents, selection)
     corrupted = _replace(replacement_key, tokens, chosen, unit, replacement)
     return input_sequence((corrupted, segments)) | labels_in_place(
         tokens, chosen, -head.size, lengths["labels"]
     )
 
 
-def _behind(head, row: Row, count: int, size: int):
+def _behind(head, row: Row, max_documents: int, size: int):
     """(tokens, segments) i32[size] of a row, `head` before each document."""
-    document = documents(row.segments, count)
+    document = documents(row.segments, max_documents)
     present = document.length > 0
     source, (head_at,) = with_specials(row.tokens, head)
     whole = concatenate(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import Member, Objective, Term, TokenIds
+from pretrax.objectives.contract import Corrupt, Member, Objective, Term, TokenIds
 from pretrax.objectives.denoising import span_corruption
 from pretrax.objectives.features import complete
 from pretrax.objectives.language_modeling import prefix_lm
@@ -104,8 +104,9 @@ def longest(lengths) -> dict[str, int]:
     return result
 
 
-def _shared_kernels(kernels: list[Partial]) -> Partial:
+def _shared_kernels(functions: list[Corrupt]) -> Partial:
     """One kernel that runs the row's own; kernels with the same function share one copy of it."""
+    kernels = [f if _is_numeric(f) else Partial(f) for f in functions]
     kinds = [
         (jax.tree.structure(k), tuple(jnp.shape(x) for x in jax.tree.leaves(k))) for k in kernels
     ]
@@ -121,12 +122,19 @@ def _shared_kernels(kernels: list[Partial]) -> Partial:
     return Partial(_corrupt_member, stacks, jnp.array(address, jnp.int32))
 
 
-def _corrupt_member(stacks, address, key, row, partner, lengths):
+def _is_numeric(corrupt: Corrupt) -> bool:
+    """Whether a function keeps its settings as arrays, which several members can stack."""
+    return isinstance(corrupt, Partial) and all(
+        hasattr(x, "dtype") or isinstance(x, (int, float)) for x in jax.tree.leaves(corrupt)
+    )
+
+
+def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
     stack, entry = address[row.member]
 
     def branch(kernels):
         kernel = jax.tree.map(lambda x: x[entry], kernels)
-        return lambda: complete(kernel(key, row, partner, lengths), lengths)
+        return lambda: complete(kernel(key, row, partner, lengths, max_documents), lengths)
 
     branches = [branch(kernels) for kernels in stacks]
     return branches[0]() if len(branches) == 1 else lax.switch(stack, branches)

@@ -116,13 +116,12 @@ def from_noise(
     )
 
 
-def _corrupt_text(to_inputs, to_targets, closing, key, row, partner, lengths):
+def _corrupt_text(to_inputs, to_targets, closing, key, row, partner, lengths, max_documents):
     """Both noises, with one key, on every document of a row at once."""
-    count = lengths.get("documents", 1)
-    present = documents(row.segments, count).length > 0
+    present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"], lengths["targets"])
     text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
-    inputs, targets = (apply(key, text, count) for apply in (to_inputs, to_targets))
+    inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
     return sequence_pair(
         _closed(inputs, present, closing, lengths["inputs"]),
         _closed(targets, present, closing[:1], lengths["targets"]),

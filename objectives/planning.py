@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from pretrax.objectives.arithmetic import MAX_LENGTH
 from pretrax.objectives.contract import Member, Objective, TokenIds, members_of
+from pretrax.objectives.features import PER_DOCUMENT
 from pretrax.objectives.layouts import Layout, joint_slots
 from pretrax.objectives.mixtures import longest
 
@@ -50,18 +51,15 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
     return low
 
 
-# Streams that every document of a row has slots of its own in, however short it is.
-PER_DOCUMENT = ("pools", "rates")
-
-
 class RowGroup(NamedTuple):
     """Rows of a step that share one static shape."""
 
     members: tuple[int, ...]  # numbers of the mixture's members whose rows go here
     raw_lengths: tuple[int, ...]  # tokens that a document of each of them is cut to
-    features: dict[str, int]  # lengths of the objective's features; "documents", where several
-    stacks: dict[str, int]  # lengths of the model's stacks; "documents" as well
+    features: dict[str, int]  # lengths of the objective's features
+    stacks: dict[str, int]  # lengths of the model's stacks
     useful: tuple[float, ...]  # share of the stacks' slots that a full row of each fills, at most
+    max_documents: int = 1  # that a row may hold
 
     @property
     def row_length(self) -> int:
@@ -73,7 +71,7 @@ def plan(
     layout: Layout,
     ids: TokenIds,
     shapes: Sequence[Mapping[str, int]],
-    documents: int = 1,
+    max_documents: int = 1,
 ) -> tuple[RowGroup, ...]:
     """Puts every member of a mixture into the smallest of the given shapes that suits it.
 
@@ -84,15 +82,15 @@ def plan(
 
     Args:
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
-      documents: how many a row may hold. Together they take no more slots than one document of
+      max_documents: how many a row may hold. Together they take no more slots than one document of
         the raw length, but for those of `PER_DOCUMENT`.
 
     Raises ValueError when a member does not fit the largest shape, or needs more sentinels than
     the vocabulary has.
     """
     _check_shapes(shapes)
-    if not isinstance(documents, int) or documents < 1:
-        raise ValueError(f"A row must have room for at least 1 document, got {documents!r}.")
+    if not isinstance(max_documents, int) or max_documents < 1:
+        raise ValueError(f"A row must have room for at least 1 document, got {max_documents!r}.")
     shapes = [dict(shape) for shape in shapes]
     placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
     for number, member in enumerate(members_of(objective)):
@@ -104,7 +102,7 @@ def plan(
                 break
         _check_sentinels(member, n, ids)
     groups = [
-        _row_group(shape, placement, layout, documents)
+        _row_group(shape, placement, layout, max_documents)
         for shape, placement in zip(shapes, placed)
         if placement
     ]
@@ -120,18 +118,18 @@ def _raw_length_or_zero(objective, layout, shape) -> int:
         return 0
 
 
-def _row_group(shape, placement, layout: Layout, documents: int) -> RowGroup:
+def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup:
     numbers, members, raw = zip(*placement)
     lengths = [m.objective.lengths(n) for m, n in zip(members, raw)]
     stacks = longest([layout.lengths(each) for each in lengths]) | shape
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
     features = longest(lengths)
     filled = [joint_slots(each) for each in lengths]
-    if documents > 1:
+    if max_documents > 1:
         filled = [features.get("inputs", 0) + features.get("targets", 0)] * len(members)
-        features |= {s: documents * features[s] for s in PER_DOCUMENT if s in features}
-        features["documents"] = stacks["documents"] = documents
-    return RowGroup(numbers, raw, features, stacks, tuple(min(n / slots, 1.0) for n in filled))
+        features |= {s: max_documents * features[s] for s in PER_DOCUMENT if s in features}
+    useful = tuple(min(n / slots, 1.0) for n in filled)
+    return RowGroup(numbers, raw, features, stacks, useful, max_documents)
 
 
 def _check_shapes(shapes):

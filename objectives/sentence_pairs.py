@@ -121,10 +121,11 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     )
 
 
-def _corrupt_twice(first, second, key, row, partner, lengths):
-    arranged = first(jax.random.fold_in(key, 0), row, partner, lengths)
+def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
+    arranged = first(jax.random.fold_in(key, 0), row, partner, lengths, max_documents)
     again = Row(arranged["inputs"], arranged["inputs_segments"], row.member)
-    return arranged | second(jax.random.fold_in(key, 1), again, partner, lengths)
+    then_key = jax.random.fold_in(key, 1)
+    return arranged | second(then_key, again, partner, lengths, max_documents)
 
 
 def pair_loss(outputs, batch) -> dict[str, Term]:
@@ -149,23 +150,22 @@ def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Ob
     )
 
 
-def _corrupt_pairs(draw, ends_V, specials, key, row, partner, lengths):
+def _corrupt_pairs(draw, ends_V, specials, key, row, partner, lengths, max_documents):
     """Every document of a row becomes `[CLS] A [SEP] B [SEP]`; `draw` says what A and B are."""
-    count = lengths.get("documents", 1)
-    document = documents(row.segments, count)
-    bits = document_bits(key, count, (4,))
+    document = documents(row.segments, max_documents)
+    bits = document_bits(key, max_documents, (4,))
     # The second half of the source is the partner's text.
     source, (partner_at, cls_at) = with_specials(row.tokens, partner.tokens, specials)
-    theirs = documents(partner.segments, count)
+    theirs = documents(partner.segments, max_documents)
     theirs = Documents(theirs.start + partner_at, theirs.length)
-    of_partner = jnp.where(partner.segments > 0, partner.segments + count, 0)
+    of_partner = jnp.where(partner.segments > 0, partner.segments + max_documents, 0)
     ends = sentence_ends(ends_V, source[:cls_at], jnp.append(row.segments, of_partner))
     a, b, label, counts = draw(bits, source, ends, document, theirs)
 
     present = (document.length > 0).astype(jnp.int32)[:, None]
     cls, sep = pieces(cls_at, present), pieces(cls_at + 1, present)
     tokens, segments = write(source, joined(cls, a, sep, b, sep), lengths["inputs"])
-    arranged = documents(segments, count)
+    arranged = documents(segments, max_documents)
     place = jnp.arange(tokens.size) - of_document(arranged.start, segments)
     of_b = (segments > 0) & (place >= of_document(a.length[:, 0] + 2, segments))
     return input_sequence((tokens, segments)) | {

@@ -73,10 +73,10 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
     return Objective(lengths, Partial(_divide, jnp.int32(longest_answer), specials), token_loss)
 
 
-def _divide(longest, specials, key, row, partner, lengths):
+def _divide(longest, specials, key, row, partner, lengths, max_documents):
     sep, closing = specials[0], specials[1:]
     modes = closing.size - 1
-    document, at_D = _first_separators(row, sep, lengths)
+    document, at_D = _first_separators(row, sep, max_documents)
     present = document.length > 0
     divided = at_D < document.length
     source, (eos_at,) = with_specials(row.tokens, closing)
@@ -123,9 +123,9 @@ def dialogue(ids: TokenIds) -> Objective:
     return Objective(lambda n: {"targets": n + 1}, Partial(_take_turns, specials), token_loss)
 
 
-def _take_turns(specials, key, row, partner, lengths):
+def _take_turns(specials, key, row, partner, lengths, max_documents):
     sep, eos = specials
-    document = documents(row.segments, lengths.get("documents", 1))
+    document = documents(row.segments, max_documents)
     is_sep = (row.tokens == sep) & (row.segments > 0)
     seen = jnp.cumsum(is_sep)  # separators up to and with this place
     before_D = jnp.where(document.start > 0, seen[jnp.maximum(document.start - 1, 0)], 0)
@@ -286,9 +286,9 @@ def _framing(ids: TokenIds):
     return jnp.array([ids.special("sep"), ids.special("cls"), ids.text[0]], jnp.int32)
 
 
-def _first_separators(row, sep, lengths):
+def _first_separators(row, sep, max_documents):
     """The documents of a row, and the place of each one's first `sep` in it; its length if none."""
-    document = documents(row.segments, lengths.get("documents", 1))
+    document = documents(row.segments, max_documents)
     place = jnp.arange(row.tokens.size)[None]
     start, end = document.start[:, None], (document.start + document.length)[:, None]
     separates = (place >= start) & (place < end) & (row.tokens == sep)[None]
@@ -308,9 +308,9 @@ def _framed(specials, row, document, at_D, lengths):
     return write(source, framed, lengths["inputs"])
 
 
-def _frame(specials, digits, key, row, partner, lengths):
+def _frame(specials, digits, key, row, partner, lengths, max_documents):
     """[CLS] text [SEP], and the number that `digits` ids behind the separator say."""
-    document, at_D = _first_separators(row, specials[0], lengths)
+    document, at_D = _first_separators(row, specials[0], max_documents)
     tokens, segments = _framed(specials, row, document, at_D, lengths)
     counts = document.length == at_D + 1 + digits
     coded = document.start + at_D + 1
@@ -328,8 +328,8 @@ def _frame(specials, digits, key, row, partner, lengths):
     }
 
 
-def _frame_tokens(specials, num_classes, key, row, partner, lengths):
-    document, at_D = _first_separators(row, specials[0], lengths)
+def _frame_tokens(specials, num_classes, key, row, partner, lengths, max_documents):
+    document, at_D = _first_separators(row, specials[0], max_documents)
     tokens, segments = _framed(specials, row, document, at_D, lengths)
     complete = document.length == 2 * at_D + 1
     framed = documents(segments, document.length.size)

@@ -74,13 +74,13 @@ def planned(objective: Objective, document_lengths: Sequence[int]) -> dict[str, 
     """Lengths of the features of a row with these documents, none of them cut.
 
     >>> planned(span_corruption(ids), [100, 20])
-    {'inputs': 116, 'targets': 26, 'sentinels': 5, 'documents': 2}
+    {'inputs': 116, 'targets': 26, 'sentinels': 5}
     """
     each = [objective.lengths(n) for n in document_lengths]
     lengths = {name: sum(n[name] for n in each) for name in each[0]}
     if "sentinels" in lengths:
         lengths["sentinels"] = max(n["sentinels"] for n in each)
-    return lengths | ({"documents": len(each)} if len(each) > 1 else {})
+    return lengths
 
 
 def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> Seen:
@@ -100,17 +100,16 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
     members = members_of(objective)
     lengths = _most([planned(m.objective, list(map(len, row))) for m in members for row in rows])
     stacks = LAYOUTS[subject.layout].lengths(lengths)
-    stacks |= {"documents": lengths["documents"]} if "documents" in lengths else {}
     _check_sentinels(lengths, subject.ids)
 
     place = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
     traced = np.where(segments > 0, tracing.write(tokens, place), tracing.ids.pad)
     turns = (np.arange(len(rows)) % len(members)).astype(np.int32)
     keys = jax.random.split(jax.random.key(seed), len(rows))
-    run = functools.partial(_run, tuple(lengths.items()), tuple(stacks.items()), subject.layout)
+    static = tuple(lengths.items()), tuple(stacks.items()), subject.layout, max(map(len, rows))
     corrupt = objective.corrupt
     corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-    features, batch = run(corrupt, tracing.ids.bos, keys, Row(traced, segments, turns))
+    features, batch = _run(*static, corrupt, tracing.ids.bos, keys, Row(traced, segments, turns))
     features, batch = jax.device_get((features, batch))
     return Seen(tracing, tokens, segments, features, batch, places_with_loss(objective, batch))
 
@@ -127,12 +126,12 @@ def _check_sentinels(lengths: dict[str, int], ids: TokenIds) -> None:
         )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _run(lengths, stacks, layout, corrupt, bos, keys, rows):
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
     objective = Objective(lengths=None, corrupt=corrupt, loss=None)
-    features = batched(objective, dict(lengths))(keys, rows)
+    features = batched(objective, dict(lengths), max_documents)(keys, rows)
     arrange = LAYOUTS[layout].arrange
-    return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos))(features)
+    return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)
 
 
 # --- which places give a loss --------------------------------------------------------------------

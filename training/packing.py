@@ -244,8 +244,7 @@ def _packed(pieces: Sequence[np.ndarray]) -> PackedRow:
 
 
 def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> Limits:
-    documents = group.features.get("documents", 1)
-    if documents == 1:
+    if group.max_documents == 1:
         return _one_document(raw)
     planned = {"tokens": group.row_length} | group.features | group.stacks
     needs = [_needs(objective, layout, n) for n in range(1, raw + 1)]
@@ -258,7 +257,9 @@ def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> 
         np.searchsorted(taken, np.arange(capacity + 1), side="right") - 1
         for taken, capacity in capacity_of.items()
     ]
-    return Limits(documents, tuple(capacity_of), tuple(table.tolist() for table in longest))
+    return Limits(
+        group.max_documents, tuple(capacity_of), tuple(table.tolist() for table in longest)
+    )
 
 
 def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:

@@ -90,9 +90,10 @@ def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
 
 def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
     """Raw rows to the features that the model eats."""
-    features = batched(recipe.objective, group.features)(keys, rows)
-    layout = LAYOUTS[recipe.model.layout]
-    return jax.vmap(lambda row: layout.arrange(row, group.stacks, recipe.ids.bos))(features)
+    features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
+    arrange = LAYOUTS[recipe.model.layout].arrange
+    settings = group.stacks, recipe.ids.bos, group.max_documents
+    return jax.vmap(lambda row: arrange(row, *settings))(features)
 
 
 def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:

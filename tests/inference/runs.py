@@ -126,7 +126,7 @@ def _arranging(build, size: int, slack: int):
 
     def arrange(key, tokens):
         row = Row(tokens, jnp.ones_like(tokens), jnp.int32(0))
-        features = objective.corrupt(key, row, row, lengths | {"documents": 1})
+        features = objective.corrupt(key, row, row, lengths, 1)
         features |= {"member": jnp.int32(0)}
         found = {}
         for name, layout in LAYOUTS.items():
@@ -135,7 +135,7 @@ def _arranging(build, size: int, slack: int):
             except ValueError:  # not for this architecture
                 continue
             stacks = {stack: slots + slack for stack, slots in stacks.items()}
-            found[name] = layout.arrange(features, stacks | {"documents": 1}, IDS.bos)
+            found[name] = layout.arrange(features, stacks, IDS.bos, 1)
         return features, found
 
     return quick_jit(arrange)

@@ -97,7 +97,7 @@ def test_greedy_equals_argmax_step_by_step(layout):
 
     @jax.jit
     def logits(targets, segments):
-        batch = jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos))(
+        batch = jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos, 1))(
             features
             | {"targets": targets, "targets_segments": segments, "targets_weights": segments}
         )
@@ -112,7 +112,7 @@ def test_greedy_equals_argmax_step_by_step(layout):
         tokens[:, t] = np.asarray(logits(tokens, segments))[:, t].argmax(-1)
     room = jnp.ones((ROWS, T), jnp.int32)
     blank = features | {"targets": 0 * room, "targets_segments": room, "targets_weights": room}
-    batch = jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos))(blank)
+    batch = jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos, 1))(blank)
     np.testing.assert_array_equal(
         jax.jit(lambda b: greedy_targets(model, params, b))(batch), tokens
     )
@@ -203,7 +203,9 @@ def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
     (group,) = plan(objective, LAYOUTS["encoder"], ids, [{"encoder": LENGTH}])
     *_, keys, rows = case("decoder")
     features = jax.tree.map(np.asarray, batched(objective, group.features)(keys, rows))
-    batch = jax.vmap(lambda row: LAYOUTS["encoder"].arrange(row, group.stacks, ids.bos))(features)
+    batch = jax.vmap(lambda row: LAYOUTS["encoder"].arrange(row, group.stacks, ids.bos, 1))(
+        features
+    )
     params = nn.unbox(model.init(jax.random.key(0), batch))
     outputs = model.apply(params, batch)
     best = np.argmax(outputs.head("vocabulary", outputs.hidden["top"])[..., :100], -1)

@@ -5,8 +5,10 @@ as a builder exported by `objectives` is not here.
 """
 
 import functools
+import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,7 @@ from pretrax.objectives import (
     Row,
     TokenIds,
     bart,
+    batched,
     blank_infilling,
     causal_lm,
     causal_masking,
@@ -127,6 +130,15 @@ def cases_under(law: str) -> list[str]:
     return [name for name, case in CASES.items() if law not in case.exempt]
 
 
+def documented(name: str) -> dict[str, Any]:
+    """What the README's block that opens with the comment `# name` defines."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", Path("README.md").read_text(), re.S | re.M)
+    (block,) = [b for b in blocks if b.startswith(f"# {name}\n")]
+    defined: dict[str, Any] = {"__name__": name}
+    exec(compile(block, name, "exec"), defined)
+    return defined
+
+
 THREE_KINDS = {
     "span": (span_corruption, 2),
     "prefix": (functools.partial(prefix_lm, mode="S"), 1),
@@ -158,6 +170,12 @@ CASES = {
     "causal": _case(
         causal_lm,
         undo_copy,
+        exact=True,
+        exempt={"other key, other bits": "nothing is drawn"},
+    ),
+    "readme": _case(
+        documented("my_objectives.py")["backward_lm"],
+        lambda document: undo_copy(document)[::-1],
         exact=True,
         exempt={"other key, other bits": "nothing is drawn"},
     ),
@@ -323,7 +341,7 @@ def text_row(document_lengths: Sequence[int], raw_length: int, seed: int = 0, me
 
 def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
     """Planned lengths of a row of several documents, whichever member it belongs to."""
-    planned = {"documents": len(document_lengths)}
+    planned: dict[str, int] = {}
     for member in members_of(objective):
         each = [member.objective.lengths(n) for n in document_lengths]
         for key in each[0]:
@@ -340,6 +358,7 @@ class Batch(NamedTuple):
     rows: Row
     documents: list[list[list[int]]]
     lengths: dict[str, int]
+    max_documents: int
 
 
 @functools.cache
@@ -359,6 +378,7 @@ def example_batch(name: str, raw_length: int = RAW_LENGTH) -> Batch:
         rows=jax.tree.map(lambda *x: np.stack(x), *rows),
         documents=list(documents),
         lengths={key: max(each[key] for each in planned) for key in planned[0]},
+        max_documents=max(map(len, DOCUMENTS)),
     )
 
 
@@ -370,7 +390,8 @@ def quick_jit(f: Callable) -> Callable:
 @functools.cache
 def compiled(name: str) -> Callable:
     """Jitted corruption of `example_batch(name)`."""
-    return jax.jit(objectives.batched(CASES[name].objective, example_batch(name).lengths))
+    batch = example_batch(name)
+    return jax.jit(batched(CASES[name].objective, batch.lengths, batch.max_documents))
 
 
 @functools.cache

@@ -22,9 +22,10 @@ def views_of(objective, documents: list[list[int]], draws: int = 1):
     numbers = np.repeat(np.arange(len(documents)) + 1, [len(d) for d in documents])
     rows = Row(tokens, np.tile(numbers.astype(np.int32), (2 * draws, 1)), np.zeros(2 * draws, int))
     each = [objective.lengths(len(d)) for d in documents]
-    lengths = {key: sum(n[key] for n in each) for key in each[0]} | {"documents": len(documents)}
+    lengths = {key: sum(n[key] for n in each) for key in each[0]}
     keys = jax.random.split(jax.random.key(2), 2 * draws)
-    features = jax.tree.map(np.asarray, quick_jit(batched(objective, lengths))(keys, rows))
+    corrupt = batched(objective, lengths, len(documents))
+    features = jax.tree.map(np.asarray, quick_jit(corrupt)(keys, rows))
     for i in range(2 * draws):
         yield corrupted_documents(features_of(features, i))
 

@@ -252,8 +252,10 @@ def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
     row, ((token,),) = text_row((1,), 1)
     objective = blank_infilling(IDS)
     lengths = objective.lengths(1)
-    features = quick_jit(lambda key: objective.corrupt(key, row, row, lengths))(jax.random.key(0))
-    got = layouts.decoder.arrange(features | {"member": row.member}, {"decoder": 3}, IDS.bos)
+    features = quick_jit(lambda key: objective.corrupt(key, row, row, lengths, 1))(
+        jax.random.key(0)
+    )
+    got = layouts.decoder.arrange(features | {"member": row.member}, {"decoder": 3}, IDS.bos, 1)
     assert got["decoder_input_tokens"].tolist() == [IDS.mask, IDS.bos, token]
     assert got["decoder_positions"].tolist() == [0, 0, 0]
     assert got["decoder_block_positions"].tolist() == [0, 1, 2]
@@ -286,8 +288,8 @@ densities = st.fractions(Fraction(1, 20), Fraction(19, 20), max_denominator=20)
 @functools.cache
 def corrupt_any():
     """Settings are traced: one program for all settings of a builder."""
-    lengths = {"inputs": 2 * ROW, "targets": 4 * ROW, "positions": 4 * ROW, "documents": DOCUMENTS}
-    return jax.jit(lambda corrupt, key, row: corrupt(key, row, row, lengths))
+    lengths = {"inputs": 2 * ROW, "targets": 4 * ROW, "positions": 4 * ROW}
+    return jax.jit(lambda corrupt, key, row: corrupt(key, row, row, lengths, DOCUMENTS))
 
 
 def assert_given_back(objective, document_lengths, seed, undo):

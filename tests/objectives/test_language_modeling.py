@@ -56,7 +56,6 @@ def test_bad_suffix_shares_are_refused(share):
 
 def test_causal_lm_copies_the_row():
     row, _ = text_row((3, 1, 4), 8)
-    lengths = {"targets": 8, "documents": 3}
-    features = causal_lm(IDS).corrupt(jax.random.key(0), row, row, lengths)
+    features = causal_lm(IDS).corrupt(jax.random.key(0), row, row, {"targets": 8}, 3)
     np.testing.assert_array_equal(features["targets"], row.tokens)
     np.testing.assert_array_equal(features["targets_segments"], row.segments)

@@ -34,6 +34,7 @@ from tests.objectives.registry import (
 
 BOS = 31_999  # not the padding, so that a missing `bos` shows
 SLACK = 5  # stack slots that no feature fills
+MAX_DOCUMENTS = max(map(len, DOCUMENTS))
 
 # A layout knows streams, not objectives: some cases for each set of streams there is.
 NAMES = [
@@ -97,7 +98,7 @@ def examples(name):
     lengths = longest(packed_lengths(objective, d) for d in packed)
     lengths["positions"] = lengths["targets"]  # one for each target, whichever member's
     stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in rows))
-    corrupt = quick_jit(batched(objective, lengths))
+    corrupt = quick_jit(batched(objective, lengths, MAX_DOCUMENTS))
     features = corrupt(jax.random.split(jax.random.key(0), len(rows)), stacked)
     return jax.tree.map(np.asarray, features), lengths
 
@@ -107,8 +108,9 @@ def arranged(name, kind):
     """(stack lengths, features of the layout) of the examples."""
     (features, planned), layout = examples(name), layouts.LAYOUTS[kind]
     stacks = {stack: slots and slots + SLACK for stack, slots in layout.lengths(planned).items()}
-    stacks["documents"] = planned["documents"]
-    arrange = quick_jit(jax.vmap(lambda features: layout.arrange(features, stacks, BOS)))
+    arrange = quick_jit(
+        jax.vmap(lambda features: layout.arrange(features, stacks, BOS, MAX_DOCUMENTS))
+    )
     return stacks, jax.tree.map(np.asarray, arrange(features))
 
 
@@ -229,8 +231,8 @@ def test_a_row_by_hand():
         "member": 3,
     }
     features = jax.tree.map(lambda x: jnp.array(x, jnp.int32), features, is_leaf=_is_column)
-    lengths = {"decoder": 9, "predict": 7, "documents": 2}
-    got = layouts.decoder.arrange(features, lengths, 99)
+    lengths = {"decoder": 9, "predict": 7}
+    got = layouts.decoder.arrange(features, lengths, 99, 2)
     assert {name: x.tolist() for name, x in got.items()} == {
         "decoder_input_tokens": [11, 12, 99, 13, 21, 22, 23, 99, 0],
         "decoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 2, 0],
@@ -391,7 +393,8 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
     @jax.vmap
     def inputs_with_label_changed(j):
         targets = jnp.asarray(features["targets"]).at[j].add(1)
-        return layout.arrange(features | {"targets": targets}, stacks, BOS)["decoder_input_tokens"]
+        arranged = layout.arrange(features | {"targets": targets}, stacks, BOS, MAX_DOCUMENTS)
+        return arranged["decoder_input_tokens"]
 
     after = np.asarray(inputs_with_label_changed(jnp.arange(labels)))
     changed = after != before["decoder_input_tokens"][row]

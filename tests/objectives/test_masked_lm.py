@@ -48,21 +48,21 @@ def corrupt(objective, *rows, copies=2, seed=0, planned=None, members=0):
     keys = jax.random.split(jax.random.key(seed), len(rows) * copies)
     lengths = planned or packed_lengths(objective, sizes[0])
     return jax.tree.map(
-        np.asarray, _corrupt(tuple(lengths.items()), objective.corrupt, keys, batch)
+        np.asarray, _corrupt(tuple(lengths.items()), len(sizes[0]), objective.corrupt, keys, batch)
     )
 
 
 @functools.partial(
-    jax.jit, static_argnums=0, compiler_options={"xla_backend_optimization_level": 0}
+    jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0}
 )
-def _corrupt(lengths, kernel, keys, rows):
+def _corrupt(lengths, max_documents, kernel, keys, rows):
     """Compiled once for all objectives that differ in numbers only."""
-    return batched(Objective(None, kernel, None), dict(lengths))(keys, rows)
+    return batched(Objective(None, kernel, None), dict(lengths), max_documents)(keys, rows)
 
 
-def arrange(layout, features, lengths):
+def arrange(layout, features, lengths, max_documents=2):
     """What a layout makes of one row's features."""
-    return quick_jit(lambda f: layout.arrange(f, lengths, IDS.bos))(features)
+    return quick_jit(lambda f: layout.arrange(f, lengths, IDS.bos, max_documents))(features)
 
 
 def text(n, seed=0):
@@ -114,7 +114,7 @@ def test_trap_masked_places_are_gathered_before_the_projection():
     for layout in (layouts.encoder, layouts.decoder):
         assert layout.lengths(masked_lm(IDS).lengths(512))["predict"] == 77
     got = features_of(corrupt(masked_lm(IDS), [text(40), text(20)]), 0)
-    lengths = {"encoder": 64, "predict": 12, "documents": 2}
+    lengths = {"encoder": 64, "predict": 12}
     batch = arrange(layouts.encoder, got, lengths)
     assert batch["encoder_target_tokens"].shape == (12,)
     np.testing.assert_array_equal(batch["encoder_target_tokens"][:9], got["labels"])
@@ -225,7 +225,7 @@ def test_gpt_bert_is_a_mixture_on_one_decoder():
         found = corrupted_documents(got)
         assert [undo(found[d]) for d in (1, 2)] == documents
         lengths = packed_lengths(objective, [30, 9])
-        stacks = layouts.decoder.lengths(lengths) | {"documents": 2}
+        stacks = layouts.decoder.lengths(lengths)
         batch = arrange(layouts.decoder, got, stacks)
         # Both members see bos and then the text, and predict a token one place before it.
         before = np.asarray(batch["decoder_input_tokens"])
@@ -257,8 +257,9 @@ def arranged(objective, document_lengths, stack, rows=4, seed=0):
     lengths = packed_lengths(objective, document_lengths)
     documents = [text(n) for n in document_lengths]
     features = corrupt(objective, documents, copies=rows, seed=seed)
-    stacks = layout.lengths(lengths) | {"documents": len(document_lengths)}
-    return quick_jit(jax.vmap(lambda f: layout.arrange(f, stacks, IDS.bos)))(features)
+    stacks = layout.lengths(lengths)
+    settings = stacks, IDS.bos, len(document_lengths)
+    return quick_jit(jax.vmap(lambda f: layout.arrange(f, *settings)))(features)
 
 
 def test_replaced_token_detection_adds_up_both_losses():

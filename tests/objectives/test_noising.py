@@ -59,7 +59,7 @@ def copies(objective, documents, number: int, seed: int):
     segments = np.repeat(np.arange(len(documents), dtype=np.int32) + 1, lengths)
     row = Row(tokens, segments, np.int32(0))
     rows = jax.tree.map(lambda x: np.stack([x] * number), row)
-    corrupt = quick_jit(batched(objective, packed_lengths(objective, lengths)))
+    corrupt = quick_jit(batched(objective, packed_lengths(objective, lengths), len(lengths)))
     return jax.tree.map(np.asarray, corrupt(jax.random.split(jax.random.key(seed), number), rows))
 
 
@@ -485,7 +485,7 @@ def test_the_decoder_starts_with_its_own_token_and_not_with_end_of_sequence():
     features = features_of(copies(document_rotation(IDS), [[A, B, C]], 2, seed=22), 0)
     layout = objectives.layouts.encoder_decoder
     stacks = layout.lengths(document_rotation(IDS).lengths(3))
-    arranged = layout.arrange(features, stacks, IDS.bos)
+    arranged = layout.arrange(features, stacks, IDS.bos, 1)
     assert arranged["decoder_input_tokens"].tolist() == [IDS.bos, A, B, C] and IDS.bos != EOS
     assert arranged["decoder_target_tokens"].tolist() == [A, B, C, EOS]
 

@@ -36,7 +36,8 @@ def corrupt_copies(objective, document_lengths, copies: int, seed: int):
     rows = jax.tree.map(lambda x: np.stack([x] * copies), row)
     lengths = packed_lengths(objective, document_lengths)
     keys = jax.random.split(jax.random.key(seed), copies)
-    return jax.tree.map(np.asarray, jax.jit(batched(objective, lengths))(keys, rows))
+    corrupt = jax.jit(batched(objective, lengths, len(document_lengths)))
+    return jax.tree.map(np.asarray, corrupt(keys, rows))
 
 
 # --- counts --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls
 
 def features(objective, documents, room=40):
     """The features of a row with these documents, beside an empty row."""
-    lengths = dict.fromkeys(objective.lengths(room), room) | {"documents": 4}
+    lengths = dict.fromkeys(objective.lengths(room), room)
     if "pools" in lengths:
         lengths["pools"] = 4
     tokens, segments = np.zeros((2, 2, room), np.int32)
@@ -22,7 +22,7 @@ def features(objective, documents, room=40):
     tokens[0, : flat.size] = flat
     segments[0, : flat.size] = np.repeat(1 + np.arange(len(documents)), [len(d) for d in documents])
     rows = Row(jnp.array(tokens), jnp.array(segments), jnp.zeros(2, jnp.int32))
-    found = batched(objective, lengths)(jax.random.split(jax.random.key(0), 2), rows)
+    found = batched(objective, lengths, 4)(jax.random.split(jax.random.key(0), 2), rows)
     return {name: np.asarray(x)[0] for name, x in found.items()}
 
 

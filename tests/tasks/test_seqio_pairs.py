@@ -123,7 +123,7 @@ def test_tags_are_read_as_they_were_written(tmp_path):
     objective = objectives.token_classification(corpus.ids, 2)
     row = objectives.Row(document, np.ones_like(document), np.int32(0))
     lengths = objective.lengths(document.size)
-    features = quick_jit(lambda row: objective.corrupt(None, row, row, lengths))(row)
+    features = quick_jit(lambda row: objective.corrupt(None, row, row, lengths, 1))(row)
     live = np.asarray(features["labels_weights"]) > 0
     places = np.asarray(features["labels_places"])[live].tolist()
     assert places == [1, 5, 9] and np.asarray(features["labels"])[live].tolist() == [0, 1, 0]

@@ -104,7 +104,9 @@ def test_scores_equal_an_independent_numpy_computation():
     for member, score in enumerate(scores()):
         counts = []
         for tokens in (training, text):
-            features = jax.jit(batched(recipe.objective, group.features))(*rows(member, tokens))
+            features = jax.jit(batched(recipe.objective, group.features, group.max_documents))(
+                *rows(member, tokens)
+            )
             counted = np.asarray(features["targets"])[np.asarray(features["targets_weights"]) > 0]
             counts.append(np.bincount(counted, minlength=tiny.IDS.size))
         share = (counts[0] + 1) / (counts[0] + 1).sum()

@@ -153,7 +153,7 @@ def assert_fits(row, member, layout, group):
         both = [n.get("both", n["inputs"] + n["targets"]) for n in lengths]
         assert sum(both) <= group.stacks["decoder"]
         assert sum(n["targets"] for n in lengths) <= group.stacks["predict"]
-    assert len(lengths) <= group.features.get("documents", 1)
+    assert len(lengths) <= group.max_documents
     assert row.tokens.size <= group.row_length
 
 
@@ -191,9 +191,13 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
     rows = [row._replace(tokens=row.tokens % 30_000 + 2) for row in rows]  # ids that are text
     keys = jax.random.split(jax.random.key(0), len(rows))
     batch = stacked(rows, members, group.row_length)
-    features = jax.device_get(quick_jit(batched(UL2, group.features))(keys, batch))
+    features = jax.device_get(
+        quick_jit(batched(UL2, group.features, group.max_documents))(keys, batch)
+    )
     arrange = LAYOUTS[layout][0].arrange
-    arranged = jax.vmap(lambda row: arrange(row, group.stacks, IDS.bos))(features)
+    arranged = jax.vmap(lambda row: arrange(row, group.stacks, IDS.bos, group.max_documents))(
+        features
+    )
     for i, row in enumerate(rows):
         mine = {name: column[i] for name, column in features.items()}
         corrupted = corrupted_documents(mine)
@@ -369,7 +373,7 @@ def test_only_policies_of_several_documents_plan_for_them():
         one = small(packing=policy, max_documents=5)
         (group,) = one.recipe.groups
         several = policy in ("isolate", "whole")
-        assert group.features.get("documents", 1) == (5 if several else 1)
+        assert group.max_documents == (5 if several else 1)
         assert one.packing.limits[0].documents == (5 if several else 1)
         assert one.packing.limits[0].raw == group.raw_lengths[0]
     assert concatenation(small().recipe.groups) == small().packing

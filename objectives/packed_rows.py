@@ -1,0 +1,106 @@
+"""Packed rows for objectives that are written for one document.
+
+A row may hold several documents, none of which may leak into another. The objectives of this
+package corrupt all documents of a row at once; `each_document` does the same, more slowly, for any
+function of one.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from pretrax.objectives.contract import Array, Corrupt, Row
+from pretrax.objectives.features import COLUMNS, PER_DOCUMENT, fit
+from pretrax.objectives.splicing import Documents, documents
+
+# Where a stream's documents stand tells it, or for labels whether a slot counts.
+_USED = {
+    "inputs": "inputs_segments",
+    "types": "inputs_segments",
+    "targets": "targets_segments",
+    "positions": "targets_segments",
+    "labels": "labels_weights",
+}
+
+
+def each_document(corrupt: Callable) -> Corrupt:
+    """The function of packed rows that applies `corrupt` to each document of a row by itself.
+
+    Args:
+      corrupt: (key, row, partner, lengths) -> features, as `Corrupt` but for rows of one document.
+        It is given each document at the start of a row of its own, segment 1; the document of the
+        same number of the partner's row, which may be empty; and a key of its own.
+
+    A row costs as much as `max_documents` rows of one document.
+
+        def backwards(key, row, partner, lengths):      row of two documents   a b c | d e
+            …                                           backwards, each        c b a | e d
+        Objective(lengths, each_document(backwards), loss)
+    """
+    corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
+    return Partial(_corrupt_each, corrupt)
+
+
+def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
+    mine, theirs = (documents(x.segments, max_documents) for x in (row, partner))
+    own = {s: n // max_documents if s in PER_DOCUMENT else n for s, n in lengths.items()}
+
+    def corrupt_one(number):
+        alone = (_alone(x, where, number) for x, where in ((row, mine), (partner, theirs)))
+        features = corrupt(jax.random.fold_in(key, number), *alone, own)
+        # A document that is not there has no features, whatever the function makes of no text.
+        return {c: jnp.where(mine.length[number] > 0, x, 0) for c, x in features.items()}
+
+    if max_documents == 1:
+        return corrupt_one(0)
+    features = jax.vmap(corrupt_one)(jnp.arange(max_documents))
+    return _joined(features, lengths, max_documents)
+
+
+def _alone(row: Row, where: Documents, number) -> Row:
+    """Document `number` of a row as the only one of another."""
+    start, length = where.start[number], where.length[number]
+    live = jnp.arange(row.tokens.size) < length
+
+    def moved(x_L):
+        return jnp.where(live, jnp.roll(x_L, -start), 0)
+
+    return row._replace(tokens=moved(row.tokens), segments=live.astype(jnp.int32))
+
+
+def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: int) -> dict:
+    """The features of one row from those of each of its documents, [D, …] each."""
+    # Pool k is that of segment k + 1: a document of two pools has two segments.
+    segments = max(lengths.get("pools", 0) // max_documents, 1)
+    earlier = segments * jnp.arange(max_documents, dtype=jnp.int32)[:, None]
+    streams = [s for s, columns in COLUMNS.items() if columns[0] in features]
+    first = {s: _first_slots(features[_USED[s]]) for s in streams if s in _USED}
+    found = {}
+    for stream in streams:
+        for column in COLUMNS[stream]:
+            x = features[column]
+            if column.endswith("_segments"):
+                x = jnp.where(x > 0, x + earlier, 0)
+            elif column in ("labels_places", "pools_places"):
+                counts = features[f"{stream}_weights"] > 0
+                x = jnp.where(counts, x + first["inputs"], 0)
+            if stream in _USED:
+                found[column] = _end_to_end(x, features[_USED[stream]] > 0, first[stream])
+            else:
+                found[column] = fit(x.reshape(-1), lengths[stream])
+    return found
+
+
+def _first_slots(used_DxN):
+    """i32[D, 1]: the slots that the documents before each one use."""
+    count = jnp.sum(used_DxN > 0, axis=1, dtype=jnp.int32)
+    return (jnp.cumsum(count) - count)[:, None]
+
+
+def _end_to_end(x_DxN, used_DxN, first_Dx1):
+    """i32[N]: the used slots of each document, one document after another."""
+    size = x_DxN.shape[1]
+    slot = jnp.where(used_DxN, first_Dx1 + jnp.cumsum(used_DxN, axis=1) - 1, size)
+    return jnp.zeros(size, jnp.int32).at[slot.reshape(-1)].set(x_DxN.reshape(-1), mode="drop")

@@ -1,0 +1,88 @@
+"""Functions of one document, lifted to packed rows."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+
+from pretrax.objectives import Objective, batched, each_document, mixture
+from tests.objectives.inverse import corrupted_documents
+from tests.objectives.registry import CASES, IDS, compiled, example_batch, features_of, quick_jit
+
+
+def lifted(name):
+    """A case's objective, of which only what it does to one document is used."""
+
+    def alone(kernel, key, row, partner, lengths):
+        return kernel(key, row, partner, lengths, 1)
+
+    objective = CASES[name].objective
+    return objective._replace(corrupt=each_document(Partial(alone, objective.corrupt)))
+
+
+@functools.cache
+def features(name):
+    batch = example_batch(name)
+    corrupt = quick_jit(batched(lifted(name), batch.lengths, batch.max_documents))
+    return jax.tree.map(np.asarray, corrupt(batch.keys, batch.rows))
+
+
+@pytest.mark.parametrize("name", ["causal", "contrastive_dropout"])
+def test_what_draws_nothing_is_as_if_written_for_packed_rows(name):
+    batch = example_batch(name)
+    expected = compiled(name)(batch.keys, batch.rows)
+    for column, x in expected.items():
+        np.testing.assert_array_equal(features(name)[column], x, column)
+
+
+@pytest.mark.parametrize("name", ["blanks", "order_masked", "diffusion"])
+def test_every_document_of_a_packed_row_is_corrupted_by_itself(name):
+    batch, (undo,) = example_batch(name), CASES[name].inverses
+    for row, documents in enumerate(batch.documents):
+        mine = features_of(features(name), row)
+        got = corrupted_documents(mine)
+        assert [undo(got[d]) for d in sorted(got)] == documents
+        if "rates" in mine:
+            assert np.sum(mine["rates"] > 0) == len(documents)
+            assert np.unique(mine["rates"][: len(documents)]).size == len(documents)
+
+
+def test_a_function_of_one_document_that_is_not_lifted_is_refused():
+    objective = Objective(lambda n: {"targets": n}, lambda key, row, partner, lengths: {}, None)
+    with pytest.raises(ValueError, match=r"got \(key, row, partner, lengths\).*each_document"):
+        batched(objective, {"targets": 3})
+
+
+def test_a_mixture_takes_any_function():
+    def second_half(key, row, partner, lengths):
+        return {
+            column: jnp.zeros(lengths["targets"], jnp.int32).at[0].set(value)
+            for column, value in (
+                ("targets", row.tokens[jnp.sum(row.segments) // 2]),
+                ("targets_segments", 1),
+                ("targets_weights", 1),
+            )
+        }
+
+    corrupts = {
+        "plain": lambda *row: each_document(second_half)(*row),
+        "partial": functools.partial(each_document(second_half).func, Partial(second_half)),
+        "jax": each_document(second_half),
+        "word": Partial(lambda word, *row: each_document(second_half)(*row), "word"),
+    }
+    members = {
+        name: (lambda ids, corrupt=corrupt: Objective(lambda n: {"targets": n}, corrupt, None), 1)
+        for name, corrupt in corrupts.items()
+    }
+    members["causal"] = (lambda ids: CASES["causal"].objective, 1)
+    objective = mixture(IDS, members)
+    batch = example_batch("causal")
+    rows = batch.rows._replace(member=np.arange(len(batch.documents), dtype=np.int32) % 5)
+    found = jax.jit(batched(objective, batch.lengths, batch.max_documents))(batch.keys, rows)
+    for row, documents in enumerate(batch.documents):
+        whole = [d if row % 5 == 4 else [d[len(d) // 2]] for d in documents]
+        got = corrupted_documents(features_of(jax.tree.map(np.asarray, found), row))
+        assert [got[d].targets for d in sorted(got)] == whole
