@@ -50,6 +50,7 @@ from pretrax.training.configuration import (
     mistakes_in_words,
     parse_command_line,
 )
+from pretrax.training.packing import resolve
 from pretrax.verbs import as_typed
 
 CACHE = "runs/show"
@@ -198,7 +199,7 @@ class Chosen(NamedTuple):
     name: str
     build: Callable[[TokenIds], Objective]
     entry: Entry | None  # None: it is not in the catalogue
-    marks_ends: bool  # end-of-sequence closes each document, as the run would have it
+    marks_ends: bool | None  # end-of-sequence closes each document; None: as for any run of it
 
 
 def choose_objective(
@@ -228,7 +229,7 @@ def configured(name: str | None) -> Chosen:
         name or reference.selector.rpartition(".")[2],
         reference.scoped_configurable_fn,
         CATALOGUE.get(name),
-        bool(bound("train.train.mark_document_ends")),
+        bound("train.train.mark_document_ends"),
     )
 
 
@@ -413,7 +414,8 @@ def prepared(documents: Sequence[np.ndarray], chosen: Chosen, ids: TokenIds) -> 
     """Documents as a run would give them: closed, or two texts with a separator."""
     if chosen.entry and chosen.entry.paired:
         return [halved(document, ids) for document in documents]
-    closing = [ids.eos] if chosen.marks_ends else []
+    _, marked = resolve(chosen.build(ids), None, chosen.marks_ends)
+    closing = [ids.eos] if marked else []
     return [np.append(document, closing).astype(np.int32) for document in documents]
 
 

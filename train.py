@@ -52,6 +52,7 @@ from pretrax.training.evaluation import Evaluator, Score
 from pretrax.training.mesh import batch_shards, join_processes, make_mesh, placed_on
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.monitor import Monitor
+from pretrax.training.packing import resolve
 from pretrax.training.plots import plot_losses
 from pretrax.training.runs import objective_names
 from pretrax.training.setup import (
@@ -91,11 +92,11 @@ def train(
     mesh: Callable[[], Mesh] = make_mesh,
     microbatches: int = 1,
     data_shards: int = 1,
-    packing: str = "concatenate",
+    packing: str | None = None,
     max_documents: int = 16,
     vocabulary_rows: int | None = None,
     z_loss: float = 0.0,
-    mark_document_ends: bool = False,
+    mark_document_ends: bool | None = None,
     seed: int = 0,
     log_every: int = 10,
     evaluate_every: int | None = None,
@@ -126,11 +127,12 @@ def train(
         multiple of it. At least the number of hosts that read; the data order depends on it, and
         not on the hosts.
       packing: how documents become rows, see `training.packing`: "concatenate", "isolate", "whole"
-        or "single".
+        or "single"; None: as the objective is made for.
       max_documents: of a row, where packing is "isolate" or "whole".
       vocabulary_rows: of the model's embedding; None: as many as there are ids, rounded up to 128.
       z_loss: weight of the squared log-partition in the loss.
-      mark_document_ends: put end-of-sequence between documents (usual for causal LM; T5 does not).
+      mark_document_ends: put end-of-sequence after every document; None: where the objective does
+        not close documents itself.
       seed: of the initial parameters, the noise and dropout; the order of the data is the corpus's.
       log_every: steps between lines of metrics.
       evaluate_every, checkpoint_every: in steps; None: only at the end.
@@ -198,7 +200,8 @@ def train(
     print_plan(console, setup)
 
     recipe = setup.recipe
-    end = data.ids.eos if mark_document_ends else None
+    _, marked = resolve(learned, packing, mark_document_ends)
+    end = data.ids.eos if marked else None
     abstract = abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh)
     batches = Batches(
         data.train,
@@ -279,7 +282,7 @@ def train(
         show_passages(
             *(console, recipe.objective, recipe.model, state.params, data.ids, data.codec.decode),
             [piece.tokens for piece in data.heldout(4000)],
-            whole=packing == "single",
+            whole=setup.packing.policy == "single",
         )
     console.print(
         f"\nDone. {run_dir} holds loss.png, metrics.jsonl, tensorboard/, checkpoints/ and "

@@ -35,7 +35,11 @@ def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.
     or does not tell where sentences end.
     """
     sentences = permuted_sentences(ids.flags("sentence_ends"))
-    return from_noise(ids, in_turn(sentences, poisson_spans(ids, noise_density, mean_span_length)))
+    return from_noise(
+        ids,
+        in_turn(sentences, poisson_spans(ids, noise_density, mean_span_length)),
+        rows="documents",
+    )
 
 
 def token_masking(ids: TokenIds, noise_density: float = 0.15) -> Objective:
@@ -53,7 +57,7 @@ def token_masking(ids: TokenIds, noise_density: float = 0.15) -> Objective:
 
     Raises ValueError for a density out of range, or a vocabulary without a mask token.
     """
-    return from_noise(ids, iid_hidden(ids, noise_density, "mask"))
+    return from_noise(ids, iid_hidden(ids, noise_density, "mask"), rows="documents")
 
 
 def token_deletion(ids: TokenIds, noise_density: float = 0.15) -> Objective:
@@ -70,7 +74,7 @@ def token_deletion(ids: TokenIds, noise_density: float = 0.15) -> Objective:
 
     Raises ValueError for a density out of range.
     """
-    return from_noise(ids, iid_hidden(ids, noise_density, "drop"))
+    return from_noise(ids, iid_hidden(ids, noise_density, "drop"), rows="documents")
 
 
 def text_infilling(
@@ -98,7 +102,7 @@ def text_infilling(
     Raises ValueError for a density or length out of range, spans that would leave no text to part
     them, or a vocabulary without a mask token.
     """
-    return from_noise(ids, poisson_spans(ids, noise_density, mean_span_length))
+    return from_noise(ids, poisson_spans(ids, noise_density, mean_span_length), rows="documents")
 
 
 def sentence_permutation(ids: TokenIds) -> Objective:
@@ -115,7 +119,7 @@ def sentence_permutation(ids: TokenIds) -> Objective:
 
     Raises ValueError for a vocabulary that does not tell where sentences end.
     """
-    return from_noise(ids, permuted_sentences(ids.flags("sentence_ends")))
+    return from_noise(ids, permuted_sentences(ids.flags("sentence_ends")), rows="documents")
 
 
 def document_rotation(ids: TokenIds) -> Objective:
@@ -129,4 +133,4 @@ def document_rotation(ids: TokenIds) -> Objective:
     >>> document_rotation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
     """
-    return from_noise(ids, rotation())
+    return from_noise(ids, rotation(), rows="documents")

@@ -63,7 +63,13 @@ def blank_infilling(
         return {"inputs": n - hidden + spans, "targets": targets, "positions": targets}
 
     law = traced(share, mean), jnp.array(_positive(poisson_table(mean)), jnp.int32)
-    return Objective(lengths, Partial(_blank_spans, law, specials), token_loss)
+    return Objective(
+        lengths=lengths,
+        corrupt=Partial(_blank_spans, law, specials),
+        loss=token_loss,
+        rows="documents",
+        closes_documents=True,
+    )
 
 
 def blank_counts(n, density, mean_span_length, xp=jnp):

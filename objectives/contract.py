@@ -9,7 +9,7 @@ Axis letters used in this package:
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -133,6 +133,17 @@ class Row(NamedTuple):
     member: Array  # i32[] which member of a mixture this row was cut for
 
 
+# What rows an objective is made for, from any text to the most that is asked of it;
+# `training.packing.POLICIES` says which packing gives them.
+ROWS = {
+    "stream": "text that may run on over the ends of documents",
+    "documents": "documents, or stretches of them, kept apart",
+    "document": "one document, or a stretch of one, in a row",
+    "parts": "whole documents of several parts, such as a text and its answer",
+    "labels": "whole documents with labels",
+}
+
+
 class Outputs(Protocol):
     """What an objective's loss sees of a model."""
 
@@ -215,6 +226,8 @@ class Objective(NamedTuple):
     corrupt: Corrupt
     loss: Loss
     heads: tuple[str, ...] = ("vocabulary",)  # what the loss will ask of the model
+    rows: str = "stream"  # what rows it is made for: one of `ROWS`
+    closes_documents: bool = False  # it marks where documents end; a stream need not
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is no sum over rows
 
@@ -230,6 +243,26 @@ class Member(NamedTuple):
 def members_of(objective: Objective) -> tuple[Member, ...]:
     """The members of a mixture; a plain objective is its own only member."""
     return objective.members or (Member("all", objective, 1.0),)
+
+
+def joint_rows(kinds: Iterable[str]) -> str:
+    """What rows suit objectives that ask for rows of these kinds: those of the most demanding.
+
+    >>> joint_rows(["stream", "document"])
+    'document'
+
+    Raises ValueError for documents of parts and documents with labels, which no corpus gives both.
+    """
+    kinds = set(kinds)
+    unknown = kinds - ROWS.keys()
+    if unknown:
+        raise ValueError(f"rows must be one of {list(ROWS)}, got {sorted(unknown)}.")
+    if {"parts", "labels"} <= kinds:
+        raise ValueError(
+            f"One objective asks for {ROWS['parts']}, another for {ROWS['labels']}: no corpus gives "
+            "both, so train them in two runs."
+        )
+    return max(kinds, key=list(ROWS).index)
 
 
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:

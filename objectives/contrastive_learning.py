@@ -76,6 +76,8 @@ def contrastive(
         corrupt=Partial(_two_views, noise.apply, cls),
         loss=_contrastive_loss(2, temperature, pooling, symmetric),
         heads=_heads(temperature),
+        rows="document",
+        closes_documents=True,
         couples_rows=True,
     )
 
@@ -115,6 +117,8 @@ def contrastive_pairs(
         corrupt=Partial(_split_at_separators, jnp.zeros(texts, jnp.int32), specials),
         loss=_contrastive_loss(texts, temperature, pooling, symmetric),
         heads=_heads(temperature),
+        rows="parts",
+        closes_documents=True,
         couples_rows=True,
     )
 

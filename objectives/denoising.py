@@ -89,6 +89,7 @@ def span_corruption(
         lengths=lengths,
         corrupt=Partial(_corrupt_spans, numbers, specials),
         loss=token_loss,
+        closes_documents=True,
     )
 
 

@@ -71,6 +71,8 @@ def fill_in_the_middle(
         lengths=lambda n: {"targets": n + 4},
         corrupt=Partial(_move_middles, jnp.array(numbers, jnp.int32), specials),
         loss=token_loss,
+        rows="documents",
+        closes_documents=True,
     )
 
 
@@ -139,6 +141,8 @@ def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
         lengths=lambda n: {"targets": n + 3 * min(max_spans, _most_spans(n))},
         corrupt=Partial(_move_spans, table, specials),
         loss=token_loss,
+        rows="documents",
+        closes_documents=True,
     )
 
 

@@ -82,7 +82,12 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
         }
 
     closing = jnp.array([ids.eos, *head], jnp.int32)
-    return Objective(lengths, Partial(_split_rows, traced(Fraction(given)), closing), token_loss)
+    return Objective(
+        lengths=lengths,
+        corrupt=Partial(_split_rows, traced(Fraction(given)), closing),
+        loss=token_loss,
+        closes_documents=True,
+    )
 
 
 def _longest_suffix(n, given, maximum, minimum):

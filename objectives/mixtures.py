@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import Corrupt, Member, Objective, Term, TokenIds
+from pretrax.objectives.contract import Corrupt, Member, Objective, Term, TokenIds, joint_rows
 from pretrax.objectives.denoising import span_corruption
 from pretrax.objectives.features import complete
 from pretrax.objectives.language_modeling import prefix_lm
@@ -38,8 +38,8 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
     >>> [(m.name, m.rate) for m in both.members]
     [('span', 3.0), ('prefix', 1.0)]
 
-    Raises ValueError for no members, a rate that is not above zero, or a member that is itself a
-    mixture (list its members instead).
+    Raises ValueError for no members, a rate that is not above zero, a member that is itself a
+    mixture (list its members instead), or members that cannot be trained on the same rows.
     """
     if not members:
         raise ValueError("A mixture needs at least one member, got none.")
@@ -63,6 +63,8 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         corrupt=_shared_kernels([o.corrupt for o in objectives]),
         loss=_joint_loss([o.loss for o in objectives]),
         heads=tuple(dict.fromkeys(head for o in objectives for head in o.heads)),
+        rows=_rows_of(built),
+        closes_documents=all(o.closes_documents for o in objectives),
         members=tuple(built),
         couples_rows=any(o.couples_rows for o in objectives),
     )
@@ -102,6 +104,14 @@ def longest(lengths) -> dict[str, int]:
     if "both" in result:  # those that do not give it need the sum
         result["both"] = max(joint_slots(each) for each in lengths)
     return result
+
+
+def _rows_of(members: list[Member]) -> str:
+    try:
+        return joint_rows(m.objective.rows for m in members)
+    except ValueError as error:
+        asked = {m.name: m.objective.rows for m in members}
+        raise ValueError(f"The members of the mixture ask for the rows {asked}. {error}") from None
 
 
 def _shared_kernels(functions: list[Corrupt]) -> Partial:

@@ -87,7 +87,11 @@ def _apply_in_turn(applies, key, text: Text, count: int) -> Text:
 
 
 def from_noise(
-    ids: TokenIds, inputs: Noise, targets: Noise | None = None, mode: str | None = None
+    ids: TokenIds,
+    inputs: Noise,
+    targets: Noise | None = None,
+    mode: str | None = None,
+    rows: str = "stream",
 ) -> Objective:
     """The objective that shows documents under one noise and asks for them under another.
 
@@ -95,6 +99,7 @@ def from_noise(
       inputs: what is done to the documents that are given.
       targets: what is done to those that are asked for; None: they are asked for as they were.
       mode: name of a mode token put before each document's inputs.
+      rows: what rows it is made for (`contract.ROWS`).
 
     End-of-sequence closes inputs and targets of every document, outside of the noise.
 
@@ -113,6 +118,8 @@ def from_noise(
         lengths=lengths,
         corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, closing),
         loss=token_loss,
+        rows=rows,
+        closes_documents=True,
     )
 
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below
-from pretrax.objectives.contract import Objective, Row, Term, TokenIds
+from pretrax.objectives.contract import Objective, Row, Term, TokenIds, joint_rows
 from pretrax.objectives.features import fit, input_sequence
 from pretrax.objectives.losses import at_places, cross_entropy
 from pretrax.objectives.pieces import Pieces, joined, pieces, write
@@ -117,6 +117,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=loss,
         heads=tuple(dict.fromkeys(one.heads + two.heads)),
+        rows=joint_rows([one.rows, two.rows]),
+        closes_documents=one.closes_documents or two.closes_documents,
         couples_rows=one.couples_rows or two.couples_rows,
     )
 
@@ -147,6 +149,8 @@ def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Ob
         corrupt=Partial(_corrupt_pairs, Partial(draw), ends, specials),
         loss=pair_loss,
         heads=("pair",),
+        rows="document",
+        closes_documents=True,
     )
 
 

@@ -70,7 +70,13 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
             "both": given + 1,
         }
 
-    return Objective(lengths, Partial(_divide, jnp.int32(longest_answer), specials), token_loss)
+    return Objective(
+        lengths,
+        Partial(_divide, jnp.int32(longest_answer), specials),
+        token_loss,
+        rows="parts",
+        closes_documents=True,
+    )
 
 
 def _divide(longest, specials, key, row, partner, lengths, max_documents):
@@ -120,7 +126,13 @@ def dialogue(ids: TokenIds) -> Objective:
     Raises ValueError for a missing separator.
     """
     specials = jnp.array([ids.special("sep"), ids.eos], jnp.int32)
-    return Objective(lambda n: {"targets": n + 1}, Partial(_take_turns, specials), token_loss)
+    return Objective(
+        lambda n: {"targets": n + 1},
+        Partial(_take_turns, specials),
+        token_loss,
+        rows="parts",
+        closes_documents=True,
+    )
 
 
 def _take_turns(specials, key, row, partner, lengths, max_documents):
@@ -179,7 +191,14 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
         losses, _ = cross_entropy(logits, jnp.clip(labels, 0, num_classes - 1))
         return {"classes": Term(jnp.sum(losses * weights, -1), jnp.sum(weights, -1))}
 
-    return Objective(_framed_lengths, Partial(_frame, specials, 1), loss, heads=("classes",))
+    return Objective(
+        _framed_lengths,
+        Partial(_frame, specials, 1),
+        loss,
+        heads=("classes",),
+        rows="labels",
+        closes_documents=True,
+    )
 
 
 def sequence_regression(ids: TokenIds) -> Objective:
@@ -204,7 +223,9 @@ def sequence_regression(ids: TokenIds) -> Objective:
         return {"squared_error": Term(jnp.sum(errors**2 * weights, -1), jnp.sum(weights, -1), 0.5)}
 
     corrupt = Partial(_frame, specials, _DIGITS)
-    return Objective(_framed_lengths, corrupt, loss, heads=("classes",))
+    return Objective(
+        _framed_lengths, corrupt, loss, heads=("classes",), rows="labels", closes_documents=True
+    )
 
 
 def token_classification(ids: TokenIds, num_classes: int) -> Objective:
@@ -245,7 +266,9 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
         return {"inputs": n + 2, "labels": max(n // 2, 1)}
 
     corrupt = Partial(_frame_tokens, _framing(ids), jnp.int32(num_classes))
-    return Objective(lengths, corrupt, loss, heads=("token_classes",))
+    return Objective(
+        lengths, corrupt, loss, heads=("token_classes",), rows="labels", closes_documents=True
+    )
 
 
 def coded_class(ids: TokenIds, number: int) -> list[int]:

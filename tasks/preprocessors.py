@@ -50,11 +50,11 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
     the row.
 
         [1 2 3 4 5] [6 7 8]  ->  [1 2 3] [4 5 6] [7 8]      for a raw length of 3
-                             ->  [1 2 3] [6 7 8] [4 5]      for an objective with pools
+                             ->  [1 2 3] [6 7 8] [4 5]      for one that keeps documents apart
 
-    Pools stand for a document, so there every document is cut by itself; and all their first rows
-    come before the second ones, so that the two rows of a pair, which are each other's partner,
-    are of different documents (as long as more than one is left).
+    For objectives that are not made for a stream of text every document is cut by itself; and all
+    their first rows come before the second ones, so that the two rows of a pair, which are each
+    other's partner, are of different documents (as long as more than one is left).
 
     Documents are `targets` i32[n]; rows are `tokens` i32[n] and `member` i32[]. The raw length
     follows from `sequence_length` as for `objective_preprocessor`.
@@ -71,7 +71,7 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
             )
         rates = np.asarray(rates)
         limits = np.cumsum(rates / rates.sum())[:-1]
-        alone = "pools" in objective.lengths(2)
+        alone = objective.rows != "stream"
 
         def cut(group: int, documents):
             """Lengths of rows, their members, and the order in which they are given."""

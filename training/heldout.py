@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from pretrax.training.evaluation import Evaluator, Score
 from pretrax.training.mesh import batch_shards, make_mesh
+from pretrax.training.packing import resolve
 from pretrax.training.runs import configured
 from pretrax.training.setup import make_setup, padded_vocabulary
 
@@ -45,11 +46,12 @@ def heldout_evaluator(run_dir: str) -> Heldout:
         sequence_lengths=configured("sequence_lengths"),
         batch_size=configured("batch_size"),
         data_shards=configured("data_shards", 1),
-        packing=configured("packing", "concatenate"),
+        packing=configured("packing"),
         max_documents=configured("max_documents", 16),
         batch_shards=batch_shards(mesh),
         longest=data.longest,
     )
+    _, marked = resolve(objective, configured("packing"), configured("mark_document_ends"))
     tokens = configured("heldout_tokens", 20_000)
     pieces = data.heldout(tokens)
     evaluator = Evaluator(
@@ -59,7 +61,7 @@ def heldout_evaluator(run_dir: str) -> Heldout:
         pieces,
         data.train(0, 1),
         tokens=tokens,
-        end_of_document=data.ids.eos if configured("mark_document_ends", False) else None,
+        end_of_document=data.ids.eos if marked else None,
     )
     return Heldout(evaluator, mesh, _bytes_per_token(data.codec, pieces))
 

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pretrax.objectives import Objective, Row, RowGroup, members_of
+from pretrax.objectives.contract import ROWS
 from pretrax.objectives.layouts import Layout
 from pretrax.training.data import DocumentStream, Piece
 
@@ -67,16 +68,49 @@ class PackedRow(NamedTuple):
     segments: np.ndarray  # i32[n]: document 1, 2, … of each token
 
 
+# The policies that give the rows an objective is made for (`objectives.contract.ROWS`), the one that
+# is its default first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep
+# documents apart; BERT's pairs, SimCSE's views and examples have a row to themselves.
+POLICIES = {
+    "stream": ("concatenate", "isolate", "whole", "single"),
+    "documents": ("whole", "isolate", "single"),
+    "document": ("single", "whole", "isolate"),
+    "parts": ("single", "whole"),
+    "labels": ("single", "whole"),
+}
+
+
+def resolve(
+    objective: Objective, policy: str | None = None, mark_document_ends: bool | None = None
+) -> tuple[str, bool]:
+    """The policy, and whether end-of-sequence stands after every document; None: the default.
+
+    >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
+    (('concatenate', True), ('whole', False))
+
+    Raises ValueError for a policy that there is not, or whose rows the objective is not made for.
+    """
+    suited = POLICIES[objective.rows]
+    if policy is None:
+        policy = suited[0]
+    if policy not in _FILL:
+        raise ValueError(f"packing must be one of {list(_FILL)}, got {policy!r}.")
+    if policy not in suited:
+        raise ValueError(
+            f"The objective is made for {ROWS[objective.rows]}, got packing={policy!r}, expected "
+            f"one of {list(suited)}: leave packing out to have {suited[0]!r}."
+        )
+    if mark_document_ends is None:
+        mark_document_ends = objective.rows == "stream" and not objective.closes_documents
+    return policy, mark_document_ends
+
+
 def documents_of_a_row(policy: str, max_documents: int) -> int:
     """How many documents a row has to have room for.
 
     >>> documents_of_a_row("whole", 16), documents_of_a_row("concatenate", 16)
     (16, 1)
-
-    Raises ValueError for a policy that there is not.
     """
-    if policy not in _POLICIES:
-        raise ValueError(f"packing must be one of {list(_POLICIES)}, got {policy!r}.")
     return max_documents if policy in ("isolate", "whole") else 1
 
 
@@ -125,7 +159,7 @@ def rows_of_documents(
             waiting.add(text)
     rows = []
     while waiting.gather(1):
-        rows.append(_packed(_POLICIES[policy](waiting, limits)))
+        rows.append(_packed(_FILL[policy](waiting, limits)))
     return rows
 
 
@@ -140,7 +174,7 @@ class ShardReader:
     ):
         self._stream = stream
         self._waiting = _Waiting(stream, end_of_document)
-        self._fill = _POLICIES[policy]
+        self._fill = _FILL[policy]
 
     def row(self, limits: Limits) -> PackedRow:
         """The next row, for the member whose limits these are."""
@@ -227,7 +261,7 @@ def _single(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
     return [waiting.oldest(limits.raw)]
 
 
-_POLICIES = {
+_FILL = {
     "concatenate": _concatenate,
     "isolate": _isolate,
     "whole": _whole,

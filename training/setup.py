@@ -13,7 +13,7 @@ from pretrax.objectives import Objective, Row, TokenIds, plan
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.batches import GroupSchedule, schedule
 from pretrax.training.mesh import replicated
-from pretrax.training.packing import Packing, documents_of_a_row, plan_packing
+from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
 from pretrax.training.state import State
 from pretrax.training.step import Recipe, arranged, check_recipe, train_step
 
@@ -34,7 +34,7 @@ def make_setup(
     batch_size: int,
     microbatches: int = 1,
     data_shards: int = 1,
-    packing: str = "concatenate",
+    packing: str | None = None,
     max_documents: int = 16,
     z_loss: float = 0.0,
     batch_shards: int = 1,
@@ -47,7 +47,8 @@ def make_setup(
     Raises ValueError, saying what was got, what is expected and what to change.
     """
     shapes = [sequence_lengths] if isinstance(sequence_lengths, Mapping) else sequence_lengths
-    layout, documents = LAYOUTS[model.layout], documents_of_a_row(packing, max_documents)
+    policy, _ = resolve(objective, packing)
+    layout, documents = LAYOUTS[model.layout], documents_of_a_row(policy, max_documents)
     groups = plan(objective, layout, ids, shapes, documents)
     recipe = check_recipe(Recipe(objective, model, ids, groups, optimizer, microbatches, z_loss))
     schedules = schedule(objective, groups, batch_size, data_shards)
@@ -58,7 +59,7 @@ def make_setup(
                 f"microbatches over {batch_shards} devices do not divide: change batch_size, or "
                 f"set data_shards to a multiple of {microbatches * batch_shards}."
             )
-    packed = plan_packing(packing, objective, layout, groups)
+    packed = plan_packing(policy, objective, layout, groups)
     raw = min(limits.raw for limits in packed.limits.values())
     if longest is not None and longest > raw:
         raise ValueError(

@@ -10,9 +10,13 @@ from pretrax.objectives import (
     Term,
     blank_infilling,
     causal_lm,
+    contrastive,
+    fill_in_the_middle,
     mixture,
     prefix_lm,
+    sequence_regression,
     span_corruption,
+    text_to_text,
     turns,
     ul2,
 )
@@ -33,7 +37,9 @@ from tests.objectives.registry import (
 @pytest.mark.parametrize("name", MIXTURES)
 def test_shared_kernel_equals_the_members_own_bit_for_bit(name):
     batch = example_batch(name)
-    own = quick_jit(lambda kernel, *arguments: kernel(*arguments, batch.lengths))
+    own = quick_jit(
+        lambda kernel, *arguments: kernel(*arguments, batch.lengths, batch.max_documents)
+    )
     for number, member in enumerate(CASES[name].objective.members):
         for i in np.flatnonzero(batch.rows.member == number):
             row, partner = row_and_partner(batch.rows, i)
@@ -171,3 +177,21 @@ def test_streams_counted_by_slot_are_as_long_as_their_stream():
     both = mixture(IDS, {"blanks": (blank_infilling, 1), "prefix": (prefix_lm, 1)})
     lengths = both.lengths(40)
     assert lengths["positions"] == lengths["targets"] == prefix_lm(IDS).lengths(40)["targets"]
+
+
+def test_a_mixture_asks_for_the_rows_of_its_most_demanding_member():
+    def asked(*builds):
+        objective = mixture(IDS, {build.__name__: (build, 1) for build in builds})
+        return objective.rows, objective.closes_documents
+
+    assert asked(span_corruption, prefix_lm) == ("stream", True)
+    assert asked(span_corruption, causal_lm) == ("stream", False)
+    assert asked(span_corruption, fill_in_the_middle) == ("documents", True)
+    assert asked(contrastive, fill_in_the_middle) == ("document", True)
+    assert asked(span_corruption, text_to_text) == ("parts", True)
+
+
+def test_members_that_no_corpus_suits_are_refused():
+    members = {"answers": (text_to_text, 1), "numbers": (sequence_regression, 1)}
+    with pytest.raises(ValueError, match="'answers': 'parts', 'numbers': 'labels'.*two runs"):
+        mixture(IDS, members)

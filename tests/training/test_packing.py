@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.packing import MODELS, filled, log_normal
-from pretrax.objectives import batched, causal_lm, layouts, members_of, plan, span_corruption, ul2
+from pretrax.objectives import (
+    batched,
+    causal_lm,
+    fill_in_the_middle,
+    layouts,
+    members_of,
+    plan,
+    sentence_order_prediction,
+    span_corruption,
+    text_to_text,
+    ul2,
+)
 from pretrax.training import packing
 from pretrax.training.data import Piece
 from pretrax.training.packing import (
@@ -377,6 +388,35 @@ def test_only_policies_of_several_documents_plan_for_them():
         assert one.packing.limits[0].documents == (5 if several else 1)
         assert one.packing.limits[0].raw == group.raw_lengths[0]
     assert concatenation(small().recipe.groups) == small().packing
+
+
+@pytest.mark.parametrize(
+    "build, policy, marked",
+    [
+        (causal_lm, "concatenate", True),
+        (span_corruption, "concatenate", False),
+        (fill_in_the_middle, "whole", False),
+        (sentence_order_prediction, "single", False),
+        (text_to_text, "single", False),
+    ],
+)
+def test_an_objective_has_a_packing_of_its_own(build, policy, marked):
+    objective = build(IDS)
+    assert packing.resolve(objective) == (policy, marked)
+    assert packing.resolve(objective, "whole", not marked) == ("whole", not marked)
+
+
+@pytest.mark.parametrize(
+    "build, policy, words",
+    [
+        (fill_in_the_middle, "concatenate", r"kept apart, got packing='concatenate'.*'whole'"),
+        (text_to_text, "isolate", r"several parts.*got packing='isolate'.*\['single', 'whole'\]"),
+        (causal_lm, "hole", "packing must be one of"),
+    ],
+)
+def test_rows_that_an_objective_is_not_made_for_are_refused(build, policy, words):
+    with pytest.raises(ValueError, match=words):
+        packing.resolve(build(IDS), policy)
 
 
 def test_a_limit_that_says_the_same_is_looked_at_once():
