@@ -2,7 +2,7 @@
 
     pretrax convert --from=hf:t5-v1_1-small --to=runs/t5            a directory of transformers
     pretrax convert --from=runs/quickstart --to=hf:exported         and back
-    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=gin_configs/models/t5_1_1_base.gin
+    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=models/t5_1_1_base.gin
 
 A run directory that this makes is what a run leaves: its config.gin names the model, its vocabulary
 and its checkpoint lie beside it. The last lines it prints are commands: one that trains the model on
@@ -11,7 +11,7 @@ by --sentinels and --specials; a model that comes without a tokenizer gets one b
 
     pretrax convert --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
     pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
-        --model=gin_configs/models/t5_1_1_base.gin
+        --model=models/t5_1_1_base.gin
 """
 
 import argparse
@@ -21,14 +21,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from pretrax import objectives, verbs
+from pretrax import models, objectives, verbs
 from pretrax.models import Model, hugging_face, t5x
 from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds, plan
@@ -36,10 +35,14 @@ from pretrax.objectives.layouts import LAYOUTS
 from pretrax.tasks import vocabularies
 from pretrax.tasks.tokenizer_json import write_tokenizer
 from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training import run_directory
+from pretrax.training.bound import Bound
 from pretrax.training.checkpoints import Checkpoints
-from pretrax.training.configuration import configure, mistakes_in_words, save_config
-from pretrax.training.runs import Run, open_run
-from pretrax.training.setup import padded_vocabulary
+from pretrax.training.command_line import mistakes_in_words
+from pretrax.training.config_file import gin_text
+from pretrax.training.configuration import read_fields
+from pretrax.training.planning import padded_vocabulary
+from pretrax.training.runs import SavedModel, open_run
 from pretrax.training.state import State
 from pretrax.verbs import as_typed
 
@@ -158,7 +161,7 @@ def import_t5x(console: Console, options) -> None:
     if options.model is None:
         raise ValueError(
             "A T5X checkpoint does not say which model it is: give --model, such as "
-            "--model=gin_configs/models/t5_1_1_base.gin."
+            "--model=models/t5_1_1_base.gin."
         )
     source = t5x.open_t5x(options.source.removeprefix(T5X))
     check_new(options.to)
@@ -174,18 +177,17 @@ def import_t5x(console: Console, options) -> None:
 
 def preset(file: str) -> Callable[..., Model]:
     """The encoder-decoder that a gin file binds: vocabulary rows -> model."""
-    config = configure([file], [])
-    if "models.encoder_decoder." not in config:
+    build = read_fields([file]).get("model")
+    if build is None or build(128).layout != "encoder_decoder":
         raise ValueError(
-            f"{file} sets no models.encoder_decoder, expected the gin file of an encoder-decoder, "
-            "such as gin_configs/models/t5_1_1_base.gin: T5X checkpoints of another kind are not "
-            "read."
+            f"{file} binds no encoder-decoder to training.Run.model, expected the gin file of one, "
+            "such as models/t5_1_1_base.gin: T5X checkpoints of another kind are not read."
         )
-    return gin.get_configurable("models.encoder_decoder")
+    return build
 
 
 def check_new(run_dir: str) -> None:
-    if os.path.exists(os.path.join(run_dir, "config.gin")):
+    if run_directory.is_run(run_dir):
         raise ValueError(
             f"{run_dir} holds a run already: convert to a new directory, or delete it."
         )
@@ -270,7 +272,8 @@ def write_run(
     if classes:
         vocabularies.save_classes(options.to, classes)
     # Last: a directory with a config is a whole one.
-    save_config(options.to, config_text(options, layout, settings, rows))
+    config = config_text(options, layout, settings, rows)
+    run_directory.write_text(os.path.join(options.to, run_directory.CONFIG), config)
     count = sum(x.size for x in jax.tree.leaves(params))
     console.print(f"{count:,} parameters.")
 
@@ -286,22 +289,16 @@ def grown(path: str, array: np.ndarray, rows: int) -> np.ndarray:
 
 def config_text(options, layout: str, settings: dict, rows: int) -> str:
     run_dir = options.to
+    model = Bound(getattr(models, layout), **settings)
+    fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}
     lines = [
         f"# What `pretrax convert --from={options.source} --to={run_dir}` made: a model to go on from.",
         "",
-        "from __gin__ import dynamic_registration",
-        "",
-        "from pretrax import models",
-        "from pretrax import train",
+        gin_text(fields).text,
         "from pretrax.tasks import corpora",
         "",
-        f"train.train.model = @models.{layout}",
-        f"train.train.initial_run = {run_dir!r}",
-        f"train.train.vocabulary_rows = {rows}",
         # Without one there too: to learn another vocabulary would make the embeddings nonsense.
         *(f"corpora.{name}.vocabulary = {run_dir!r}" for name in CORPORA),
-        "",
-        *(f"models.{layout}.{name} = {value!r}" for name, value in settings.items()),
     ]
     return "\n".join(lines) + "\n"
 
@@ -359,13 +356,12 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
             plan(objective(ids), LAYOUTS[model.layout], ids, shapes)
         except ValueError:  # it lacks special tokens
             continue
-        files = " ".join(f"--gin_file=gin_configs/{file}" for file in files)
+        files = " ".join(f"--gin_file={file}" for file in files)
         value = shapes[0] if len(shapes) == 1 else shapes
         return (
-            f"pretrax train {files} --gin_file={run_dir}/config.gin "
-            f'--gin.RUN_DIR="\'{run_dir}_2\'" --gin.train.train.sequence_lengths="{value}" '
-            "--gin.train.train.corpus=@corpora.text_files "
-            "--gin.corpora.text_files.files=\"'data/*.txt'\""
+            f"pretrax train {files} --gin_file=corpora/text_files.gin "
+            f"--gin_file={run_dir}/config.gin --gin.FILES=\"'data/*.txt'\" "
+            f'--gin.RUN_DIR="\'{run_dir}_2\'" --gin.training.Run.sequence_lengths="{value}"'
         )
     return None
 
@@ -401,7 +397,7 @@ def model_settings(model: Model) -> dict:
 
 
 def export(console: Console, options) -> None:
-    run: Run = open_run(options.source)
+    run: SavedModel = open_run(options.source)
     target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
     kept = Path(options.source) / KEPT
     extra = special_ids(options.source)

@@ -26,11 +26,13 @@ from pretrax.inference import Decoding, Options, Trained, mode_of
 from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
 from pretrax.inference.trained import MODES
 from pretrax.tasks.trained_models import open_trained
-from pretrax.training.configuration import mistakes_in_words
+from pretrax.training.command_line import mistakes_in_words
+from pretrax.training.configuration import run_of_directory
 from pretrax.training.evaluation import Score
-from pretrax.training.heldout import heldout_evaluator
+from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
 from pretrax.training.mesh import make_mesh, placed_on
-from pretrax.training.runs import open_run, read_config, saved_steps
+from pretrax.training.planning import plan
+from pretrax.training.runs import open_run, saved_steps
 from pretrax.verbs import as_typed
 
 
@@ -84,7 +86,6 @@ def checkpoints_asked(options) -> list[int | None]:
     """Their steps; of a run that has saved none, None, which opening it explains."""
     if options.step is not None:
         return [options.step]
-    read_config(options.run)
     steps = saved_steps(options.run) or [None]
     return steps if options.all_checkpoints else steps[-1:]
 
@@ -159,20 +160,21 @@ def keep(run_dir: str, task: EvaluationTask, step: int, found: TaskScores) -> No
 
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
-    read_config(options.run)
-    heldout = heldout_evaluator(options.run)
+    planned = plan(run_of_directory(options.run))
+    evaluator = heldout_evaluator(planned)
+    token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
     table = Table(box=None, header_style="bold")
     for name in ("step", "objective", "nats", "perplexity", "bits a byte", "baseline", "targets"):
         table.add_column(name, justify="left" if name == "objective" else "right")
     for step in steps:
-        run = open_run(options.run, step, heldout.mesh)
-        for score in heldout.evaluator(run.params):
-            table.add_row(str(run.step), *row_of(score, heldout.bytes_per_token))
+        run = open_run(options.run, step, planned.mesh)
+        for score in evaluator(run.params):
+            table.add_row(str(run.step), *row_of(score, token_bytes))
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"Held-out text of {options.run}")
     console.print(table)
-    if np.isfinite(heldout.bytes_per_token):
-        size = f"{heldout.bytes_per_token:.2f}"
+    if np.isfinite(token_bytes):
+        size = f"{token_bytes:.2f}"
         say(f"bits a byte: of tokens of {size} bytes, as the held-out text has")
     say("baseline: nats of what looks at nothing")
     say(as_typed(f"Next: pretrax predict --run={options.run} …"))

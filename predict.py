@@ -39,7 +39,7 @@ from pretrax.inference.decoding import decoding_form
 from pretrax.inference.speculation import Tally, model_drafter
 from pretrax.inference.trained import TRAINED_FOR
 from pretrax.tasks.trained_models import open_trained
-from pretrax.training.configuration import mistakes_in_words
+from pretrax.training.command_line import mistakes_in_words
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.verbs import as_typed
 

@@ -21,11 +21,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import gin
 import jax
 import numpy as np
 from rich.console import Console
@@ -33,6 +32,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pretrax import verbs
+from pretrax.models import Model
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, Entry
 from pretrax.objectives.layouts import LAYOUTS
@@ -44,13 +44,17 @@ from pretrax.showing.terminal import legend, print_example
 from pretrax.tasks import corpora, vocabularies
 from pretrax.tasks.python_library import library_documents
 from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.configuration import (
-    ROOT,
-    configure,
+from pretrax.training import run_directory
+from pretrax.training.bound import bound, name_of
+from pretrax.training.command_line import (
+    GinArguments,
+    add_gin_arguments,
+    gin_arguments,
     mistakes_in_words,
-    parse_command_line,
 )
+from pretrax.training.configuration import GIN_CONFIGS, read_directory, read_fields
 from pretrax.training.packing import resolve
+from pretrax.training.planning import padded_vocabulary
 from pretrax.verbs import as_typed
 
 CACHE = "runs/show"
@@ -72,25 +76,24 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: Sequence[str]) -> None:
-    options, files, bindings, traceback = read_command_line(argv)
-    with mistakes_in_words(traceback):
+    options, given = read_command_line(argv)
+    with mistakes_in_words(options.traceback):
         console = make_console()
         if options.list:
             print_list(console)
         else:
             command = as_typed("pretrax show ") + shlex.join(argv)
-            show(console, options, files, bindings, command)
+            show(console, options, given, command)
 
 
 def show(
     console: Console,
     options: argparse.Namespace,
-    files: Sequence[str],
-    bindings: Sequence[str],
+    given: GinArguments,
     command: str,
 ) -> None:
     """Prints examples of one objective and, if asked to, writes the page."""
-    chosen = choose_objective(options, files, bindings)
+    chosen = choose_objective(options, given)
     text = open_text(console, options)
     ids = text.vocabulary.ids
     layout = options.layout or layout_of(chosen, ids)
@@ -172,16 +175,19 @@ OPTIONS = {
 }
 
 
-def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, list, list, bool]:
-    """(own options, gin files, gin bindings, whether to show tracebacks)."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
+    """The options, and the gin files and bindings."""
+    parser = argparse.ArgumentParser(
+        prog=as_typed("pretrax show"),
+        description=as_typed(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     for name, settings in OPTIONS.items():
         parser.add_argument(f"--{name}", **settings)
+    add_gin_arguments(parser)
     options, others = parser.parse_known_args(argv)
-    own = parser.format_help().strip()
-    about = f"{__doc__}\n{own}"
-    files, bindings, traceback = parse_command_line("show", others, about, "none")
-    return options, [f for f in files if f != "none"], bindings, traceback
+    return options, gin_arguments(parser, options, others)
 
 
 def make_console() -> Console:
@@ -200,51 +206,42 @@ class Chosen(NamedTuple):
     build: Callable[[TokenIds], Objective]
     entry: Entry | None  # None: it is not in the catalogue
     marks_ends: bool | None  # end-of-sequence closes each document; None: as for any run of it
+    model: Callable[..., Model] | None  # the run's; None: it has none
 
 
-def choose_objective(
-    options: argparse.Namespace, files: Sequence[str], bindings: Sequence[str]
-) -> Chosen:
+def choose_objective(options: argparse.Namespace, given: GinArguments) -> Chosen:
     """What --objective names, else what the gin files bind, else the run's, else span corruption."""
-    name, own = options.objective, list(files)
-    if name is None and not own and options.run:
-        config = Path(options.run) / "config.gin"
-        own = [str(config)] if config.exists() else []
-    if name is None and not own:
+    name, files = options.objective, list(given.files)
+    if name is None and not files and options.run and run_directory.is_run(options.run):
+        read_directory(options.run)  # which says what is wrong with it
+        files = [os.path.join(options.run, run_directory.CONFIG)]
+    elif name is None and not files:
         name = DEFAULT
     named = [objective_file(name)] if name else []
-    configure(own + named, bindings)
-    if bound("train.train.objective") is None:
+    fields = read_fields([*files, *named], given.bindings, given.search_paths)
+    if "objective" not in fields:
         raise ValueError(
-            f"{', '.join(own)} binds no objective: add train.train.objective = @…, or give "
+            f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "
             "--objective=NAME."
         )
-    return configured(name)
+    return chosen_of(name, fields)
 
 
-def configured(name: str | None) -> Chosen:
-    """The objective that gin has bound."""
-    reference = bound("train.train.objective")
+def chosen_of(name: str | None, fields: Mapping[str, Any]) -> Chosen:
+    """The objective of these fields of a run."""
     return Chosen(
-        name or reference.selector.rpartition(".")[2],
-        reference.scoped_configurable_fn,
-        CATALOGUE.get(name),
-        bound("train.train.mark_document_ends"),
+        name or name_of(bound(fields["objective"]).function).rpartition(".")[2],
+        fields["objective"],
+        CATALOGUE.get(name or ""),
+        fields.get("mark_document_ends"),
+        fields.get("model"),
     )
-
-
-def bound(parameter: str):
-    """The value that gin has for a parameter; None: it has none."""
-    try:
-        return gin.query_parameter(parameter)
-    except ValueError:
-        return None
 
 
 def objective_names() -> list[str]:
     """In the catalogue's order; what it does not have comes last."""
     order = {name: i for i, name in enumerate(CATALOGUE)}
-    names = sorted(path.stem for path in (ROOT / OBJECTIVES).glob("*.gin"))
+    names = sorted(path.stem for path in (GIN_CONFIGS / "objectives").glob("*.gin"))
     return sorted(names, key=lambda name: order.get(name, len(order)))
 
 
@@ -262,9 +259,8 @@ def objective_file(name: str) -> str:
 
 def layout_of(chosen: Chosen, ids: TokenIds) -> str:
     """That of the run's model; the catalogue's; or the first that takes what the objective gives."""
-    model = bound("train.train.model")
-    if model is not None and model.selector.rpartition(".")[2] in LAYOUTS:
-        return model.selector.rpartition(".")[2]
+    if chosen.model is not None:
+        return chosen.model(padded_vocabulary(ids), chosen.build(ids).heads).layout
     if chosen.entry:
         architecture = chosen.entry.architecture
         return architecture if architecture in LAYOUTS else "encoder"
@@ -533,9 +529,7 @@ def print_list(console: Console) -> None:
 
 def counted_loss_places(name: str) -> float:
     """Places that give a loss in a row of 512 tokens of random text, on average."""
-    gin.clear_config()
-    configure([objective_file(name)], [])
-    chosen, ids = configured(name), specimen()
+    chosen, ids = chosen_of(name, read_fields([objective_file(name)])), specimen()
     rates = [subject.rate for subject in subjects(chosen.build, "", ids)]
     whole = Subject("", 1.0, chosen.build, layout_of(chosen, ids), ids)
     draw, (first, last) = np.random.default_rng(0), ids.text

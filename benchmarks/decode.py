@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         console.print(
             "No run was given to measure its own drafts. To make one: python train.py "
-            "--gin_file=gin_configs/runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
+            "--gin_file=runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )
 

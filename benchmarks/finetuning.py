@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pretrax.training.metrics import read_metrics
 
 FOLDER = Path("runs/finetuning")
-STARTS = {"pre-trained": [], "from scratch": ["--gin.train.train.initial_run=None"]}
+STARTS = {"pre-trained": [], "from scratch": ["--gin.training.Run.initial_run=None"]}
 
 
 def main() -> None:
@@ -55,10 +55,10 @@ def train(run: str, steps: int, start: str, seed: int) -> dict[str, float]:
         return found
     folder.mkdir(parents=True, exist_ok=True)
     command = [
-        *(sys.executable, "train.py", f"--gin_file=gin_configs/runs/{run}.gin"),
-        *(f"--gin.RUN_DIR='{folder}'", f"--gin.STEPS={steps}", f"--gin.train.train.seed={seed}"),
+        *(sys.executable, "train.py", f"--gin_file=runs/{run}.gin"),
+        *(f"--gin.RUN_DIR='{folder}'", f"--gin.STEPS={steps}", f"--gin.training.Run.seed={seed}"),
         f"--gin.seqio_corpora.seqio_pairs.seed={seed}",  # the order of the examples
-        f"--gin.train.train.evaluate_every={steps}",
+        f"--gin.training.Run.evaluate_every={steps}",
         *STARTS[start],
     ]
     with open(folder / "output.txt", "w") as output:

@@ -60,8 +60,8 @@ def train(name: str, steps: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "train.py"),
-        f"--gin_file=gin_configs/runs/{run_of(name)}.gin",
-        f"--gin_file=gin_configs/objectives/{name}.gin",
+        f"--gin_file=runs/{run_of(name)}.gin",
+        f"--gin_file=objectives/{name}.gin",
         f"--gin.RUN_DIR='{folder}'",
         f"--gin.STEPS={steps}",
     ]

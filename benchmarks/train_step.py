@@ -24,16 +24,14 @@ from rich.console import Console
 from rich.table import Table
 
 from pretrax import models, objectives
+from pretrax.training.bound import Bound
+from pretrax.training.data import Corpus
 from pretrax.training.mesh import batch_sharding, batch_shards, make_mesh, placed_on
 from pretrax.training.optimizers import adafactor, warmup_rsqrt
 from pretrax.training.packing import rows_of
-from pretrax.training.setup import (
-    abstract_batch,
-    compiled_step,
-    make_setup,
-    padded_vocabulary,
-)
-from pretrax.training.state import abstract_state, new_state, parameter_count
+from pretrax.training.planning import Plan, abstract_state_of, compiled_step, plan
+from pretrax.training.run import Run
+from pretrax.training.state import new_state, parameter_count
 from pretrax.training.step import make_batches
 from pretrax.training.throughput import peak_flops, step_flops
 
@@ -56,30 +54,32 @@ IDS = objectives.check_token_ids(
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     mesh = make_mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor)
-    objective = OBJECTIVES[options.objective](IDS)
-    setup = make_setup(
-        objective=objective,
-        model=make_model(options)(padded_vocabulary(IDS), objective.heads),
-        optimizer=adafactor(1000, learning_rate=warmup_rsqrt),
-        ids=IDS,
-        sequence_lengths=shapes(options),
-        batch_size=options.rows,
-        data_shards=batch_shards(mesh) * options.microbatches,
-        microbatches=options.microbatches,
-        batch_shards=batch_shards(mesh),
+    one = plan(
+        Run(
+            run_dir="unused",
+            corpus=lambda run_dir: Corpus(IDS, train=None, heldout=None),
+            objective=OBJECTIVES[options.objective],
+            model=make_model(options),
+            optimizer=Bound(adafactor, learning_rate=warmup_rsqrt),
+            sequence_lengths=shapes(options),
+            batch_size=options.rows,
+            steps=1000,
+            data_shards=batch_shards(mesh) * options.microbatches,
+            microbatches=options.microbatches,
+            mesh=lambda: mesh,
+        )
     )
-    recipe = setup.recipe
-    abstract = abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh)
+    abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
     parameters = parameter_count(state)
-    rows = jax.device_put(synthetic_rows(setup), batch_sharding(mesh))
+    rows = jax.device_put(synthetic_rows(one), batch_sharding(mesh))
     with placed_on(mesh):
-        step = compiled_step(setup, 0, abstract.shapes, mesh)
-        corrupt = jax.jit(functools.partial(make_batches, recipe, jax.random.key(0)))
+        step = compiled_step(one, abstract.shapes)
+        corrupt = jax.jit(functools.partial(make_batches, one.recipe, jax.random.key(0)))
         seconds, _ = timed(lambda state: step(state, rows), state, options.repeats)
         corruption, _ = timed(lambda state: (state, corrupt(rows)), jnp.int32(0), options.repeats)
 
-    flops, peak = step_flops(recipe, setup.schedules), peak_flops()
+    flops, peak = step_flops(one.recipe, one.schedules), peak_flops()
     table = Table(title="Training step", title_justify="left", box=None, show_header=False)
     for name, value in (
         (
@@ -147,11 +147,11 @@ def shapes(options) -> list[dict[str, int]]:
     return [{"encoder": options.length, "decoder": decoder} for decoder in decoders]
 
 
-def synthetic_rows(setup):
+def synthetic_rows(planned: Plan):
     """Full rows of random text for every row group."""
     generator = np.random.default_rng(0)
     rows = []
-    for group, schedule in zip(setup.recipe.groups, setup.schedules):
+    for group, schedule in zip(planned.recipe.groups, planned.schedules):
         members = schedule.order(0)[: schedule.rows]
         members = np.resize(members, schedule.rows)
         lengths = dict(zip(group.members, group.raw_lengths))

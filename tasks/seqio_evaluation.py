@@ -23,7 +23,7 @@ def evaluation_tasks(
 ) -> list[EvaluationTask]:
     """The tasks of these names, or of mixtures of these names, with their metrics.
 
-        train.train.evaluation_tasks = @seqio_evaluation.evaluation_tasks
+        training.Run.evaluation_tasks = @seqio_evaluation.evaluation_tasks
         seqio_evaluation.evaluation_tasks.names = ["python_modules"]
 
     Texts and targets are what the task has as `inputs_pretokenized` and `targets_pretokenized`, or

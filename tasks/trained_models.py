@@ -5,7 +5,9 @@ from jax.sharding import Mesh
 from pretrax.inference import Trained
 from pretrax.models.unrolled import unrolled
 from pretrax.tasks import vocabularies
-from pretrax.training.runs import objective_names, open_run
+from pretrax.training.bound import Bound
+from pretrax.training.configuration import read_directory
+from pretrax.training.runs import open_run
 
 
 def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None) -> Trained:
@@ -39,7 +41,16 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
         vocabulary.ids,
         codec.encode,
         codec.decode,
-        objective_names(),
+        objective_names(read_directory(run_dir).get("objective")),
         tuple(vocabularies.load_classes(run_dir)),
         run.step,
     )
+
+
+def objective_names(objective: Bound | None) -> tuple[str, ...]:
+    """The names of an objective's builder, of a mixture those of its members'."""
+    if objective is None:
+        return ()
+    if objective.function.__name__ != "mixture":
+        return (objective.function.__name__,)
+    return tuple(build.function.__name__ for build, _ in objective.settings["members"].values())

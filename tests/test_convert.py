@@ -10,10 +10,8 @@ import subprocess
 import sys
 
 import flax.linen as nn
-import gin
 import jax
 import numpy as np
-import optax
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -26,23 +24,15 @@ from pretrax.models.hugging_face import (
     write_model,
 )
 from pretrax.models.trees import named, nested
-from pretrax.tasks import corpora, vocabularies
+from pretrax.tasks import vocabularies
 from pretrax.tasks.sentencepiece_training import train_sentencepiece
-from pretrax.training.configuration import configure
-from pretrax.training.runs import configured, open_run
-from pretrax.training.setup import make_setup
+from pretrax.training.configuration import read_fields, read_run
+from pretrax.training.planning import plan
+from pretrax.training.runs import open_run
 from tests.models import test_t5x as t5x
 from tests.training import tiny
 
 SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
-
-
-@pytest.fixture(autouse=True)
-def clean_gin():
-    with gin.unlock_config():
-        gin.clear_config(clear_constants=True)
-        yield
-        gin.clear_config(clear_constants=True)
 
 
 def random_params(model):
@@ -109,9 +99,7 @@ def written(directory, model, scale=1, **settings):
 
 
 def run(*arguments):
-    with gin.unlock_config():
-        gin.clear_config(clear_constants=True)
-        convert.main(list(arguments))
+    convert.main(list(arguments))
 
 
 def fails(capsys, *arguments) -> str:
@@ -279,8 +267,6 @@ def test_training_goes_on_from_an_import(tmp_path, capsys):
     tiny.run_here([*one.arguments(), f"--gin_file={tmp_path}/run/config.gin"])
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in said and "initialised" not in said
-    with gin.unlock_config():
-        gin.clear_config(clear_constants=True)
     after = named(open_run(str(one.dir)).params)
     for name, x in named(params).items():  # a step as good as none
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
@@ -456,34 +442,22 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
         return
     line = next(x for x in said.splitlines() if x.startswith("Next: pretrax train"))
     files = re.findall(r"--gin_file=(\S+)", line)
-    assert files[-2:] == [f"gin_configs/{train}", f"{tmp_path}/run/config.gin"]
+    assert files[-3:] == [train, "corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
     (tmp_path / "text.txt").write_text(inspect.getsource(convert))
     arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[3:]
     bindings = [x.removeprefix("--gin.").replace("=", " = ", 1) for x in arguments if "--gin." in x]
-    with gin.unlock_config():
-        gin.clear_config(clear_constants=True)
-        configure(files, bindings)
-    corpus = configured("corpus")(f"{tmp_path}/run_2")
-    assert corpus.ids == vocabulary.ids
-    make_setup(
-        objective=configured("objective")(corpus.ids),
-        model=configured("model")(configured("vocabulary_rows")),
-        optimizer=optax.sgd(0.1),
-        ids=corpus.ids,
-        sequence_lengths=configured("sequence_lengths"),
-        batch_size=16,
-    )
+    one = read_run(files, bindings)
+    assert plan(one).corpus.ids == vocabulary.ids
 
 
 def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
     source, _ = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     (tmp_path / "text.txt").write_text("some text\n" * 99)
-    with gin.unlock_config():
-        gin.clear_config(clear_constants=True)
-        configure([f"{tmp_path}/run/config.gin"], [f"text_files.files = '{tmp_path}/text.txt'"])
+    files = ["corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
+    fields = read_fields(files, [f"FILES = '{tmp_path}/text.txt'"])
     with pytest.raises(FileNotFoundError, match="run/vocabulary.json does not exist"):
-        corpora.text_files(f"{tmp_path}/run_2", **gin.get_bindings(corpora.text_files))
+        fields["corpus"](f"{tmp_path}/run_2")
 
 
 def test_a_tokenizer_that_was_given_is_exported(tmp_path):

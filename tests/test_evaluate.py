@@ -12,10 +12,12 @@ from pretrax.inference import task_scores
 from pretrax.inference.task_scores import score_task
 from pretrax.tasks import metrics
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
+from pretrax.training.configuration import run_of_directory
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.metrics import read_metrics
-from pretrax.training.runs import open_run, read_config
-from tests.inference.runs import CLASSES, fresh_gin, trained, write_run
+from pretrax.training.planning import plan
+from pretrax.training.runs import open_run
+from tests.inference.runs import CLASSES, trained, write_run
 from tests.training import tiny
 
 EXAMPLES = {
@@ -71,9 +73,7 @@ def tasks():
 @pytest.fixture(autouse=True)
 def clean_gin(monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
-    fresh_gin()
     yield
-    fresh_gin()
 
 
 def run(capsys, *arguments) -> list[str]:
@@ -198,7 +198,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
         ([f"--run={answering}", "--task=colours", "--step=4"], "no checkpoint of step 4, but of"),
         ([f"--run={answering}", "--task=colours", "--mode=embed"], "no answer that a metric"),
         ([f"--run={answering}", "--task=colours", "--module=none.py"], "There is no file"),
-        ([f"--run={answering}", "--heldout"], "binds no corpus of train.train"),
+        ([f"--run={answering}", "--heldout"], "holds a model without a corpus"),
         ([f"--run={masked}", "--task=colours"], "no answer that a metric could read"),
         ([f"--run={tmp_path}", "--task=colours"], "is no run directory"),
         ([f"--run={tmp_path}", "--heldout"], "is no run directory"),
@@ -212,20 +212,20 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
 @pytest.mark.slow
 def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"), STEPS=4)
-    one.here(capsys, train__train__evaluate_every=2, train__train__checkpoint_every=2)
+    one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
     out = run(capsys, f"--run={one.dir}", "--heldout", "--all_checkpoints")
     rows = [line.split() for line in out if re.match(r" *\d+ +(span|prefix) ", line)]
     assert [row[:2] for row in rows] == [
         [step, name] for step in ("2", "4") for name in ("prefix", "span")
     ]
     written = {line["step"]: line for line in read_metrics(one.dir) if "heldout/span" in line}
-    read_config(str(one.dir))
-    heldout = heldout_evaluator(str(one.dir))
+    planned = plan(run_of_directory(str(one.dir)))
+    evaluator = heldout_evaluator(planned)
     for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits a byte
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
-        scores = heldout.evaluator(open_run(str(one.dir), int(step), heldout.mesh).params)
+        scores = evaluator(open_run(str(one.dir), int(step), planned.mesh).params)
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)
         assert int(targets.replace(",", "")) == score.targets and float(perplexity) > 1
@@ -245,32 +245,32 @@ from pretrax.training import optimizers
 
 RUN_DIR = None
 
-train.train.run_dir = %RUN_DIR
-train.train.corpus = @seqio_corpora.seqio_pairs
+training.Run.run_dir = %RUN_DIR
+training.Run.corpus = @seqio_corpora.seqio_pairs
 seqio_corpora.seqio_pairs.mixture_or_task_name = "colours"
 seqio_corpora.seqio_pairs.given_tokens = 8
 seqio_corpora.seqio_pairs.answer_tokens = 8
 seqio_corpora.seqio_pairs.sentinels = 4
-train.train.objective = @objectives.text_to_text
+training.Run.objective = @objectives.text_to_text
 objectives.text_to_text.longest_answer = 8
-train.train.packing = "single"
-train.train.model = @models.encoder_decoder
+training.Run.packing = "single"
+training.Run.model = @models.encoder_decoder
 models.encoder_decoder.emb_dim = 16
 models.encoder_decoder.num_heads = 2
 models.encoder_decoder.head_dim = 8
 models.encoder_decoder.mlp_dim = 16
 models.encoder_decoder.num_encoder_layers = 1
 models.encoder_decoder.num_decoder_layers = 1
-train.train.optimizer = @optimizers.adamw
+training.Run.optimizer = @optimizers.adamw
 optimizers.adamw.learning_rate = @optimizers.warmup_constant
 optimizers.warmup_constant.peak = 1e-3
-train.train.sequence_lengths = {"encoder": 20, "decoder": 10}
-train.train.batch_size = 8
-train.train.data_shards = 1
-train.train.steps = 4
-train.train.evaluate_every = 2
-train.train.heldout_tokens = 40
-train.train.evaluation_tasks = @seqio_evaluation.evaluation_tasks
+training.Run.sequence_lengths = {"encoder": 20, "decoder": 10}
+training.Run.batch_size = 8
+training.Run.data_shards = 1
+training.Run.steps = 4
+training.Run.evaluate_every = 2
+training.Run.heldout_tokens = 40
+training.Run.evaluation_tasks = @seqio_evaluation.evaluation_tasks
 seqio_evaluation.evaluation_tasks.names = ["all_colours"]
 """
 
@@ -291,7 +291,6 @@ def test_fine_tuning_is_scored_as_it_goes(tmp_path, capsys):
     assert "step 2 task/colours/accuracy: 0" in re.sub(" +", " ", said)
     assert "(the most frequent answer: 0.25)" in said
     # What it wrote as it went is what is found of its last checkpoint.
-    fresh_gin()
     run(capsys, f"--run={directory}", "--task=colours_ids")
     (line,) = kept(directory)
     expected = scored[-1]["task/colours_ids/log_likelihood"]

@@ -1,35 +1,31 @@
 """Every gin run parses, builds, and lowers its train step on a mesh of the size it names."""
 
+import dataclasses
 from pathlib import Path
 
-import gin
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from pretrax import train
 from pretrax.objectives import TokenIds, bitmap, check_token_ids
 from pretrax.objectives.catalogue import run_of
-from pretrax.training.configuration import configure
-from pretrax.training.mesh import AXES, batch_sharding, batch_shards, placed_on
-from pretrax.training.runs import configured
-from pretrax.training.setup import (
-    abstract_batch,
+from pretrax.training.bound import bound
+from pretrax.training.configuration import as_run, read_run
+from pretrax.training.data import Corpus
+from pretrax.training.mesh import AXES, batch_sharding, placed_on
+from pretrax.training.planning import (
     abstract_rows,
+    abstract_state_of,
     compiled_step,
-    make_setup,
-    padded_vocabulary,
+    plan,
 )
-from pretrax.training.state import abstract_state
+from pretrax.training.run import Run
+from tests.training import tiny
 
 INCLUDES = {"laptop", "c4_pretraining"}  # what runs share; no runs of their own
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
-# By some runs, and values for them.
-LEFT_OPEN = dict.fromkeys(("FILES", "TOKENS", "MODULE", "MIXTURE_OR_TASK_NAME", "TASK"), "none")
-LEFT_OPEN |= {"CLASSES": ["no", "yes"], "NUM_CLASSES": 2}
-
 # T5's vocabulary, with UL2's mode tokens and sentinels above it, and other special tokens.
 IDS = check_token_ids(
     TokenIds(
@@ -60,72 +56,43 @@ def cases(paths, slow):
     ]
 
 
-@pytest.fixture(autouse=True)
-def clean_gin():
-    gin.clear_config()
-    yield
-    gin.clear_config()
+def sizes_of_mesh(run: Run) -> tuple[int, ...]:
+    settings = bound(run.mesh).settings
+    return tuple(settings.get(axis, 1) for axis in AXES)
 
 
-def left_open(run):
-    """Bindings for what a run leaves to the command line."""
-    text = run.read_text()
-    return [
-        f"{name} = {value!r}"
-        for name, value in LEFT_OPEN.items()
-        if f"%{name}" in text and f"\n{name} = " not in text
-    ]
-
-
-def value(name, otherwise=None):
-    try:
-        return gin.query_parameter(name)
-    except ValueError:
-        return otherwise
-
-
-def configured_setup():
-    sizes = tuple(value(f"mesh.make_mesh.{axis}", 1) for axis in AXES)
-    mesh = AbstractMesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3)
-    learned = configured("objective")(IDS)
-    setup = make_setup(
-        objective=learned,
-        model=configured("model")(padded_vocabulary(IDS), learned.heads),
-        optimizer=configured("optimizer")(configured("steps")),
-        ids=IDS,
-        sequence_lengths=configured("sequence_lengths"),
-        batch_size=configured("batch_size"),
-        microbatches=value("train.train.microbatches", 1),
-        data_shards=value("train.train.data_shards", 1),
-        z_loss=value("train.train.z_loss", 0.0),
-        batch_shards=batch_shards(mesh),
+def planned(run: Run):
+    """The plan of a run with T5's ids, on an abstract mesh of the size that it names."""
+    mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * 3)
+    corpus = Corpus(IDS, train=None, heldout=None)
+    return plan(
+        dataclasses.replace(
+            run, corpus=lambda run_dir: corpus, mesh=lambda: mesh, evaluation_tasks=None
+        )
     )
-    return setup, mesh
 
 
-def traced(setup, mesh):
-    recipe = setup.recipe
-    state = abstract_state(recipe.model, recipe.optimizer, abstract_batch(setup), mesh).shapes
-    rows = abstract_rows(setup, batch_sharding(mesh))
-    with placed_on(mesh):
-        return state, compiled_step(setup, 0, state, mesh).trace(state, rows)
+def traced(one):
+    state = abstract_state_of(one).shapes
+    rows = abstract_rows(one, batch_sharding(one.mesh))
+    with placed_on(one.mesh):
+        return state, compiled_step(one, state).trace(state, rows)
 
 
-def lowered(setup, mesh):
-    state, step = traced(setup, mesh)
-    with placed_on(mesh):
+def lowered(one):
+    state, step = traced(one)
+    with placed_on(one.mesh):
         return state, step.lower(lowering_platforms=("tpu",))
 
 
 @pytest.mark.parametrize("run", cases(RUNS, SLOW_RUNS))
 def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
-    configure([str(run)], left_open(run))
-    setup, mesh = configured_setup()
-    state, step = lowered(setup, mesh)
-    assert "mhlo.num_partitions = " + str(mesh.size) in step.as_text()[:2000]
+    one = planned(as_run(tiny.completed(str(run))))
+    state, step = lowered(one)
+    assert "mhlo.num_partitions = " + str(one.mesh.size) in step.as_text()[:2000]
     text = run.read_text()
-    assert text.startswith("# python train.py"), "a run opens with its command"
-    if mesh.shape["fsdp"] > 1:
+    assert text.startswith("# pretrax train"), "a run opens with its command"
+    if one.mesh.shape["fsdp"] > 1:
         large = [x for x in jax.tree.leaves(state.params) if x.size > 1_000_000]
         assert large and not any(x.sharding.is_fully_replicated for x in large)
 
@@ -133,18 +100,11 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
 @pytest.mark.parametrize("objective", cases(OBJECTIVES, SLOW_OBJECTIVES))
 def test_objective_trains_on_some_laptop_run(objective):
     run = run_of(objective.stem)
-    configure([f"gin_configs/runs/{run}.gin", str(objective)], [])
-    traced(*configured_setup())
+    traced(planned(read_run([f"runs/{run}.gin", str(objective)])))
 
 
 def test_every_c4_run_names_its_devices():
     for run in RUNS:
         if run.stem.endswith("_c4"):
-            gin.clear_config()
-            configure([str(run)], [])
-            assert all(isinstance(value(f"mesh.make_mesh.{axis}"), int) for axis in AXES), run
-
-
-def test_train_is_what_gin_configures():
-    configure(["gin_configs/runs/quickstart.gin"], [])
-    assert gin.get_configurable(train.train) is not None
+            settings = bound(read_run([str(run)]).mesh).settings
+            assert all(isinstance(settings[axis], int) for axis in AXES), run

@@ -14,7 +14,7 @@ import pytest
 from pretrax import predict
 from pretrax.tasks import vocabularies
 from pretrax.training.mesh import make_mesh
-from tests.inference.runs import CLASSES, TOKENIZER, fresh_gin, write_run
+from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.training import tiny
 
 LEARNED = dict(positions="learned", max_positions=32)
@@ -52,13 +52,6 @@ def run_of(tmp_path_factory):
         return made[name]
 
     return write
-
-
-@pytest.fixture(autouse=True)
-def clean_gin():
-    fresh_gin()
-    yield
-    fresh_gin()
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 README = Path("README.md").read_text()
-FEW_STEPS = ["--gin.STEPS=2", "--gin.train.train.heldout_tokens=600"]
-SMALL = ["--gin.train.train.batch_size=4", "--gin.optimizers.warmup_cosine.warmup_steps=1"]
+FEW_STEPS = ["--gin.STEPS=2", "--gin.training.Run.heldout_tokens=600"]
+SMALL = ["--gin.training.Run.batch_size=4", "--gin.optimizers.warmup_cosine.warmup_steps=1"]
 
 
 def write_example(name: str, directory: Path) -> Path:
@@ -54,7 +54,7 @@ def test_a_task_in_a_file_of_ones_own(tmp_path):
         "--gin_file=gin_configs/runs/own_task.gin",
         # One denoiser in place of seven, and rows of one shape.
         "--gin_file=gin_configs/objectives/span_corruption.gin",
-        "--gin.train.train.sequence_lengths={'encoder': 64, 'decoder': 64}",
+        "--gin.training.Run.sequence_lengths={'encoder': 64, 'decoder': 64}",
         f"--gin.MODULE='{tasks}'",
         "--gin.MIXTURE_OR_TASK_NAME='my_text'",
     )

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import typing
 
-import gin
 import pytest
 
 from pretrax import objectives, show
@@ -18,21 +17,13 @@ BYTES = "--vocabulary=bytes"
 GIN_FILES = sorted((ROOT / "gin_configs" / "objectives").glob("*.gin"))
 
 
-@pytest.fixture(autouse=True)
-def clean_gin():
-    gin.clear_config()
-    yield
-    gin.clear_config()
-
-
 def prints(capsys, *arguments) -> str:
-    with gin.unlock_config():
-        show.run(arguments)
+    show.run(arguments)
     return capsys.readouterr().out
 
 
 def fails(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as end, gin.unlock_config():
+    with pytest.raises(SystemExit) as end:
         show.run(arguments)
     said = capsys.readouterr().err
     assert end.value.code == 2 and "Traceback" not in said
@@ -146,8 +137,8 @@ def test_settings_and_another_layout(capsys):
 def test_an_objective_of_ones_own(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
-        "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax import train\n"
-        "train.train.objective = @objectives.causal_masking\n"
+        "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax import training\n"
+        "training.Run.objective = @objectives.causal_masking\n"
     )
     said = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
     assert "causal_masking  on a decoder" in said
@@ -179,11 +170,7 @@ def test_a_layout_that_suits_is_found():
         ("masked_lm", "encoder"),
         ("ul2", "encoder_decoder"),
     ):
-        with gin.unlock_config():
-            gin.clear_config()
-            chosen = show.choose_objective(
-                show.read_command_line([f"--objective={name}"])[0], [], []
-            )
+        chosen = show.choose_objective(*show.read_command_line([f"--objective={name}"]))
         assert show.layout_of(chosen._replace(entry=None), show.specimen()) == layout
         assert show.layout_of(chosen, show.specimen()) == layout in LAYOUTS
 

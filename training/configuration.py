@@ -1,257 +1,374 @@
-"""Command line and gin: what every verb takes, and errors in words.
+"""Reads gin files into a `Run`. No other module imports gin.
 
-    pretrax train --gin_file=gin_configs/runs/own_text.gin --gin.FILES="'data/*.txt'"
+    from __gin__ import dynamic_registration
+    from pretrax import training
+    include "models/decoder_tiny.gin"
+    STEPS = 700
+    training.Run.steps = %STEPS
 
-`--gin_file` may be repeated, later files override earlier ones; `--gin.NAME=VALUE` overrides both.
-Gin files, and those that they include, are looked for here and then in the repository.
+Gin's own parser reads the files, in its dialect of dynamic registration: a function is named as the
+file imports it. The statements become values here, instead of entries of gin's global registry: a
+`@function` becomes a `Bound` with the settings that the files give that function. So several runs
+can be read in one process and compared, and a binding that nothing uses is found. Scopes, macros and
+includes mean what they mean in gin. `training.config_file` writes what this module reads.
+
+Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
 
-import argparse
-import contextlib
-import re
-import sys
-from collections.abc import Iterator, Sequence
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import gin
-import jax
+from gin import config_parser
 
-from pretrax.verbs import as_typed
+from pretrax.training import run_directory
+from pretrax.training.bound import Bound, Call, name_of, parameters
+from pretrax.training.run import FIELDS, Run, is_required
 
 ROOT = Path(__file__).resolve().parent.parent
-UNKNOWN_FUNCTION = """
-A function that no gin file of this run imports needs a gin file of yours that imports it, given
-after the run's own (--gin_file=RUN.gin --gin_file=mine.gin); of four lines, say:
-  from __gin__ import dynamic_registration
-  from pretrax import train
-  from pretrax.training import optimizers
-  train.train.optimizer = @optimizers.adamw"""
-OUT_OF_MEMORY = """
-Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
-spread the parameters over devices with mesh.make_mesh.fsdp."""
+GIN_CONFIGS = ROOT / "gin_configs"
+
+# What users of T5X call a setting, and how it is set here.
+T5X_NAMES = {
+    "MODEL_DIR": "RUN_DIR, or CHECKPOINT_DIR for a bucket",
+    "TRAIN_STEPS": "STEPS",
+    "BATCH_SIZE": "training.Run.batch_size",
+    "TASK_FEATURE_LENGTHS": "training.Run.sequence_lengths, by the model's stacks, such as "
+    "{'encoder': 512, 'decoder': 114}",
+    "USE_CACHED_TASKS": "not there: the text of a SeqIO task is tokenised as it is read",
+    "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
+    "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
+    "LOSS_NORMALIZING_FACTOR": "not there: each term of a loss is divided by its own weights",
+}
+
+# How to give a field of `Run` that has no default.
+_REMEDIES = {
+    "run_dir": "--gin.training.Run.run_dir=\"'runs/mine'\"",
+    "corpus": "--gin_file=corpora/python_library.gin, or another of gin_configs/corpora",
+    "objective": "--gin_file=objectives/ul2.gin, or another of gin_configs/objectives",
+    "model": "--gin_file=models/t5_1_1_small.gin, or another of gin_configs/models",
+    "optimizer": "training.Run.optimizer = @optimizers.adamw, in a gin file",
+    "steps": "--gin.training.Run.steps=1000",
+    "sequence_lengths": "--gin.training.Run.sequence_lengths=\"{'decoder': 256}\"",
+    "batch_size": "--gin.training.Run.batch_size=16",
+}
 
 
-def parse_command_line(
-    verb: str, argv: Sequence[str], description: str, default_file: str
-) -> tuple[list[str], list[str], bool]:
-    """(gin files, gin bindings, whether to show tracebacks); --help and mistakes exit."""
-    parser = argparse.ArgumentParser(
-        prog=as_typed(f"pretrax {verb}"),
-        description=as_typed(description),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--gin_file",
-        action="append",
-        metavar="FILE",
-        help=f"a gin file, may be repeated (default: {default_file})",
-    )
-    parser.add_argument(
-        "--gin.NAME",
-        dest="unused",
-        metavar="VALUE",
-        help="overrides a value of the gin files, e.g. --gin.STEPS=1000 or "
-        "--gin.RUN_DIR=\"'runs/mine'\"; VALUE is a Python literal, so strings are quoted twice",
-    )
-    parser.add_argument(
-        "--traceback", action="store_true", help="show where in the program an error came up"
-    )
-    options, others = parser.parse_known_args(argv)
-    bindings = []
-    for argument in others:
-        name, equals, value = argument.removeprefix("--gin.").partition("=")
-        if not argument.startswith("--gin.") or not equals or not name:
-            parser.error(f"unknown argument {argument!r}; gin values are --gin.NAME=VALUE")
-        bindings.append(f"{name} = {value}")
-    return options.gin_file or [default_file], bindings, options.traceback
+def read_run(
+    files: Sequence[str], bindings: Sequence[str] = (), search_paths: Sequence[str] = ()
+) -> Run:
+    """Returns the run that gin files and further bindings describe.
 
-
-def configure(files: Sequence[str], bindings: Sequence[str]) -> str:
-    """Parses gin; returns the configuration as text. Raises ValueError in words."""
-    paths = [str(find_gin_file(file)) for file in files]
-    gin.add_config_file_search_path(str(ROOT))
-    # Plain files only: gin would take an include's folder for a package, and fail as it is none.
-    del gin.config._FILE_READERS[1:]
-    try:
-        parsed = gin.parse_config_files_and_bindings(paths, list(bindings))
-    except Exception as error:  # gin raises many kinds, with the place in the message
-        if missing := re.search(r"No bindings specified for '(\w+)/gin.macro'", str(error)):
-            name = missing[1]
-            raise ValueError(
-                f"{name} has no value: give --gin.{name}=VALUE (a string is quoted twice: "
-                "\"'text'\")."
-            ) from error
-        words = f"The configuration cannot be read: {in_words(error)}"
-        if "Failed to parse token" in words:
-            words += (
-                "\nValues are Python literals; strings are quoted twice: --gin.NAME=\"'text'\"."
-            )
-        if "No configurable matching" in words:
-            words += UNKNOWN_FUNCTION
-        raise ValueError(words) from error
-    config = gin.config_str()
-    check_macros(config, bindings, list(_texts(parsed)))
-    return config
-
-
-def find_gin_file(name: str) -> Path:
-    """The path of a gin file given from here or, failing that, from the repository's root."""
-    for path in (Path(name), ROOT / name):
-        if path.is_file():
-            return path
-    near = sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("gin_configs/runs/*.gin"))
-    raise ValueError(f"There is no gin file {name!r}. Runs that come with it: {', '.join(near)}.")
-
-
-def _texts(parsed: Sequence) -> Iterator[str]:
-    """What gin files and their includes say."""
-    for file in parsed:
-        yield find_gin_file(file.filename).read_text()
-        yield from _texts(file.includes)
-
-
-def check_macros(config: str, bindings: Sequence[str], texts: Sequence[str]) -> None:
-    """Raises ValueError for a macro that nothing uses, such as a misspelt one.
-
-    A run may override a value that one of its gin files (`texts`) takes from a macro; the macro
-    is then idle, and no mistake, unless the command line (`bindings`) gives it.
-
-    >>> check_macros("STEPS = 1\\ntrain.steps = %STEPS\\n", [], [])
-    """
-    macros = re.findall(r"^(\w+) =", config, re.MULTILINE)
-    given = {binding.partition(" = ")[0] for binding in bindings}
-    used = set(re.findall(r"%(\w+)", config))
-    named = set(re.findall(r"%(\w+)", "\n".join(texts)))
-    idle = [m for m in macros if m not in used and (m in given or m not in named)]
-    if idle:
-        there = sorted((set(macros) | named) - set(idle))
-        raise ValueError(
-            f"Nothing in this run uses {', '.join(idle)}. The names that it has: "
-            f"{', '.join(there) or 'none'}; other values are given as MODULE.FUNCTION.ARGUMENT."
-        )
-
-
-def unused_models(config: str) -> str | None:
-    """In words, which of `models` the configuration sets and does not train; None: none.
-
-    >>> unused_models("train.train.model = @models.decoder\nmodels.encoder.emb_dim = 8\n")[:30]
-    'models.encoder is set, and not'
-    """
-    used = re.search(r"^train\.train\.model = @models\.(\w+)", config, re.MULTILINE)
-    found = re.findall(r"^models\.(\w+)\.\w+ =", config, re.MULTILINE)
-    idle = sorted(set(found) - {used[1]}) if used else []
-    if not idle:
-        return None
-    names = ", ".join(f"models.{name}" for name in idle)
-    return (
-        f"{names} is set, and not trained: this run's model is models.{used[1]}. A preset of another "
-        "architecture needs a run of that architecture."
-    )
-
-
-def in_words(error: BaseException) -> str:
-    """An exception's message without gin's notes on who called whom."""
-    lines = str(error).rstrip().splitlines()
-    lines = [line for line in lines if not line.startswith("  In call to configurable")]
-    return "\n".join(lines).strip() or type(error).__name__
-
-
-def explanation(error: Exception) -> str | None:
-    """What to say of an error that people can mend themselves; None: its traceback is needed."""
-    if isinstance(error, jax.errors.JaxRuntimeError):
-        return in_words(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
-    if isinstance(error, TypeError) and "required keyword-only argument" not in str(error):
-        return None  # else a value that no gin file gives, by name
-    mendable = isinstance(error, ValueError | OSError | FloatingPointError | TypeError)
-    return in_words(error) if mendable else None
-
-
-@contextlib.contextmanager
-def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
-    """Ends the program for a user's mistake with a message, no traceback, and status 2.
+        read_run(["runs/decoder.gin", "objectives/ul2.gin"], ["STEPS = 20"])
 
     Args:
-      traceback: whether to show where an error came up after all.
-      interrupted: what to say at Ctrl-C, which gives status 130.
+      files: paths, or names within the project's `gin_configs`; later files override earlier ones.
+      bindings: lines of gin, which override the files.
+      search_paths: folders in which files, and what they include, are looked for as well.
+
+    Raises ValueError for what cannot be read, a binding that nothing uses, and a missing field.
     """
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(interrupted, file=sys.stderr)
-        raise SystemExit(130) from None
-    except Exception as error:
-        words = explanation(error)
-        if traceback or words is None:
-            raise
-        print(f"\nerror: {words}\n(--traceback shows where)", file=sys.stderr)
-        raise SystemExit(2) from None
+    return as_run(read_fields(files, bindings, search_paths))
 
 
-def check_counts(**counts: int | None) -> None:
-    """Raises ValueError for a count that is no whole number above 0; None is one not set.
+def read_fields(
+    files: Sequence[str], bindings: Sequence[str] = (), search_paths: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Returns the fields of a `Run` that gin files give; see `read_run`. Others may be missing."""
+    reader = _Reader(search_paths)
+    for file in files:
+        reader.read_file(file)
+    for line in bindings:
+        reader.read_binding(line)
+    return reader.fields()
 
-    >>> check_counts(steps=10, evaluate_every=None)
+
+def as_run(fields: Mapping[str, Any]) -> Run:
+    """Returns the run of these fields. Raises ValueError where one without a default is missing."""
+    missing = [name for name in FIELDS if is_required(name) and name not in fields]
+    if missing:
+        remedies = "".join(f"\n  {name}: {_REMEDIES[name]}" for name in missing)
+        raise ValueError(f"The gin files give no {', no '.join(missing)}. Give it by:{remedies}")
+    return Run(**fields)
+
+
+def read_directory(run_dir: str) -> dict[str, Any]:
+    """Returns the fields of the `Run` in a run directory's config.gin.
+
+    The directory of an imported model has no more than a model; `run_of_directory` wants all.
+
+    Raises ValueError where `run_dir` is no run directory, or was written by an earlier version.
     """
-    for name, count in counts.items():
-        if count is not None and (not isinstance(count, int) or count < 1):
-            raise ValueError(f"{name} must be a whole number above 0, got {count!r}.")
-
-
-def check_directories(run_dir: str, checkpoint_dir: str | None) -> None:
-    """Raises ValueError for a run directory in a bucket, and for names that Orbax cannot read.
-
-    >>> check_directories("runs/mine", "gs://my-bucket/mine")
-    """
-    if "://" in str(run_dir):
+    path = Path(run_dir) / run_directory.CONFIG
+    if not run_directory.is_run(run_dir):
         raise ValueError(
-            f"run_dir is a directory on disk, got {run_dir}: set checkpoint_dir "
-            "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
+            f"{run_dir} is no run directory: it holds no config.gin. Give the RUN_DIR of a run, or "
+            "what `pretrax convert` wrote."
         )
-    where = str(checkpoint_dir or run_dir)
-    if "[" in where or "]" in where:  # Orbax takes them for a pattern, and finds nothing
-        raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
+    if "\ntrain.train." in f"\n{path.read_text()}":
+        raise ValueError(
+            f"{path} was written by an earlier version of pretrax, in which a run was a call of "
+            "train.train. Open it with that version, or train it anew with this one."
+        )
+    return read_fields([str(path)])
 
 
-def save_config(run_dir: str | Path, config: str) -> None:
-    """Writes `RUN/config.gin`."""
-    path = Path(run_dir) / "config.gin"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(".tmp")
-    new.write_text(config)
-    new.replace(path)
+def run_of_directory(run_dir: str) -> Run:
+    """Returns the run that a directory holds, which may have been moved since.
 
-
-def changed_values(run_dir: str | Path, config: str) -> list[str]:
-    """How `config` differs from the one this run directory was last used with, a line each."""
-    path = Path(run_dir) / "config.gin"
-    return differing_values(path.read_text(), config) if path.exists() else []
-
-
-def differing_values(before: str, now: str) -> list[str]:
-    """The values that differ between two configurations, a line each.
-
-    >>> differing_values("a.b = 1\\n", "a.b = 2\\n")
-    ['a.b: was 1, is 2']
+    Raises ValueError as `read_directory`, and where the directory holds a model alone.
     """
-    old, new = _values(before), _values(now)
-    return [
-        f"{name}: was {old.get(name, 'not set')}, is {new.get(name, 'not set')}"
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
-    ]
+    fields = read_directory(run_dir) | {"run_dir": run_dir}
+    if "corpus" not in fields or "objective" not in fields:
+        raise ValueError(
+            f"{run_dir}/config.gin holds a model without a corpus and an objective, as an imported "
+            "one: expected the directory of a run of `pretrax train`."
+        )
+    return as_run(fields)
 
 
-def _values(text: str) -> dict[str, str]:
-    """name -> value of each binding; values may go on over several lines."""
-    values: dict[str, str] = {}
-    name = None
-    for line in text.splitlines():
-        if line.startswith("#") or not line.strip() or line.startswith(("import ", "from ")):
-            name = None
-        elif " = " in line and not line.startswith(" "):
-            name, _, value = line.partition(" = ")
-            values[name] = value.strip(" \\")
-        elif name is not None:
-            values[name] += " " + line.strip(" \\")
-    return {name: value.strip() for name, value in values.items()}
+def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
+    """Returns the path of a gin file: from here, from one of `folders`, or within `gin_configs`.
+
+        find_gin_file("runs/decoder.gin")    # …/gin_configs/runs/decoder.gin
+
+    Raises ValueError where there is none.
+    """
+    for path in (Path(name), *(Path(f) / name for f in folders), GIN_CONFIGS / name, ROOT / name):
+        if path.is_file():
+            return path.resolve()
+    there = sorted(str(p.relative_to(GIN_CONFIGS)) for p in GIN_CONFIGS.glob("*/*.gin"))
+    near = difflib.get_close_matches(name, there, 3) or [n for n in there if n.startswith("runs/")]
+    raise ValueError(f"There is no gin file {name!r}. Those of pretrax: {', '.join(near)}, …")
+
+
+# --- statements ------------------------------------------------------------------------------------
+
+
+class _Reference(NamedTuple):
+    """`@scope/function`, or the result of calling it, `@scope/function()`."""
+
+    function: Callable
+    scope: str
+    called: bool
+
+
+class _Macro(NamedTuple):
+    """`%NAME`."""
+
+    name: str
+
+
+class _Source(NamedTuple):
+    """A file or a binding of the command line."""
+
+    text: str  # the file's name, or the binding
+    is_file: bool
+
+
+class _Binding(NamedTuple):
+    value: Any
+    source: _Source  # that gave it, itself or by an include
+
+
+_Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
+
+
+class _Reader:
+    """Collects the bindings of gin files, and resolves what they bind to the fields of `Run`."""
+
+    def __init__(self, search_paths: Sequence[str]):
+        from pretrax import (
+            training,  # here, since that package's face may grow to import this module
+        )
+
+        self._search_paths = list(search_paths)
+        self._bindings: dict[_Key, _Binding] = {}
+        self._imported: dict[str, Any] = {"training": training}  # for bindings of the command line
+        self._used: set[_Key] = set()
+
+    def read_file(self, name: str) -> None:
+        self._read_path(find_gin_file(name, self._search_paths), _Source(name, True), ())
+
+    def read_binding(self, line: str) -> None:
+        try:
+            self._read_text(line, self._imported, _Source(line, False), None, ())
+        except SyntaxError:
+            raise ValueError(
+                f"{line} cannot be read: values are Python literals; strings are quoted twice: "
+                "--gin.NAME=\"'text'\"."
+            ) from None
+
+    def _read_path(self, path: Path, source: _Source, within: tuple[Path, ...]) -> None:
+        if path in within:
+            raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
+        try:
+            self._read_text(path.read_text(), {}, source, path, (*within, path))
+        except SyntaxError as error:
+            line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
+            raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
+
+    def _read_text(
+        self,
+        text: str,
+        names: dict[str, Any],
+        source: _Source,
+        path: Path | None,
+        within: tuple[Path, ...],
+    ) -> None:
+        """Reads statements in turn; `names` are what this file has imported so far."""
+        where = source.text if path is None else str(path)
+        for statement in config_parser.ConfigParser(text, _Delegate(names, where)):
+            at = where if path is None else f"{where}, line {statement.location.line_num}"
+            match statement:
+                case config_parser.ImportStatement(module) if module.startswith("__gin__."):
+                    pass  # dynamic registration is the only dialect here
+                case config_parser.ImportStatement():
+                    names[statement.bound_name()] = _imported_module(statement, at)
+                case config_parser.IncludeStatement(filename):
+                    beside = [] if path is None else [path.parent]
+                    found = find_gin_file(filename, [*self._search_paths, *beside])
+                    self._read_path(found, source, within)
+                case config_parser.BindingStatement(_, selector, "", value):
+                    self._bindings["", None, selector] = _Binding(value, source)
+                case config_parser.BindingStatement(scope, selector, parameter, value):
+                    function = _function(selector, names, at)
+                    _check_parameter(function, selector, parameter, at)
+                    self._bindings[scope, function, parameter] = _Binding(value, source)
+        self._imported |= names
+
+    # Values
+
+    def fields(self) -> dict[str, Any]:
+        """Returns what is bound to the fields of `Run`; ValueError for a binding nothing uses."""
+        found = self._settings(Run, "")
+        self._check_all_used()
+        return found
+
+    def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
+        """The settings of a function in a scope: those without a scope, then of narrower scopes."""
+        keys: dict[str, _Key] = {}
+        parts = scope.split("/") if scope else []
+        for size in range(len(parts) + 1):
+            outer = "/".join(parts[:size])
+            keys |= {k[2]: k for k in self._bindings if k[0] == outer and k[1] is function}
+        self._used |= set(keys.values())
+        return {name: self._value(self._bindings[key].value, scope) for name, key in keys.items()}
+
+    def _value(self, value: Any, scope: str) -> Any:
+        match value:
+            case _Macro(name):
+                key: _Key = ("", None, name)
+                if key not in self._bindings:
+                    raise ValueError(
+                        f"{name} has no value: give --gin.{name}=VALUE (a string is quoted twice: "
+                        "\"'text'\")."
+                    )
+                self._used.add(key)
+                return self._value(self._bindings[key].value, scope)
+            case _Reference(function, own_scope, called):
+                settings = self._settings(function, own_scope or scope)
+                return (Call if called else Bound)(function, **settings)
+            case dict():
+                return {self._value(k, scope): self._value(v, scope) for k, v in value.items()}
+            case list() | tuple():
+                return type(value)(self._value(v, scope) for v in value)
+        return value
+
+    def _check_all_used(self) -> None:
+        """Raises ValueError for a binding of the command line that nothing uses, and for a file of
+        the command line of which nothing is used.
+
+        A single binding of a file may be idle: a later file that chooses another model leaves the
+        settings of the first one behind.
+        """
+        used = {self._bindings[key].source for key in self._used}
+        for key, (_, source) in self._bindings.items():
+            if source in used:
+                continue
+            if source.is_file:
+                raise ValueError(
+                    f"Nothing of {source.text} is used: what it binds is bound again after it, or "
+                    "belongs to a function that is not part of this run. Give it after the other "
+                    "files, or leave it out."
+                )
+            raise ValueError(f"Nothing in this run uses {source.text}. {self._remedy(key)}")
+
+    def _remedy(self, key: _Key) -> str:
+        _, function, name = key
+        if function is None and name in T5X_NAMES:
+            return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
+        if function is None:
+            there = sorted(k[2] for k in self._used if k[1] is None)
+            return (
+                f"The names that it has: {', '.join(there) or 'none'}; other values are given as "
+                "MODULE.FUNCTION.PARAMETER."
+            )
+        chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, Run)})
+        return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
+
+
+class _Delegate(config_parser.ParserDelegate):
+    """Says what gin's parser makes of `@function` and `%NAME`."""
+
+    def __init__(self, names: Mapping[str, Any], where: str):
+        self._names, self._where = names, where
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> _Reference:
+        scope, _, selector = scoped_configurable_name.rpartition("/")
+        return _Reference(_function(selector, self._names, self._where), scope, evaluate)
+
+    def macro(self, macro_name: str) -> _Macro:
+        return _Macro(macro_name)
+
+
+def _imported_module(statement: config_parser.ImportStatement, at: str) -> Any:
+    """The module that an import statement binds to a name."""
+    try:
+        module = importlib.import_module(statement.module)
+    except ModuleNotFoundError as error:
+        if not error.name or not statement.module.startswith(error.name):
+            raise  # a module that imports one that is missing
+        raise ValueError(
+            f"{at}: there is no module {statement.module!r}. A module of your own is found in the "
+            "folder that the command is started from."
+        ) from error
+    if statement.is_from or statement.alias:
+        return module
+    return importlib.import_module(statement.module.partition(".")[0])
+
+
+def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
+    """The function that a selector such as `models.decoder` names."""
+    first, *rest = selector.split(".")
+    if first not in names:
+        raise ValueError(
+            f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to the "
+            f"gin file, such as `from pretrax.training import {first}`; the command line knows what "
+            f"the run's files import: {', '.join(sorted(names))}."
+        )
+    found = names[first]
+    for name in rest:
+        if not hasattr(found, name):
+            near = difflib.get_close_matches(name, dir(found), 1)
+            raise ValueError(
+                f"{at}: there is no {selector!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
+            )
+        found = getattr(found, name)
+    if not callable(found):
+        raise ValueError(f"{at}: {selector!r} is no function.")
+    return inspect.unwrap(found)
+
+
+def _check_parameter(function: Callable, selector: str, parameter: str, at: str) -> None:
+    known = parameters(function)
+    if known is None or parameter in known:
+        return
+    near = difflib.get_close_matches(parameter, known, 1)
+    raise ValueError(
+        f"{at}: {selector} has no parameter {parameter!r}"
+        f"{f'; did you mean {near[0]!r}?' if near else '.'} Its parameters: {', '.join(known)}."
+    )

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pretrax.objectives import RowGroup, members_of
 from pretrax.training.evaluation import Score
-from pretrax.training.setup import Setup
+from pretrax.training.planning import Plan
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal to draw a bar on
 
@@ -59,13 +59,13 @@ class StepProgress:
             self._console.print(f"step {step}/{self._steps}  {figures}")
 
 
-def print_plan(console: Console, setup: Setup) -> None:
+def print_plan(console: Console, plan: Plan) -> None:
     """Which members go into which row group, how long their rows are, and how full."""
     table = Table(title="Rows of a step", title_justify="left", box=None, header_style="bold")
     for heading in ("member", "rows", "raw tokens", "stacks", "useful"):
         table.add_column(heading, justify="left" if heading in ("member", "stacks") else "right")
-    members = members_of(setup.recipe.objective)
-    for group, schedule in zip(setup.recipe.groups, setup.schedules):
+    members = members_of(plan.recipe.objective)
+    for group, schedule in zip(plan.recipe.groups, plan.schedules):
         for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
             share = schedule.share(number)
             table.add_row(
@@ -76,13 +76,13 @@ def print_plan(console: Console, setup: Setup) -> None:
                 f"{useful:.2f}",
             )
     console.print(table)
-    console.print(f"Useful slots, all rows: {planned_useful(setup):.3f}")
+    console.print(f"Useful slots, all rows: {planned_useful(plan):.3f}")
 
 
-def planned_useful(setup: Setup) -> float:
+def planned_useful(plan: Plan) -> float:
     """Share of all slots of a step that hold a token, when every row is full."""
     used = total = 0.0
-    for group, schedule in zip(setup.recipe.groups, setup.schedules):
+    for group, schedule in zip(plan.recipe.groups, plan.schedules):
         slots = schedule.rows * sum(group.stacks.get(s, 0) for s in ("encoder", "decoder"))
         shares = [schedule.share(m) for m in group.members]
         used += slots * sum(share * useful for share, useful in zip(shares, group.useful))

@@ -6,11 +6,16 @@ Mesh axes: `data` (copies of the parameters), `fsdp` (parameters spread, gathere
 
 import contextlib
 import os
+from collections.abc import Callable
+from typing import TypeVar
 
 import flax.linen as nn
 import jax
+from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+T = TypeVar("T")
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
@@ -78,6 +83,16 @@ def join_processes() -> None:
             f"The processes of this run do not find each other: {error} Set {', '.join(names)} "
             "on every host, or distributed = False for a single process."
         ) from error
+
+
+def first_process_first(prepare: Callable[[], T]) -> T:
+    """Calls `prepare` on the first process and then on the others, which find prepared what hosts
+    that share a disk find there."""
+    if jax.process_count() == 1:
+        return prepare()
+    result = prepare() if jax.process_index() == 0 else None
+    multihost_utils.sync_global_devices("prepared by the first process")
+    return prepare() if result is None else result
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pretrax.objectives import members_of
 from pretrax.training.console import StepProgress
 from pretrax.training.evaluation import label
 from pretrax.training.metrics import MetricsWriter
-from pretrax.training.setup import Setup
+from pretrax.training.planning import Plan
 from pretrax.training.throughput import peak_flops, step_flops
 
 # Those of a step that must be finite. The loss and the gradient belong to the parameters before
@@ -24,10 +24,10 @@ class Monitor:
     the device wait.
     """
 
-    def __init__(self, setup: Setup, writer: MetricsWriter, progress: StepProgress):
+    def __init__(self, plan: Plan, writer: MetricsWriter, progress: StepProgress):
         self._writer, self._progress = writer, progress
-        self._members = members_of(setup.recipe.objective)
-        self._flops = step_flops(setup.recipe, setup.schedules)
+        self._members = members_of(plan.recipe.objective)
+        self._flops = step_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
         self._unseen: list[tuple[int, dict]] = []  # not yet looked at
         self._recent: list[dict] = []  # since the last line

@@ -20,9 +20,15 @@ DATA = "data"  # a folder: the tokenised text, one token array for each split
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
 METRICS = "metrics.jsonl"  # a line for each step that was logged
 TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
+RESULT = "result.json"  # the figures of a finished run
 LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished
 EVALUATION = "evaluation"  # a folder: answers to downstream tasks, and their scores in `METRICS`
 IMPORTED = "hugging_face"  # a folder: what came with an imported model beside its weights
+
+
+def is_run(directory: str | os.PathLike) -> bool:
+    """Whether a directory holds a run, or an imported model."""
+    return os.path.isfile(os.path.join(directory, CONFIG))
 
 
 def read_json(path: str | os.PathLike) -> Any:

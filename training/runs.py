@@ -2,11 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import gin
 import jax
 import jax.numpy as jnp
 from etils import epath
@@ -14,14 +12,15 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from pretrax.models.builders import abstract_params
 from pretrax.models.trees import named
+from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, damage_in_words, differences
-from pretrax.training.configuration import configure
+from pretrax.training.configuration import read_directory
 from pretrax.training.mesh import shardings_of
 from pretrax.training.state import unboxed
 
 
-class Run(NamedTuple):
-    """What a run directory holds of a model."""
+class SavedModel(NamedTuple):
+    """The model of a run directory, with the parameters of one checkpoint."""
 
     directory: str
     step: int  # of the checkpoint
@@ -29,19 +28,7 @@ class Run(NamedTuple):
     params: dict  # float32
 
 
-def configured(parameter: str, otherwise: Any = None) -> Any:
-    """What the gin files that were read bind to `train.train`'s parameter, a function or a value."""
-    try:
-        reference = gin.query_parameter(f"train.train.{parameter}")
-    except ValueError:
-        return otherwise
-    while isinstance(reference, gin.config.ConfigurableReference):
-        function = reference.scoped_configurable_fn
-        reference = function() if reference.evaluate else function
-    return reference
-
-
-def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) -> Run:
+def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) -> SavedModel:
     """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
 
     The model has the heads that were saved, whatever objective it was trained with. The parameters
@@ -50,13 +37,13 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
     Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
     another model.
     """
-    read_config(directory)
-    builder = configured("model")
+    fields = read_directory(directory)
+    builder = fields.get("model")
     if builder is None:
         raise ValueError(
-            f"{directory}/config.gin names no model: expected train.train.model = @models.NAME."
+            f"{directory}/config.gin names no model: expected training.Run.model = @models.NAME."
         )
-    with _saved(directory) as checkpoints:
+    with _saved(directory, fields) as checkpoints:
         there = checkpoints.steps() if checkpoints else []
         if not there:
             raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
@@ -86,7 +73,7 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
             )
         with damage_in_words(directory, step):
             params = checkpoints.load_params(step, target)
-    return Run(directory, step, model, params)
+    return SavedModel(directory, step, model, params)
 
 
 def _spread(params, mesh: Mesh | None) -> dict:
@@ -102,15 +89,15 @@ def _spread(params, mesh: Mesh | None) -> dict:
 
 
 def saved_steps(directory: str) -> list[int]:
-    """The steps of a run's checkpoints; `read_config` has read its config.gin."""
-    with _saved(directory) as checkpoints:
+    """The steps of a run's checkpoints. Raises ValueError where `directory` is no run."""
+    with _saved(directory, read_directory(directory)) as checkpoints:
         return checkpoints.steps() if checkpoints else []
 
 
 @contextlib.contextmanager
-def _saved(directory: str):
+def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | None]:
     """A run's checkpoints, to be read alone; None where it has no folder of them."""
-    where = checkpoint_directory(directory)
+    where = checkpoint_directory(directory, fields)
     if not epath.Path(where).exists():  # to open it would make it
         yield None
         return
@@ -118,45 +105,10 @@ def _saved(directory: str):
         yield checkpoints
 
 
-def checkpoint_directory(directory: str) -> str:
-    """Where a run keeps its checkpoints; `read_config` has read its config.gin."""
-    return configured("checkpoint_dir") or os.path.join(directory, "checkpoints")
-
-
-def read_config(directory: str) -> None:
-    """Takes a run's config.gin in place of all that gin has read before.
-
-    Raises ValueError where `directory` is no run.
-    """
-    config = Path(directory) / "config.gin"
-    if not config.is_file():
-        raise ValueError(
-            f"{directory} is no run directory: it holds no config.gin. Give the RUN_DIR of a run, or "
-            "what convert.py wrote."
-        )
-    with gin.unlock_config():
-        gin.clear_config(clear_constants=True)
-        configure([str(config)], [])
-
-
-def objective_names() -> tuple[str, ...]:
-    """The builders of the objective that the gin files bind, of a mixture those of its members.
-
-    `read_config` has read them. Empty where there is none, as in what convert.py writes.
-    """
-    try:
-        reference = gin.query_parameter("train.train.objective")
-    except ValueError:
-        return ()
-    name = _builder_name(reference)
-    if name != "mixture":
-        return (name,)
-    members = gin.query_parameter("objectives.mixture.members")
-    return tuple(_builder_name(member[0]) for member in members.values())
-
-
-def _builder_name(reference) -> str:
-    return reference.config_key[-1].rpartition(".")[2]
+def checkpoint_directory(directory: str, fields: Mapping[str, Any]) -> str:
+    """Where a run with these fields keeps its checkpoints."""
+    inside = os.path.join(directory, run_directory.CHECKPOINTS)
+    return fields.get("checkpoint_dir") or inside
 
 
 def saved_heads(shapes: dict[str, tuple[int, ...]]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ Nothing is trained: parameters are drawn at random, the vocabulary is that of by
 import functools
 import pathlib
 
-import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,9 +15,9 @@ from pretrax.inference import Trained
 from pretrax.objectives import Row
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.tasks import vocabularies
+from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints
-from pretrax.training.configuration import save_config
-from pretrax.training.setup import padded_vocabulary
+from pretrax.training.planning import padded_vocabulary
 from pretrax.training.state import State
 from tests.models.test_transformer import init
 from tests.objectives.registry import quick_jit
@@ -87,19 +86,19 @@ def write_run(
         "from pretrax import models",
         "from pretrax import objectives",
     ]
-    lines += ["from pretrax import train", f"train.train.model = @models.{builder}"]
+    lines += ["from pretrax import training", f"training.Run.model = @models.{builder}"]
     values = settings_of(builder, **{k: v for k, v in settings.items() if k != "heads"})
     lines += [f"models.{builder}.{name} = {value!r}" for name, value in values.items()]
     if len(names) == 1:
-        lines.append(f"train.train.objective = @objectives.{names[0]}")
+        lines.append(f"training.Run.objective = @objectives.{names[0]}")
     elif names:
         members = ", ".join(f"'{name}': (@objectives.{name}, 1)" for name in names)
-        lines.append("train.train.objective = @objectives.mixture")
+        lines.append("training.Run.objective = @objectives.mixture")
         lines.append(f"objectives.mixture.members = {{{members}}}")
     for name in names:
         of = SETTINGS.get(name, {})
         lines += [f"objectives.{name}.{key} = {value!r}" for key, value in of.items()]
-    save_config(directory, "\n".join([*lines, more, ""]))
+    run_directory.write_text(directory / run_directory.CONFIG, "\n".join([*lines, more, ""]))
     checkpoints = Checkpoints(str(directory / "checkpoints"), keep=len(steps))
     for step in steps:
         scale = 1.0 + step / 100  # each step's parameters are others
@@ -152,9 +151,3 @@ def arranged(build, document: tuple[int, ...], key: int, slack: int = 0):
 def live(features, stream: str) -> list[int]:
     """The tokens of a stream, without padding."""
     return [int(x) for x in features[stream][features[f"{stream}_segments"] > 0]]
-
-
-def fresh_gin():
-    """Forgets all that gin has read, as a new process would."""
-    with gin.unlock_config():
-        gin.clear_config(clear_constants=True)

@@ -25,6 +25,7 @@ from pretrax.objectives import (
     token_classification,
 )
 from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
 from tests.training import tiny
 
@@ -39,9 +40,9 @@ def case(layout):
     needs = LAYOUTS[layout].lengths(objective.lengths(LENGTH))
     shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
     (group,) = plan(objective, LAYOUTS[layout], tiny.IDS, [shape])
-    one = tiny.setup(model, objective, shape)
+    one = tiny.plan(model, objective, shape)
     mesh = tiny.mesh_of(1)
-    params = new_state(tiny.abstract(one, mesh), 0, mesh).params
+    params = new_state(abstract_state_of(one), 0, mesh).params
     # Untrained logits hardly depend on the tokens: larger weights make them.
     params = jax.tree.map(lambda x: 3 * x, params)
     tokens = np.random.default_rng(0).integers(2, 100, (ROWS, LENGTH), dtype=np.int32)

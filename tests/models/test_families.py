@@ -4,12 +4,12 @@ import functools
 import pathlib
 import re
 
-import gin
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pretrax.training.configuration import read_fields
 from pretrax.training.mesh import batch_sharding, placed_on, shardings_of
 from tests.models.test_transformer import (
     PACKED,
@@ -46,12 +46,7 @@ def build(family, **changes):
         settings |= {"window": 2, "global_every": 2}
     if ".num_kv_heads" in text:
         settings |= {"num_kv_heads": 2}
-    with gin.unlock_config():
-        gin.clear_config()
-        gin.parse_config_file(str(path))
-        model = gin.get_configurable(f"models.{layout}")(64, **(settings | changes))
-        gin.clear_config()
-    return model
+    return read_fields([str(path)])["model"](64, **(settings | changes))
 
 
 def packed_batch(layout):

@@ -7,7 +7,6 @@ import pathlib
 import re
 from typing import NamedTuple
 
-import gin
 import jax
 import numpy as np
 import optax
@@ -17,8 +16,9 @@ from jax.sharding import AbstractMesh, AxisType
 
 from pretrax import objectives
 from pretrax.models.hugging_face import FAMILIES, family_of
+from pretrax.training.configuration import read_fields
 from pretrax.training.mesh import AXES, placed_on, shardings_of
-from pretrax.training.setup import compiled_step
+from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from tests.training import tiny
 
@@ -116,14 +116,8 @@ def switches_of(name):
 def model_of(name, vocab_size, heads=None, **settings):
     """The model of a gin file, with the heads of the published class where none are named."""
     pair = ("pair",) if name.startswith("bert_") else ()
-    with gin.unlock_config():
-        gin.clear_config()
-        gin.parse_config_file(str(GIN_FILES[name]))
-    try:
-        build = gin.get_configurable(f"models.{builder_of(name)}")
-        return build(vocab_size, heads or ("vocabulary", *pair), **settings)
-    finally:
-        gin.clear_config()
+    build = read_fields([str(GIN_FILES[name])])["model"]
+    return build(vocab_size, heads or ("vocabulary", *pair), **settings)
 
 
 @functools.cache
@@ -303,14 +297,14 @@ def test_a_step_of_each_tiny_preset(name):
     make, lengths = STEPS[builder_of(name)]
     learned = (BERT if name == "bert_tiny" else make)(IDS)
     mesh, model = tiny.mesh_of(1), model_of(name, 128, learned.heads, remat_policy="none")
-    one = tiny.setup(
+    one = tiny.plan(
         model, learned, lengths, batch_size=4, data_shards=4, optimizer=optax.adam(1e-3)
     )
-    abstract = tiny.abstract(one, mesh)
+    abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=4))
     with placed_on(mesh):
-        state, metrics = compiled_step(one, 0, abstract.shapes, mesh)(state, rows)
+        state, metrics = compiled_step(one, abstract.shapes)(state, rows)
     state, metrics = jax.device_get((state, metrics))
     assert int(state.step) == 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)))

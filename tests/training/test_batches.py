@@ -20,7 +20,7 @@ EOS = 1
 
 
 def setup(**settings):
-    return tiny.setup(
+    return tiny.plan(
         tiny.encoder_decoder(), tiny.small_ul2(), tiny.ROWS_OF_TWO_SHAPES, batch_size=48, **settings
     )
 
@@ -63,7 +63,7 @@ def test_every_token_of_a_shard_is_used_once_and_in_order():
 
 def test_members_follow_their_rates_by_row_number():
     objective = mixture(tiny.IDS, {"span": (span_corruption, 5), "prefix": (prefix_lm, 2)})
-    one = tiny.setup(tiny.decoder(), objective, {"decoder": 32}, batch_size=24)
+    one = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=24)
     members = [s[0].member for s in steps(batches(one, tiny.mesh_of(1)), PERIOD // 24)]
     for step, got in enumerate(members):
         numbers = step * 24 + np.arange(24)
@@ -75,7 +75,7 @@ def test_members_follow_their_rates_by_row_number():
 def test_every_member_sees_every_shard():
     """Even where the members' period divides the rows of a step."""
     objective = mixture(tiny.IDS, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
-    one = tiny.setup(tiny.decoder(), objective, {"decoder": 32}, batch_size=16)
+    one = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=16)
     seen = set()
     for (rows,) in steps(batches(one, tiny.mesh_of(1)), PERIOD):
         seen |= {(int(member), row // 2) for row, member in enumerate(rows.member)}
@@ -203,7 +203,7 @@ def test_members_take_turns_in_the_rows_that_are_read():
         "prefix": (prefix_lm, turns(3, 1)),
     }
     objective = mixture(tiny.IDS, members)
-    one = tiny.setup(tiny.decoder(), objective, {"decoder": 48}, data_shards=2)
+    one = tiny.plan(tiny.decoder(), objective, {"decoder": 48}, data_shards=2)
     rows = steps(tiny.batches(one, tiny.mesh_of(1), data_shards=2), 7)
     seen = [set(np.asarray(step[0].member).tolist()) for step in rows]
     assert seen == [{0}] * 3 + [{1}] * 3 + [{0}]

@@ -31,7 +31,7 @@ class OneMatrix:
         return {"matrix": nn.LogicallyPartitioned(matrix, names), "vector": jnp.zeros(3)}
 
 
-def abstract(shape=(2, 2, 2), **settings):
+def abstract_state_of(shape=(2, 2, 2), **settings):
     mesh = tiny.mesh_of(*shape)
     return abstract_state(OneMatrix(**settings), optax.adam(1e-3), {}, mesh), mesh
 
@@ -39,7 +39,7 @@ def abstract(shape=(2, 2, 2), **settings):
 @functools.cache
 def states():
     """A state at steps 1, 2 and 3."""
-    one, mesh = abstract()
+    one, mesh = abstract_state_of()
     made = [new_state(one, seed, mesh) for seed in (1, 2, 3)]
     return [
         state._replace(step=jax.device_put(np.int32(i), state.step.sharding))
@@ -66,7 +66,7 @@ def run_dir(saved, tmp_path):
 def restore(run_dir, one=None):
     checkpoints = Checkpoints(f"{run_dir}/checkpoints")
     try:
-        return checkpoints.restore((one or abstract()[0]).shapes)
+        return checkpoints.restore((one or abstract_state_of()[0]).shapes)
     finally:
         checkpoints.close()
 
@@ -83,7 +83,7 @@ def test_nothing_saved_gives_nothing(tmp_path):
 
 @pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1), (1, 4, 2), (1, 1, 1)])
 def test_a_state_is_restored_exactly_on_any_mesh(run_dir, shape):
-    one, _ = abstract(shape)
+    one, _ = abstract_state_of(shape)
     restored = restore(run_dir, one)
     assert_is(restored, 3)
     assert restored.damaged == ()
@@ -192,7 +192,7 @@ def test_what_a_killed_save_left_is_no_checkpoint(run_dir):
 
 
 def test_other_shapes_are_a_mismatch_and_no_damage(run_dir):
-    other, _ = abstract(rows=32)
+    other, _ = abstract_state_of(rows=32)
     expected = r"params/matrix: the checkpoint has \(16, 8\), the run \(32, 8\)"
     with pytest.raises(MismatchError, match=expected):
         restore(run_dir, other)

@@ -11,6 +11,7 @@ from pretrax.training.data import Piece
 from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
 from pretrax.training.mesh import placed_on
 from pretrax.training.packing import ShardReader, rows_of
+from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
 from tests.training import tiny
 
@@ -26,8 +27,8 @@ def heldout():
 @functools.cache
 def run(shape=(1, 1, 1)):
     mesh = tiny.mesh_of(*shape)
-    one = tiny.setup(tiny.decoder(), tiny.span_and_prefix(), {"decoder": 32}, mesh=mesh)
-    return one, mesh, new_state(tiny.abstract(one, mesh), 0, mesh).params
+    one = tiny.plan(tiny.decoder(), tiny.span_and_prefix(), {"decoder": 32}, mesh=mesh)
+    return one, mesh, new_state(abstract_state_of(one), 0, mesh).params
 
 
 def evaluator(shape=(1, 1, 1), one=None, **settings):
@@ -78,7 +79,7 @@ def test_other_parameters_give_other_figures_on_the_same_targets():
 
 def test_every_heldout_token_counts_the_short_last_row_too():
     """Causal LM predicts every token once, and end-of-sequence after each row."""
-    one = tiny.setup(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 33})
+    one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 33})
     (raw,) = one.recipe.groups[0].raw_lengths
     rows = -(-HELDOUT // raw)
     assert HELDOUT % raw

@@ -13,7 +13,7 @@ import pytest
 from pretrax import models, objectives
 from pretrax.objectives import bitmap
 from pretrax.training.mesh import placed_on
-from pretrax.training.setup import compiled_step
+from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from tests.training import tiny
 
@@ -40,10 +40,10 @@ def configured(architecture):
 def losses(architecture):
     mesh = tiny.mesh_of(1)
     model, objective, lengths = configured(architecture)
-    one = tiny.setup(model, objective, lengths, mesh=mesh, optimizer=optax.adam(1e-2))
-    abstract = tiny.abstract(one, mesh)
+    one = tiny.plan(model, objective, lengths, mesh=mesh, optimizer=optax.adam(1e-2))
+    abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
-    rows, take_step = tiny.batches(one, mesh), compiled_step(one, 0, abstract.shapes, mesh)
+    rows, take_step = tiny.batches(one, mesh), compiled_step(one, abstract.shapes)
     found = []
     with placed_on(mesh):
         for _ in range(max(STEPS)):

@@ -368,7 +368,7 @@ def test_the_policy_may_change_at_a_position():
 
 
 def small(**settings):
-    return tiny.setup(tiny.decoder(), span_corruption(tiny.IDS), {"decoder": 32}, **settings)
+    return tiny.plan(tiny.decoder(), span_corruption(tiny.IDS), {"decoder": 32}, **settings)
 
 
 def test_settings_that_cannot_work_are_refused():

@@ -176,7 +176,7 @@ def test_all_checkpoints_damaged_is_an_error(half, capsys):
 
 def test_a_checkpoint_ends_a_line_of_the_log(half, whole):
     """A line is a mean since the last one: had it begun before a stop, part of it would be lost."""
-    half.finish(train__train__log_every=5, train__train__checkpoint_every=3)
+    half.finish(training__Run__log_every=5, training__Run__checkpoint_every=3)
     each = {line["step"]: line["loss"] for line in whole[0] if "loss" in line}
     got = {line["step"]: line["loss"] for line in half.lines() if "loss" in line}
     assert list(got) == [*range(1, 9), 9, 10, 12]
@@ -187,7 +187,7 @@ def test_a_checkpoint_ends_a_line_of_the_log(half, whole):
 @pytest.mark.slow
 def test_another_mesh_goes_on_with_the_same_arrays(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
-    rows = {"train__train__batch_size": 16, "train__train__data_shards": 8}
+    rows = {"training__Run__batch_size": 16, "training__Run__data_shards": 8}
     run.here(capsys, STEPS=4, **rows)  # 8 x 1 x 1
     shutil.copytree(run.dir, tmp_path / "other")
     said = run.here(capsys, STEPS=6, **rows)
@@ -202,7 +202,7 @@ def test_another_mesh_goes_on_with_the_same_arrays(data, tmp_path, capsys):
     )
     assert "mesh {'data': 8, 'fsdp': 1, 'tensor': 1}" in said
     assert "mesh {'data': 2, 'fsdp': 2, 'tensor': 2}" in other
-    assert "mesh.make_mesh.fsdp: was not set, is 2" in other and "STEPS: was 4, is 6" in other
+    assert "mesh.fsdp: was 1, is 2" in other and "steps: was 4, is 6" in other
     a, b = (tiny.saved_arrays(folder, 4) for folder in (run.dir, tmp_path / "other"))
     tiny.assert_same(a, b)
     lines = [tiny.Run.lines(type("R", (), {"dir": d})) for d in (run.dir, tmp_path / "other")]
@@ -221,7 +221,7 @@ def test_a_finished_run_says_so(half, capsys):
 
 def test_a_changed_rate_goes_on_and_is_said(half, capsys):
     said = half.here(capsys, STEPS=9, PEAK=1e-3)
-    assert "PEAK: was 0.003, is 0.001" in said and "Going on from" in said
+    assert "optimizer.learning_rate.peak: was 0.003, is 0.001" in said and "Going on from" in said
 
 
 @pytest.mark.parametrize(
@@ -231,19 +231,19 @@ def test_a_changed_rate_goes_on_and_is_said(half, capsys):
             {"models__decoder__emb_dim": 32},
             [
                 "do not fit this configuration",
-                "models.decoder.emb_dim: was 16, is 32",
+                "model.emb_dim: was 16, is 32",
                 "params/",
                 "the checkpoint has",
                 "Set the values back",
             ],
         ),
         (
-            {"train__train__data_shards": 2},
-            ["data position of checkpoint 8", "train.train.data_shards: was 4, is 2"],
+            {"training__Run__data_shards": 2},
+            ["data position of checkpoint 8", "data_shards: was 4, is 2"],
         ),
         (
-            {"train__train__data_shards": 8, "train__train__batch_size": 16},
-            ["data position of checkpoint 8", "train.train.data_shards: was 4, is 8"],
+            {"training__Run__data_shards": 8, "training__Run__batch_size": 16},
+            ["data position of checkpoint 8", "data_shards: was 4, is 8"],
         ),
     ],
     ids=["model", "fewer_shards", "more_shards"],
@@ -265,7 +265,7 @@ def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys
     with pytest.raises(SystemExit):
         half.here(capsys, DATA=str(other))
     said = capsys.readouterr().err
-    assert "belongs to other data" in said and "DATA: was" in said
+    assert "belongs to other data" in said and "corpus.path: was" in said
 
 
 def assert_all_saved_is_finite(run):
@@ -276,7 +276,7 @@ def assert_all_saved_is_finite(run):
 
 def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
     with pytest.raises(SystemExit) as end:
-        half.here(capsys, PEAK=1e12, train__train__checkpoint_every=1)
+        half.here(capsys, PEAK=1e12, training__Run__checkpoint_every=1)
     assert end.value.code == 2
     said = capsys.readouterr().err
     assert re.search(r"At step \d+ the training is no longer finite: loss ", said)
@@ -287,7 +287,7 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
 @pytest.mark.slow
 def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_on(half, whole):
     """One step is enough for them, and its loss, taken before it, is still finite."""
-    process = half.start(PEAK=1e39, train__train__checkpoint_every=1)
+    process = half.start(PEAK=1e39, training__Run__checkpoint_every=1)
     _, err = process.communicate()
     assert process.returncode == 2 and "Traceback" not in err
     assert "At step 9 " in err and "parameter_norm" in err

@@ -2,31 +2,22 @@
 
 import shutil
 
-import gin
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pretrax.models.trees import named
+from pretrax.tasks.trained_models import objective_names
 from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.configuration import read_directory, run_of_directory
 from pretrax.training.runs import (
     checkpoint_directory,
-    configured,
-    objective_names,
     open_run,
-    read_config,
     saved_steps,
 )
 from pretrax.training.state import State
-from tests.inference.runs import fresh_gin, small, write_run
+from tests.inference.runs import small, write_run
 from tests.training import tiny
-
-
-@pytest.fixture(autouse=True)
-def clean_gin():
-    fresh_gin()
-    yield
-    fresh_gin()
 
 
 def test_parameters_of_each_step(tmp_path):
@@ -66,7 +57,8 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
         "replaced_token_detection": {"generator", "replaced"},
     }
     assert set(heads) == expected.get(names[0], {"vocabulary"})
-    assert objective_names() == names
+    found = objective_names(read_directory(str(tmp_path))["objective"])
+    assert found == names
 
 
 @pytest.mark.parametrize(
@@ -91,28 +83,30 @@ def test_parameters_are_spread_over_a_mesh(tmp_path, builder, name, settings):
 
 
 def test_objectives_of_a_model_from_elsewhere(tmp_path):
-    read_config(write_run(tmp_path, "encoder"))
-    assert objective_names() == ()
-    assert configured("objective") is None and configured("steps", 7) == 7
+    fields = read_directory(write_run(tmp_path, "encoder"))
+    assert list(fields) == ["model"] and objective_names(fields.get("objective")) == ()
+    with pytest.raises(ValueError, match="a model without a corpus and an objective"):
+        run_of_directory(str(tmp_path))
 
 
-def test_a_config_takes_the_place_of_what_was_read_before(tmp_path):
-    first = write_run(tmp_path / "first", "decoder", "causal_lm", more="train.train.steps = 3")
+def test_two_directories_are_read_in_one_process(tmp_path):
+    first = write_run(tmp_path / "first", "decoder", "causal_lm", more="training.Run.steps = 3")
     second = write_run(tmp_path / "second", "encoder_decoder", "prefix_lm")
-    read_config(first)
-    assert (objective_names(), configured("steps")) == (("causal_lm",), 3)
+    one, two = read_directory(first), read_directory(second)
+    assert (objective_names(one["objective"]), one["steps"]) == (("causal_lm",), 3)
     assert open_run(second).model.layout == "encoder_decoder"
-    assert (objective_names(), configured("steps")) == (("prefix_lm",), None)
-    assert gin.query_parameter("models.encoder_decoder.emb_dim") == 16
+    assert objective_names(two["objective"]) == ("prefix_lm",) and "steps" not in two
+    assert two["model"].settings["emb_dim"] == 16
 
 
 def test_checkpoints_elsewhere(tmp_path):
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "bucket")
     config = tmp_path / "run" / "config.gin"
-    config.write_text(config.read_text() + f"train.train.checkpoint_dir = '{tmp_path}/bucket'\n")
+    config.write_text(config.read_text() + f"training.Run.checkpoint_dir = '{tmp_path}/bucket'\n")
     assert open_run(directory).step == 0
-    assert checkpoint_directory(directory) == f"{tmp_path}/bucket"
+    where = checkpoint_directory(directory, read_directory(directory))
+    assert where == f"{tmp_path}/bucket"
 
 
 @pytest.mark.parametrize("mesh", [None, (2, 2, 2)])
@@ -127,7 +121,7 @@ def test_a_config_that_was_changed_since(tmp_path, mesh):
 def test_a_model_from_elsewhere(tmp_path):
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    checkpoints = Checkpoints(checkpoint_directory(directory))
+    checkpoints = Checkpoints(f"{directory}/checkpoints")
     params = {"embed": {"embedding": jnp.ones((8, 2))}}
     checkpoints.save(State(jnp.int32(0), params, {}), {})
     checkpoints.close()
@@ -145,6 +139,6 @@ def test_what_is_no_run(tmp_path):
         open_run(directory)
     assert not (tmp_path / "run" / "checkpoints").exists()  # to look makes none
     config = tmp_path / "run" / "config.gin"
-    config.write_text("from __gin__ import dynamic_registration\nfrom pretrax import train\n")
+    config.write_text("from __gin__ import dynamic_registration\nfrom pretrax import models\n")
     with pytest.raises(ValueError, match="config.gin names no model"):
         open_run(directory)

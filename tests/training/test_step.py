@@ -13,7 +13,7 @@ from pretrax import models, objectives
 from pretrax.objectives import causal_lm, members_of
 from pretrax.training import optimizers
 from pretrax.training.mesh import batch_sharding, placed_on
-from pretrax.training.setup import compiled_step
+from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from pretrax.training.step import (
     by_member,
@@ -107,7 +107,7 @@ def adafactor(total_steps=10):
 
 def setup_of(name, mesh, microbatches=1, optimizer=None, **settings):
     model, objective, lengths, batch_size = CASES[name]
-    return tiny.setup(
+    return tiny.plan(
         model(),
         objective(),
         lengths,
@@ -128,10 +128,10 @@ def steps_of(name, shape, microbatches, n=2):
     """Parameters and metrics after each of `n` steps, on the host."""
     mesh = tiny.mesh_of(*shape)
     one = setup_of(name, mesh, microbatches)
-    abstract = tiny.abstract(one, mesh)
+    abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
     rows = tiny.batches(one, mesh, data_shards=16)
-    take_step, steps = compiled_step(one, 0, abstract.shapes, mesh), []
+    take_step, steps = compiled_step(one, abstract.shapes), []
     with placed_on(mesh):
         for _ in range(n):
             state, metrics = take_step(state, next(rows))
@@ -191,7 +191,7 @@ def test_texts_of_other_microbatches_are_negatives():
     mesh = tiny.mesh_of(1)
     one = setup_of("two_towers", mesh, 4)
     alone = one.recipe._replace(objective=views()._replace(couples_rows=False))
-    state = new_state(tiny.abstract(one, mesh), 0, mesh)
+    state = new_state(abstract_state_of(one), 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
     step = jax.jit(functools.partial(train_step, alone, jax.random.key(0)))
     new, added_up = step(state, rows)
@@ -207,7 +207,7 @@ def test_both_passes_over_a_microbatch_drop_the_same():
     """Else the gradient of SimCSE's loss, whose views only dropout tells apart, would be noise."""
     objective, M = objectives.contrastive(IDS), 4
     encoder = models.encoder(128, objective.heads, **SMALL, dropout_rate=0.3)
-    one = tiny.setup(encoder, objective, {"encoder": 16}, microbatches=M, data_shards=16)
+    one = tiny.plan(encoder, objective, {"encoder": 16}, microbatches=M, data_shards=16)
     recipe = one.recipe
     batch, params = batch_of(one)
     # Rows that differ in more than their tokens: states given to another row would show.
@@ -263,7 +263,7 @@ KINDS = {name: CASES[name][:3] for name in CASES if "two_groups" not in name} | 
 @pytest.mark.parametrize("name", KINDS)
 def test_weights_are_those_of_the_loss_itself(name):
     model, objective, lengths = KINDS[name]
-    one = tiny.setup(model(), objective(), lengths, data_shards=16)
+    one = tiny.plan(model(), objective(), lengths, data_shards=16)
     recipe = one.recipe
     batch, params = batch_of(one)
 
@@ -306,7 +306,7 @@ def test_a_model_that_looks_at_nothing():
 def test_large_parameters_and_their_moments_are_born_spread(make):
     mesh = tiny.mesh_of(2, 2, 2)
     one = setup_of("encoder_decoder_ul2_two_groups", mesh, optimizer=make())
-    abstract = tiny.abstract(one, mesh)
+    abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
     sizes = {}
     for path, x in jax.tree_util.tree_flatten_with_path(state)[0]:
@@ -351,15 +351,15 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh():
     for shape in ((1, 1, 1), (2, 2, 2)):
         mesh = tiny.mesh_of(*shape)
         wide = models.decoder(128, emb_dim=128, num_heads=2, head_dim=8, mlp_dim=128, num_layers=2)
-        one = tiny.setup(
+        one = tiny.plan(
             wide, causal_lm(tiny.IDS), {"decoder": 16}, mesh=mesh, optimizer=adafactor()
         )
-        abstract = tiny.abstract(one, mesh)
+        abstract = abstract_state_of(one)
         state = new_state(abstract, 0, mesh)
         names = [jax.tree_util.keystr(p) for p, _ in jax.tree_util.tree_leaves_with_path(state)]
         assert any(".v_row" in name for name in names)
         with placed_on(mesh):
-            take_step = compiled_step(one, 0, abstract.shapes, mesh)
+            take_step = compiled_step(one, abstract.shapes)
             rows = tiny.batches(one, mesh)
             for _ in range(2):
                 state, _ = take_step(state, next(rows))
@@ -375,11 +375,11 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh():
 def test_the_new_state_takes_the_memory_of_the_old():
     mesh = tiny.mesh_of(2, 2, 2)
     one = setup_of("decoder_mixture", mesh)
-    abstract = tiny.abstract(one, mesh)
+    abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
     with placed_on(mesh):
-        new, _ = compiled_step(one, 0, abstract.shapes, mesh)(state, rows)
+        new, _ = compiled_step(one, abstract.shapes)(state, rows)
     assert all(x.is_deleted() for x in jax.tree.leaves(state))
     assert not any(x.is_deleted() for x in jax.tree.leaves(new))
 
@@ -420,7 +420,7 @@ def test_metrics_are_what_they_say():
     name, mesh = "encoder_decoder_ul2_two_groups", tiny.mesh_of(1)
     one = setup_of(name, mesh)
     recipe = one.recipe
-    state = new_state(tiny.abstract(one, mesh), 0, mesh)
+    state = new_state(abstract_state_of(one), 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
     new, metrics = steps_of(name, (1, 1, 1), 4)[0]
     key, _ = jax.random.split(jax.random.fold_in(jax.random.key(0), 0))
@@ -465,12 +465,12 @@ def test_metrics_are_what_they_say():
 def test_a_missing_head_is_an_error_when_the_run_is_configured():
     objective = objectives.span_corruption(tiny.IDS)._replace(heads=("vocabulary", "pooled"))
     with pytest.raises(ValueError, match="pooled.*the model offers.*choose a model"):
-        tiny.setup(tiny.decoder(), objective, {"decoder": 32})
+        tiny.plan(tiny.decoder(), objective, {"decoder": 32})
 
 
 def test_documents_that_rows_would_cut_are_an_error():
-    def setup(longest):
-        return tiny.setup(
+    def plan(longest):
+        return tiny.plan(
             tiny.encoder_decoder(),
             objectives.text_to_text(tiny.IDS._replace(sep=103), longest_answer=10),
             {"encoder": 32, "decoder": 12},
@@ -478,15 +478,15 @@ def test_documents_that_rows_would_cut_are_an_error():
             longest=longest,
         )
 
-    raw = setup(None).packing.limits[0].raw
-    setup(raw)
+    raw = plan(None).packing.limits[0].raw
+    plan(raw)
     with pytest.raises(ValueError, match=f"may hold {raw + 1} tokens and a row .* only {raw}"):
-        setup(raw + 1)
+        plan(raw + 1)
 
 
 def test_microbatches_that_do_not_divide_the_rows_are_an_error():
     with pytest.raises(ValueError, match="has 16 rows, which 3 microbatches over 2 devices"):
-        tiny.setup(
+        tiny.plan(
             tiny.decoder(),
             tiny.span_and_prefix(),
             {"decoder": 32},

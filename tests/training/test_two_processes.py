@@ -63,7 +63,7 @@ def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
     return [
         run.start(
             env=where | {"JAX_PROCESS_ID": str(i)} | (env or {}),
-            train__train__distributed=True,
+            training__Run__distributed=True,
             mesh__make_mesh__fsdp=2,  # parameters are spread over the processes
             tiny__slow_token_array__shown=True,
             **settings,
@@ -137,7 +137,7 @@ def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_pat
 @pytest.mark.slow
 def test_sigterm_to_one_stops_both(data, tmp_path):
     run = tiny.Run(tmp_path, data)
-    processes = start_both(run, STEPS=1000, WAIT=0.02, train__train__checkpoint_every=1000)
+    processes = start_both(run, STEPS=1000, WAIT=0.02, training__Run__checkpoint_every=1000)
     while not (run.dir / "metrics.jsonl").exists() or len(run.lines()) < 3:
         assert [p.poll() for p in processes] == [None, None]
         time.sleep(0.1)
@@ -155,6 +155,6 @@ def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_pa
         ({}, "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID on every host"),
         ({"JAX_COORDINATOR_ADDRESS": "localhost:1"}, "also needs ['JAX_NUM_PROCESSES',"),
     ):
-        process = run.start(env=env, train__train__distributed=True)
+        process = run.start(env=env, training__Run__distributed=True)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2 and words in err and "Traceback" not in err

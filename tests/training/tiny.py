@@ -8,19 +8,18 @@ import sys
 import time
 import warnings
 
-import gin
 import jax
 import numpy as np
 import optax
 
-from pretrax import models
+from pretrax import models, verbs
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
-from pretrax.training import token_arrays
+from pretrax.training import planning, token_arrays
 from pretrax.training.batches import Batches
-from pretrax.training.data import Codec, Piece
-from pretrax.training.mesh import batch_shards, make_mesh
-from pretrax.training.setup import abstract_batch, make_setup
-from pretrax.training.state import abstract_state
+from pretrax.training.configuration import read_fields
+from pretrax.training.data import Codec, Corpus, Piece
+from pretrax.training.mesh import make_mesh
+from pretrax.training.run import Run as Settings
 from pretrax.training.token_array_files import write_token_array
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -104,21 +103,25 @@ def small_ul2():
     return ul2(IDS)
 
 
-def setup(model, objective, lengths, *, mesh=None, optimizer=None, batch_size=16, **settings):
-    return make_setup(
-        objective=objective,
-        model=model,
-        optimizer=optimizer or optax.adamw(1e-2),
-        ids=IDS,
+def run_of(
+    model, objective, lengths, *, mesh=None, optimizer=None, longest=None, **settings
+) -> Settings:
+    """A run of parts that are there; nothing of it is read from a disk."""
+    corpus = Corpus(IDS, TextStream, lambda n: [], longest=longest)
+    return Settings(
+        run_dir="unused",
+        corpus=lambda run_dir: corpus,
+        objective=lambda ids: objective,
+        model=lambda rows, heads: model,
+        optimizer=lambda steps: optimizer or optax.adamw(1e-2),
         sequence_lengths=lengths,
-        batch_size=batch_size,
-        **{"data_shards": 8, "batch_shards": batch_shards(mesh) if mesh else 1} | settings,
+        mesh=lambda: mesh or mesh_of(1),
+        **{"batch_size": 16, "steps": 100, "data_shards": 8} | settings,
     )
 
 
-def abstract(one, mesh):
-    recipe = one.recipe
-    return abstract_state(recipe.model, recipe.optimizer, abstract_batch(one), mesh)
+def plan(model, objective, lengths, **settings) -> planning.Plan:
+    return planning.plan(run_of(model, objective, lengths, **settings))
 
 
 def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
@@ -151,8 +154,8 @@ def slow_token_array(run_dir, *, path, seconds, shown=False):
 CONFIG = """
 from __gin__ import dynamic_registration
 
-from pretrax import train
 from pretrax import models
+from pretrax import training
 from pretrax import objectives
 from tests.training import tiny
 from pretrax.training import mesh
@@ -164,33 +167,33 @@ STEPS = 12
 PEAK = 3e-3
 WAIT = 0.0
 
-train.train.run_dir = %RUN_DIR
-train.train.corpus = @tiny.slow_token_array
+training.Run.run_dir = %RUN_DIR
+training.Run.corpus = @tiny.slow_token_array
 tiny.slow_token_array.path = %DATA
 tiny.slow_token_array.seconds = %WAIT
-train.train.objective = @objectives.mixture
+training.Run.objective = @objectives.mixture
 objectives.mixture.members = {
     "span": (@objectives.span_corruption, 2),
     "prefix": (@objectives.prefix_lm, 1),
 }
-train.train.model = @models.decoder
+training.Run.model = @models.decoder
 models.decoder.emb_dim = 16
 models.decoder.num_heads = 2
 models.decoder.head_dim = 8
 models.decoder.mlp_dim = 32
 models.decoder.num_layers = 2
-train.train.mesh = @mesh.make_mesh
-train.train.optimizer = @optimizers.adamw
+training.Run.mesh = @mesh.make_mesh
+training.Run.optimizer = @optimizers.adamw
 optimizers.adamw.learning_rate = @optimizers.warmup_constant
 optimizers.warmup_constant.peak = %PEAK
-train.train.sequence_lengths = {"decoder": 32}
-train.train.batch_size = 8
-train.train.steps = %STEPS
-train.train.data_shards = 4
-train.train.log_every = 1
-train.train.checkpoint_every = 4
-train.train.keep_checkpoints = 10
-train.train.heldout_tokens = 100
+training.Run.sequence_lengths = {"decoder": 32}
+training.Run.batch_size = 8
+training.Run.steps = %STEPS
+training.Run.data_shards = 4
+training.Run.log_every = 1
+training.Run.checkpoint_every = 4
+training.Run.keep_checkpoints = 10
+training.Run.heldout_tokens = 100
 """
 
 
@@ -254,12 +257,25 @@ class Run:
 
 
 def run_here(arguments) -> None:
-    """`train.py` in this process, with a configuration of its own."""
-    from pretrax import train
+    """`train.py` in this process."""
+    verbs.run("train", arguments)
 
-    gin.clear_config(clear_constants=True)
-    with gin.unlock_config():
-        train.main(arguments)
+
+LEFT_OPEN = {  # by gin files that users complete on the command line
+    **dict.fromkeys(("FILES", "TOKENS", "MIXTURE_OR_TASK_NAME", "TASK", "RUN_DIR"), "none"),
+    **{"MODULE": None, "CLASSES": ["no", "yes"], "NUM_CLASSES": 2, "STEPS": 100},
+}
+
+
+def completed(run: str) -> dict:
+    """The fields of a run's gin file, with values for what it leaves to the command line."""
+    bindings: list[str] = []
+    while True:
+        try:
+            return read_fields([run], bindings)
+        except ValueError as error:
+            name = str(error).partition(" has no value")[0]
+            bindings.append(f"{name} = {LEFT_OPEN[name]!r}")
 
 
 def saved_arrays(run_dir, step: int) -> dict[str, np.ndarray]:

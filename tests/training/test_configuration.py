@@ -1,0 +1,236 @@
+"""Gin files read into values, and written of them."""
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pretrax import models, objectives
+from pretrax.training import Bound, Call, Run, differences
+from pretrax.training.config_file import gin_text
+from pretrax.training.configuration import T5X_NAMES, as_run, read_fields, read_run
+from pretrax.training.optimizers import adafactor, warmup_cosine
+from pretrax.training.run import FIELDS, fields_of, is_required
+from tests.training import tiny
+
+GIN = tiny.ROOT / "gin_configs"
+RUNS = sorted(str(p.relative_to(GIN)) for p in (GIN / "runs").glob("*.gin"))
+
+
+def mine(tmp_path: Path, *lines: str) -> str:
+    path = tmp_path / "mine.gin"
+    path.write_text("\n".join(["from __gin__ import dynamic_registration", *lines, ""]))
+    return str(path)
+
+
+# --- values ----------------------------------------------------------------------------------------
+
+
+def test_functions_with_settings_are_values():
+    one = Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))
+    assert one == Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))
+    assert one != Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.2))
+    assert Call(warmup_cosine) != Bound(warmup_cosine)
+    assert len({one, Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))}) == 1
+    assert pickle.loads(pickle.dumps(one)) == one
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        one.function = warmup_cosine
+    with pytest.raises(TypeError):
+        one.settings["learning_rate"] = 3
+
+
+def test_a_call_is_computed_where_it_is_needed():
+    turn = Call(objectives.turns, every=10, turn=1)
+    members = {"a": (objectives.causal_lm, turn), "b": (objectives.causal_lm, 2)}
+    mixture = Bound(objectives.mixture, members=members)(tiny.IDS)
+    assert [mixture.members[0].rate(step) for step in (0, 10)] == [0.0, 1.0]
+
+
+def test_a_default_is_the_value_that_it_stands_for():
+    spelt = {"optimizer": Bound(adafactor, decay_rate=0.8, clip_norm=None), "seed": 0}
+    assert differences({"optimizer": adafactor}, spelt) == []
+    other = {"optimizer": Bound(adafactor, decay_rate=0.7)}
+    assert differences({"optimizer": adafactor}, other) == ["optimizer.decay_rate: was 0.8, is 0.7"]
+
+
+def test_changed_fields_are_named_to_the_last_setting():
+    run = read_run(["runs/decoder.gin"])
+    wider = read_run(["runs/decoder.gin"], ["models.decoder.emb_dim = 64", "STEPS = 9"])
+    assert differences(fields_of(run), fields_of(wider)) == [
+        "model.emb_dim: was 128, is 64",
+        "steps: was 700, is 9",
+    ]
+
+
+def test_runs_are_read_apart_from_each_other():
+    """No setting of one is left over in the next, as gin's global registry would have it."""
+    first = read_run(["runs/decoder.gin"], ["models.decoder.emb_dim = 64"])
+    second = read_run(["runs/decoder.gin"])
+    assert (first.model.settings["emb_dim"], second.model.settings["emb_dim"]) == (64, 128)
+    assert second == read_run(["runs/decoder.gin"]) and first != second
+    assert dataclasses.replace(second, model=first.model) == first
+
+
+# --- written and read back -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_every_run_is_written_and_read_back_as_the_same_value(run, tmp_path):
+    fields = tiny.completed(run)
+    path = tmp_path / "config.gin"
+    written = gin_text(fields)
+    path.write_text(written.text)
+    changed = {k: v for k, v in fields.items() if is_required(k) or v != FIELDS[k].default}
+    assert read_fields([str(path)]) == changed and written.unnamed == ()
+    assert differences(fields, read_fields([str(path)])) == []
+
+
+def test_one_function_with_other_settings_in_other_places(tmp_path):
+    """As two denoisers of a mixture; a scope's function must not get another scope's settings."""
+    span = objectives.span_corruption
+    members = {
+        "a": (Bound(span, noise_density=0.15), 1.0),
+        "b": (Bound(span, mean_span_length=8.0), 2.0),
+        "c": (span, Call(objectives.turns, every=3, turn=0)),
+        "d": (Bound(span, noise_density=0.15), Call(objectives.turns, every=3, turn=1)),
+    }
+    fields = {"objective": Bound(objectives.mixture, members=members)}
+    path = tmp_path / "config.gin"
+    path.write_text(gin_text(fields).text)
+    read = read_fields([str(path)])
+    expected = {**members, "c": (Bound(span), members["c"][1])}
+    assert read["objective"].settings["members"] == expected
+
+
+def test_what_has_no_name_is_left_out_and_said(tmp_path):
+    fields = {"objective": lambda ids: None, "model": Bound(models.decoder, emb_dim=8), "steps": 3}
+    written = gin_text(fields)
+    assert written.unnamed == ("objective",) and "# training.Run.objective has no" in written.text
+    path = tmp_path / "config.gin"
+    path.write_text(written.text)
+    assert read_fields([str(path)]) == {"model": fields["model"], "steps": 3}
+
+
+def test_steps_of_a_written_run_are_overridden_as_usual(tmp_path):
+    path = tmp_path / "config.gin"
+    path.write_text(gin_text(tiny.completed("runs/decoder.gin")).text)
+    assert read_run([str(path)], ["STEPS = 5", "RUN_DIR = 'x'"]).steps == 5
+
+
+# --- gin's language --------------------------------------------------------------------------------
+
+
+def test_scopes_macros_blocks_and_later_bindings(tmp_path):
+    path = mine(
+        tmp_path,
+        "from pretrax import objectives",
+        "from pretrax import training",
+        "TURN = 1",
+        "objectives.turns:",
+        "  every = 5",
+        "  turn = 0",
+        "late/objectives.turns.turn = %TURN",
+        "training.Run.objective = @objectives.mixture",
+        "objectives.mixture.members = {",
+        '    "a": (@objectives.causal_lm, @objectives.turns()),',
+        '    "b": (@objectives.prefix_lm, @late/objectives.turns()),',
+        "}",
+    )
+    members = read_fields([path])["objective"].settings["members"]
+    assert members["a"][1] == Call(objectives.turns, every=5, turn=0)
+    assert members["b"][1] == Call(objectives.turns, every=5, turn=1)
+    members = read_fields([path], ["TURN = 0"])["objective"].settings["members"]
+    assert members["b"][1] == Call(objectives.turns, every=5, turn=0)
+
+
+def test_corpus_objective_and_model_are_independent_choices():
+    files = [
+        "runs/decoder.gin",
+        "corpora/text_files.gin",
+        "objectives/ul2.gin",
+        "models/gpt2_tiny.gin",
+    ]
+    run = read_run(files, ["FILES = 'data/*.txt'"])
+    assert run.corpus.settings["files"] == "data/*.txt"
+    assert run.objective.function is objectives.ul2
+    assert run.model.settings["positions"] == "learned" and run.sequence_lengths == {"decoder": 256}
+
+
+@pytest.mark.parametrize(
+    "files, bindings, expected",
+    [
+        (
+            ["runs/own_text.gin", "runs/decoder.gin"],
+            ["FILES = 'a'"],
+            r"Nothing of runs/own_text.gin is used",
+        ),
+        (["models/bert_tiny.gin", "runs/decoder.gin"], [], r"Nothing of models/bert_tiny.gin"),
+        (["objectives/ul2.gin", "runs/encoder.gin"], [], r"Nothing of objectives/ul2.gin is used"),
+        (["runs/decoder.gin"], ["models.encoder.emb_dim = 8"], r"models.builders.encoder is not"),
+        (["runs/decoder.gin"], ["optimizers.warmup_cosine.peek = 8"], r"mean 'peak'\? .*warmup_st"),
+        (["runs/decoder.gin"], ["training.Run.model = @models.decodr"], r"did you mean 'decoder'"),
+        (["runs/decoder.gin"], ["nowhere.f = 1"], r"'nowhere', which is not imported.*optimizers"),
+        (["objectives/ul2.gin"], [], r"no run_dir, no corpus, no model(.|\n)*corpora/python_lib"),
+        (["runs/decode.gin"], [], r"no gin file 'runs/decode.gin'.*runs/decoder.gin"),
+        (["runs/decoder.gin"], ["STEPS = %STOPS"], r"STOPS has no value: give --gin.STOPS="),
+    ],
+)
+def test_a_mistake_names_its_remedy(files, bindings, expected):
+    with pytest.raises(ValueError, match=expected):
+        read_run(files, bindings)
+
+
+@pytest.mark.parametrize("name", T5X_NAMES)
+def test_names_of_t5x_are_told_what_they_are_called_here(name):
+    with pytest.raises(ValueError, match=f"What T5X calls {name} is here: "):
+        read_run(["runs/decoder.gin"], [f"{name} = 1"])
+
+
+@pytest.mark.parametrize(
+    "lines, expected",
+    [
+        (["import nothing_of_this_name"], r"mine.gin, line 2: there is no module"),
+        (["from pretrax import models", "models.bert_.x = 1"], r"mine.gin, line 3: there is no"),
+        (["training.Run.steps = "], r"mine.gin cannot be read"),
+        (['include "mine.gin"'], r"mine.gin includes itself"),
+        (['include "absent.gin"'], r"There is no gin file 'absent.gin'"),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=expected):
+        read_fields([mine(tmp_path, *lines)])
+
+
+def test_files_in_other_folders(tmp_path):
+    mine(tmp_path, 'include "runs/decoder.gin"', "STEPS = 3")
+    assert read_run(["mine.gin"], search_paths=[str(tmp_path)]).steps == 3
+
+
+def test_an_earlier_versions_directory_is_refused(tmp_path):
+    from pretrax.training.configuration import read_directory
+
+    (tmp_path / "config.gin").write_text("import train\n\ntrain.train.steps = 3\n")
+    with pytest.raises(ValueError, match="written by an earlier version of pretrax"):
+        read_directory(str(tmp_path))
+
+
+def test_a_run_that_lacks_a_field():
+    with pytest.raises(TypeError, match="objective"):
+        Run(run_dir="a", corpus=len)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="no batch_size"):
+        as_run({name: 1 for name in FIELDS if name != "batch_size"})
+
+
+def test_the_package_loads_neither_gin_nor_tensorflow():
+    program = (
+        "import sys; from pretrax import models, objectives, training; "
+        "print(sorted({'gin', 'tensorflow', 'seqio', 'matplotlib'} & set(sys.modules)))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=tiny.environment(), capture_output=True, text=True
+    )
+    assert said.stdout.strip() == "[]", said.stderr

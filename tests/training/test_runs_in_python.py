@@ -1,0 +1,74 @@
+"""Runs that are built in Python, trained, and got back as values."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from pretrax import models, objectives
+from pretrax.train import train
+from pretrax.training import Bound, Run, planning, token_arrays
+from pretrax.training.configuration import run_of_directory
+from pretrax.training.optimizers import adamw, warmup_constant
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("runs")
+    return Run(
+        run_dir=str(folder / "first"),
+        corpus=Bound(token_arrays.token_array, path=tiny.write_array(folder / "data")),
+        objective=objectives.causal_lm,
+        model=Bound(models.decoder, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1),
+        optimizer=Bound(adamw, learning_rate=Bound(warmup_constant, peak=3e-3)),
+        sequence_lengths={"decoder": 32},
+        batch_size=8,
+        steps=3,
+        data_shards=8,
+        heldout_tokens=100,
+    )
+
+
+def trained(run: Run) -> tuple:
+    shown = io.StringIO()
+    return train(run, Console(file=shown, width=120)), shown.getvalue()
+
+
+def test_two_runs_in_one_process_are_two_results(run):
+    first, said = trained(run)
+    assert first.finished and first.step == 3 and "Done." in said
+    (score,) = first.scores
+    assert 0 < score.loss < 10 and score.targets > 50
+
+    other = dataclasses.replace(run, run_dir=run.run_dir + "_2", steps=2, seed=1)
+    second, _ = trained(other)
+    assert second.step == 2 and second.scores[0].loss != score.loss
+
+    again, said = trained(run)  # which is finished: its result is read back, and nothing is trained
+    assert again == first and "This run is finished" in said
+
+    assert run_of_directory(run.run_dir) == dataclasses.replace(
+        run, objective=Bound(objectives.causal_lm)
+    )
+    assert run_of_directory(other.run_dir).seed == 1
+
+
+def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path):
+    unnamed = dataclasses.replace(
+        run, run_dir=str(tmp_path / "run"), objective=lambda ids: objectives.causal_lm(ids), steps=1
+    )
+    result, said = trained(unnamed)
+    assert result.finished and "objective cannot be named in config.gin" in said
+    with pytest.raises(ValueError, match="without a corpus and an objective"):
+        run_of_directory(unnamed.run_dir)
+
+
+def test_a_plan_makes_no_parameter(run):
+    plan = planning.plan(run)
+    assert plan.recipe.groups[0].stacks["decoder"] == 32 and plan.schedules[0].rows == 8
+    with pytest.raises(ValueError, match="batch_size must be a whole number above 0, got True"):
+        planning.plan(dataclasses.replace(run, batch_size=True))
+    with pytest.raises(ValueError, match="z_loss must be a number of 0 or more, got -1"):
+        planning.plan(dataclasses.replace(run, z_loss=-1))

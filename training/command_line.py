@@ -1,0 +1,111 @@
+"""What the command lines of all verbs share: gin files, and errors in words.
+
+    pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
+
+`--gin_file` may be repeated, later files override earlier ones; `--gin.NAME=VALUE` overrides both.
+T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+
+OUT_OF_MEMORY = """
+Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
+shard the parameters over devices with mesh.make_mesh.fsdp."""
+
+
+class GinArguments(NamedTuple):
+    """Gin files and bindings of a command line; see `training.configuration.read_run`."""
+
+    files: tuple[str, ...]
+    bindings: tuple[str, ...]
+    search_paths: tuple[str, ...]
+
+
+def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Adds what `gin_arguments` reads; `default` is for the help."""
+    parser.add_argument(
+        "--gin_file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a gin file: a path, or a name within pretrax's gin_configs; may be repeated"
+        + (f" (default: {default})" if default else ""),
+    )
+    parser.add_argument(
+        "--gin.NAME",
+        dest="unused",
+        metavar="VALUE",
+        help="overrides a value of the gin files, e.g. --gin.STEPS=1000 or "
+        "--gin.RUN_DIR=\"'runs/mine'\"; VALUE is a Python literal, so strings are quoted twice",
+    )
+    parser.add_argument(
+        "--gin_bindings",
+        action="append",
+        default=[],
+        metavar="BINDING",
+        help='the same in gin\'s own spelling, e.g. --gin_bindings="STEPS = 1000"',
+    )
+    parser.add_argument(
+        "--gin_search_paths",
+        action="append",
+        default=[],
+        metavar="DIRS",
+        help="folders, separated by commas, in which gin files are looked for as well",
+    )
+    parser.add_argument(
+        "--traceback", action="store_true", help="show where in the program an error came up"
+    )
+
+
+def gin_arguments(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, others: Sequence[str]
+) -> GinArguments:
+    """The gin files and bindings of parsed `options`, and of the arguments that the parser left.
+
+    Exits with a message for an argument that is no gin value.
+    """
+    bindings = list(options.gin_bindings)
+    for argument in others:
+        name, equals, value = argument.removeprefix("--gin.").partition("=")
+        if not argument.startswith("--gin.") or not equals or not name:
+            parser.error(f"unknown argument {argument!r}; gin values are --gin.NAME=VALUE")
+        bindings.append(f"{name} = {value}")
+    paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
+    return GinArguments(tuple(options.gin_file), tuple(bindings), tuple(paths))
+
+
+def explanation(error: Exception) -> str | None:
+    """The message for an error that users can mend themselves; None: its traceback is needed."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
+    if isinstance(error, TypeError) and "required keyword-only argument" not in str(error):
+        return None  # else a value that no gin file gives, by name
+    mendable = isinstance(error, ValueError | OSError | FloatingPointError | TypeError)
+    return (str(error).strip() or type(error).__name__) if mendable else None
+
+
+@contextlib.contextmanager
+def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
+    """Ends the program for a user's mistake with a message, no traceback, and status 2.
+
+    Args:
+      traceback: whether to show where an error came up after all.
+      interrupted: what to say at Ctrl-C, which gives status 130.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        raise SystemExit(130) from None
+    except Exception as error:
+        words = explanation(error)
+        if traceback or words is None:
+            raise
+        print(f"\nerror: {words}\n(--traceback shows where)", file=sys.stderr)
+        raise SystemExit(2) from None

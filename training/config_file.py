@@ -1,0 +1,161 @@
+"""Writes a `Run` as a gin file, from which `training.configuration` reads the same value."""
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pretrax.training import run_directory
+from pretrax.training.bound import Bound, Call, bound, name_of
+from pretrax.training.run import FIELDS, Run, fields_of, is_required
+
+# Fields that are written as macros, which the command line overrides as in the run's own gin file.
+_MACROS = {"run_dir": "RUN_DIR", "steps": "STEPS"}
+
+
+class Written(NamedTuple):
+    """A gin file of some fields of a `Run`."""
+
+    text: str
+    unnamed: tuple[str, ...]  # fields that no gin file can give; a comment stands in their place
+
+
+def write_run(run: Run) -> tuple[str, ...]:
+    """Writes `RUN/config.gin`; returns the fields that it cannot name, see `gin_text`."""
+    written = gin_text(fields_of(run))
+    run_directory.write_text(os.path.join(run.run_dir, run_directory.CONFIG), written.text)
+    return written.unnamed
+
+
+def gin_text(fields: Mapping[str, Any]) -> Written:
+    """Returns fields of a `Run` as a gin file; those that have their default value are left out.
+
+    >>> from pretrax import models
+    >>> print(gin_text({"steps": 100, "model": Bound(models.decoder, emb_dim=64)}).text)
+    from __gin__ import dynamic_registration
+    <BLANKLINE>
+    from pretrax import models
+    from pretrax import training
+    <BLANKLINE>
+    STEPS = 100
+    <BLANKLINE>
+    training.Run.steps = %STEPS
+    training.Run.model = @models.decoder
+    <BLANKLINE>
+    models.decoder.emb_dim = 64
+    <BLANKLINE>
+
+    A gin file names a function by its module, so it cannot name one that is defined within another
+    function or in a notebook.
+    """
+    writer = _Writer(fields)
+    macros, lines, unnamed = [], [], []
+    for name, value in fields.items():
+        if not is_required(name) and value == FIELDS[name].default:
+            continue
+        try:
+            text = writer.value(value, name)
+        except _UnnamedError as error:
+            unnamed.append(name)
+            lines.append(f"# training.Run.{name} has no name that could be imported: {error}")
+            continue
+        if name in _MACROS:
+            macros.append(f"{_MACROS[name]} = {text}")
+            text = f"%{_MACROS[name]}"
+        lines.append(f"training.Run.{name} = {text}")
+    imports = sorted({"from pretrax import training", *writer.imports.values()})
+    head = ["from __gin__ import dynamic_registration"]
+    blocks = [block for block in (head, imports, macros, lines, *writer.settings) if block]
+    return Written("\n\n".join("\n".join(block) for block in blocks) + "\n", tuple(unnamed))
+
+
+class _UnnamedError(Exception):
+    """A value that no gin file can give."""
+
+
+class _Writer:
+    """Writes values, and collects the imports and settings of the functions in them."""
+
+    def __init__(self, fields: Mapping[str, Any]):
+        self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
+        self.settings: list[list[str]] = []  # a block for each function
+        self._selectors: list[tuple[Bound, str]] = []  # of the functions that were written
+        different: list[Bound] = []
+        for one in _functions_in(fields):
+            if one not in different:
+                different.append(one)
+        functions = [one.function for one in different]
+        # Those with different settings in different places are written under scopes.
+        self._scoped = [f for i, f in enumerate(functions) if f in functions[:i]]
+
+    def value(self, value: Any, path: str) -> str:
+        """`value` as gin writes it; `path` tells where it stands. Raises _UnnamedError."""
+        if isinstance(value, Mapping):
+            items = [f"{k!r}: {self.value(v, f'{path}_{k}')}" for k, v in value.items()]
+            return "{" + ", ".join(items) + "}"
+        if isinstance(value, list | tuple):
+            items = [self.value(v, f"{path}_{i}") for i, v in enumerate(value)]
+            if isinstance(value, list):
+                return f"[{', '.join(items)}]"
+            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        if value is None or isinstance(value, bool | int | float | str):
+            return repr(value)
+        if callable(value):
+            one = bound(value)
+            return f"@{self._reference(one, path)}{'()' if isinstance(one, Call) else ''}"
+        raise _UnnamedError(repr(value))
+
+    def _reference(self, one: Bound, path: str) -> str:
+        for other, selector in self._selectors:
+            if _plain(other) == _plain(one):
+                return selector
+        selector = self._selector(one.function)
+        if one.function in self._scoped:
+            scope = "".join(c if c.isalnum() else "_" for c in path)
+            selector = f"{scope}/{selector}"
+        self._selectors.append((one, selector))
+        block: list[str] = []
+        self.settings.append(block)
+        for name, value in one.settings.items():
+            block.append(f"{selector}.{name} = {self.value(value, f'{path}_{name}')}")
+        return selector
+
+    def _selector(self, function: Callable) -> str:
+        """The name of a function in this file, whose import is added."""
+        module = getattr(function, "__module__", None) or ""
+        name = getattr(function, "__qualname__", "")
+        package = module.rpartition(".")[0]
+        if package.startswith("pretrax.") and _holds(package, name, function):
+            module = package  # models.decoder, which is defined in models.builders
+        elif module in ("", "__main__") or not _holds(module, name, function):
+            raise _UnnamedError(name_of(function))
+        parent, _, last = module.rpartition(".")
+        statement = f"from {parent} import {last}" if parent else f"import {last}"
+        if self.imports.setdefault(last, statement) == statement:
+            return f"{last}.{name}"
+        self.imports[module] = f"import {module}"  # another module of the same name is there
+        return f"{module}.{name}"
+
+
+def _functions_in(value: Any) -> list[Bound]:
+    """The functions with settings in a value, and those in their settings."""
+    if isinstance(value, Mapping):
+        return [one for inner in value.values() for one in _functions_in(inner)]
+    if isinstance(value, list | tuple):
+        return [one for inner in value for one in _functions_in(inner)]
+    if not callable(value):
+        return []
+    one = bound(value)
+    return [_plain(one), *_functions_in(dict(one.settings))]
+
+
+def _plain(one: Bound) -> Bound:
+    """The function with its settings, whether it is to be called or not."""
+    return Bound(one.function, **one.settings)
+
+
+def _holds(module: str, name: str, function: Callable) -> bool:
+    try:
+        return getattr(importlib.import_module(module), name, None) is function
+    except ImportError:
+        return False

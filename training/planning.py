@@ -1,0 +1,204 @@
+"""A run before any parameter exists: lengths solved, and everything checked against everything."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from pretrax import objectives
+from pretrax.objectives import Row, TokenIds
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.batches import Batches, GroupSchedule, schedule
+from pretrax.training.data import Corpus
+from pretrax.training.mesh import batch_shards, first_process_first, replicated
+from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
+from pretrax.training.run import Run
+from pretrax.training.state import Abstract, State, abstract_state
+from pretrax.training.step import Recipe, arranged, check_recipe, train_step
+
+
+class Plan(NamedTuple):
+    """A run that was checked: what training, evaluation and every other use of it start from."""
+
+    run: Run
+    corpus: Corpus
+    mesh: Mesh
+    recipe: Recipe  # objective, model, row groups and optimizer: what a step is made of
+    schedules: tuple[GroupSchedule, ...]  # of the recipe's row groups
+    packing: Packing
+    end_of_document: int | None  # the id that is put between documents, if any
+
+
+def plan(run: Run) -> Plan:
+    """Opens the corpus of a run, builds its objective and model, solves all lengths and checks them.
+
+    No parameter is made. The corpus of a first start trains its vocabulary and tokenises its text.
+
+    Raises ValueError for what cannot work: what was got, what is expected and what to change.
+    """
+    _check(run)
+    mesh = run.mesh()
+    corpus = first_process_first(lambda: run.corpus(run.run_dir))
+    ids = corpus.ids
+    objective = run.objective(ids)
+    model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
+    layout = LAYOUTS[model.layout]
+    policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
+    lengths = run.sequence_lengths
+    groups = objectives.plan(
+        objective,
+        layout,
+        ids,
+        [lengths] if isinstance(lengths, Mapping) else lengths,
+        documents_of_a_row(policy, run.max_documents),
+    )
+    optimizer = run.optimizer(run.steps)
+    recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, run.z_loss)
+    check_recipe(recipe)
+    schedules = schedule(objective, groups, run.batch_size, run.data_shards)
+    _check_division(run, recipe, schedules, batch_shards(mesh))
+    packing = plan_packing(policy, objective, layout, groups)
+    _check_longest(corpus, packing)
+    end = ids.eos if mark_ends else None
+    return Plan(run, corpus, mesh, recipe, schedules, packing, end)
+
+
+def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
+    """Rows of the embedding: ids rounded up to 128, so that they split evenly over devices.
+
+    >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
+    32128
+
+    Raises ValueError where `rows`, if they are given, are too few.
+    """
+    if rows is None:
+        return -(-ids.size // 128) * 128
+    if rows < ids.size:
+        raise ValueError(
+            f"vocabulary_rows = {rows} are fewer than the {ids.size} ids of the vocabulary: raise "
+            "them, or leave them out."
+        )
+    return rows
+
+
+def open_batches(plan: Plan) -> Batches:
+    """The rows of every step, from the first step on."""
+    return Batches(
+        plan.corpus.train,
+        plan.recipe.groups,
+        plan.schedules,
+        data_shards=plan.run.data_shards,
+        mesh=plan.mesh,
+        end_of_document=plan.end_of_document,
+        packing=plan.packing,
+    )
+
+
+def abstract_state_of(plan: Plan) -> Abstract:
+    """Shapes and shardings of the state; no array is made."""
+    recipe = plan.recipe
+    return abstract_state(recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh)
+
+
+def compiled_step(plan: Plan, shapes: State) -> Callable:
+    """(state, rows) -> (state, metrics), jitted; the new state takes the old one's memory.
+
+    The new state is sharded as the old one, which `shapes` says (`Abstract.shapes`): left to itself
+    XLA may choose otherwise, and compile again for the next step.
+    """
+    step = functools.partial(train_step, plan.recipe, jax.random.key(plan.run.seed))
+    shardings = jax.tree.map(lambda x: x.sharding, shapes)
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(plan.mesh)))
+
+
+def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
+    """Shapes of the rows that a step is given."""
+
+    def array(*shape):
+        return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
+
+    return tuple(
+        Row(array(s.rows, g.row_length), array(s.rows, g.row_length), array(s.rows))
+        for g, s in zip(plan.recipe.groups, plan.schedules)
+    )
+
+
+def abstract_batch(plan: Plan) -> dict:
+    """Shapes of the model's features of the first row group."""
+    rows = abstract_rows(plan)[0]
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows.member.shape[0]))
+    arrange = functools.partial(arranged, plan.recipe, plan.recipe.groups[0])
+    return jax.eval_shape(arrange, keys, rows)
+
+
+# --- checks ----------------------------------------------------------------------------------------
+
+_COUNTS = (
+    "batch_size",
+    "steps",
+    "microbatches",
+    "data_shards",
+    "max_documents",
+    "vocabulary_rows",
+    "log_every",
+    "evaluate_every",
+    "checkpoint_every",
+    "keep_checkpoints",
+    "heldout_tokens",
+)
+
+
+def _check(run: Run) -> None:
+    """Raises ValueError for what is wrong whatever the corpus, the objective and the model are."""
+    for name in _COUNTS:
+        count = getattr(run, name)
+        if count is not None and (
+            isinstance(count, bool) or not isinstance(count, int) or count < 1
+        ):
+            raise ValueError(f"{name} must be a whole number above 0, got {count!r}.")
+    if not isinstance(run.z_loss, int | float) or not 0 <= run.z_loss < math.inf:
+        raise ValueError(f"z_loss must be a number of 0 or more, got {run.z_loss!r}.")
+    if "://" in str(run.run_dir):
+        raise ValueError(
+            f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "
+            "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
+        )
+    where = str(run.checkpoint_dir or run.run_dir)
+    if "[" in where or "]" in where:  # Orbax takes them for a pattern, and finds nothing
+        raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
+    processes = jax.process_count()
+    if processes > 1 and not run.distributed:
+        raise ValueError(
+            f"There are {processes} processes: set training.Run.distributed = True, so that they save "
+            "and stop together."
+        )
+    if processes > 1 and run.evaluation_tasks is not None:
+        raise ValueError(
+            "evaluation_tasks are scored by a single process: leave them out, and score the run's "
+            "checkpoints by `pretrax evaluate`."
+        )
+
+
+def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
+    for group, scheduled in zip(recipe.groups, schedules):
+        if scheduled.rows % (run.microbatches * shards):
+            raise ValueError(
+                f"The row group {group.stacks} has {scheduled.rows} rows, which {run.microbatches} "
+                f"microbatches over {shards} devices do not divide: change batch_size, or set "
+                f"data_shards to a multiple of {run.microbatches * shards}."
+            )
+
+
+def _check_longest(corpus: Corpus, packing: Packing) -> None:
+    raw = min(limits.raw for limits in packing.limits.values())
+    if corpus.longest is not None and corpus.longest > raw:
+        raise ValueError(
+            f"A document of this corpus may hold {corpus.longest} tokens and a row of the objective "
+            f"only {raw}, which would cut it in two: raise sequence_lengths, or lower the corpus's "
+            "limits (given_tokens and answer_tokens, longest_tokens, docstring_tokens and "
+            "code_tokens)."
+        )

@@ -1,0 +1,42 @@
+"""What a finished run came to, as a value and as the file `RUN/result.json`."""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+from jax.experimental import multihost_utils
+
+from pretrax.training import run_directory
+from pretrax.training.evaluation import Score
+
+
+class Result(NamedTuple):
+    """The figures of a run after its last step."""
+
+    run_dir: str
+    step: int  # at which it ended
+    finished: bool  # False: it was stopped before its last step, and the same call goes on
+    scores: tuple[Score, ...]  # of each member of the objective, on held-out text
+    tasks: dict[str, float]  # downstream: "task/NAME/METRIC", and "baseline/task/NAME/METRIC"
+
+
+def write(result: Result) -> None:
+    """Writes `RUN/result.json`. Every process does, since hosts may have disks of their own."""
+    record = result._asdict() | {"scores": [score._asdict() for score in result.scores]}
+    del record["run_dir"]  # it may be moved
+    run_directory.write_json(os.path.join(result.run_dir, run_directory.RESULT), record)
+
+
+def read(run_dir: str) -> Result | None:
+    """The result that a run directory holds; None: it holds none.
+
+    What the first process finds decides for all, so that all of them end or all go on.
+    """
+    path = os.path.join(run_dir, run_directory.RESULT)
+    if not multihost_utils.broadcast_one_to_all(np.array(os.path.exists(path))):
+        return None
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} is there for the first process, but not for this one.")
+    record = run_directory.read_json(path)
+    scores = tuple(Score(**score) for score in record.pop("scores"))
+    return Result(run_dir=run_dir, scores=scores, **record)

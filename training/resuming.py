@@ -1,0 +1,68 @@
+"""Where training goes on: at the latest checkpoint of the run's directory, or at step 0."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pretrax.training import run_directory
+from pretrax.training.batches import Batches
+from pretrax.training.checkpoints import Checkpoints, MismatchError
+from pretrax.training.configuration import read_directory
+from pretrax.training.run import Run, differences, fields_of
+from pretrax.training.state import Abstract, State
+
+
+class Resumed(NamedTuple):
+    """The state of a checkpoint."""
+
+    state: State
+    damaged: tuple[str, ...]  # checkpoints that were passed over, a message each
+    changed: list[str]  # fields of the run that differ from those it was last started with
+
+
+def resume(
+    run: Run, checkpoints: Checkpoints, abstract: Abstract, batches: Batches
+) -> Resumed | None:
+    """Restores the latest sound checkpoint, and puts `batches` where it stood; None: there is none.
+
+    Raises ValueError where the checkpoints do not fit the run, and says which fields changed.
+    """
+    changed = changed_fields(run)
+    try:
+        restored = checkpoints.restore(abstract.shapes)
+    except MismatchError as error:
+        raise ValueError(
+            f"The checkpoints in {run.run_dir} do not fit this configuration.\n"
+            f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}\n"
+            f"Arrays that differ:\n{indented(_first(str(error).splitlines(), 12))}\n"
+            "Set the values back, or start anew in another run directory."
+        ) from None
+    if restored is None:
+        return None
+    step = int(restored.state.step)
+    try:
+        batches.restore(step, restored.read)
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(
+            f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n"
+            f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}"
+        ) from error
+    return Resumed(restored.state, restored.damaged, changed)
+
+
+def changed_fields(run: Run) -> list[str]:
+    """How the run differs from the one that its directory was last used with, a line each.
+
+    Raises ValueError where an earlier version of this code wrote the directory.
+    """
+    if not run_directory.is_run(run.run_dir):
+        return []
+    return differences(read_directory(run.run_dir), fields_of(run))
+
+
+def indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _first(lines: Sequence[str], most: int) -> list[str]:
+    more = len(lines) - most
+    return [*lines[:most], *([f"and {more} more"] if more > 0 else [])]

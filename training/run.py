@@ -1,0 +1,118 @@
+"""A run as a value: everything that is decided before the first step.
+
+    run = Run(
+        run_dir="runs/mine",
+        corpus=Bound(corpora.python_library),
+        objective=objectives.ul2,
+        model=Bound(models.encoder_decoder, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
+                    num_encoder_layers=2, num_decoder_layers=2),
+        optimizer=Bound(optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant, peak=1e-3)),
+        sequence_lengths={"encoder": 128, "decoder": 128},
+        batch_size=16,
+        steps=700,
+    )
+    longer = dataclasses.replace(run, steps=1400)
+
+`training.planning.plan` checks a run and solves its lengths, `train.train` trains it, and
+`training.configuration` makes one of gin files, and a gin file of one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pretrax.training.bound import flattened
+from pretrax.training.mesh import make_mesh
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """What is trained, on what, how, for how long, and where the results go."""
+
+    # Where
+    run_dir: str  # a directory on disk; everything that the run leaves is in it
+    checkpoint_dir: str | None = None  # None: in run_dir; "gs://…" where several hosts write
+    keep_checkpoints: int = 3  # of the latest
+
+    # Data
+    corpus: Callable  # run_dir -> training.data.Corpus
+    data_shards: int = 1  # streams of documents, at least one a host; they fix the data's order
+    heldout_tokens: int = 20_000  # held-out text that each member of the objective is evaluated on
+
+    # Objective
+    objective: Callable  # TokenIds -> objectives.Objective
+    packing: str | None = None  # see `training.packing`; None: as the objective is made for
+    max_documents: int = 16  # of a row that holds whole documents or isolates them
+    mark_document_ends: bool | None = (
+        None  # end-of-sequence after each; None: as the objective asks
+    )
+
+    # Model
+    model: Callable  # (rows of the vocabulary, heads of the objective) -> models.Model
+    vocabulary_rows: int | None = None  # of the embedding; None: the ids, rounded up to 128
+    initial_run: str | None = None  # a run or imported model whose parameters training starts from
+
+    # Optimization
+    optimizer: Callable  # steps -> optax.GradientTransformation
+    steps: int  # when to stop
+    z_loss: float = 0.0  # weight of the squared log-partition of the vocabulary's logits
+    seed: int = 0  # of initial parameters, noise and dropout; the order of the data is the corpus's
+
+    # Rows
+    sequence_lengths: (
+        Mapping[str, int] | Sequence[Mapping[str, int]]
+    )  # of row groups: smallest first
+    batch_size: int  # rows of a step, over all devices and row groups
+    microbatches: int = 1  # parts that a step's rows are split into, to save memory
+
+    # Devices
+    mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
+    distributed: bool = False  # several processes, see `training.mesh.join_processes`
+
+    # Schedule, in steps
+    log_every: int = 10
+    evaluate_every: int | None = None  # None: at the end
+    checkpoint_every: int | None = None  # None: at the end
+    evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Run)}
+
+
+def is_required(name: str) -> bool:
+    """Whether a field has no default."""
+    return FIELDS[name].default is dataclasses.MISSING
+
+
+def fields_of(run: Run) -> dict[str, Any]:
+    """The fields of a run by name, as they are (`dataclasses.asdict` would copy them)."""
+    return {name: getattr(run, name) for name in FIELDS}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How the values of fields differ, a line each; a default is the value that it stands for.
+
+    >>> differences({"steps": 700}, {"steps": 1400, "seed": 0})
+    ['steps: was 700, is 1400']
+    """
+    old, new = _flat(before), _flat(now)
+    return [
+        f"{name}: was {_shown(old, name)}, is {_shown(new, name)}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
+    ]
+
+
+_ABSENT = object()
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {name: field.default for name, field in FIELDS.items() if not is_required(name)}
+    found: dict[str, Any] = {}
+    for name, value in (defaults | dict(fields)).items():
+        found |= flattened(name, value)
+    return found
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return repr(values[name]) if name in values else "not set"
