@@ -16,7 +16,8 @@ TRAINING = [
     "etils[epath]>=1.15,<2",
     "rich>=15.0,<16",
     "matplotlib>=3.11,<4",
-    "tensorboardX>=2.6.5,<2.7",
+    "tensorboardX>=2.6.5,<2.7",  # writes without TensorFlow what
+    "tensorboard>=2.21,<2.22",  # shows
 ]
 DATA = [
     "seqio>=0.0.20,<0.0.21",

@@ -9,9 +9,8 @@ last checkpoint, or says that the run is finished.
 
 import argparse
 import contextlib
-import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -19,14 +18,21 @@ from rich.console import Console
 from rich.text import Text
 
 from pretrax import verbs
-from pretrax.inference import Decoding, Options, Trained, show_passages
-from pretrax.inference.task_scores import EvaluationTask, score_task, short_answers
+from pretrax.inference import Trained, show_passages
+from pretrax.inference.task_scores import task_figures
 from pretrax.training import results
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.command_line import add_gin_arguments, gin_arguments, mistakes_in_words
 from pretrax.training.config_file import write_run
 from pretrax.training.configuration import read_run
-from pretrax.training.console import make_console, print_plan, print_scores, print_task_scores
+from pretrax.training.console import (
+    closing_words,
+    finished_words,
+    make_console,
+    print_plan,
+    print_scores,
+    print_task_scores,
+)
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.loop import take_steps
@@ -93,7 +99,7 @@ def train(run: Run, console: Console | None = None) -> Result:
                 console.print("[bold red]warning[/]:", Text(message))
             finished = results.read(run.run_dir)
             if finished is not None and finished.step == int(state.step) >= run.steps:
-                console.print(already_finished(run), markup=False)
+                console.print(finished_words(run), markup=False)
                 return finished
             console.print(f"Going on from the checkpoint of step {int(state.step)}.")
             if resumed.changed:
@@ -105,9 +111,7 @@ def train(run: Run, console: Console | None = None) -> Result:
             f"mesh {dict(planned.mesh.shape)} of {jax.devices()[0].device_kind}"
         )
         with contextlib.closing(MetricsWriter(run.run_dir, int(state.step))) as writer:
-            evaluate = functools.partial(
-                evaluation, planned, heldout_evaluator(planned), tasks_of(run), writer, console
-            )
+            evaluate = evaluator(planned, writer, console)
             state, evaluated = take_steps(
                 planned, state, shapes, batches, checkpoints, writer, evaluate, console
             )
@@ -120,13 +124,13 @@ def train(run: Run, console: Console | None = None) -> Result:
                 return Result(run.run_dir, step, False, (), {})
             if evaluated is None:  # it was killed after its last step, before it was evaluated
                 evaluated = evaluate(step, state.params)
-    result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks)
-    print_scores(console, result.scores, step)
+            print_scores(console, evaluated.scores, step)
+            fill_passages(planned, state, writer, console)
+    result = Result(run.run_dir, step, True, *evaluated)
     if jax.process_index() == 0:
         plot_losses(run.run_dir, result.scores)
-    show_filled_passages(planned, state, console)
     results.write(result)
-    console.print(last_words(run), markup=False)
+    console.print(closing_words(run), markup=False)
     return result
 
 
@@ -161,87 +165,50 @@ class Evaluation(NamedTuple):
     tasks: dict[str, float]  # "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
 
 
-def evaluation(
-    planned: Plan,
-    heldout,
-    tasks: Sequence[EvaluationTask],
-    writer: MetricsWriter,
-    console: Console,
-    step: int,
-    params: dict,
-) -> Evaluation:
-    """Scores parameters on held-out text and downstream tasks, and writes the figures."""
-    scores = tuple(heldout(params))
-    figures = task_figures(planned, tasks, params)
-    held_out = {f"heldout/{s.name}": s.loss for s in scores}
-    baselines = {f"baseline/{s.name}": s.baseline for s in scores}
-    writer.write(step, held_out | baselines | figures)
-    print_task_scores(console, figures, step)
-    return Evaluation(scores, figures)
+def evaluator(
+    planned: Plan, writer: MetricsWriter, console: Console
+) -> Callable[[int, dict], Evaluation]:
+    """(step, params) -> the figures on held-out text and downstream tasks, which it also writes."""
+    run, corpus, model = planned.run, planned.corpus, planned.recipe.model
+    heldout = heldout_evaluator(planned)
+    tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
+
+    def evaluate(step: int, params: dict) -> Evaluation:
+        scores, figures = tuple(heldout(params)), {}
+        if tasks:
+            codec = corpus.codec
+            trained = Trained(
+                *(model, params, corpus.ids, codec.encode, codec.decode), (), corpus.classes
+            )
+            figures = task_figures(trained, tasks)
+        held_out = {f"heldout/{s.name}": s.loss for s in scores}
+        baselines = {f"baseline/{s.name}": s.baseline for s in scores}
+        writer.write(step, held_out | baselines | figures)
+        print_task_scores(console, figures, step)
+        return Evaluation(scores, figures)
+
+    return evaluate
 
 
-def tasks_of(run: Run) -> Sequence[EvaluationTask]:
-    return [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
-
-
-def task_figures(planned: Plan, tasks: Sequence[EvaluationTask], params: dict) -> dict[str, float]:
-    """{"task/NAME/METRIC": figure, "baseline/task/NAME/METRIC": figure} of every task."""
-    figures: dict[str, float] = {}
-    if not tasks:
-        return figures
-    corpus, recipe = planned.corpus, planned.recipe
-    trained = Trained(
-        recipe.model,
-        params,
-        corpus.ids,
-        corpus.codec.encode,
-        corpus.codec.decode,
-        (),
-        corpus.classes,
-    )
-    for task in tasks:
-        options = Options(decoding=Decoding(max_new=short_answers(task, trained.encode)))
-        found = score_task(trained, task, options=options)
-        figures |= {f"task/{task.name}/{key}": value for key, value in found.metrics.items()}
-        figures |= {f"baseline/task/{task.name}/{k}": v for k, v in found.baseline.items()}
-    return figures
-
-
-def show_filled_passages(planned: Plan, state: State, console: Console) -> None:
-    """Shows held-out passages that the model fills in, where its ids have a text."""
+def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: Console) -> None:
+    """Shows held-out passages that the model fills in, here and in TensorBoard."""
     corpus, recipe = planned.corpus, planned.recipe
     if corpus.codec is None:
         return
-    passages = [piece.tokens for piece in corpus.heldout(4000)]
-    show_passages(
-        console,
-        recipe.objective,
-        recipe.model,
-        state.params,
-        corpus.ids,
-        corpus.codec.decode,
-        passages,
-        whole=planned.packing.policy == "single",
-    )
-
-
-def already_finished(run: Run) -> str:
-    another = run.run_dir.rstrip("/") + "_2"
-    return (
-        f"\nThis run is finished: {run.steps} of {run.steps} steps, results in {run.run_dir}.\n"
-        f"To go on, raise its steps (--gin.STEPS={2 * run.steps}), which stretches the learning "
-        "rate's schedule to the new length; to start anew, give another directory "
-        f"(--gin.RUN_DIR=\"'{another}'\")."
-    )
-
-
-def last_words(run: Run) -> str:
-    return (
-        f"\nDone. {run.run_dir} holds loss.png, metrics.jsonl, tensorboard/, checkpoints/ and "
-        f"config.gin. Next: `tensorboard --logdir={run.run_dir}` for the curves, or "
-        f"`--gin.STEPS={2 * run.steps}` with the same command to train on, which stretches the "
-        "learning rate's schedule to the new length."
-    )
+    with console.capture() as captured:
+        show_passages(
+            console,
+            recipe.objective,
+            recipe.model,
+            state.params,
+            corpus.ids,
+            corpus.codec.decode,
+            [piece.tokens for piece in corpus.heldout(4000)],
+            whole=planned.packing.policy == "single",
+        )
+    shown = Text.from_ansi(captured.get())
+    console.print(shown)
+    writer.write_text(int(state.step), "held-out passages", shown.plain)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pretrax.inference.answers import Options, answer
+from pretrax.inference.generation import Decoding
 from pretrax.inference.scoring import score
 from pretrax.inference.trained import Trained, mode_of
 
@@ -73,6 +74,17 @@ def score_task(
             for text, target, told in zip(task.texts, task.targets, answers)
         ],
     )
+
+
+def task_figures(trained: Trained, tasks: Sequence[EvaluationTask]) -> dict[str, float]:
+    """Scores every task greedily: {"task/NAME/METRIC": figure, "baseline/task/NAME/METRIC": …}."""
+    figures: dict[str, float] = {}
+    for task in tasks:
+        options = Options(decoding=Decoding(max_new=short_answers(task, trained.encode)))
+        found = score_task(trained, task, options=options)
+        figures |= {f"task/{task.name}/{name}": value for name, value in found.metrics.items()}
+        figures |= {f"baseline/task/{task.name}/{n}": value for n, value in found.baseline.items()}
+    return figures
 
 
 def short_answers(task: EvaluationTask, encode: Callable[[str], Sequence[int]]) -> int:

@@ -12,6 +12,7 @@ from rich.table import Table
 from pretrax.objectives import RowGroup, members_of
 from pretrax.training.evaluation import Score
 from pretrax.training.planning import Plan
+from pretrax.training.run import Run
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal to draw a bar on
 
@@ -125,3 +126,24 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
             f"{s.targets:,}",
         )
     console.print(table)
+
+
+def closing_words(run: Run) -> str:
+    """What a run that has just ended leaves, and what to do next."""
+    return (
+        f"\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, checkpoints/ "
+        f"and config.gin. Next: `tensorboard --logdir={run.run_dir}` for the curves, or "
+        f"`--gin.STEPS={2 * run.steps}` with the same command to train on, which stretches the "
+        "learning rate's schedule to the new length."
+    )
+
+
+def finished_words(run: Run) -> str:
+    """How to go on with a run that ended before."""
+    another = run.run_dir.rstrip("/") + "_2"
+    return (
+        f"\nThis run is finished: {run.steps} of {run.steps} steps, results in {run.run_dir}.\n"
+        f"To go on, raise its steps (--gin.STEPS={2 * run.steps}), which stretches the learning "
+        "rate's schedule to the new length; to start anew, give another directory "
+        f"(--gin.RUN_DIR=\"'{another}'\")."
+    )

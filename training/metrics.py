@@ -37,6 +37,12 @@ class MetricsWriter:
         for name, value in values.items():
             self._tensorboard.add_scalar(name, value, step)
 
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Adds text, as it is, to TensorBoard's own page for it; nothing where there is none."""
+        if self._on and text:
+            indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown for code
+            self._tensorboard.add_text(name, indented, step)
+
     def close(self) -> None:
         if self._on:
             self._file.close()

@@ -1,15 +1,18 @@
 """Watches the steps: a guard against losses that are not finite, and a line now and then."""
 
 import time
+from collections.abc import Callable
 
 import jax
 import numpy as np
 
 from pretrax.objectives import members_of
+from pretrax.training.bound import bound
 from pretrax.training.console import StepProgress
 from pretrax.training.evaluation import label
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan
+from pretrax.training.run import Run
 from pretrax.training.throughput import peak_flops, step_flops
 
 # Those of a step that must be finite. The loss and the gradient belong to the parameters before
@@ -29,6 +32,7 @@ class Monitor:
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
+        self._learning_rate = learning_rate_of(plan.run)
         self._unseen: list[tuple[int, dict]] = []  # not yet looked at
         self._recent: list[dict] = []  # since the last line
         self._compiled = False
@@ -65,6 +69,8 @@ class Monitor:
         self.check()
         line = self._means()
         line |= self._speed(line["text_tokens"])
+        if self._learning_rate is not None:
+            line["learning_rate"] = float(self._learning_rate(step - 1))  # of the step just taken
         self._writer.write(step, line)
         self._progress.update(step, line["loss"], line.get("tokens_per_second"))
         self._recent.clear()
@@ -95,3 +101,12 @@ class Monitor:
                     if weights:
                         means[f"loss/{label(member.name, term)}"] = float(sums / weights)
         return means
+
+
+def learning_rate_of(run: Run) -> Callable[[int], float] | None:
+    """The learning rate as a function of the steps taken before; None where it is not known.
+
+    It is the optimizer's setting `learning_rate`: steps -> schedule, as in `training.optimizers`.
+    """
+    schedule = bound(run.optimizer).settings.get("learning_rate")
+    return schedule(run.steps) if callable(schedule) else None

@@ -1,0 +1,72 @@
+"""The wheel: one top-level name, and the quickstart from an empty folder."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import jax
+import pytest
+
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """Built of a copy of what git tracks, as a user's pip would build it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=tiny.ROOT, text=True)
+    for name in filter(None, tracked.split("\0")):
+        if (tiny.ROOT / name).exists() and not name.startswith("tests/"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((tiny.ROOT / name).read_bytes())
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder)]
+    subprocess.run([*build, str(source)], check=True)
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_it_holds_one_name_and_the_gin_files(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"pretrax", f"pretrax-{wheel.name.split('-')[1]}.dist-info"}
+    assert "pretrax/setup.py" not in names and not any("tests" in name for name in names)
+    gin_files = {str(p.relative_to(tiny.ROOT)) for p in tiny.ROOT.glob("gin_configs/*/*.gin")}
+    assert {f"pretrax/{name}" for name in gin_files} <= set(names)
+    sources = {"train.py", "__main__.py", "objectives/contract.py", "models/hugging_face/bert.py"}
+    assert {f"pretrax/{name}" for name in sources} <= set(names)
+
+
+def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
+    """In an environment of its own, which shares this one's dependencies and not its checkout."""
+    environment = tmp_path / "environment"
+    venv.create(environment, with_pip=False, symlinks=True)
+    paths = {"base": str(environment), "platbase": str(environment)}
+    packages = Path(sysconfig.get_path("purelib", vars=paths))
+    # A plain path: the .pth files in that folder, one of which finds this checkout, are not read.
+    (packages / "dependencies.pth").write_text(f"{Path(jax.__file__).parent.parent}\n")
+    python = environment / "bin" / "python"
+    install = ["--python", python, "install", "--quiet", "--no-deps", "--force-reinstall", wheel]
+    subprocess.run([sys.executable, "-m", "pip", *install], check=True)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    steps = ["--gin.STEPS=2", "--gin.optimizers.warmup_cosine.warmup_steps=1"]
+    small = ["--gin.training.Run.heldout_tokens=600", "--gin.training.Run.batch_size=4"]
+    ended = subprocess.run(
+        [environment / "bin" / "pretrax", "train", *steps, *small],
+        cwd=empty,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "Done. runs/quickstart holds" in ended.stdout
+    assert os.listdir(empty) == ["runs"]
+    where = [python, "-c", "import pretrax.train; print(pretrax.train.__file__)"]
+    found = subprocess.check_output(where, cwd=empty, env=tiny.environment(), text=True)
+    assert found.startswith(str(environment))
