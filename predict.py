@@ -36,7 +36,7 @@ from pretrax.inference import (
 )
 from pretrax.inference.answer_files import AnswerFile, read_items
 from pretrax.inference.decoding import decoding_form
-from pretrax.inference.speculation import Tally, model_drafter
+from pretrax.inference.speculation import DraftCounts, model_drafter
 from pretrax.inference.trained import TRAINED_FOR
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training.command_line import mistakes_in_words
@@ -63,14 +63,14 @@ def predict(console: Console, options, mesh: Mesh) -> None:
     items = asked(options, mode)
     how = how_to_answer(options, trained, mesh)
     announce(console, options, trained, mode)
-    tallies: list[Tally] = []
-    how = dataclasses.replace(how, on_tally=tallies.append)
+    draft_counts: list[DraftCounts] = []
+    how = dataclasses.replace(how, on_drafts=draft_counts.append)
     if options.file:
         answer_file(console, options, trained, mode, items, how)
     else:
         answer_here(console, options, trained, mode, items, how)
-    if tallies:
-        show_tally(console, options, tallies)
+    if draft_counts:
+        show_draft_counts(console, options, draft_counts)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -230,7 +230,7 @@ def with_examples(options, items: list[dict]) -> list[dict]:
 
 
 def how_to_answer(options, trained: Trained, mesh: Mesh) -> Options:
-    stops = tuple(x.replace("\\n", "\n") for x in options.stop)
+    stop_strings = tuple(x.replace("\\n", "\n") for x in options.stop)
     decoding = Decoding(
         max_new=options.max_new,
         temperature=options.temperature,
@@ -241,7 +241,7 @@ def how_to_answer(options, trained: Trained, mesh: Mesh) -> Options:
         beams=options.beams,
         length_penalty=options.length_penalty,
         samples=options.samples,
-        stops=stops,
+        stop_strings=stop_strings,
         seed=options.seed,
         batch_size=options.batch_size,
         own_drafts=options.own_drafts,
@@ -318,7 +318,7 @@ def stream(console: Console, trained: Trained, mode: str, items, how: Options) -
 
     if mode == "continue":
         console.print(Text(items[0]["text"], style="dim"), end="")
-    answer(trained, mode, items, dataclasses.replace(how, on_part=more))
+    answer(trained, mode, items, dataclasses.replace(how, on_text=more))
     console.print()
 
 
@@ -389,11 +389,11 @@ def show_similarities(console: Console, options, trained: Trained, records, how:
     console.print(table)
 
 
-def show_tally(console: Console, options, tallies: Sequence[Tally]) -> None:
-    steps, drafted, accepted = (int(sum(np.sum(x) for x in part)) for part in zip(*tallies))
+def show_draft_counts(console: Console, options, counts: Sequence[DraftCounts]) -> None:
+    steps, drafted, accepted = (int(sum(np.sum(x) for x in part)) for part in zip(*counts))
     console.print(
         f"Drafts: {accepted} of {drafted} accepted ({accepted / max(drafted, 1):.0%}), "
-        f"{1 + accepted / max(steps, 1):.2f} tokens for each look of the model.",
+        f"{1 + accepted / max(steps, 1):.2f} tokens for each call of the model.",
         style="dim",
     )
     if options.own_drafts:

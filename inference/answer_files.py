@@ -1,7 +1,8 @@
-"""Items read from JSONL, and their answers written beside them so that a kill loses nothing.
+"""Items read from JSONL, and files of their answers that survive a kill.
 
-An answer is a line of its item's fields and what was made of it, in the order of the items. Lines
-are written whole and reach the disk before more are made; what a kill left of a last line is cut off.
+An answer is a line of JSON: its item's fields and its own. Answers are in the order of the items.
+Whole lines are written and synced to disk before more are computed; a last line that a kill cut
+short is removed when the file is opened again.
 """
 
 import json
@@ -11,14 +12,14 @@ from pathlib import Path
 
 
 def read_items(file: str) -> list[dict]:
-    """The objects of a JSONL file, one a line; a line may also be a JSON string, a text.
+    """Returns the objects of a JSONL file; a line that is a JSON string "…" becomes {"text": "…"}.
 
-    Raises ValueError, naming the file and the line, where it is not there, is empty, or holds
-    anything else.
+    Raises ValueError, naming the file and the line, where the file does not exist or has no lines,
+    or a line is neither an object nor a string.
     """
     path = Path(file)
     if not path.is_file():
-        raise ValueError(f"There is no file {file}.")
+        raise ValueError(f"There is no file {file}: give the path of a JSONL file.")
     items = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -46,7 +47,10 @@ def _item(file: str, number: int, data: bytes) -> dict:
 
 
 class AnswerFile:
-    """Answers to `items` in a file; `done` of them are there already.
+    """A file of answers to `items`; the first `done` of them are in it already.
+
+        answers = AnswerFile("answers.jsonl", [{"text": "one"}, {"text": "two"}])
+        answers.append([{"answer": "1"}])        # now answers.done == 1
 
     Raises ValueError where the file holds answers to other items.
     """
@@ -57,28 +61,33 @@ class AnswerFile:
         self.done = self._whole_lines()
 
     def check_made_by(self, settings: dict) -> None:
-        """Keeps beside the file by what its answers are made.
+        """Records the settings that produce the answers, in a file beside them.
 
-        Raises ValueError where it holds answers that were made otherwise.
+        Raises ValueError where the file holds answers produced with other settings.
         """
         path, settings = self._made_by(), json.loads(json.dumps(settings))
         if self.done and path.exists():
             before = json.loads(path.read_text("utf-8"))
             names = [n for n in {**before, **settings} if before.get(n) != settings.get(n)]
             if names:
-                told = ", ".join(f"{n}={before.get(n)!r}, not {settings.get(n)!r}" for n in names)
+                changes = ", ".join(
+                    f"{n}={before.get(n)!r}, not {settings.get(n)!r}" for n in names
+                )
                 raise ValueError(
-                    f"{self._path} holds answers that were made with {told}: give another --out, or "
-                    "delete it."
+                    f"{self._path} holds answers that were made with {changes}: give another --out, "
+                    "or delete it."
                 )
         path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
     def append(self, records: Sequence[dict]) -> None:
-        """Writes the next answers; an answer's fields are told apart from its item's by name."""
+        """Writes the next answers, whole and synced to disk.
+
+        Where an answer has a field of its item's name, the item's is renamed: see `_beside`.
+        """
         lines = []
         for record in records:
             item = self._items[self.done + len(lines)]
-            line = {**_kept(item, record), **record}
+            line = {**_renamed(item, record), **record}
             lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(lines)
@@ -86,10 +95,10 @@ class AnswerFile:
             os.fsync(file.fileno())
         self.done += len(lines)
 
-    def count(self, holds: Callable[[dict], bool]) -> int:
-        """How many of the answers something holds of."""
+    def count(self, predicate: Callable[[dict], bool]) -> int:
+        """Returns the number of answers for which the predicate is true."""
         with self._path.open(encoding="utf-8") as lines:
-            return sum(holds(json.loads(line)) for line in lines)
+            return sum(predicate(json.loads(line)) for line in lines)
 
     def _made_by(self) -> Path:
         return Path(f"{self._path}.made_by.json")
@@ -120,18 +129,18 @@ class AnswerFile:
         item = self._items[number] if number < len(self._items) else None
         if item is None or not isinstance(found, dict) or _differs(item, found):
             raise ValueError(
-                f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: it is "
-                "of another file. Give another --out, or delete it."
+                f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: the "
+                "answers are to another file. Give another --out, or delete it."
             )
 
 
-def _kept(item: dict, record: dict) -> dict:
-    """An item's fields; one that the answer has too is kept under another name."""
+def _renamed(item: dict, record: dict) -> dict:
+    """Returns an item's fields, those that the answer has too under another name."""
     return {(_beside(key, item) if key in record else key): x for key, x in item.items()}
 
 
 def _beside(key: str, item: dict) -> str:
-    """What an item's field is called beside the answer's of the same name.
+    """Returns the name of an item's field beside an answer's field of the same name.
 
     >>> _beside("answer", {"answer": 1}), _beside("log_prob", {"log_prob": 1, "given_log_prob": 2})
     ('expected', 'given_given_log_prob')
@@ -143,8 +152,8 @@ def _beside(key: str, item: dict) -> str:
 
 
 def _differs(item: dict, found: dict) -> bool:
-    def kept(key, value):
+    def is_in(key, value):
         names = [name for name in (key, _beside(key, item)) if name in found]
         return any(json.dumps(found[name]) == json.dumps(value) for name in names)  # NaN is NaN
 
-    return not all(kept(key, value) for key, value in item.items())
+    return not all(is_in(key, value) for key, value in item.items())

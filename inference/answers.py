@@ -29,7 +29,7 @@ from pretrax.inference.questions import (
     to_restore,
 )
 from pretrax.inference.scoring import score
-from pretrax.inference.speculation import Tally
+from pretrax.inference.speculation import DraftCounts
 from pretrax.inference.trained import Trained, check_mode
 
 
@@ -45,9 +45,9 @@ class Options:
     order: str = "confidence"  # of unmasking: or "random"
     pooling: str | None = None  # of embeddings: "first" or "mean"
     second: bool = False  # embeddings of second texts, of two towers
-    on_part: Callable[[str], None] | None = None  # is told the answer so far, of a single item
-    on_batch: Callable[[int], None] | None = None  # is told how many items more are answered
-    on_tally: Callable[[Tally], None] | None = None  # is told how drafts fared
+    on_text: Callable[[str], None] | None = None  # called with the answer so far of a single item
+    on_batch: Callable[[int], None] | None = None  # called with the number of items answered
+    on_drafts: Callable[[DraftCounts], None] | None = None  # called with counts of drafts
 
 
 def answer(
@@ -123,9 +123,9 @@ def _generated(trained, questions, options: Options, numbers):
         options.decoding,
         draft=options.draft,
         numbers=numbers,
-        on_part=options.on_part,
+        on_text=options.on_text,
         on_batch=options.on_batch,
-        on_tally=options.on_tally,
+        on_drafts=options.on_drafts,
     )
 
 
@@ -159,7 +159,7 @@ def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
     log_probs = [0.0] * len(texts)
     numbers = list(range(len(texts)) if numbers is None else numbers)
     options = dataclasses.replace(
-        options, decoding=dataclasses.replace(options.decoding, samples=1), on_part=None
+        options, decoding=dataclasses.replace(options.decoding, samples=1), on_text=None
     )
     for blank in range(max(counts)):
         asked = [i for i, count in enumerate(counts) if count > blank]

@@ -1,4 +1,4 @@
-"""Rows of like lengths together, in batches of few shapes."""
+"""Batches of rows of similar lengths, in few shapes, so that they share compiled programs."""
 
 import functools
 import math
@@ -9,24 +9,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-WIDTHS = 32  # rows are padded to a multiple of so many places, to share compiled programs
+LENGTH_MULTIPLE = 32  # rows are padded to a multiple of it, to share compiled programs
 
 
-def width_for(longest: int, most: int | None = None) -> int:
-    """Places to pad rows to.
+def padded_length(longest: int, limit: int | None = None) -> int:
+    """Returns the slots to pad rows of up to `longest` tokens to, at most `limit`; 0 or None: any.
 
-    >>> width_for(40), width_for(40, most=50), width_for(64)
+    >>> padded_length(40), padded_length(40, limit=50), padded_length(64)
     (64, 50, 64)
     """
-    width = -(-longest // WIDTHS) * WIDTHS
-    return max(min(width, most), longest) if most else width
+    length = -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+    return max(min(length, limit), longest) if limit else length
 
 
 def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices of batches, shortest rows first.
+    """Yields the indices of each batch's rows, shortest rows first.
 
-    All batches have as many rows, which divide over the devices that the rows of a batch are spread
-    over; the last is filled up by repeating.
+    Every batch has the same number of rows, a multiple of the devices that rows are sharded over;
+    the last one is filled up by repeating its last row.
 
     >>> list(by_length([5, 1, 3], 2))
     [[1, 2], [0, 0]]
@@ -40,53 +40,61 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 
 def _row_shards() -> int:
-    """Over how many devices a batch is spread, within `training.mesh.placed_on`."""
+    """Returns the number of devices that rows are sharded over within `training.mesh.placed_on`."""
     mesh, (axes,) = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axis in axes or ())
 
 
-def encoder_batch(rows: Sequence[Sequence[int]], most: int = 0, segment: int = 1) -> dict:
-    """What an encoder eats: rows seen both ways, with padding after them.
+def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment: int = 1) -> dict:
+    """Returns a batch for an encoder: rows with bidirectional attention, padded to one length.
+
+    encoder_batch([[5, 6, 7], [8]])["encoder_input_tokens"].shape    # (2, 32)
 
     Args:
-      most: places that the model has; 0: any number.
-      segment: number that the tokens get: two towers tell the texts of a pair by it.
+      max_positions: the model's limit on the length of a row; 0: none.
+      segment: the segment id of all tokens; two towers tell the texts of a pair by it.
 
-    Raises ValueError where a row has no token, or more than `most`.
+    Raises:
+      ValueError: a row has no tokens, or more than `max_positions`.
     """
-    batch, _ = padded_rows("encoder", rows, _checked_width(rows, most))
+    batch, _ = padded_rows("encoder", rows, _checked_length(rows, max_positions))
     return batch | {"encoder_segment_ids": segment * batch["encoder_segment_ids"]}
 
 
-def _checked_width(rows, most):
+def _checked_length(rows, max_positions):
     longest = max(len(row) for row in rows)
-    if most and longest > most:
+    if max_positions and longest > max_positions:
         raise ValueError(
-            f"Got a text of {longest} tokens, expected at most {most}, for which this model has "
-            "positions: give a shorter one."
+            f"Got a text of {longest} tokens, expected at most {max_positions}, this model's "
+            "max_positions: give a shorter one."
         )
-    return width_for(longest, most)
+    return padded_length(longest, max_positions)
 
 
 def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = None):
-    """Rows seen both ways, with padding after them, as a batch for a stack; and their lengths.
+    """Returns (a batch for `stack` with bidirectional attention, the rows' lengths i32[B]).
 
-    Raises ValueError for a row of no tokens.
+    Args:
+      stack: "encoder" or "decoder", the prefix of the features' names.
+      width: slots to pad to; None: the length of the longest row.
+
+    Raises:
+      ValueError: there are no rows, or one has no tokens.
     """
     if not rows or not all(len(row) for row in rows):
         raise ValueError("Got a text of no tokens, expected one or more: give some words.")
     lengths = np.array([len(row) for row in rows], np.int32)
-    places = np.arange(width or lengths.max(), dtype=np.int32)[None] + 0 * lengths[:, None]
-    live = places < lengths[:, None]
-    tokens = np.zeros_like(places)
+    slots = np.arange(width or lengths.max(), dtype=np.int32)[None] + 0 * lengths[:, None]
+    live = slots < lengths[:, None]
+    tokens = np.zeros_like(slots)
     tokens[live] = np.concatenate([np.asarray(row) for row in rows])
-    # A place of padding sees itself: no interval may be empty.
-    start = np.where(live, 0, places)
-    end = np.where(live, lengths[:, None], places + 1)
+    # A slot of padding attends to itself: no interval may be empty.
+    start = np.where(live, 0, slots)
+    end = np.where(live, lengths[:, None], slots + 1)
     batch = {
         f"{stack}_input_tokens": tokens,
         f"{stack}_segment_ids": live.astype(np.int32),
-        f"{stack}_positions": places,
+        f"{stack}_positions": slots,
         f"{stack}_key_intervals": np.stack([start, end], 1),
     }
     return {name: jnp.asarray(array) for name, array in batch.items()}, jnp.asarray(lengths)
@@ -94,5 +102,8 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
 
 @functools.lru_cache(maxsize=64)
 def jitted(function: Callable, model, *settings):
-    """(params, …) -> function(model, *settings, params, …), compiled once for each model."""
+    """Returns `function` jitted with its first arguments fixed; the same one at every call.
+
+    jitted(function, model, 3)(params, batch)    # function(model, 3, params, batch)
+    """
     return jax.jit(functools.partial(function, model, *settings))

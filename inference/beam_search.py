@@ -1,9 +1,9 @@
-"""Beam search: the likeliest continuations that K partial ones at a time lead to.
+"""Beam search: the likeliest continuations of each prompt, extending the best K at a time.
 
-    found = beam_search(*decoding_form(model, params), prompts, beams=4, max_new=20, stops=(ids.eos,))
-    found.tokens[0, 0]     # of the first prompt, the best; found.scores [B, K] tells how good
+    best = beam_search(*decoding_form(model, params), prompts, beams=4, max_new=20, stop_ids=(1,))
+    best.tokens[0, 0]     # the best continuation of the first prompt, of score best.scores[0, 0]
 
-Letters: B prompts, K beams, S room, V ids.
+Letters: B prompts, K beams, C candidates, S capacity of the KV cache, V ids.
 """
 
 import functools
@@ -14,30 +14,30 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.inference.decoding import Prompts, next_batch, room_for
+from pretrax.inference.decoding import Prompts, next_batch, required_capacity
 
 _NEVER = -1e9
 
 
 class Beams(NamedTuple):
-    """The best of each prompt, best first."""
+    """The K best continuations of each prompt, best first."""
 
-    tokens: Any  # i32[B, K, S]: prompt, what was made with its stop id, then zeros
-    starts: Any  # i32[B]
-    ends: Any  # i32[B, K]
-    scores: Any  # f32[B, K]: log-probability / (tokens made) ** length_penalty
+    tokens: Any  # i32[B, K, S]: prompt, generated tokens with their stop id, zeros
+    starts: Any  # i32[B]: the lengths of the prompts
+    ends: Any  # i32[B, K]: prompt and generated tokens
+    scores: Any  # f32[B, K]: natural log-probability / (generated tokens) ** length_penalty
 
 
-class Search(NamedTuple):
-    """A search under way: continuations that are alive, and the best that are finished."""
+class BeamState(NamedTuple):
+    """The state of the search: live beams, and the best that are finished."""
 
-    made: Any  # i32[]: tokens that the living ones have
-    cache: Any  # rows B · K
-    tokens: Any  # i32[B, K, S]
-    log_probs: Any  # f32[B, K], of the living
-    logits: Any  # f32[B, K, V], of what comes next
-    found: Beams
-    improvable: Any  # bool[B]: a living one may still become better than a finished one
+    length: Any  # i32[]: generated tokens of a live beam
+    cache: Any  # the KV cache, of B · K rows
+    tokens: Any  # i32[B, K, S], of live beams
+    log_probs: Any  # f32[B, K], of live beams
+    logits: Any  # f32[B, K, V], of the next token of live beams
+    finished: Beams
+    improvable: Any  # bool[B]: a live beam may still beat a finished one
 
 
 def beam_search(
@@ -47,38 +47,50 @@ def beam_search(
     *,
     beams: int,
     max_new: int,
-    stops: Sequence[int] = (),
+    stop_ids: Sequence[int] = (),
     length_penalty: float = 1.0,
-    allowed=None,
+    allowed_tokens=None,
 ) -> Beams:
-    """Searches until no living continuation of a prompt can beat its finished ones.
+    """Searches until no live beam of a prompt can beat its K finished ones.
 
-    That is judged by the score that the best living one would have if it stopped now, as
-    `transformers` does by default; after `max_new` tokens all that live count as finished.
+    The bound is the score that the best live beam would have if it ended now, as in `transformers`
+    by default. After `max_new` tokens every live beam counts as finished.
 
     Args:
-      model, params: what `inference.decoding.decoding_form` gives.
+      model, params: what `inference.decoding.decoding_form` returns.
+      prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns, B rows.
       beams: K, 1 or more.
-      length_penalty: above 0 prefers long continuations (their log-probability is divided by their
-        length to this power), 0 gives plain log-probabilities.
-      allowed: bool[V], the ids that may come; None: all.
+      max_new: the most tokens to generate for each beam.
+      stop_ids: ids that end a continuation.
+      length_penalty: the power of the length that log-probabilities are divided by: above 0 favours
+        long continuations, 0 compares plain log-probabilities.
+      allowed_tokens: bool[V], the allowed-token mask; None: all ids.
+
+    Returns:
+      `Beams` of the K best continuations, S = P + max_new.
+
+    Raises:
+      ValueError: `beams` or `max_new` is below 1, or prompt and generated tokens exceed the model's
+        positions.
     """
     if beams < 1:
         raise ValueError(f"Got beams={beams}, expected 1 or more.")
-    room = room_for(model, prompts, max_new)
-    search = _compiled(model, beams, tuple(stops), room)
-    return search(params, prompts, max_new, length_penalty, allowed)
+    capacity = required_capacity(model, prompts, max_new)
+    search = _compiled(model, beams, tuple(stop_ids), capacity)
+    return search(params, prompts, max_new, length_penalty, allowed_tokens)
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(model, beams, stops, room):
-    return jax.jit(functools.partial(_search, model, beams, stops, room))
+def _compiled(model, beams, stop_ids, capacity):
+    return jax.jit(functools.partial(_search, model, beams, stop_ids, capacity))
 
 
-def _search(model, beams, stops, room, params, prompts: Prompts, max_new, penalty, allowed_V):
+def _search(
+    model, beams, stop_ids, capacity, params, prompts: Prompts, max_new, penalty, allowed_V
+):
     lengths_BxK = jnp.repeat(prompts.lengths[:, None], beams, 1)
-    # Each row is asked for K times; what is said of the encoder is so of all K.
-    asked = Prompts(
+    # Each row K times: all its beams share the encoder's outputs.
+    repeated = Prompts(
         {name: jnp.repeat(x, beams, 0) for name, x in prompts.batch.items()},
         lengths_BxK.reshape(-1),
     )
@@ -90,73 +102,75 @@ def _search(model, beams, stops, room, params, prompts: Prompts, max_new, penalt
             logits = jnp.where(allowed_V[None], logits, _NEVER)
         return logits.reshape(-1, beams, logits.shape[-1])
 
-    def start() -> Search:
-        outputs, cache = model.prefill(params, prompts.batch, room)
+    def start() -> BeamState:
+        outputs, cache = model.prefill(params, prompts.batch, capacity)
         last = outputs.hidden["top"][rows_Bx1[:, 0], prompts.lengths - 1]
         cache = jax.tree.map(lambda x: jnp.repeat(x, beams, 0), cache)
         tokens_BxP = prompts.batch["decoder_input_tokens"]
-        tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, room - tokens_BxP.shape[1])])
-        tokens_BxS *= jnp.arange(room)[None] < prompts.lengths[:, None]
+        tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, capacity - tokens_BxP.shape[1])])
+        tokens_BxS *= jnp.arange(capacity)[None] < prompts.lengths[:, None]
         tokens = jnp.repeat(tokens_BxS[:, None], beams, 1)
-        # At first all beams are one: let only one of them go on.
+        # At first all beams are equal: only one of them may continue.
         log_probs = jnp.where(beams_1xK == 0, 0.0, _NEVER) + 0.0 * lengths_BxK
-        none = jnp.full(log_probs.shape, _NEVER)
-        found = Beams(tokens, prompts.lengths, lengths_BxK, none)
+        no_score = jnp.full(log_probs.shape, _NEVER)
+        finished = Beams(tokens, prompts.lengths, lengths_BxK, no_score)
         improvable = jnp.ones(prompts.lengths.shape, bool)
         logits = logits_of(outputs, jnp.repeat(last, beams, 0))
-        return Search(jnp.int32(0), cache, tokens, log_probs, logits, found, improvable)
+        return BeamState(jnp.int32(0), cache, tokens, log_probs, logits, finished, improvable)
 
-    def unfinished(search: Search):
-        return (search.made < max_new) & search.improvable.any()
+    def unfinished(state: BeamState):
+        return (state.length < max_new) & state.improvable.any()
 
-    def step(search: Search) -> Search:
-        made = search.made + 1
-        total_BxKxV = jax.nn.log_softmax(search.logits) + search.log_probs[..., None]
+    def step(state: BeamState) -> BeamState:
+        length = state.length + 1
+        total_BxKxV = jax.nn.log_softmax(state.logits) + state.log_probs[..., None]
         vocab = total_BxKxV.shape[-1]
-        # Enough that K are left when K of them stop.
-        many = beams * max(2, 1 + len(stops))
-        best_BxC, index_BxC = lax.top_k(total_BxKxV.reshape(-1, beams * vocab), many)
+        # Enough candidates that K stay live when K of them stop.
+        candidates = beams * max(2, 1 + len(stop_ids))
+        best_BxC, index_BxC = lax.top_k(total_BxKxV.reshape(-1, beams * vocab), candidates)
         parent_BxC, chosen_BxC = index_BxC // vocab, (index_BxC % vocab).astype(jnp.int32)
-        place_BxC = jnp.broadcast_to(prompts.lengths[:, None] + search.made, chosen_BxC.shape)
-        column_1xC = jnp.arange(many)[None]
-        tokens_BxCxS = search.tokens[rows_Bx1, parent_BxC]
-        tokens_BxCxS = tokens_BxCxS.at[rows_Bx1, column_1xC, place_BxC].set(chosen_BxC)
-        stopped_BxC = jnp.isin(chosen_BxC, jnp.array(stops, jnp.int32)) | (made == max_new)
+        slot_BxC = jnp.broadcast_to(prompts.lengths[:, None] + state.length, chosen_BxC.shape)
+        column_1xC = jnp.arange(candidates)[None]
+        tokens_BxCxS = state.tokens[rows_Bx1, parent_BxC]
+        tokens_BxCxS = tokens_BxCxS.at[rows_Bx1, column_1xC, slot_BxC].set(chosen_BxC)
+        stopped_BxC = jnp.isin(chosen_BxC, jnp.array(stop_ids, jnp.int32)) | (length == max_new)
 
-        # What stops competes with what had stopped before: only those among the K best.
-        scores_BxC = best_BxC / made.astype(jnp.float32) ** penalty
-        counts = stopped_BxC & (column_1xC < beams) & search.improvable[:, None]
+        # Candidates that end compete with those finished before, if they are among the K best.
+        scores_BxC = best_BxC / length.astype(jnp.float32) ** penalty
+        counts = stopped_BxC & (column_1xC < beams) & state.improvable[:, None]
         rivals = Beams(
-            jnp.concatenate([search.found.tokens, tokens_BxCxS], 1),
+            jnp.concatenate([state.finished.tokens, tokens_BxCxS], 1),
             prompts.lengths,
-            jnp.concatenate([search.found.ends, place_BxC + 1], 1),
-            jnp.concatenate([search.found.scores, jnp.where(counts, scores_BxC, _NEVER)], 1),
+            jnp.concatenate([state.finished.ends, slot_BxC + 1], 1),
+            jnp.concatenate([state.finished.scores, jnp.where(counts, scores_BxC, _NEVER)], 1),
         )
         scores, order = lax.top_k(rivals.scores, beams)
-        found = Beams(
+        finished = Beams(
             rivals.tokens[rows_Bx1, order], prompts.lengths, rivals.ends[rows_Bx1, order], scores
         )
 
-        alive_BxK = lax.top_k(jnp.where(stopped_BxC, _NEVER, best_BxC), beams)[1]
-        log_probs = jnp.where(stopped_BxC, _NEVER, best_BxC)[rows_Bx1, alive_BxK]
-        tokens, last = tokens_BxCxS[rows_Bx1, alive_BxK], chosen_BxC[rows_Bx1, alive_BxK]
-        cache = _of_parents(search.cache, parent_BxC[rows_Bx1, alive_BxK])
-        batch = next_batch(asked, last.reshape(-1, 1), (lengths_BxK + search.made).reshape(-1, 1))
+        live_BxK = lax.top_k(jnp.where(stopped_BxC, _NEVER, best_BxC), beams)[1]
+        log_probs = jnp.where(stopped_BxC, _NEVER, best_BxC)[rows_Bx1, live_BxK]
+        tokens, last = tokens_BxCxS[rows_Bx1, live_BxK], chosen_BxC[rows_Bx1, live_BxK]
+        cache = _of_parents(state.cache, parent_BxC[rows_Bx1, live_BxK])
+        batch = next_batch(
+            repeated, last.reshape(-1, 1), (lengths_BxK + state.length).reshape(-1, 1)
+        )
         outputs, cache = model.extend(params, cache, batch)
         logits = logits_of(outputs, outputs.hidden["top"][:, 0])
-        hope_B = log_probs[:, 0] / made.astype(jnp.float32) ** penalty
-        improvable = search.improvable & (hope_B > scores.min(-1))
-        return Search(made, cache, tokens, log_probs, logits, found, improvable)
+        bound_B = log_probs[:, 0] / length.astype(jnp.float32) ** penalty
+        improvable = state.improvable & (bound_B > scores.min(-1))
+        return BeamState(length, cache, tokens, log_probs, logits, finished, improvable)
 
-    return lax.while_loop(unfinished, step, start()).found
+    return lax.while_loop(unfinished, step, start()).finished
 
 
 def _of_parents(cache, parents_BxK):
-    """Keys and values of the beams that each new one comes from. Those of the encoder are alike."""
+    """Returns the cache reordered by parent beam; cross-attention's is the same for all beams."""
     rows, beams = parents_BxK.shape
     flat = (parents_BxK + beams * jnp.arange(rows)[:, None]).reshape(-1)
 
-    def of_parents(path, kept):
-        return kept if "cross_attention" in jax.tree_util.keystr(path) else kept[flat]
+    def of_parents(path, cached):
+        return cached if "cross_attention" in jax.tree_util.keystr(path) else cached[flat]
 
     return jax.tree_util.tree_map_with_path(of_parents, cache)

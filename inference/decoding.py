@@ -1,14 +1,14 @@
-"""Going on from prompts, token by token, in one compiled loop.
+"""Autoregressive decoding: continues prompts token by token, in one compiled loop.
 
     prompts = decoder_prompts([[5, 6, 7], [8]])
-    found = decode(*decoding_form(model, params), prompts, max_new=20, stops=(ids.eos,))
-    found.tokens[0][found.starts[0] : found.ends[0]]        # what was made after 5 6 7
+    decoded = decode(*decoding_form(model, params), prompts, max_new=20, stop_ids=(ids.eos,))
+    decoded.tokens[0][decoded.starts[0] : decoded.ends[0]]        # generated after 5 6 7
 
-Prompts of different lengths lie in one batch, each from place 0 on with padding after it; a new
-token takes the first place of padding. So a place is a position, rows do not depend on each other,
-and a batch gives what its rows give alone.
+Prompts of different lengths share a batch: each starts at slot 0 with padding after it, and a new
+token takes the first slot of padding. So a token's slot is its position, rows do not depend on each
+other, and decoding a batch gives what decoding each of its rows alone gives.
 
-Letters: B rows, P places of the longest prompt, S room: places of keys and values, V ids.
+Letters: B rows, P slots of the longest prompt, S capacity of the KV cache, V ids.
 """
 
 import functools
@@ -22,29 +22,29 @@ from jax import lax
 
 from pretrax.inference.batching import padded_rows
 from pretrax.inference.sampling import GREEDY, Sampling, choose
-from pretrax.models.unrolled import next_token_alone, unrolled
+from pretrax.models.unrolled import next_token_only, unrolled
 
 
 class Prompts(NamedTuple):
-    """Prompts in one batch."""
+    """Prompts as one batch."""
 
-    batch: dict  # what `models.Model.prefill` eats
-    lengths: Any  # i32[B]: how many places of the decoder are prompt, 1 or more
+    batch: dict  # the batch that `models.Model.prefill` takes
+    lengths: Any  # i32[B]: slots of the decoder that hold the prompt, 1 or more
 
 
 class Decoded(NamedTuple):
-    """Rows of a batch with what was made."""
+    """Prompts with the tokens generated after them."""
 
-    tokens: Any  # i32[B, S]: prompt, then what was made, then zeros
+    tokens: Any  # i32[B, S]: prompt, generated tokens, zeros
     starts: Any  # i32[B]: the lengths of the prompts
-    ends: Any  # i32[B]: where a row's tokens end; a stop id is the last of them
-    # f32[B, S]: of each token that was made, natural logarithm, before temperature and filters;
-    # elsewhere 0.
+    ends: Any  # i32[B]: prompt and generated tokens, a stop id included
+    # f32[B, S]: natural logarithm of each generated token's probability under the model, before
+    # temperature and filters; 0 in all other slots.
     token_log_probs: Any
 
     @property
     def log_probs(self):
-        """f32[B]: of all that was made."""
+        """f32[B]: natural logarithm of the probability of a row's generated tokens together."""
         return self.token_log_probs.sum(1)
 
 
@@ -54,34 +54,41 @@ def decoder_prompts(
     width: int | None = None,
     blanks: Sequence[Sequence[int]] | None = None,
 ) -> Prompts:
-    """Prompts for a decoder.
+    """Returns prompts for a decoder, padded to one length.
 
     decoder_prompts([[5, 6, 7], [8]]).batch["decoder_input_tokens"]    # [[5, 6, 7], [8, 0, 0]]
 
     Args:
-      prefixes: for each row, how many of its first tokens are seen both ways, as a prefix language
-        model has its inputs; None: none, all is causal.
-      width: P, so that batches of other lengths can share a program; None: the longest row's.
-      blanks: for the last tokens of each row, the places of the blanks that they fill, as GLM has it:
-        they stand at these, and count from 1 in each (`objectives.blank_infilling`).
+      rows: the tokens of each prompt, one or more.
+      prefixes: for each row the number of leading tokens with bidirectional attention, the inputs of
+        a prefix language model; None: causal attention throughout.
+      width: P, the slots to pad to, so that batches of other lengths share a compiled program; None:
+        the length of the longest row.
+      blanks: for the last tokens of each row the position of the blank that each fills (GLM's 2D
+        positions, see `objectives.blank_infilling`): they take that position, and a block position
+        that counts from 1 within each blank. None: no blanks.
+
+    Raises:
+      ValueError: a row has no tokens.
     """
     batch, lengths_B = padded_rows("decoder", rows, width)
-    place_BxP = batch["decoder_positions"]
+    slot_BxP = batch["decoder_positions"]
     if blanks is not None:
-        batch |= _in_blanks(place_BxP, lengths_B, blanks)
-    seen_B = jnp.zeros_like(lengths_B) if prefixes is None else jnp.asarray(prefixes, jnp.int32)
-    end_BxP = jnp.maximum(seen_B[:, None], place_BxP + 1)
-    batch["decoder_key_intervals"] = jnp.stack([0 * place_BxP, end_BxP], 1)
+        batch |= _blank_positions(slot_BxP, lengths_B, blanks)
+    prefix_B = jnp.zeros_like(lengths_B) if prefixes is None else jnp.asarray(prefixes, jnp.int32)
+    end_BxP = jnp.maximum(prefix_B[:, None], slot_BxP + 1)
+    batch["decoder_key_intervals"] = jnp.stack([0 * slot_BxP, end_BxP], 1)
     return Prompts(batch, lengths_B)
 
 
-def _in_blanks(place_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
-    """Positions of rows whose last tokens fill blanks, and places in the blank; 0 is in none."""
-    positions, counts = np.array(place_BxP), np.zeros(place_BxP.shape, np.int32)
-    for row, (length, places) in enumerate(zip(np.asarray(lengths_B), blanks)):
-        for at, place in enumerate(places, length - len(places)):
-            goes_on = counts[row, at - 1] > 0 and positions[row, at - 1] == place
-            positions[row, at], counts[row, at] = place, 1 + goes_on * counts[row, at - 1]
+def _blank_positions(slot_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
+    """Positions and block positions of rows whose last tokens fill blanks; block 0 is no blank."""
+    positions, counts = np.array(slot_BxP), np.zeros(slot_BxP.shape, np.int32)
+    for row, (length, blank_positions) in enumerate(zip(np.asarray(lengths_B), blanks)):
+        for slot, position in enumerate(blank_positions, length - len(blank_positions)):
+            same_blank = counts[row, slot - 1] > 0 and positions[row, slot - 1] == position
+            positions[row, slot] = position
+            counts[row, slot] = 1 + same_blank * counts[row, slot - 1]
     return {
         "decoder_positions": jnp.asarray(positions),
         "decoder_block_positions": jnp.asarray(counts),
@@ -93,40 +100,49 @@ def encoder_decoder_prompts(
     starts: Sequence[Sequence[int]],
     width: int | None = None,
 ) -> Prompts:
-    """Rows for the encoder; for each what its decoder starts with, most often the one id of bos.
+    """Returns prompts for an encoder-decoder.
 
-    `width` is the encoder's.
+    encoder_decoder_prompts([[5, 6, 7], [8]], [[0], [0]]).batch["encoder_input_tokens"]
+    # [[5, 6, 7], [8, 0, 0]]
+
+    Args:
+      rows: the encoder's tokens of each prompt, one or more.
+      starts: the first tokens of the decoder for each row, mostly bos alone.
+      width: the encoder's slots, as in `decoder_prompts`.
+
+    Raises:
+      ValueError: a row, or a start, has no tokens.
     """
-    encoder, sources_B = padded_rows("encoder", rows, width)
+    encoder, encoder_lengths_B = padded_rows("encoder", rows, width)
     prompts = decoder_prompts(starts)
-    places = prompts.batch["decoder_positions"].shape[1]
-    end_BxP = jnp.broadcast_to(sources_B[:, None], (len(rows), places))
+    slots = prompts.batch["decoder_positions"].shape[1]
+    end_BxP = jnp.broadcast_to(encoder_lengths_B[:, None], (len(rows), slots))
     cross = {"cross_key_intervals": jnp.stack([0 * end_BxP, end_BxP], 1)}
     return Prompts(encoder | prompts.batch | cross, prompts.lengths)
 
 
 def decoding_form(model, params):
-    """(model, params) as `decode` wants them: see `models.unrolled`."""
-    return next_token_alone(*unrolled(model, params))
+    """Returns (model, params) as `decode` takes them: layers unrolled, next-token head only."""
+    return next_token_only(*unrolled(model, params))
 
 
-def next_batch(prompts: Prompts, tokens_BxT, places_BxT) -> dict:
-    """What `models.Model.extend` eats to put tokens into these places of their rows."""
+def next_batch(prompts: Prompts, tokens_BxT, slots_BxT) -> dict:
+    """Returns the batch with which `models.Model.extend` writes tokens to these cache slots."""
     batch = {
         "decoder_input_tokens": tokens_BxT,
         "decoder_segment_ids": jnp.ones_like(tokens_BxT),
-        "decoder_positions": places_BxT,
-        "decoder_places": places_BxT,
-        "decoder_key_intervals": jnp.stack([0 * places_BxT, places_BxT + 1], 1),
+        "decoder_positions": slots_BxT,
+        "decoder_cache_slots": slots_BxT,
+        "decoder_key_intervals": jnp.stack([0 * slots_BxT, slots_BxT + 1], 1),
     }
-    if "decoder_block_positions" in prompts.batch:  # what is made goes on with the last blank
+    if "decoder_block_positions" in prompts.batch:  # generated tokens continue the last blank
         rows, last_B = jnp.arange(prompts.lengths.shape[0]), prompts.lengths - 1
         position_B, count_B = (
             prompts.batch[f"decoder_{name}"][rows, last_B]
             for name in ("positions", "block_positions")
         )
-        counted_BxT = count_B[:, None] + places_BxT - last_B[:, None]
-        batch["decoder_positions"] = jnp.broadcast_to(position_B[:, None], places_BxT.shape)
+        counted_BxT = count_B[:, None] + slots_BxT - last_B[:, None]
+        batch["decoder_positions"] = jnp.broadcast_to(position_B[:, None], slots_BxT.shape)
         batch["decoder_block_positions"] = counted_BxT
     if "cross_key_intervals" in prompts.batch:
         first = prompts.batch["cross_key_intervals"][..., :1]
@@ -135,17 +151,17 @@ def next_batch(prompts: Prompts, tokens_BxT, places_BxT) -> dict:
     return batch
 
 
-class Going(NamedTuple):
-    """Rows under way."""
+class DecodeState(NamedTuple):
+    """The state of the decoding loop."""
 
-    cache: Any
+    cache: Any  # the KV cache of capacity S
     tokens: Any  # i32[B, S]
-    ends: Any  # i32[B]
+    ends: Any  # i32[B]: prompt and generated tokens
     logits: Any  # f32[B, V]: of the next token
-    log_probs: Any  # f32[B, S]: of each token that was made
-    done: Any  # bool[B]
-    keys: Any  # a key for each row
-    seen: Any  # bool[B, V] for a repetition penalty, or None
+    log_probs: Any  # f32[B, S]: of each generated token
+    done: Any  # bool[B]: ended by a stop id
+    keys: Any  # a random key for each row
+    seen: Any  # bool[B, V]: ids that a row holds, for the repetition penalty; or None
 
 
 def decode(
@@ -154,83 +170,98 @@ def decode(
     prompts: Prompts,
     *,
     max_new: int,
-    stops: Sequence[int] = (),
+    stop_ids: Sequence[int] = (),
     sampling: Sampling = GREEDY,
     keys=None,
-    allowed=None,
+    allowed_tokens=None,
 ) -> Decoded:
-    """Goes on from prompts until a stop id, or for `max_new` tokens.
+    """Generates up to `max_new` tokens after each prompt, or up to a stop id.
+
+        decoded = decode(*decoding_form(model, params), decoder_prompts([[5, 6, 7]]), max_new=20)
+        decoded.tokens[0][3 : decoded.ends[0]]        # 20 tokens, the most likely each time
 
     Args:
-      model, params: what `decoding_form` gives.
-      stops: ids that end a row.
-      keys: one for each row, so that a row's draws do not depend on its neighbours; needed where
-        sampling has a temperature.
-      allowed: bool[V], the ids that may come; None: all.
+      model, params: what `decoding_form` returns.
+      prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns.
+      max_new: the most tokens to generate for each row.
+      stop_ids: ids that end a row.
+      keys: a random key for each row, so that a row's draws do not depend on its neighbours;
+        required where sampling has a temperature.
+      allowed_tokens: bool[V], the allowed-token mask; None: all ids.
 
-    Raises ValueError where the prompt and `max_new` together are longer than the model's positions,
-    and for a temperature without keys.
+    Returns:
+      A `Decoded`, S = P + max_new.
+
+    Raises:
+      ValueError: `max_new` is below 1; prompt and generated tokens exceed the model's positions; a
+        temperature without keys.
     """
-    *_, last = decode_in_parts(
+    *_, last = decode_stream(
         model,
         params,
         prompts,
         max_new=max_new,
-        stops=stops,
+        stop_ids=stop_ids,
         sampling=sampling,
         keys=keys,
-        allowed=allowed,
-        part=max_new,
+        allowed_tokens=allowed_tokens,
+        chunk_size=max_new,
     )
     return last
 
 
-def decode_in_parts(
+def decode_stream(
     model,
     params,
     prompts: Prompts,
     *,
     max_new: int,
-    stops: Sequence[int] = (),
+    stop_ids: Sequence[int] = (),
     sampling: Sampling = GREEDY,
     keys=None,
-    allowed=None,
-    part: int = 16,
+    allowed_tokens=None,
+    chunk_size: int = 16,
 ) -> Iterator[Decoded]:
-    """As `decode`, giving what there is after every `part` tokens: to stream it, or to stop early."""
-    room = room_for(model, prompts, max_new)
-    keys = keys_for(sampling, keys, prompts)
-    start, go_on = _compiled(model, sampling, tuple(stops), room)
-    going = start(params, prompts, keys, allowed)
-    for made in range(part, max_new + part, part):
-        going = go_on(params, prompts, going, allowed, min(made, max_new))
-        so_far = Decoded(going.tokens, prompts.lengths, going.ends, going.log_probs)
-        yield jax.tree.map(jnp.copy, so_far)  # the next call takes the arrays themselves
-        if bool(going.done.all()):
+    """Yields what `decode` returns after every `chunk_size` tokens, to stream or stop early."""
+    capacity = required_capacity(model, prompts, max_new)
+    keys = row_keys(sampling, keys, prompts)
+    prefill, generate = _compiled(model, sampling, tuple(stop_ids), capacity)
+    state = prefill(params, prompts, keys, allowed_tokens)
+    for limit in range(chunk_size, max_new + chunk_size, chunk_size):
+        state = generate(params, prompts, state, allowed_tokens, min(limit, max_new))
+        decoded = Decoded(state.tokens, prompts.lengths, state.ends, state.log_probs)
+        yield jax.tree.map(jnp.copy, decoded)  # the next call donates the arrays themselves
+        if bool(state.done.all()):
             return
 
 
-def room_for(model, prompts: Prompts, max_new: int) -> int:
-    """Places for prompts and what is made; ValueError where the model has fewer positions."""
+def required_capacity(model, prompts: Prompts, max_new: int) -> int:
+    """Returns the KV cache slots that prompts and `max_new` generated tokens take.
+
+    Raises ValueError where `max_new` is below 1, or the model has fewer positions than that.
+    """
     if max_new < 1:
-        raise ValueError(f"Got max_new={max_new}, expected 1 or more: how many tokens to make.")
+        raise ValueError(f"Got max_new={max_new}, expected 1 or more: the tokens to generate.")
     longest = prompts.batch["decoder_input_tokens"].shape[1]
     stacks = {"decoder": longest + max_new}
     if "encoder_input_tokens" in prompts.batch:
         stacks["encoder"] = prompts.batch["encoder_input_tokens"].shape[1]
-    for stack, places in stacks.items():
-        most = model.config.max_positions if model.config else 0
-        if most and places > most:
+    for stack, slots in stacks.items():
+        max_positions = model.config.max_positions if model.config else 0
+        if max_positions and slots > max_positions:
             raise ValueError(
-                f"Got {places} places for the {stack} (prompt and up to {max_new} new tokens), "
-                f"expected at most {most}, for which this model has positions: give a shorter text, "
-                "or ask for fewer tokens."
+                f"Got {slots} slots for the {stack} (prompt and up to {max_new} new tokens), "
+                f"expected at most {max_positions}, this model's max_positions: give a shorter "
+                "text, or generate fewer tokens."
             )
     return stacks["decoder"]
 
 
-def keys_for(sampling: Sampling, keys, prompts: Prompts):
-    """The keys of rows; any do where nothing is drawn. ValueError where they are wanted and missing."""
+def row_keys(sampling: Sampling, keys, prompts: Prompts):
+    """Returns the random key of each row; arbitrary ones where nothing is drawn.
+
+    Raises ValueError where sampling has a temperature and `keys` is None.
+    """
     if keys is not None:
         return keys
     if sampling.temperature:
@@ -242,80 +273,78 @@ def keys_for(sampling: Sampling, keys, prompts: Prompts):
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(model, sampling: Sampling, stops: tuple[int, ...], room: int):
-    start = jax.jit(functools.partial(_start, model, sampling, room))
-    go_on = jax.jit(functools.partial(_go_on, model, sampling, stops), donate_argnums=2)
-    return start, go_on
+def _compiled(model, sampling: Sampling, stop_ids: tuple[int, ...], capacity: int):
+    prefill = jax.jit(functools.partial(_prefill, model, sampling, capacity))
+    generate = jax.jit(functools.partial(_generate, model, sampling, stop_ids), donate_argnums=2)
+    return prefill, generate
 
 
-def _start(model, sampling, room, params, prompts: Prompts, keys, allowed) -> Going:
-    """The prompts read, and the logits of what comes after them."""
-    outputs, cache = model.prefill(params, prompts.batch, room)
+def _prefill(model, sampling, capacity, params, prompts: Prompts, keys, allowed) -> DecodeState:
+    """Runs the prompts, and returns the state with the logits of the first new token."""
+    outputs, cache = model.prefill(params, prompts.batch, capacity)
     rows = jnp.arange(prompts.lengths.shape[0])
     last_BxE = outputs.hidden["top"][rows, prompts.lengths - 1]
     tokens_BxP = prompts.batch["decoder_input_tokens"]
-    tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, room - tokens_BxP.shape[1])])
-    logits_BxV = _allowed(outputs.head("vocabulary", last_BxE), allowed)
+    tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, capacity - tokens_BxP.shape[1])])
+    logits_BxV = _masked(outputs.head("vocabulary", last_BxE), allowed)
     seen = None
     if sampling.repetition_penalty != 1:
         live_BxP = jnp.arange(tokens_BxP.shape[1])[None] < prompts.lengths[:, None]
         seen = jnp.zeros(logits_BxV.shape, bool).at[rows[:, None], tokens_BxP].max(live_BxP)
-    return Going(
-        cache,
-        tokens_BxS,
-        prompts.lengths,
-        logits_BxV,
-        jnp.zeros(tokens_BxS.shape, jnp.float32),
-        jnp.zeros(rows.shape, bool),
-        keys,
-        seen,
+    return DecodeState(
+        cache=cache,
+        tokens=tokens_BxS,
+        ends=prompts.lengths,
+        logits=logits_BxV,
+        log_probs=jnp.zeros(tokens_BxS.shape, jnp.float32),
+        done=jnp.zeros(rows.shape, bool),
+        keys=keys,
+        seen=seen,
     )
 
 
-def _go_on(model, sampling, stops, params, prompts: Prompts, going: Going, allowed, most) -> Going:
-    """Until all rows have stopped or made `most` tokens."""
+def _generate(
+    model, sampling, stop_ids, params, prompts: Prompts, state: DecodeState, allowed, limit
+) -> DecodeState:
+    """Generates until every row has ended or holds `limit` generated tokens."""
     rows = jnp.arange(prompts.lengths.shape[0])
 
-    def unfinished(going: Going):
-        return ~jnp.all(going.done | (going.ends - prompts.lengths >= most))
+    def is_finished(state: DecodeState):
+        return state.done | (state.ends - prompts.lengths >= limit)
 
-    def step(going: Going) -> Going:
-        resting = going.done | (going.ends - prompts.lengths >= most)
-        made = going.ends - prompts.lengths
-        keys = jax.vmap(jax.random.fold_in)(going.keys, made)
-        chosen = choose(keys, going.logits, sampling, going.seen)
-        gained = going.logits[rows, chosen] - jax.nn.logsumexp(going.logits, -1)
-        # What rests writes again what it has, into the place after its end, which nothing reads.
-        at_end = rows, going.ends
-        tokens = going.tokens.at[at_end].set(jnp.where(resting, 0, chosen), mode="drop")
-        log_probs = going.log_probs.at[at_end].set(jnp.where(resting, 0, gained), mode="drop")
-        batch = next_batch(prompts, chosen[:, None], going.ends[:, None])
-        outputs, cache = model.extend(params, going.cache, batch)
-        logits = _allowed(outputs.head("vocabulary", outputs.hidden["top"][:, 0]), allowed)
-        seen = going.seen if going.seen is None else going.seen.at[rows, chosen].set(True)
-        moved = Going(
-            cache,
-            tokens,
-            going.ends + 1,
-            logits,
-            log_probs,
-            jnp.isin(chosen, jnp.array(stops, jnp.int32)),
-            going.keys,
-            seen,
+    def unfinished(state: DecodeState):
+        return ~jnp.all(is_finished(state))
+
+    def step(state: DecodeState) -> DecodeState:
+        finished = is_finished(state)
+        keys = jax.vmap(jax.random.fold_in)(state.keys, state.ends - prompts.lengths)
+        chosen = choose(keys, state.logits, sampling, state.seen)
+        log_prob = state.logits[rows, chosen] - jax.nn.logsumexp(state.logits, -1)
+        # A finished row writes zeros into the slot after its end, which nothing reads.
+        at_end = rows, state.ends
+        tokens = state.tokens.at[at_end].set(jnp.where(finished, 0, chosen), mode="drop")
+        log_probs = state.log_probs.at[at_end].set(jnp.where(finished, 0, log_prob), mode="drop")
+        batch = next_batch(prompts, chosen[:, None], state.ends[:, None])
+        outputs, cache = model.extend(params, state.cache, batch)
+        logits = _masked(outputs.head("vocabulary", outputs.hidden["top"][:, 0]), allowed)
+        seen = state.seen if state.seen is None else state.seen.at[rows, chosen].set(True)
+
+        def unless_finished(new, old):
+            return jnp.where(finished.reshape(-1, *[1] * (new.ndim - 1)), old, new)
+
+        return DecodeState(
+            cache=cache,
+            tokens=tokens,
+            ends=unless_finished(state.ends + 1, state.ends),
+            logits=unless_finished(logits, state.logits),
+            log_probs=log_probs,
+            done=unless_finished(jnp.isin(chosen, jnp.array(stop_ids, jnp.int32)), state.done),
+            keys=state.keys,
+            seen=seen if seen is None else unless_finished(seen, state.seen),
         )
 
-        def kept(old, new):
-            return jnp.where(resting.reshape(-1, *[1] * (new.ndim - 1)), old, new)
-
-        return moved._replace(
-            ends=kept(going.ends, moved.ends),
-            logits=kept(going.logits, moved.logits),
-            done=kept(going.done, moved.done),
-            seen=seen if seen is None else kept(going.seen, seen),
-        )
-
-    return lax.while_loop(unfinished, step, going)
+    return lax.while_loop(unfinished, step, state)
 
 
-def _allowed(logits_BxV, allowed_V):
+def _masked(logits_BxV, allowed_V):
     return logits_BxV if allowed_V is None else jnp.where(allowed_V[None], logits_BxV, -1e30)

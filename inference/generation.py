@@ -1,4 +1,4 @@
-"""Answers to many questions: batched by length, decoded, and cut where they stop.
+"""Text generation for many prompts: batched by length, decoded, and cut at stop strings.
 
 answers = generate(trained, questions, Decoding(max_new=32, temperature=0.8, top_p=0.95))
 answers[0][0].text
@@ -13,37 +13,39 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pretrax.inference.batching import by_length, width_for
+from pretrax.inference.batching import by_length, padded_length
 from pretrax.inference.beam_search import beam_search
-from pretrax.inference.decoding import Prompts, decode_in_parts, decoding_form
+from pretrax.inference.decoding import Prompts, decode_stream, decoding_form
 from pretrax.inference.questions import Question, prompt_size, prompts_of
 from pretrax.inference.sampling import Sampling
-from pretrax.inference.speculation import Drafter, Tally, own_drafts, speculate
+from pretrax.inference.speculation import DraftCounts, Drafter, own_drafts, speculate
 from pretrax.inference.trained import Trained, may_be_written
 
-PART = 16  # tokens between two looks at what there is
+CHUNK_SIZE = 16  # tokens between two checks for stop strings
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How answers are made.
+    """Settings of text generation.
 
-    Raises ValueError for values that go not together, or are outside their range.
+        Decoding(max_new=32, temperature=0.8, top_p=0.95, samples=4)
+
+    Raises ValueError for values out of range, and for values that exclude each other.
     """
 
-    max_new: int = 64  # tokens of an answer, at most
-    temperature: float = 0.0  # 0 takes the most likely token; with it and those below: `Sampling`
+    max_new: int = 64  # the most tokens of an answer
+    temperature: float = 0.0  # 0: greedy; this and the next four are those of `Sampling`
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float = 1.0
-    beams: int = 1  # of beam search; 1 is none
-    length_penalty: float = 1.0
-    samples: int = 1  # answers to each question; of a beam search its best ones
-    stops: tuple[str, ...] = ()  # an answer ends before any of these
+    beams: int = 1  # width of the beam search; 1: no beam search
+    length_penalty: float = 1.0  # of the beam search
+    samples: int = 1  # answers to each prompt; of a beam search its best ones
+    stop_strings: tuple[str, ...] = ()  # an answer ends before the first of these
     seed: int = 0
-    batch_size: int = 32
-    own_drafts: bool = False  # speculative, with the model's own heads for tokens ahead
+    batch_size: int = 32  # rows
+    own_drafts: bool = False  # speculative decoding by the model's own heads for tokens ahead
 
     def __post_init__(self):
         for name in ("max_new", "beams", "samples", "batch_size"):
@@ -53,16 +55,18 @@ class Decoding:
         if self.beams > 1 and (self.sampling != Sampling() or self.own_drafts):
             raise ValueError(
                 f"Got beams={self.beams} with sampling, a penalty or drafts, expected none of "
-                "these: beam search looks for the likeliest answer."
+                "these with beam search, which finds the likeliest answer: set beams=1, or leave "
+                "them out."
             )
         if self.samples > 1 and self.beams == 1 and not self.temperature:
             raise ValueError(
-                f"Got samples={self.samples} with temperature=0, which would be the same answer "
-                "so often: set a temperature, or beams."
+                f"Got samples={self.samples} with temperature=0, which gives the same answer "
+                "each time: set a temperature, or beams."
             )
         if 1 < self.beams < self.samples:
             raise ValueError(
-                f"Got samples={self.samples}, expected at most the {self.beams} beams."
+                f"Got samples={self.samples}, expected at most the {self.beams} beams: set more "
+                "beams."
             )
 
     @property
@@ -73,15 +77,18 @@ class Decoding:
 
 
 class Answer(NamedTuple):
+    """One generated text."""
+
     text: str
-    tokens: list[int]  # without the id that ended it; with those of a stop string
-    # Natural logarithm, its end included, an id or a stop string; of a beam, the score of all of it.
+    tokens: list[int]  # without the stop id that ended it; with the tokens of a stop string
+    # Natural log-probability of its tokens, its stop id or stop string included; of a beam search,
+    # the beam's score.
     log_prob: float
-    ended: bool  # by an end or a stop string, and not for its length
+    ended: bool  # by a stop id or a stop string, not by its length
 
 
 class Draft(NamedTuple):
-    """A smaller model of the same vocabulary that makes drafts: see `inference.speculation`."""
+    """A smaller model of the same vocabulary for speculative decoding: `inference.speculation`."""
 
     drafter: Drafter
     params: dict
@@ -94,28 +101,31 @@ def generate(
     *,
     draft: Draft | None = None,
     numbers: Sequence[int] | None = None,
-    on_part: Callable[[str], None] | None = None,
+    on_text: Callable[[str], None] | None = None,
     on_batch: Callable[[int], None] | None = None,
-    on_tally: Callable[[Tally], None] | None = None,
+    on_drafts: Callable[[DraftCounts], None] | None = None,
 ) -> list[list[Answer]]:
-    """Answers to each question, in the order of the questions; of each `samples` answers.
+    """Returns `decoding.samples` answers to each question, in the order of the questions.
+
+        generate(trained, [to_continue(trained, "Once upon")], Decoding(max_new=8))[0][0].text
 
     Args:
-      draft: a draft model.
-      numbers: of the questions, from which their random numbers follow; None: 0, 1, ….
-      on_part: is told the answer so far, of a single question, now and then.
-      on_batch: is told how many questions have been answered since it was last told.
-      on_tally: is told of each batch how many drafts were accepted.
+      draft: a draft model, for speculative decoding.
+      numbers: the numbers of the questions, which their random keys are derived from; None: 0, 1, ….
+      on_text: called with the answer so far after each chunk of tokens, if there is one question.
+      on_batch: called after each batch with the number of questions that it answered.
+      on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
-    Raises ValueError where a question does not fit the model.
+    Raises:
+      ValueError: a question and its answer do not fit the model's positions.
     """
     answers: list = [None] * len(questions)
     numbers = range(len(questions)) if numbers is None else numbers
     layout = trained.model.layout
     sizes = [prompt_size(layout, question) for question in questions]
     rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
-    write = _writer(trained, decoding, draft, on_tally)
-    single = on_part if len(questions) == decoding.samples == 1 else None
+    write = _writer(trained, decoding, draft, on_drafts)
+    single = on_text if len(questions) == decoding.samples == 1 else None
     for chosen in by_length(sizes, max(decoding.batch_size // rows_of_each, 1)):
         batch = [questions[i] for i in chosen]
         found = write(batch, [numbers[i] for i in chosen], single)
@@ -126,13 +136,13 @@ def generate(
     return answers
 
 
-def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally) -> Callable:
-    """(questions, numbers, on_part) -> answers to each, with parameters in the form for decoding."""
+def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts) -> Callable:
+    """Returns (questions, numbers, on_text) -> answers to each; unrolls parameters once."""
     ids, layout = trained.ids, trained.model.layout
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
-        stops=(ids.eos,),
-        allowed=may_be_written(ids, trained.model.vocab_size),
+        stop_ids=(ids.eos,),
+        allowed_tokens=may_be_written(ids, trained.model.vocab_size),
     )
     if decoding.own_drafts:
         model, params, drafter, draft_params = own_drafts(trained.model, trained.params)
@@ -141,10 +151,9 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
         model, params = decoding_form(trained.model, trained.params)
 
     def prompts_for(questions) -> Prompts:
-        width = _width(trained, questions, decoding.max_new)
-        return prompts_of(layout, questions, ids, width)
+        return prompts_of(layout, questions, ids, _width(trained, questions, decoding.max_new))
 
-    def search(questions, numbers, on_part):
+    def search(questions, numbers, on_text):
         found = beam_search(
             model,
             params,
@@ -164,16 +173,16 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
             for question, (tokens, start, ends, scores) in zip(questions, rows)
         ]
 
-    def sample(questions, numbers, on_part):
-        many = decoding.samples
-        asked = [q for q in questions for _ in range(many)]
-        prompts = prompts_for(asked)
-        keys = _keys(decoding.seed, [n * many + k for n in numbers for k in range(many)])
+    def sample(questions, numbers, on_text):
+        samples = decoding.samples
+        repeated = [q for q in questions for _ in range(samples)]
+        prompts = prompts_for(repeated)
+        keys = _keys(decoding.seed, [n * samples + k for n in numbers for k in range(samples)])
         answers: list[Answer] = []
-        own = len(set(numbers)) * many  # rows; others fill up the batch
-        for found in made(prompts, keys, own):
-            rows = zip(asked, *map(np.asarray, found))
-            # What a stop string ended stays as it was, however long its neighbours go on.
+        own = len(set(numbers)) * samples  # rows; the others fill up the batch
+        for decoded in decoded_chunks(prompts, keys, own):
+            rows = zip(repeated, *map(np.asarray, decoded))
+            # An answer that a stop string ended stays as it is while other rows continue.
             answers = [
                 old
                 if old and old.ended
@@ -182,40 +191,46 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_tally)
                     answers, rows
                 )
             ]
-            if on_part and not answers[0].ended:
-                on_part(_certain(answers[0].text, decoding.stops))
+            if on_text and not answers[0].ended:
+                on_text(_without_partial_stop(answers[0].text, decoding.stop_strings))
             if all(answer.ended for answer in answers):
                 break
-        if on_part:
-            on_part(answers[0].text)
-        return [answers[i : i + many] for i in range(0, len(answers), many)]
+        if on_text:
+            on_text(answers[0].text)
+        return [answers[i : i + samples] for i in range(0, len(answers), samples)]
 
-    def made(prompts, keys, own) -> Iterator:
+    def decoded_chunks(prompts, keys, own) -> Iterator:
         sampling = decoding.sampling
         if draft is None:
-            return decode_in_parts(
-                model, params, prompts, sampling=sampling, keys=keys, part=PART, **settings
+            return decode_stream(
+                model,
+                params,
+                prompts,
+                sampling=sampling,
+                keys=keys,
+                chunk_size=CHUNK_SIZE,
+                **settings,
             )
-        found, tally = speculate(
+        decoded, counts = speculate(
             model, params, *draft, prompts, sampling=sampling, keys=keys, **settings
         )
-        if on_tally:
-            on_tally(Tally(*(x[:own] for x in tally)))
-        return iter([found])
+        if on_drafts:
+            on_drafts(DraftCounts(*(x[:own] for x in counts)))
+        return iter([decoded])
 
     return sample if decoding.beams == 1 else search
 
 
 def _width(trained: Trained, questions: Sequence[Question], max_new: int) -> int:
-    """Places that prompts are padded to: few different ones, but none that the model has not."""
+    """Returns the slots to pad prompts to: few different numbers, within the model's positions."""
     layout = trained.model.layout
     longest = max(
         len(q.inputs) if layout == "encoder_decoder" else prompt_size(layout, q) for q in questions
     )
-    most = trained.model.config.max_positions if trained.model.config else 0
-    if most and layout == "decoder":
-        most = max(most - max_new, 1)
-    return width_for(longest, most)
+    limit = trained.model.config.max_positions if trained.model.config else 0
+    if limit and layout == "decoder":
+        limit = max(limit - max_new, 1)
+    return padded_length(longest, limit)
 
 
 def _keys(seed: int, numbers: Sequence[int]):
@@ -223,13 +238,13 @@ def _keys(seed: int, numbers: Sequence[int]):
     return fold(jax.random.key(seed), np.array(numbers, np.uint32))
 
 
-def _certain(text: str, stops: Sequence[str]) -> str:
-    """Without an end that may become a stop string.
+def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
+    """Returns the text without an end that may still become a stop string.
 
-    >>> _certain("a = 1\\nd", ("\\ndef",))
+    >>> _without_partial_stop("a = 1\\nd", ("\\ndef",))
     'a = 1'
     """
-    ends = (k for stop in stops for k in range(1, len(stop)) if text.endswith(stop[:k]))
+    ends = (k for stop in stop_strings for k in range(1, len(stop)) if text.endswith(stop[:k]))
     return text[: len(text) - max(ends, default=0)]
 
 
@@ -240,17 +255,17 @@ def _answer(
     decoding: Decoding,
     log_probs: np.ndarray = np.zeros(0),  # noqa: B008
 ) -> Answer:
-    """What tokens say, up to the first stop string; a stop's own tokens count, those after it not."""
+    """Returns the text of tokens up to the first stop string, whose tokens count as the answer's."""
     tokens = [int(x) for x in tokens]
     ended = bool(tokens) and tokens[-1] == trained.ids.eos
     tokens, count = (tokens[:-1] if ended else tokens), len(tokens)
     text = _text_after(trained, question.before, tokens)
-    cuts = [at for at in (text.find(stop) for stop in decoding.stops) if at >= 0]
+    cuts = [at for at in (text.find(stop) for stop in decoding.stop_strings) if at >= 0]
     if cuts:
 
         def has_stop(n: int) -> bool:
             written = _text_after(trained, question.before, tokens[:n])
-            return any(stop in written for stop in decoding.stops)
+            return any(stop in written for stop in decoding.stop_strings)
 
         count = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=has_stop)
         text, tokens, ended = text[: min(cuts)], tokens[:count], True
@@ -258,7 +273,7 @@ def _answer(
 
 
 def _text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
-    """What tokens say after others: a first word keeps its space there."""
-    there = trained.decode(before)
+    """Returns the text of tokens that follow others: a first word keeps the space before it."""
+    context = trained.decode(before)
     whole = trained.decode([*before, *tokens])
-    return whole[len(there) :] if whole.startswith(there) else trained.decode(tokens)
+    return whole[len(context) :] if whole.startswith(context) else trained.decode(tokens)

@@ -11,23 +11,25 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-_NEVER = -1e30  # finite, so that a row of which nothing is left gives no nan
+_NEVER = -1e30  # finite, so that a row with every id masked gives no nan
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How a token is chosen. What is set applies in the order of the fields.
+    """Settings of the distribution that a token is drawn from, applied in the order of the fields.
 
-    With temperature 0, the default, it is the most likely one, and only the penalty has an effect.
+        Sampling(temperature=0.8, top_p=0.95)
 
-    Raises ValueError for values outside their range.
+    Temperature 0, the default, takes the most likely token, and only the penalty has an effect.
+
+    Raises ValueError for values out of range, and for filters with temperature 0.
     """
 
-    repetition_penalty: float = 1.0  # of ids that the row has already (Keskar et al. 2019)
+    repetition_penalty: float = 1.0  # lowers ids that the row holds (Keskar et al. 2019); 1: off
     temperature: float = 0.0  # logits are divided by it
-    top_k: int | None = None  # the k most likely alone
-    top_p: float | None = None  # the fewest that together have this probability (nucleus)
-    min_p: float | None = None  # those with this share of the most likely one's probability
+    top_k: int | None = None  # keeps the k most likely ids
+    top_p: float | None = None  # keeps the fewest ids that reach this probability (nucleus)
+    min_p: float | None = None  # keeps ids of at least this share of the top probability
 
     def __post_init__(self):
         checks = [
@@ -55,29 +57,34 @@ GREEDY = Sampling()
 
 
 def choose(keys_B, logits_BxV, sampling: Sampling, seen_BxV=None):
-    """i32[B]: a token for each row, drawn with the row's own key."""
+    """Returns a token for each row, i32[B], drawn with the row's own key.
+
+    `seen_BxV`: ids that each row holds, for the repetition penalty; None: no penalty.
+    """
     if not sampling.temperature:
-        return most_likely(penalised(logits_BxV, seen_BxV, sampling))
-    allowed_BxV = adjusted(logits_BxV, sampling, seen_BxV)
-    return jax.vmap(jax.random.categorical)(keys_B, allowed_BxV).astype(jnp.int32)
+        return most_likely(penalized(logits_BxV, seen_BxV, sampling))
+    adjusted_BxV = adjusted(logits_BxV, sampling, seen_BxV)
+    return jax.vmap(jax.random.categorical)(keys_B, adjusted_BxV).astype(jnp.int32)
 
 
 def most_likely(logits_BxV):
-    """i32[B]: the id of the largest logit, the lowest id of several."""
+    """Returns the id of the largest logit, i32[B]; of equal ones the lowest id."""
     # XLA for CPU takes three times as long over argmax, which it does not vectorise.
     top_Bx1 = logits_BxV.max(-1, keepdims=True)
     last = logits_BxV.shape[-1] - 1
-    places_BxV = jax.lax.broadcasted_iota(jnp.int32, logits_BxV.shape, logits_BxV.ndim - 1)
-    return jnp.where(logits_BxV == top_Bx1, places_BxV, last).min(-1)
+    ids_BxV = jax.lax.broadcasted_iota(jnp.int32, logits_BxV.shape, logits_BxV.ndim - 1)
+    return jnp.where(logits_BxV == top_Bx1, ids_BxV, last).min(-1)
 
 
 def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
-    """Logits of the distribution that `choose` draws from; those left out are very low.
+    """Returns the logits, f32[B, V], of the distribution that `choose` draws from.
+
+    Ids that are filtered out have -1e30.
 
     adjusted(jnp.log(jnp.array([[.5, .3, .2]])), Sampling(temperature=1, top_p=.6))
     # [[log .5, log .3, -1e30]]
     """
-    logits_BxV = penalised(logits_BxV, seen_BxV, sampling)
+    logits_BxV = penalized(logits_BxV, seen_BxV, sampling)
     if not sampling.temperature:
         ids_V = jnp.arange(logits_BxV.shape[-1])[None]
         return jnp.where(ids_V == most_likely(logits_BxV)[:, None], 0.0, _NEVER)
@@ -95,8 +102,10 @@ def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
     return logits_BxV
 
 
-def penalised(logits_BxV, seen_BxV, sampling: Sampling):
-    """Logits of what was seen made smaller, those below 0 by multiplying (arXiv:1909.05858)."""
+def penalized(logits_BxV, seen_BxV, sampling: Sampling):
+    """Returns the logits with those of seen ids lowered (arXiv:1909.05858): divided, or if negative
+    multiplied, by the penalty.
+    """
     if seen_BxV is None or sampling.repetition_penalty == 1:
         return logits_BxV
     penalty = sampling.repetition_penalty
@@ -105,7 +114,7 @@ def penalised(logits_BxV, seen_BxV, sampling: Sampling):
 
 
 def _outside(logits_BxV, top_p):
-    """Which ids are not among the fewest, from the most likely on, that reach `top_p` together."""
+    """Returns bool[B, V]: ids outside the nucleus, the fewest most likely that reach `top_p`."""
     order_BxV = jnp.argsort(-logits_BxV, -1)
     p_BxV = jax.nn.softmax(jnp.take_along_axis(logits_BxV, order_BxV, -1), -1)
     before_BxV = jnp.cumsum(p_BxV, -1) - p_BxV

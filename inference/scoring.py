@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.inference.batching import by_length, jitted, width_for
+from pretrax.inference.batching import by_length, jitted, padded_length
 from pretrax.inference.masks import batch_of
 from pretrax.inference.questions import (
     BLANK,
@@ -80,7 +80,7 @@ def score(
                 f"Got a text of {max(sizes[i] for i in chosen)} places to be scored, expected at most "
                 f"{most}, for which this model has positions: give a shorter one."
             )
-        width = width_for(longest, most)
+        width = padded_length(longest, most)
         prompts = prompts_of(layout, rows, trained.ids, width)
         told_BxT = np.asarray(run(trained.params, prompts.batch))
         for i, row, told in zip(chosen, rows, told_BxT):

@@ -1,15 +1,15 @@
-"""Several tokens a step: drafts that are cheap to make, and one look of the model at all of them.
+"""Speculative decoding: several drafts a step, verified by one call of the model.
 
-    found, tally = speculate(*own_drafts(model, params), prompts, max_new=100)
-    tally.accepted / tally.drafted        # the share of drafts that the model would have made itself
+    decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
+    counts.accepted / counts.drafted        # the acceptance rate
 
-The model reads N drafts in one call. As many of them are kept as it would have made itself, and one
-token more is its own: greedily the very tokens of `inference.decoding.decode`, and with a
+The model reads N drafts in one call. It accepts as many of them as it would have generated itself,
+and adds one token of its own: greedily the very tokens of `inference.decoding.decode`, and with a
 temperature tokens of the very same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts
 come from the model's own heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et
 al. 2024) or from a smaller model.
 
-Letters: B rows, N drafts, S room, V ids.
+Letters: B rows, N drafts, T tokens of a call, S capacity of the KV cache, V ids.
 """
 
 import functools
@@ -20,55 +20,63 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.inference.decoding import Decoded, Prompts, keys_for, next_batch, room_for
+from pretrax.inference.decoding import (
+    Decoded,
+    Prompts,
+    next_batch,
+    required_capacity,
+    row_keys,
+)
 from pretrax.inference.sampling import GREEDY, Sampling, adjusted, most_likely
-from pretrax.models.unrolled import module_ahead, next_token_alone, unrolled
+from pretrax.models.unrolled import next_token_only, sequential_module, unrolled
 
 
 class Drafts(NamedTuple):
-    """What may come after the last token that is known."""
+    """Proposals for the tokens after the pending one."""
 
     tokens: Any  # i32[B, N]
-    logits: Any  # f32[B, N, V]: of the distributions that they were drawn from; greedily not used
+    logits: Any  # f32[B, N, V]: of the distributions they were drawn from; greedily not used
 
 
-class Looked(NamedTuple):
-    """What the model made of the tokens that it was given last, the pending one and its drafts."""
+class Verified(NamedTuple):
+    """The result of a call of the model with a pending token and its drafts."""
 
-    outputs: Any  # `models.Outputs` of T tokens
-    batch: dict  # what they were made of
-    kept: Any  # i32[B]: the last of them that stays, counted from 0
-    pending: Any  # i32[B]: the model's own token after it, in the next place
+    outputs: Any  # `models.Outputs` of the T tokens
+    batch: dict  # the batch of the T tokens
+    last: Any  # i32[B]: index among them of the last accepted one
+    pending: Any  # i32[B]: the model's own token after it, for the next slot
 
 
 class Drafter(NamedTuple):
-    """Where drafts come from: two pure functions and a number."""
+    """A source of drafts: two pure functions and a number."""
 
     number: int  # N
-    # (params, prompts, room) -> state
+    # (params, prompts, capacity) -> drafter state
     start: Callable
-    # (params, state, prompts, Looked, keys, sampling) -> state, Drafts
+    # (params, drafter state, prompts, Verified, keys, sampling) -> drafter state, Drafts
     draft: Callable
 
 
-class Tally(NamedTuple):
-    """How it went, for each row."""
+class DraftCounts(NamedTuple):
+    """Counts of drafts for each row, while it was unfinished."""
 
-    steps: Any  # i32[B]: calls of the model while the row was under way
+    steps: Any  # i32[B]: calls of the model after the prompt's
     drafted: Any  # i32[B]
     accepted: Any  # i32[B]
 
 
-class Going(NamedTuple):
+class SpeculationState(NamedTuple):
+    """The state of the decoding loop."""
+
     cache: Any
     tokens: Any  # i32[B, S]
-    ends: Any  # i32[B]: the pending token is the last one before it
-    pending: Any  # i32[B]
+    ends: Any  # i32[B]: prompt and generated tokens; the last of them is the pending one
+    pending: Any  # i32[B]: a token that is not in the cache yet
     drafts: Drafts
-    drafter: Any
+    drafter: Any  # the drafter's own state
     log_probs: Any  # f32[B, S]
-    done: Any  # bool[B]
-    tally: Tally
+    done: Any  # bool[B]: ended by a stop id
+    counts: DraftCounts
 
 
 def speculate(
@@ -79,39 +87,54 @@ def speculate(
     prompts: Prompts,
     *,
     max_new: int,
-    stops: Sequence[int] = (),
+    stop_ids: Sequence[int] = (),
     sampling: Sampling = GREEDY,
     keys=None,
-    allowed=None,
-) -> tuple[Decoded, Tally]:
-    """`inference.decoding.decode`, with drafts.
+    allowed_tokens=None,
+) -> tuple[Decoded, DraftCounts]:
+    """Does what `inference.decoding.decode` does, with drafts.
 
     Args:
-      model, params: what `inference.decoding.decoding_form` gives.
-      drafter, draft_params: what makes drafts, and its parameters. These four are what `own_drafts`
-        gives.
+      model, params: what `inference.decoding.decoding_form` returns.
+      drafter, draft_params: the source of drafts, and its parameters. `own_drafts` returns these
+        four arguments.
+      The others: as in `decode`.
 
-    Raises ValueError as `decode` does, and for a repetition penalty, which each draft would change
-    for the next.
+    Returns:
+      The `Decoded` rows, and the `DraftCounts` of each.
+
+    Raises:
+      ValueError: as `decode` does, and for a repetition penalty, which each draft would change for
+        the next.
     """
     if sampling.repetition_penalty != 1:
         raise ValueError(
             f"Got repetition_penalty={sampling.repetition_penalty}, expected 1 with speculative "
             "decoding: leave it out, or decode without drafts."
         )
-    room = room_for(model, prompts, max_new)
-    keys = keys_for(sampling, keys, prompts)
-    run = _compiled(model, drafter, sampling, tuple(stops), room)
-    return run(params, draft_params, prompts, keys, allowed, max_new)
+    capacity = required_capacity(model, prompts, max_new)
+    keys = row_keys(sampling, keys, prompts)
+    run = _compiled(model, drafter, sampling, tuple(stop_ids), capacity)
+    return run(params, draft_params, prompts, keys, allowed_tokens, max_new)
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(model, drafter, sampling, stops, room):
-    return jax.jit(functools.partial(_speculate, model, drafter, sampling, stops, room))
+def _compiled(model, drafter, sampling, stop_ids, capacity):
+    return jax.jit(functools.partial(_speculate, model, drafter, sampling, stop_ids, capacity))
 
 
 def _speculate(
-    model, drafter, sampling, stops, room, params, draft_params, prompts, keys, allowed_V, max_new
+    model,
+    drafter,
+    sampling,
+    stop_ids,
+    capacity,
+    params,
+    draft_params,
+    prompts,
+    keys,
+    allowed_V,
+    max_new,
 ):
     rows = jnp.arange(prompts.lengths.shape[0])
     number = drafter.number
@@ -120,126 +143,131 @@ def _speculate(
         logits = outputs.head("vocabulary", hidden)
         return logits if allowed_V is None else jnp.where(allowed_V, logits, -1e30)
 
-    def keys_at(places_B, purpose):
-        return _folded(jax.vmap(jax.random.fold_in)(keys, places_B), purpose)
+    def keys_at(slots_B, purpose):
+        return _folded(jax.vmap(jax.random.fold_in)(keys, slots_B), purpose)
 
-    def start() -> Going:
-        outputs, cache = model.prefill(params, prompts.batch, room + number)
+    def start() -> SpeculationState:
+        outputs, cache = model.prefill(params, prompts.batch, capacity + number)
         last = prompts.lengths - 1
         logits = logits_of(outputs, outputs.hidden["top"][rows, last])
-        none = Drafts(jnp.zeros((rows.size, 0), jnp.int32), jnp.zeros((rows.size, 0, 1)))
-        _, pending = verified(keys_at(prompts.lengths, 0), logits[:, None], none, sampling)
-        looked = Looked(outputs, prompts.batch, last, pending)
-        state = drafter.start(draft_params, prompts, room + number)
-        state, drafts = drafter.draft(
-            draft_params, state, prompts, looked, keys_at(prompts.lengths, 1), sampling
+        no_drafts = Drafts(jnp.zeros((rows.size, 0), jnp.int32), jnp.zeros((rows.size, 0, 1)))
+        _, pending = verify(keys_at(prompts.lengths, 0), logits[:, None], no_drafts, sampling)
+        verified = Verified(outputs, prompts.batch, last, pending)
+        drafter_state = drafter.start(draft_params, prompts, capacity + number)
+        drafter_state, drafts = drafter.draft(
+            draft_params, drafter_state, prompts, verified, keys_at(prompts.lengths, 1), sampling
         )
         tokens = prompts.batch["decoder_input_tokens"]
-        tokens = jnp.pad(tokens, [(0, 0), (0, room + number + 1 - tokens.shape[1])])
+        tokens = jnp.pad(tokens, [(0, 0), (0, capacity + number + 1 - tokens.shape[1])])
         tokens = tokens.at[rows, prompts.lengths].set(pending)
         log_probs = jnp.zeros(tokens.shape, jnp.float32)
         first = _log_prob(logits[:, None], pending[:, None])[:, 0]
         zero = jnp.zeros(rows.shape, jnp.int32)
-        return Going(
-            cache,
-            tokens,
-            prompts.lengths + 1,
-            pending,
-            drafts,
-            state,
-            log_probs.at[rows, prompts.lengths].set(first),
-            jnp.isin(pending, jnp.array(stops, jnp.int32)),
-            Tally(zero, zero, zero),
+        return SpeculationState(
+            cache=cache,
+            tokens=tokens,
+            ends=prompts.lengths + 1,
+            pending=pending,
+            drafts=drafts,
+            drafter=drafter_state,
+            log_probs=log_probs.at[rows, prompts.lengths].set(first),
+            done=jnp.isin(pending, jnp.array(stop_ids, jnp.int32)),
+            counts=DraftCounts(zero, zero, zero),
         )
 
-    def unfinished(going: Going):
-        return ~jnp.all(resting(going))
+    def unfinished(state: SpeculationState):
+        return ~jnp.all(is_finished(state))
 
-    def resting(going: Going):
-        return going.done | (going.ends - prompts.lengths >= max_new)
+    def is_finished(state: SpeculationState):
+        return state.done | (state.ends - prompts.lengths >= max_new)
 
-    def step(going: Going) -> Going:
-        given = jnp.concatenate([going.pending[:, None], going.drafts.tokens], 1)
-        places = going.ends[:, None] - 1 + jnp.arange(number + 1)[None]
-        batch = next_batch(prompts, given, places)
-        outputs, cache = model.extend(params, going.cache, batch)
+    def step(state: SpeculationState) -> SpeculationState:
+        given = jnp.concatenate([state.pending[:, None], state.drafts.tokens], 1)
+        slots = state.ends[:, None] - 1 + jnp.arange(number + 1)[None]
+        batch = next_batch(prompts, given, slots)
+        outputs, cache = model.extend(params, state.cache, batch)
         logits = logits_of(outputs, outputs.hidden["top"])
-        kept, pending = verified(keys_at(going.ends, 0), logits, going.drafts, sampling)
+        accepted, pending = verify(keys_at(state.ends, 0), logits, state.drafts, sampling)
 
-        # The kept drafts and the model's own token: cut at a stop id, and at the last place.
+        # The accepted drafts and the model's own token, cut at a stop id and at the capacity.
         column = jnp.arange(number + 1)[None]
-        made = jnp.where(column < kept[:, None], _shifted(going.drafts.tokens), 0)
-        made = jnp.where(column == kept[:, None], pending[:, None], made)
-        is_stop = jnp.isin(made, jnp.array(stops, jnp.int32)) & (column <= kept[:, None])
-        before = jnp.cumsum(is_stop, 1) - is_stop
-        left = max_new - (going.ends - prompts.lengths)
-        live = (column <= kept[:, None]) & (before == 0) & (column < left[:, None])
-        live &= ~resting(going)[:, None]
+        new = jnp.where(column < accepted[:, None], _shifted(state.drafts.tokens), 0)
+        new = jnp.where(column == accepted[:, None], pending[:, None], new)
+        is_stop = jnp.isin(new, jnp.array(stop_ids, jnp.int32)) & (column <= accepted[:, None])
+        stops_before = jnp.cumsum(is_stop, 1) - is_stop
+        left = max_new - (state.ends - prompts.lengths)
+        live = (column <= accepted[:, None]) & (stops_before == 0) & (column < left[:, None])
+        live &= ~is_finished(state)[:, None]
         count = live.sum(1)
-        written = jnp.where(live, going.ends[:, None] + column, going.tokens.shape[1])
-        tokens = going.tokens.at[rows[:, None], written].set(made, mode="drop")
-        gained = _log_prob(logits, made)
-        log_probs = going.log_probs.at[rows[:, None], written].set(gained, mode="drop")
+        written = jnp.where(live, state.ends[:, None] + column, state.tokens.shape[1])
+        tokens = state.tokens.at[rows[:, None], written].set(new, mode="drop")
+        new_log_probs = _log_prob(logits, new)
+        log_probs = state.log_probs.at[rows[:, None], written].set(new_log_probs, mode="drop")
 
-        looked = Looked(outputs, batch, kept, pending)
-        state, drafts = drafter.draft(
-            draft_params, going.drafter, prompts, looked, keys_at(going.ends, 1), sampling
+        verified = Verified(outputs, batch, accepted, pending)
+        drafter_state, drafts = drafter.draft(
+            draft_params, state.drafter, prompts, verified, keys_at(state.ends, 1), sampling
         )
-        on = (~resting(going)).astype(jnp.int32)
-        tally = Tally(
-            going.tally.steps + on,
-            going.tally.drafted + on * number,
-            going.tally.accepted + on * kept,
+        counted = (~is_finished(state)).astype(jnp.int32)
+        counts = DraftCounts(
+            state.counts.steps + counted,
+            state.counts.drafted + counted * number,
+            state.counts.accepted + counted * accepted,
         )
-        return Going(
-            cache,
-            tokens,
-            going.ends + count,
-            pending,
-            drafts,
-            state,
-            log_probs,
-            going.done | (is_stop & live).any(1),
-            tally,
+        return SpeculationState(
+            cache=cache,
+            tokens=tokens,
+            ends=state.ends + count,
+            pending=pending,
+            drafts=drafts,
+            drafter=drafter_state,
+            log_probs=log_probs,
+            done=state.done | (is_stop & live).any(1),
+            counts=counts,
         )
 
     end = lax.while_loop(unfinished, step, start())
-    tokens = end.tokens[:, :room]
-    tokens = jnp.where(jnp.arange(room)[None] < end.ends[:, None], tokens, 0)
-    return Decoded(tokens, prompts.lengths, end.ends, end.log_probs[:, :room]), end.tally
+    tokens = end.tokens[:, :capacity]
+    tokens = jnp.where(jnp.arange(capacity)[None] < end.ends[:, None], tokens, 0)
+    return Decoded(tokens, prompts.lengths, end.ends, end.log_probs[:, :capacity]), end.counts
 
 
-def verified(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
-    """(kept, next): how many drafts stay, i32[B], and the model's own token after them, i32[B].
+def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
+    """Returns (accepted i32[B], next i32[B]): the accepted drafts, and the model's token after them.
 
-    T = N + 1: the logits after the token before the drafts and after each of them. A draft d drawn
-    from q stays with probability min(1, p(d) / q(d)), p being what `sampling` makes of the logits;
-    where one does not, the next token is drawn from what p has more than q.
+    A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), p being the distribution
+    that `sampling` makes of the model's logits; after the first one that is rejected, the next token
+    is drawn from the positive part of p - q, normalised.
+
+    Args:
+      keys_B: a random key for each row.
+      logits_BxTxV: the model's logits after the pending token and after each draft, T = N + 1.
+      drafts: of N tokens.
     """
     number = drafts.tokens.shape[1]
     if not sampling.temperature:
         own_BxT = jax.vmap(most_likely, 1, 1)(logits_BxTxV)
         agree_BxN = own_BxT[:, :number] == drafts.tokens
-        kept_B = jnp.cumprod(agree_BxN, 1).sum(1)
-        return kept_B, jnp.take_along_axis(own_BxT, kept_B[:, None], 1)[:, 0]
+        accepted_B = jnp.cumprod(agree_BxN, 1).sum(1)
+        return accepted_B, jnp.take_along_axis(own_BxT, accepted_B[:, None], 1)[:, 0]
     p_BxTxV = _probabilities(logits_BxTxV, sampling)
     split = jax.vmap(lambda key: jax.random.split(key))(keys_B)
     q_BxTxV = jnp.zeros_like(p_BxTxV)
-    kept_B = jnp.zeros(p_BxTxV.shape[0], jnp.int32)
+    accepted_B = jnp.zeros(p_BxTxV.shape[0], jnp.int32)
     if number:
         q_BxNxV = _probabilities(drafts.logits, sampling)
         q_BxTxV = q_BxTxV.at[:, :number].set(q_BxNxV)
         p_BxN = jnp.take_along_axis(p_BxTxV[:, :number], drafts.tokens[..., None], 2)[..., 0]
         q_BxN = jnp.take_along_axis(q_BxNxV, drafts.tokens[..., None], 2)[..., 0]
         u_BxN = jax.vmap(lambda key: jax.random.uniform(key, (number,)))(split[:, 0])
-        kept_B = jnp.cumprod(u_BxN * q_BxN < p_BxN, 1).sum(1)
-    at = kept_B[:, None, None]
+        accepted_B = jnp.cumprod(u_BxN * q_BxN < p_BxN, 1).sum(1)
+    at = accepted_B[:, None, None]
     p_BxV = jnp.take_along_axis(p_BxTxV, at, 1)[:, 0]
-    more_BxV = jnp.maximum(p_BxV - jnp.take_along_axis(q_BxTxV, at, 1)[:, 0], 0)
-    # Where p and q agree to the last bit nothing is left, and nothing is ever refused.
-    more_BxV = jnp.where(more_BxV.sum(-1, keepdims=True) > 0, more_BxV, p_BxV)
-    own_B = jax.vmap(jax.random.categorical)(split[:, 1], jnp.log(more_BxV))
-    return kept_B, own_B.astype(jnp.int32)
+    excess_BxV = jnp.maximum(p_BxV - jnp.take_along_axis(q_BxTxV, at, 1)[:, 0], 0)
+    # Where p and q agree to the last bit the excess is 0, and no draft is ever rejected.
+    excess_BxV = jnp.where(excess_BxV.sum(-1, keepdims=True) > 0, excess_BxV, p_BxV)
+    own_B = jax.vmap(jax.random.categorical)(split[:, 1], jnp.log(excess_BxV))
+    return accepted_B, own_B.astype(jnp.int32)
 
 
 def _probabilities(logits_BxTxV, sampling):
@@ -249,8 +277,9 @@ def _probabilities(logits_BxTxV, sampling):
 def _drawn(keys_B, logits_BxV, sampling: Sampling):
     if not sampling.temperature:
         return most_likely(logits_BxV)
-    allowed = adjusted(logits_BxV, sampling)
-    return jax.vmap(jax.random.categorical)(keys_B, allowed).astype(jnp.int32)
+    return jax.vmap(jax.random.categorical)(keys_B, adjusted(logits_BxV, sampling)).astype(
+        jnp.int32
+    )
 
 
 def _folded(keys_B, number):
@@ -263,15 +292,15 @@ def _log_prob(logits_BxTxV, tokens_BxT):
 
 
 def _shifted(drafts_BxN):
-    """With a column more, for the model's own token."""
+    """Drafts with one more column, for the model's own token."""
     return jnp.pad(drafts_BxN, [(0, 0), (0, 1)])
 
 
-# --- where drafts come from ---------------------------------------------------------------------
+# --- sources of drafts --------------------------------------------------------------------------
 
 
 class OwnDrafts(NamedTuple):
-    """What `speculate` wants for a model that makes its own drafts."""
+    """The first four arguments of `speculate`, for a model that drafts for itself."""
 
     model: Any
     params: dict
@@ -280,9 +309,12 @@ class OwnDrafts(NamedTuple):
 
 
 def own_drafts(model, params) -> OwnDrafts:
-    """Drafts from the heads for tokens ahead that `multi_token_prediction` trained, of either kind.
+    """Drafts by the heads for tokens ahead, of either kind, that `multi_token_prediction` trained.
 
-    Raises ValueError where the model has none.
+        decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
+
+    Raises:
+      ValueError: the model has no such heads.
     """
     if not model.config.num_ahead:
         raise ValueError(
@@ -292,49 +324,47 @@ def own_drafts(model, params) -> OwnDrafts:
     model, params = unrolled(model, params)
     if model.config.ahead == "parallel":
         return OwnDrafts(model, params, parallel_drafter(model), params)
-    return OwnDrafts(*next_token_alone(model, params), sequential_drafter(model), params)
+    return OwnDrafts(*next_token_only(model, params), sequential_drafter(model), params)
 
 
 def parallel_drafter(model) -> Drafter:
-    """The model's parallel heads, which have looked on from the last kept token already."""
+    """Drafts by the model's parallel heads, from its hidden state of the last accepted token."""
     number = model.config.num_ahead
 
-    def start(params, prompts, room):
+    def start(params, prompts, capacity):
         return ()
 
-    def draft(params, state, prompts, looked: Looked, keys_B, sampling):
-        rows = jnp.arange(looked.kept.shape[0])
-        hidden_BxNxE = jnp.moveaxis(looked.outputs.hidden["ahead"][:, rows, looked.kept], 0, 1)
-        logits_BxNxV = looked.outputs.head("vocabulary", hidden_BxNxE)
+    def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
+        rows, outputs = jnp.arange(verified.last.shape[0]), verified.outputs
+        hidden_BxNxE = jnp.moveaxis(outputs.hidden["ahead"][:, rows, verified.last], 0, 1)
+        logits_BxNxV = outputs.head("vocabulary", hidden_BxNxE)
         tokens = [_drawn(_folded(keys_B, n), logits_BxNxV[:, n], sampling) for n in range(number)]
-        return state, Drafts(jnp.stack(tokens, 1), logits_BxNxV)
+        return drafter_state, Drafts(jnp.stack(tokens, 1), logits_BxNxV)
 
     return Drafter(number, start, draft)
 
 
 def sequential_drafter(model) -> Drafter:
-    """The model's sequential modules, each going on from the draft of the one before.
+    """Drafts by the model's sequential modules, each of which continues the draft of the one before.
 
-    A module's keys for the last kept token are made with drafts, and stay as they are where these
-    are refused: that can cost later drafts, and changes no token.
+    A module's cache for the last accepted token is computed from drafts, and stays when these are
+    rejected: that can make later drafts worse, and changes no generated token.
     """
-    number, call = model.config.num_ahead, module_ahead(model.config)
+    number, call = model.config.num_ahead, sequential_module(model.config)
 
-    def start(params, prompts, room):
-        return room
+    def start(params, prompts, capacity):
+        return capacity
 
-    def draft(params, state, prompts, looked: Looked, keys_B, sampling):
-        room, caches = state if isinstance(state, tuple) else (state, [None] * number)
-        rows, last = jnp.arange(looked.kept.shape[0]), looked.kept
-        states_BxTxE = looked.outputs.hidden["top"]
-        tokens_BxT, next_B, made, after = (
-            looked.batch["decoder_input_tokens"],
-            looked.pending,
-            [],
-            [],
+    def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
+        capacity, caches = (
+            drafter_state if isinstance(drafter_state, tuple) else (drafter_state, [None] * number)
         )
+        rows, last = jnp.arange(verified.last.shape[0]), verified.last
+        states_BxTxE = verified.outputs.hidden["top"]
+        tokens_BxT, next_B = verified.batch["decoder_input_tokens"], verified.pending
+        drafts, new_caches = [], []
         for n in range(number):
-            # Of each place the token that the module before predicts there.
+            # For each slot the token that the module before predicts there.
             tokens_BxT = jnp.roll(tokens_BxT, -1, 1).at[rows, last].set(next_B)
             embedded_BxTxE = params["token_embedding"][tokens_BxT].astype(states_BxTxE.dtype)
             states_BxTxE, hidden_BxTxE, cache = call(
@@ -342,53 +372,58 @@ def sequential_drafter(model) -> Drafter:
                 caches[n],
                 states_BxTxE,
                 embedded_BxTxE,
-                looked.batch,
-                room,
+                verified.batch,
+                capacity,
             )
-            logits_BxV = looked.outputs.head("vocabulary", hidden_BxTxE[rows, last])
+            logits_BxV = verified.outputs.head("vocabulary", hidden_BxTxE[rows, last])
             next_B = _drawn(_folded(keys_B, n), logits_BxV, sampling)
-            made.append((next_B, logits_BxV))
-            after.append(cache)
-        tokens, logits = (jnp.stack(x, 1) for x in zip(*made))
-        return (room, after), Drafts(tokens, logits)
+            drafts.append((next_B, logits_BxV))
+            new_caches.append(cache)
+        tokens, logits = (jnp.stack(x, 1) for x in zip(*drafts))
+        return (capacity, new_caches), Drafts(tokens, logits)
 
     return Drafter(number, start, draft)
 
 
 def model_drafter(model, number: int) -> Drafter:
-    """A smaller model of the same vocabulary that goes on by itself, `number` tokens a step.
+    """Drafts by a smaller model of the same vocabulary, `number` tokens a step.
 
-    Raises ValueError for a number below 1; and, when decoding begins, where the places of prompts and
-    of what is made are more than the model's positions.
+        small, small_params = decoding_form(small, small_params)
+        speculate(model, params, model_drafter(small, 4), small_params, prompts, max_new=100)
+
+    Raises:
+      ValueError: a number below 1; and, when decoding begins, prompts and generated tokens exceed
+        the small model's positions.
     """
     if number < 1:
         raise ValueError(f"Got {number} drafts a step, expected 1 or more.")
 
-    def start(params, prompts, room):
-        most, places = model.config.max_positions if model.config else 0, room - number
-        if most and places > most:  # drafts beyond the last place are never kept
+    def start(params, prompts, capacity):
+        max_positions = model.config.max_positions if model.config else 0
+        slots = capacity - number
+        if max_positions and slots > max_positions:  # drafts beyond the last slot are not accepted
             raise ValueError(
-                f"Got {places} places (prompt and new tokens), expected at most {most}, for which "
-                "the draft model has positions: give a shorter text, ask for fewer tokens, or decode "
+                f"Got {slots} slots (prompt and new tokens), expected at most {max_positions}, the "
+                "draft model's max_positions: give a shorter text, generate fewer tokens, or decode "
                 "without it."
             )
-        return model.prefill(params, prompts.batch, room)[1]
+        return model.prefill(params, prompts.batch, capacity)[1]
 
-    def draft(params, cache, prompts, looked: Looked, keys_B, sampling):
-        rows = jnp.arange(looked.kept.shape[0])
-        place_B = looked.batch["decoder_positions"][rows, looked.kept] + 1
+    def draft(params, cache, prompts, verified: Verified, keys_B, sampling):
+        rows = jnp.arange(verified.last.shape[0])
+        slot_B = verified.batch["decoder_positions"][rows, verified.last] + 1
 
         def one(carry, i):
             cache, token_B = carry
-            batch = next_batch(prompts, token_B[:, None], (place_B + i)[:, None])
+            batch = next_batch(prompts, token_B[:, None], (slot_B + i)[:, None])
             outputs, cache = model.extend(params, cache, batch)
             logits_BxV = outputs.head("vocabulary", outputs.hidden["top"][:, 0])
             drawn_B = _drawn(_folded(keys_B, i), logits_BxV, sampling)
             return (cache, drawn_B), (drawn_B, logits_BxV)
 
-        # One call more than there are drafts: the last draft's keys are wanted if it is kept.
+        # One call more than there are drafts: the cache needs the last draft if it is accepted.
         (cache, _), (tokens, logits) = lax.scan(
-            one, (cache, looked.pending), jnp.arange(number + 1)
+            one, (cache, verified.pending), jnp.arange(number + 1)
         )
         tokens_BxN, logits_BxNxV = (jnp.moveaxis(x[:number], 0, 1) for x in (tokens, logits))
         return cache, Drafts(tokens_BxN, logits_BxNxV)

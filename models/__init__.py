@@ -1,4 +1,4 @@
-"""Networks, as pairs of pure functions: what learns the objectives."""
+"""Networks as pure functions: Transformers of every layout, ELECTRA and two towers."""
 
 from pretrax.models.builders import Model, Outputs, decoder, encoder, encoder_decoder
 from pretrax.models.pairs_of_stacks import electra, two_towers

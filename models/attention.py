@@ -1,9 +1,9 @@
-"""Attention in which every query sees one interval of keys.
+"""Attention in which every query attends to one interval of keys.
 
 Letters: B rows, T queries, S keys, H query heads, G key heads (G divides H), d width of a head.
 
-An interval [start, end) for each query, int32 `[2, T]`, says causal, bidirectional, prefix and
-packed documents alike, in O(T) memory:
+An interval [start, end) for each query, int32 `[2, T]`, expresses causal, bidirectional and prefix
+attention and packed documents alike, in O(T) memory:
 
     causal            start = 0 0 0 0   end = 1 2 3 4
     bidirectional     start = 0 0 0 0   end = 4 4 4 4
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-SAVED = "attention"  # the name under which a rematerialisation policy may keep what is saved here
+SAVED = "attention"  # what is saved here, by the name that rematerialisation policies know
 _NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
 
 
@@ -31,18 +31,20 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, so
     attention: H / G consecutive query heads share a key head. With a `softcap` the products become
     `cap * tanh(q · k / cap)` (Gemma 2, arXiv:2408.00118).
 
-    Only the output and the log of the softmax's denominator are kept for the gradient, and the
-    probabilities are computed again (Dao et al. 2022, arXiv:2205.14135). On CPU, where plain
-    attention is bound by memory, rows are taken one after another so that their scores stay in
-    cache.
+    Only the output and the log of the softmax's denominator are saved for the gradient, and the
+    probabilities are recomputed (Dao et al. 2022, arXiv:2205.14135). On CPU, where plain
+    attention is bound by memory, rows are computed one after another so that their scores fit the
+    processor's cache.
 
     Returns [B, T, H, d] in the dtype of `v`.
     """
     return _attend(softcap, q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
 
 
-def attend_kept(q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS=None, softcap=None):
-    """`attend` of few queries on many keys that are kept with their heads first: [B, T, H, d].
+def attend_cached(
+    q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS=None, softcap=None
+):
+    """`attend` of few queries over a KV cache, which has heads before slots: [B, T, H, d].
 
     For decoding, where keys are read once a token: with heads first each product is a plain batch
     of matrices, which took a tenth of the time on CPU (32 rows, 256 keys, 8 heads of 64).
@@ -103,7 +105,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _by_platform(one_after_another, all_at_once, rows, bias):
-    # A loop over rows that are spread over devices would gather each row from its device.
+    # A loop over rows that are sharded over devices would gather each row from its device.
     mesh = jax.sharding.get_abstract_mesh()
     if not mesh.empty and mesh.size > 1:
         return all_at_once(rows, bias)
@@ -111,7 +113,7 @@ def _by_platform(one_after_another, all_at_once, rows, bias):
 
 
 def _row_forward(q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, bias_HxTxS, softcap):
-    """One row: its output [T, H, d] and the logs of its denominators [H, T]."""
+    """Returns one row's output [T, H, d] and the logs of its denominators [H, T]."""
     heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], v_SxGxd.dtype
     k_GxSxd, v_GxSxd = _heads_first(k_SxGxd, groups), _heads_first(v_SxGxd, groups)
     products_HxTxS = _products(_heads_first(q_TxHxd, groups), k_GxSxd, q_TxHxd.shape[0], softcap)
@@ -169,8 +171,8 @@ def _scores(products_HxTxS, intervals_2xT, bias_HxTxS):
     scores_HxTxS = products_HxTxS if bias_HxTxS is None else products_HxTxS + bias_HxTxS
     start_Tx1, end_Tx1 = intervals_2xT[..., None]
     key_1xS = jnp.arange(keys)[None]
-    seen_TxS = (start_Tx1 <= key_1xS) & (key_1xS < end_Tx1)
-    return jnp.where(seen_TxS[None], scores_HxTxS, _NEVER)
+    mask_TxS = (start_Tx1 <= key_1xS) & (key_1xS < end_Tx1)
+    return jnp.where(mask_TxS[None], scores_HxTxS, _NEVER)
 
 
 # Heads come first and the queries of a group are joined, U = H / G · T, so that every product is

@@ -1,4 +1,4 @@
-"""Builders: keyword hyper-parameters in, a `Model` of pure functions out."""
+"""Builders of models: from keyword hyper-parameters to a `Model` of pure functions."""
 
 import functools
 from collections.abc import Callable
@@ -21,51 +21,54 @@ class Model(NamedTuple):
         outputs = model.apply(params, batch)
         logits = outputs.head('vocabulary', outputs.hidden['top'])     # [B, T, 512]
 
-    A batch is a dict of int32 arrays. A decoder eats
+    A batch is a dict of int32 arrays. A decoder takes
 
         decoder_input_tokens    [B, T]
         decoder_segment_ids     [B, T]       documents 1, 2, …; 0 is padding
-        decoder_positions       [B, T]       places within the document
-        decoder_key_intervals   [B, 2, T]    query q sees keys [..., 0, q] <= k < [..., 1, q]
+        decoder_positions       [B, T]       positions within the document, from 0
+        decoder_key_intervals   [B, 2, T]    query q attends to [..., 0, q] <= key < [..., 1, q]
 
-    an encoder `encoder_…` under the same four names, and an encoder-decoder both and
+    an encoder takes `encoder_…` under the same four names, and an encoder-decoder both and
     `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys. Intervals are never empty:
-    a query of padding sees itself, or key 0 of the encoder. They alone say what is seen. Where a
-    batch has `…_types` (0 or 1) or `…_block_positions`, these are embedded and added.
+    a query of padding attends to itself, or to key 0 of the encoder. They are the only attention
+    mask. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`, their embeddings are
+    added.
 
-    To go on from a text token by token, keys and values are kept:
+    Decoding token by token uses a KV cache:
 
-        outputs, cache = model.prefill(params, batch, room=64)      # a batch as above, of P <= 64
-        outputs, cache = model.extend(params, cache, next_batch)    # T tokens more, often one
+        outputs, cache = model.prefill(params, batch, capacity=64)    # a batch as above, T <= 64
+        outputs, cache = model.extend(params, cache, next_batch)      # the next T tokens, mostly 1
 
-    `next_batch` has the decoder's arrays alone, and `decoder_places` [B, T]: where its tokens stand
-    among all of their row, 0 <= place < room. Its intervals are over the places of decoder and
-    encoder, as in `batch`. What was in a place before is written over.
+    `next_batch` has the decoder's arrays and `cross_key_intervals` alone, and `decoder_cache_slots`
+    [B, T]: the cache slot that each token is written to, 0 <= slot < capacity. Its key intervals
+    are over cache slots, or the encoder's slots. Writing to a used slot overwrites it.
     """
 
     init: Callable  # (key, batch) -> params, boxed with the names of their axes; batch: shapes only
     apply: Callable  # (params, batch, rngs=None) -> Outputs; rngs={'dropout': key} turns dropout on
-    layout: str  # 'encoder_decoder', 'decoder' or 'encoder': the features it eats
+    layout: str  # 'encoder_decoder', 'decoder' or 'encoder': the features it takes
     heads: tuple  # the names that Outputs.head knows, and 'ahead_2', 'ahead_3', …
     flops: Callable  # (lengths) -> int: forward FLOPs of one row, see `forward_flops`
     vocab_size: int  # rows of the embedding and of the logits
-    config: Config | None = None  # what shapes it, of those made here
-    prefill: Callable | None = None  # (params, batch, room) -> Outputs, cache
+    config: Config | None = None  # its settings; None of a model that is no `Transformer`
+    prefill: Callable | None = None  # (params, batch, capacity) -> Outputs, cache
     extend: Callable | None = None  # (params, cache, batch) -> Outputs, cache
 
 
 class Outputs(NamedTuple):
-    """What a forward pass gives: hidden states, and heads to take on from any of them.
+    """The outputs of a forward pass: hidden states, and heads to apply to them.
 
-    Heads are lazy so that a loss can pick out the labelled places first: the vocabulary is most
-    of the cost. Not a pytree of arrays; use it inside the jitted function that called `apply`.
+        logits = outputs.head("vocabulary", outputs.hidden["top"][:, -1])    # f32[B, V]
+
+    Heads are lazy so that a loss can gather the labelled slots first: the vocabulary projection is
+    most of the cost. Not a pytree; use it inside the jitted function that called `apply`.
     """
 
     hidden: dict  # {'top': [B, T, E]} in the compute dtype, after the final norm; see `objectives`
     head: Callable  # (name, hidden [..., E]) -> float32 [..., V]; an unknown name is a ValueError
 
 
-# What a builder's keywords are where its caller sets nothing else.
+# The builders' defaults.
 T5_1_1 = dict(
     emb_dim=512,
     num_heads=6,
@@ -84,29 +87,30 @@ MODERN_BERT = dict(
 def encoder_decoder(
     vocab_size, heads=("vocabulary",), *, num_encoder_layers=8, num_decoder_layers=8, **settings
 ):
-    """An encoder and a decoder that reads it; T5 1.1 where nothing else is set.
+    """An encoder, and a decoder with cross-attention to it; T5 1.1 small by default.
 
         models.encoder_decoder(32128)                  # T5 1.1 small: 76,961,152 parameters
 
     That is: RMS norm before each sublayer and after the last; no biases; a gated MLP; relative
-    positions in 32 buckets up to distance 128, one table per stack; attention scores that are not
-    scaled (Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202).
+    positions in 32 buckets up to distance 128, one table per stack; attention scores without
+    scaling (Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202).
 
     Args:
       vocab_size: rows of the embedding, and logits. May exceed the ids in use.
-      settings: any of `models.config.Config`.
+      heads: 'vocabulary'.
+      settings: any field of `models.config.Config`.
 
     Returns:
       A `Model` of layout 'encoder_decoder'.
 
     Raises:
-      ValueError: a setting that there is not, or that cannot go with the others.
+      ValueError: an unknown setting, one out of range, or settings that exclude each other.
     """
     config = make_config(
         vocab_size,
         T5_1_1,
         settings,
-        heads=_offered(heads, ("vocabulary",)),
+        heads=_available(heads, ("vocabulary",)),
         num_encoder_layers=_at_least_one("num_encoder_layers", num_encoder_layers),
         num_decoder_layers=_at_least_one("num_decoder_layers", num_decoder_layers),
         num_ahead=0,
@@ -116,20 +120,21 @@ def encoder_decoder(
 
 
 def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", **settings):
-    """A single stack; in the manner of LLaMA where nothing else is set.
+    """A single stack that predicts left to right; LLaMA's layers by default.
 
         models.decoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048, num_layers=12)
 
     That is: RMS norm before each sublayer and after the last; no biases; a gated MLP; rotary
     positions in rotate-half order; scores scaled by head_dim**-0.5 (Touvron et al. 2023,
-    arXiv:2302.13971). Causal or not is in the batch's intervals.
+    arXiv:2302.13971). The batch's key intervals make it causal.
 
     Args:
       heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once.
       ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
-        of num_layers - 1 (Gloeckle et al. 2024), or 'sequential', a module for each that goes on
-        from the one before (DeepSeek-V3). Nothing where no such head is asked for.
-      settings: any of `models.config.Config`; emb_dim, num_heads, head_dim and mlp_dim must be set.
+        of num_layers - 1 (Gloeckle et al. 2024), or 'sequential', a module for each on the states of
+        the one before (DeepSeek-V3). Not used without such heads.
+      settings: any field of `models.config.Config`; emb_dim, num_heads, head_dim and mlp_dim must be
+        set.
 
     Returns:
       A `Model` of layout 'decoder'.
@@ -144,7 +149,7 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", 
         vocab_size,
         LLAMA,
         settings,
-        heads=_offered(heads, ("vocabulary",)),
+        heads=_available(heads, ("vocabulary",)),
         num_encoder_layers=0,
         num_decoder_layers=_at_least_one("num_layers", num_layers),
         num_ahead=num_ahead,
@@ -154,18 +159,18 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", 
 
 
 def encoder(vocab_size, heads=("vocabulary",), **settings):
-    """A single stack that sees both ways; in the manner of ModernBERT where nothing else is set.
+    """A single stack with bidirectional attention; ModernBERT's layers by default.
 
         models.encoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=1152, num_layers=22)
 
     The layers are those of `decoder` (Warner et al. 2024, arXiv:2412.13663), with two token types.
-    Dropout is drawn for each place of its own, since SimCSE's two views of a text differ by nothing
+    Dropout is drawn for each slot separately, since SimCSE's two views of a text differ by nothing
     else.
 
     Args:
       heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes' and 'token_classes'
         (num_classes of them), 'embedding', 'logit_scale', 'replaced'.
-      settings: num_layers, and any of `models.config.Config`, as in `decoder`.
+      settings: num_layers, and any field of `models.config.Config`, as in `decoder`.
 
     Returns:
       A `Model` of layout 'encoder'.
@@ -177,12 +182,12 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
 
 
 def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers, **settings) -> Config:
-    """The `Config` of `encoder`; its arguments."""
+    """Returns the `Config` of `encoder` with these arguments."""
     return make_config(
         vocab_size,
         MODERN_BERT,
         settings,
-        heads=_offered(heads, ("vocabulary", *HEADS)),
+        heads=_available(heads, ("vocabulary", *HEADS)),
         num_encoder_layers=_at_least_one("num_layers", num_layers),
         num_decoder_layers=0,
         num_ahead=0,
@@ -190,9 +195,9 @@ def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers, **settings)
     )
 
 
-def _offered(asked, known):
-    """Those heads that are asked for and can be had; the run is checked for the others."""
-    return tuple(name for name in known if name in asked)
+def _available(heads, known):
+    """Returns the known ones of these heads; a run is checked for the others when configured."""
+    return tuple(name for name in known if name in heads)
 
 
 def _at_least_one(name, value):
@@ -202,12 +207,12 @@ def _at_least_one(name, value):
 
 
 def forward_flops(config, lengths):
-    """Floating-point operations of the forward pass of one row, two for each multiply-add.
+    """Returns the floating-point operations of one row's forward pass, two for each multiply-add.
 
-    `lengths`: 'decoder' (places in the stack), 'predict' (places that reach the vocabulary) and,
-    with an encoder, 'encoder'. Counts the products with weights and those of attention, queries
-    times keys, whole: nothing is taken off for keys that a causal or packed row does not see.
-    Training takes three times as many, and recomputation is no useful work.
+    `lengths`: 'decoder' (slots of the stack), 'predict' (slots that reach the vocabulary
+    projection) and, with an encoder, 'encoder'. Counts products with weights and all of attention,
+    queries times keys: nothing is subtracted for keys outside a query's interval. Training takes
+    three times as many; recomputation does not count.
     """
     c = config
 
@@ -215,16 +220,16 @@ def forward_flops(config, lengths):
         weights = 2 * c.emb_dim * c.head_dim * (queries * c.num_heads + keys * c.num_key_heads)
         return 2 * (weights + 2 * queries * keys * c.num_heads * c.head_dim)
 
-    def mlp(places):
-        return 2 * places * c.emb_dim * c.mlp_dim * (len(c.mlp_activations) + 1)
+    def mlp(slots):
+        return 2 * slots * c.emb_dim * c.mlp_dim * (len(c.mlp_activations) + 1)
 
-    places, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
-    total = (c.num_decoder_layers + c.num_ahead) * (attention(places, places) + mlp(places))
+    slots, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
+    total = (c.num_decoder_layers + c.num_ahead) * (attention(slots, slots) + mlp(slots))
     total += c.num_encoder_layers * (attention(sources, sources) + mlp(sources))
     if c.num_decoder_layers and c.num_encoder_layers:
-        total += c.num_decoder_layers * attention(places, sources)
+        total += c.num_decoder_layers * attention(slots, sources)
     if c.num_ahead and c.ahead == "sequential":
-        total += c.num_ahead * 4 * places * c.emb_dim**2
+        total += c.num_ahead * 4 * slots * c.emb_dim**2
     predictions = lengths["predict"] * (1 + c.num_ahead) if "vocabulary" in c.heads else 0
     layer = c.emb_dim**2 if c.vocabulary_layer else 0
     return total + 2 * predictions * (c.emb_dim * c.vocab_size + layer)
@@ -232,7 +237,7 @@ def forward_flops(config, lengths):
 
 @functools.lru_cache(maxsize=64)
 def model_of(config: Config) -> Model:
-    """The `Model` of a `Config`; the same one each time, so that what was compiled for it is found."""
+    """Returns the `Model` of a `Config`, always the same one, so that compiled programs are reused."""
     layout = "encoder_decoder" if config.num_encoder_layers else "decoder"
     layout = layout if config.num_decoder_layers else "encoder"
     ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
@@ -247,10 +252,11 @@ def model_of(config: Config) -> Model:
 
 
 def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
-    """A `Model` from a Flax module with `__call__(batch)`, `initialise(batch)`, `head(name, hidden)`.
+    """Returns the `Model` of a Flax module with `__call__(batch)`, `initialise(batch)` and
+    `head(name, hidden)`.
 
-    `heads` are those that `head` knows; `hidden`: names that an objective may ask for as it asks for
-    heads, of what `__call__` gives.
+    `heads`: the names that `head` takes. `hidden`: names of further hidden states that `__call__`
+    returns, which an objective requires as it requires heads.
     """
 
     def init(key, batch):
@@ -261,7 +267,7 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
             if name not in heads:
                 raise ValueError(
                     f"Got head {name!r}, expected one of {heads}: this model has no other, so use "
-                    "an objective that asks for these only."
+                    "an objective that requires these only."
                 )
             return network.apply({"params": params}, name, states, method="head")
 
@@ -272,39 +278,39 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
 
     def extend(params, cache, batch):
         collections = {"params": params, "cache": cache}
-        hidden, kept = network.apply(collections, batch, mutable=["cache"])
-        return outputs(params, hidden), kept["cache"]
+        hidden, updated = network.apply(collections, batch, mutable=["cache"])
+        return outputs(params, hidden), updated["cache"]
 
-    def prefill(params, batch, room):
+    def prefill(params, batch, capacity):
         result, cache = extend(params, {}, batch)
-        # The encoder is run once: nothing goes on from its keys.
-        return result, with_room({"decoder": cache["decoder"]}, room)
+        # The encoder runs once: its own keys are not needed again.
+        return result, with_capacity({"decoder": cache["decoder"]}, capacity)
 
     decodes = dict(prefill=prefill, extend=extend) if layout != "encoder" else {}
     return Model(init, apply, layout, (*heads, *hidden), flops, vocab_size, **decodes)
 
 
 def abstract_params(model: Model):
-    """Shapes of a model's parameters, boxed with the names of their axes; nothing is allocated."""
+    """Returns the shapes of a model's parameters, boxed with axis names; allocates nothing."""
     length = 2
     row = jax.ShapeDtypeStruct((1, length), jnp.int32)
     intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
     batch = {"cross_key_intervals": intervals}
-    given = "input_tokens", "segment_ids", "positions"
-    asked = "target_tokens", "target_places", "loss_weights"  # ELECTRA's discriminator reads them
+    inputs = "input_tokens", "segment_ids", "positions"
+    targets = "target_tokens", "target_places", "loss_weights"  # ELECTRA's discriminator reads them
     for stack in ("encoder", "decoder"):
-        batch |= {f"{stack}_{name}": row for name in (*given, *asked)}
+        batch |= {f"{stack}_{name}": row for name in (*inputs, *targets)}
         batch[f"{stack}_key_intervals"] = intervals
     return jax.eval_shape(model.init, jax.random.key(0), batch)
 
 
-def with_room(cache, room):
-    """Keys and values of self-attention with so many places; those of the encoder as they are."""
+def with_capacity(cache, capacity):
+    """Returns the cache with self-attention padded to `capacity` slots; cross-attention as it is."""
 
-    def with_room(path, kept):
+    def padded(path, cached):
         if "self_attention" not in jax.tree_util.keystr(path):
-            return kept
-        *before, places, width = kept.shape
-        return jnp.pad(kept, [*[(0, 0)] * len(before), (0, room - places), (0, 0)])
+            return cached
+        *before, slots, width = cached.shape
+        return jnp.pad(cached, [*[(0, 0)] * len(before), (0, capacity - slots), (0, 0)])
 
-    return jax.tree_util.tree_map_with_path(with_room, cache)
+    return jax.tree_util.tree_map_with_path(padded, cache)

@@ -1,4 +1,4 @@
-"""The switches that make one network T5, BERT, BART, GPT-2 or LLaMA, and which go together."""
+"""`Config`: the settings that make one network T5, BERT, BART, GPT-2 or LLaMA, and their checks."""
 
 import dataclasses
 import difflib
@@ -20,67 +20,69 @@ NORM_PLACES = ("before", "after")
 POSITIONS = ("relative", "rotary", "learned", "none")
 DTYPES = ("float32", "bfloat16")  # float16 overflows in T5's MLP
 REMAT_POLICIES = {
-    "none": None,  # keep every intermediate value
-    # Keep products with a weight, and of attention only what its gradient needs.
+    "none": None,  # save every intermediate value
+    # Save products with a weight, and of attention only what its gradient needs.
     "minimal": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
         jax.checkpoint_policies.save_only_these_names(attention.SAVED),
     ),
-    "full": jax.checkpoint_policies.nothing_saveable,  # keep only what passes between layers
+    "full": jax.checkpoint_policies.nothing_saveable,  # save only what passes between layers
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Everything that shapes a network. `vocab_size`, the numbers of layers and `heads` come from
-    the builders; the rest are the keywords that every builder takes.
+    """All settings of a network. Builders set `vocab_size`, the numbers of layers and `heads`; the
+    other fields are keywords of every builder.
 
-    Which values make which published model: `gin_configs/models`. Letters: `models.transformer`.
+        models.decoder(32000, num_layers=12, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048)
 
-    Raises ValueError, saying what was got and what to change, for values that make no network, and
-    for those that would be ignored.
+    The values of published models are in `gin_configs/models`; letters as in `models.transformer`.
+
+    Raises ValueError, with the value and what to change, for values out of range, values that
+    exclude each other, and values that would have no effect.
     """
 
-    vocab_size: int  # V, rows of the embedding and of the logits; may exceed the ids in use
-    num_encoder_layers: int  # one of the two may be 0: a single stack
+    vocab_size: int  # V, rows of the embedding and width of the logits; may exceed the ids in use
+    num_encoder_layers: int  # 0 layers of one of them: a single stack
     num_decoder_layers: int
-    heads: tuple  # of `models.heads.HEADS`, and "vocabulary"
+    heads: tuple  # names of `models.heads.HEADS`, and "vocabulary"
 
     # --- widths
     emb_dim: int  # E, the residual stream
     num_heads: int  # H; num_heads * head_dim need not be emb_dim
     head_dim: int  # d
-    mlp_dim: int  # M, the MLP, of each gate
-    # G, key heads, each shared by H / G query heads in turn (arXiv:2305.13245); None: num_heads.
+    mlp_dim: int  # M, of each projection into the MLP
+    # G, key heads, each shared by H / G consecutive query heads (arXiv:2305.13245); None: num_heads.
     num_kv_heads: int | None = None
     # One projection for each name of ACTIVATIONS; their values are multiplied: ('gelu', 'linear')
     # is a gated MLP (arXiv:2002.05202), ('relu',) is a plain one.
     mlp_activations: tuple = ("gelu", "linear")
 
     # --- norms and biases
-    norm: str = "rms"  # or "layer", which takes the mean off first
-    # Of each sublayer's input, and once more after the last layer; or "after" it has been added to
-    # the stream, as BERT and BART have it.
+    norm: str = "rms"  # or "layer", which subtracts the mean first
+    # "before": pre-norm, of each sublayer's input and after the last layer. "after": post-norm, of
+    # the sum with the residual stream, as in BERT and BART.
     norm_place: str = "before"
     norm_epsilon: float = 1e-6
     biases: bool = False  # of every linear layer, and of layer norms
-    embedding_norm: bool = False  # of what enters a stack
+    embedding_norm: bool = False  # of the input of a stack
     first_norm: bool = True  # ModernBERT's first layer has no norm before its attention
-    qk_norm: bool = False  # RMS norm of each query and key head, as Qwen3 has it
+    qk_norm: bool = False  # RMS norm of each query and key head, as in Qwen3
 
     # --- attention and positions
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
     positions: str = "rotary"
-    relative_in_every_layer: bool = False  # a table of biases each, as umT5 has it, not one a stack
+    relative_in_every_layer: bool = False  # a bias table per layer, as in umT5, not per stack
     rope_theta: float = 10_000.0  # the base of the rotary wavelengths (arXiv:2104.09864)
-    # How rotary wavelengths are stretched for texts longer than those trained on: (factor,), all of
-    # them, or LLaMA 3's (factor, low frequency factor, high frequency factor, trained length).
+    # Stretches rotary wavelengths for texts longer than those trained on: (factor,) for all, or
+    # LLaMA 3's (factor, low frequency factor, high frequency factor, trained length).
     rope_scaling: tuple | None = None
     max_positions: int = 0  # learned positions: the longest row
-    position_offset: int = 0  # learned positions: rows of the table before position 0 (RoBERTa: 2)
+    position_offset: int = 0  # learned positions: rows of the embedding before position 0
     attention_scale: float | None = None  # of scores; None: head_dim**-0.5. T5: 1.0
-    # Local layers see so many places on either side; every global_every-th layer, from the first
-    # on, sees all, and has `rope_theta` where local ones have `local_rope_theta`.
+    # Local layers attend to `window` keys on either side; every global_every-th layer, from the first
+    # on, to all, with `rope_theta` where local ones have `local_rope_theta`.
     window: int | None = None
     global_every: int | None = None
     local_rope_theta: float | None = None
@@ -95,27 +97,25 @@ class Config:
     vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
     vocabulary_bias: bool = False
     logit_softcap: float | None = None
-    num_classes: int = 0  # of the heads "classes" and "token_classes"; 1: a number
+    num_classes: int = 0  # of the heads "classes" and "token_classes"; 1: regression
 
     # --- initial weights
-    # None: T5X's rule, of variance 1 / inputs (embeddings 1, queries 1 / (E d) where scores are not
-    # scaled); a number: of this deviation, all of them (BERT: 0.02).
+    # None: T5X's rule, variance 1 / inputs (embeddings 1, queries 1 / (E d) where scores are not
+    # scaled); a number: the standard deviation of all weights (BERT: 0.02).
     init_stddev: float | None = None
-    # Weights that write to the residual stream are divided by the root of how many do (GPT-2).
+    # Divides weights that write to the residual stream by the root of their number (GPT-2).
     init_scaled_by_depth: bool = False
 
     # --- training
     dropout_rate: float = 0.0  # after embeddings, within and after sublayers, after the last norm
-    dropout_shared: bool = (
-        True  # one draw for all places of a row, as T5 has it to save random bits
-    )
+    dropout_shared: bool = True  # one draw for all slots of a row, as in T5, to save random bits
     dtype: str = "float32"  # or "bfloat16": of activations. Parameters are float32
-    remat_policy: str = "minimal"  # of REMAT_POLICIES: what the gradient computes again
+    remat_policy: str = "minimal"  # of REMAT_POLICIES: what the gradient recomputes
     scan_layers: bool = True  # compile one layer and loop over stacked parameters, or unroll
 
-    # --- tokens ahead, of a decoder
-    num_ahead: int = 0  # predicted beyond the next one
-    ahead: str = "parallel"  # how: see `ParallelHeads` and "sequential": `SequentialModules`
+    # --- multi-token prediction, of a decoder
+    num_ahead: int = 0  # tokens predicted beyond the next one
+    ahead: str = "parallel"  # see `ParallelHeads` and "sequential": `SequentialModules`
 
     def __post_init__(self):
         for name in ("heads", "mlp_activations", "rope_scaling"):
@@ -137,9 +137,9 @@ class Config:
 
 
 def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
-    """A `Config` from a builder's defaults and what its caller set.
+    """Returns the `Config` of a builder's defaults, its caller's settings, and fixed fields.
 
-    Raises ValueError for a setting that there is not, naming the nearest, or one that is missing.
+    Raises ValueError for an unknown setting, naming the nearest, or one that is missing.
     """
     fields = {field.name: field for field in dataclasses.fields(Config)}
     known = [name for name in fields if name not in fixed and name != "vocab_size"]
@@ -147,7 +147,7 @@ def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}."
-            raise ValueError(f"Got a setting {name!r}, which this model has not: {hint}")
+            raise ValueError(f"Got an unknown setting {name!r} of the model: {hint}")
     values = defaults | settings | fixed
     missing = [
         name for name in known if fields[name].default is dataclasses.MISSING and name not in values
@@ -165,7 +165,7 @@ def _refuse(config: Config, name: str, expected: str):
 
 
 def _check_kinds(c: Config):
-    """Values of the kind that their fields say: a string is no number, and no truth value either."""
+    """Checks values against their fields' types: a string is neither a number nor a bool."""
     for field in dataclasses.fields(c):
         value, kind = getattr(c, field.name), field.type
         if value is None:
@@ -188,9 +188,13 @@ def _check_sizes(c: Config):
             _refuse(
                 c, name, "a whole number of 1 or more: bind it for the model in gin, or pass it."
             )
-    asking = [name for name in ("classes", "token_classes") if name in c.heads]
-    if asking and c.num_classes < 1:
-        _refuse(c, "num_classes", f"1 or more for the head {asking[0]!r}: say how many there are.")
+    classifying = [name for name in ("classes", "token_classes") if name in c.heads]
+    if classifying and c.num_classes < 1:
+        _refuse(
+            c,
+            "num_classes",
+            f"1 or more for the head {classifying[0]!r}: set the number of classes.",
+        )
     for name in ("num_types", "max_positions", "position_offset"):
         if not isinstance(getattr(c, name), int) or getattr(c, name) < 0:
             _refuse(c, name, "a whole number of 0 or more.")
@@ -200,7 +204,7 @@ def _check_sizes(c: Config):
             "be a multiple of num_kv_heads: change either, or leave num_kv_heads out."
         )
     if not 0 <= c.dropout_rate < 1:
-        _refuse(c, "dropout_rate", "0 <= rate < 1: it is the share dropped.")
+        _refuse(c, "dropout_rate", "0 <= rate < 1: it is the share of dropped activations.")
     above_0 = ("norm_epsilon", "rope_theta", "local_rope_theta", "attention_scale", "init_stddev")
     for name in (*above_0, "attention_softcap", "logit_softcap", "window", "global_every"):
         value = getattr(c, name)
@@ -227,9 +231,9 @@ def _check_choices(c: Config):
 
 
 def _check_together(c: Config):
-    """Values that need others, since alone they would be ignored or make no sense."""
+    """Checks values that require others, without which they would have no effect or no meaning."""
     rotary = c.positions == "rotary"
-    needs = [  # (set, name, what it needs, whether that is there)
+    requirements = [  # (is set, name, what it requires, is fulfilled)
         (c.rope_scaling is not None, "rope_scaling", "positions='rotary'", rotary),
         (c.max_positions > 0, "max_positions", "positions='learned'", c.positions == "learned"),
         (c.position_offset > 0, "position_offset", "positions='learned'", c.positions == "learned"),
@@ -254,14 +258,14 @@ def _check_together(c: Config):
             c.init_stddev is not None and not (c.num_encoder_layers and c.num_decoder_layers),
         ),
     ]
-    for is_set, name, needed, there in needs:
-        if is_set and not there:
-            _refuse(c, name, f"{needed} with it: set that, or leave {name} out.")
+    for is_set, name, required, fulfilled in requirements:
+        if is_set and not fulfilled:
+            _refuse(c, name, f"{required} with it: set that, or leave {name} out.")
     if rotary and c.head_dim % 2:
         _refuse(
             c,
             "head_dim",
-            f"an even number, since rotary positions turn pairs: use {c.head_dim + 1}.",
+            f"an even number, since rotary positions rotate pairs: use {c.head_dim + 1}.",
         )
     if c.positions == "learned" and not c.max_positions:
         _refuse(c, "max_positions", "the length of the longest row, since positions are learned.")

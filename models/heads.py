@@ -1,7 +1,7 @@
-"""Heads beside the vocabulary: small networks from hidden states to what a loss asks for.
+"""Heads other than the vocabulary projection: small modules from hidden states to a loss's inputs.
 
-Each is called with hidden states [..., E]. The vocabulary head is in `models.transformer`, since
-it may share the embedding.
+Each takes hidden states [..., E]. The vocabulary projection is in `models.transformer`, since it may
+share the embedding.
 """
 
 import math
@@ -12,10 +12,10 @@ import jax.numpy as jnp
 
 
 class ClassificationHead(nn.Module):
-    """Classes of a text, or of a pair, from the state of its first place: float32 [..., classes].
+    """Logits of a text's or a pair's classes from its first hidden state: float32 [..., classes].
 
-    A layer with tanh, BERT's pooler, and a linear classifier (Devlin et al. 2019). With one class it
-    is a regression.
+    A layer with tanh, BERT's pooler, and a linear classifier (Devlin et al. 2019). One class is
+    a regression.
     """
 
     classes: int
@@ -28,7 +28,7 @@ class ClassificationHead(nn.Module):
 
 
 class EmbeddingHead(nn.Module):
-    """An embedding of a text from the state of its first place: float32 [..., E].
+    """The embedding of a text from its first hidden state: float32 [..., E].
 
     A layer with tanh, as SimCSE has it (Gao et al. 2021, arXiv:2104.08821).
     """
@@ -42,10 +42,10 @@ class EmbeddingHead(nn.Module):
 
 
 class LogitScale(nn.Module):
-    """A learned factor for similarities, whatever the hidden states: float32 [].
+    """A learned factor for similarities, independent of the hidden states: float32 [].
 
-    Starts at 1 / 0.07 and stays at most 100 (Radford et al. 2021, CLIP, arXiv:2103.00020). At 100
-    it keeps its gradient, so that it can fall again.
+    Starts at 1 / 0.07 and is clipped at 100 (Radford et al. 2021, CLIP, arXiv:2103.00020), without
+    clipping its gradient, so that it can fall again.
     """
 
     dtype: str
@@ -70,7 +70,7 @@ class ReplacedHead(nn.Module):
 
 
 class TokenClassificationHead(nn.Module):
-    """Classes of each token from its own state: float32 [..., classes] (Devlin et al. 2019)."""
+    """Logits of the classes of each token: float32 [..., classes] (Devlin et al. 2019)."""
 
     classes: int
     dtype: str
@@ -92,7 +92,7 @@ HEADS = {
 
 
 def dense(features, dtype, axes=("embed", "mlp"), **settings):
-    """A linear layer whose kernel's axes are named."""
+    """Returns a linear layer whose kernel's axes are named."""
     kernel = nn.with_logical_partitioning(nn.initializers.lecun_normal(), axes)
     bias = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
     return nn.Dense(features, dtype=dtype, kernel_init=kernel, bias_init=bias, **settings)

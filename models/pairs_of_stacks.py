@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from pretrax.models.builders import encoder_config, forward_flops, from_network
 from pretrax.models.config import Config
 from pretrax.models.heads import LogitScale, ReplacedHead, dense
-from pretrax.models.transformer import Stack, Transformer, embedded
+from pretrax.models.transformer import Stack, Transformer, embed_tokens
 
 
 def electra(
@@ -19,19 +19,19 @@ def electra(
     generator_share=0.25,
     **encoder_settings,
 ):
-    """A discriminator, and the small generator whose guesses it judges (Clark et al. 2020).
+    """A discriminator, and the small generator whose samples it judges (Clark et al. 2020).
 
         models.electra(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=12)
 
-    The generator reads the masked text and predicts what was masked; a sample of its predictions
-    takes the masks' place, and the discriminator says of each token whether it was replaced. No
-    gradient passes through the sample. Both share the token embedding (arXiv:2003.10555, 3.2).
+    The generator predicts the masked tokens; a sample of its predictions replaces the masks, and the
+    discriminator predicts for each token whether it was replaced. No gradient passes through the
+    sample. Both share the token embedding (arXiv:2003.10555, 3.2).
 
     Args:
       generator_share: heads and MLP width of the generator, relative to the discriminator's: 1/4
         for small and large models, 1/3 for base.
-      heads: 'generator' and 'replaced'; `objectives.replaced_token_detection` asks for both.
-      The others: of the discriminator, as in `encoder`.
+      heads: 'generator' and 'replaced'; `objectives.replaced_token_detection` requires both.
+      encoder_settings: of the discriminator, as in `encoder`.
 
     Returns:
       A `Model` of layout 'encoder'. Its hidden states: 'top' [B, T, E] of the discriminator,
@@ -58,10 +58,10 @@ def electra(
     def flops(lengths):
         E, e = config.emb_dim, small.emb_dim
         stacks = sum(forward_flops(one, lengths | {"predict": 0}) for one in (config, small))
-        each_place = E * e + E * (E + 1)  # into the generator; the head "replaced"
+        each_slot = E * e + E * (E + 1)  # into the generator; the head "replaced"
         each_prediction = e * E + E * vocab_size
-        places, predictions = lengths["encoder"], lengths["predict"]
-        return stacks + 2 * (places * each_place + predictions * each_prediction)
+        slots, predictions = lengths["encoder"], lengths["predict"]
+        return stacks + 2 * (slots * each_slot + predictions * each_prediction)
 
     return from_network(
         Electra(config, small),
@@ -73,6 +73,8 @@ def electra(
 
 
 class Electra(nn.Module):
+    """The network of `electra`."""
+
     config: Config  # of the discriminator
     small: Config  # of the generator
 
@@ -89,18 +91,18 @@ class Electra(nn.Module):
 
     def __call__(self, batch):
         tokens_BxT = batch["encoder_input_tokens"]
-        given_BxTxE = embedded(self, self.token_embedding, tokens_BxT)
+        given_BxTxE = embed_tokens(self, self.token_embedding, tokens_BxT)
         state_BxTxe = self._run(self.generator, self.generator_in(given_BxTxE), batch)
-        places_BxK, labels_BxK = batch["encoder_target_places"], batch["encoder_target_tokens"]
+        slots_BxK, labels_BxK = batch["encoder_target_places"], batch["encoder_target_tokens"]
         live_BxK = batch["encoder_loss_weights"] > 0
         logits_BxKxV = self._generator_logits(
-            jnp.take_along_axis(state_BxTxe, places_BxK[..., None], axis=1)
+            jnp.take_along_axis(state_BxTxe, slots_BxK[..., None], axis=1)
         )
         # Evaluation draws the same sample every time.
         key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
         sampled_BxK = jax.random.categorical(key, jax.lax.stop_gradient(logits_BxKxV))
-        # Places that are not live are out of range, and dropped.
-        at_BxK = jnp.where(live_BxK, places_BxK, tokens_BxT.shape[1])
+        # Slots that are not live are out of range, and dropped.
+        at_BxK = jnp.where(live_BxK, slots_BxK, tokens_BxT.shape[1])
         row_Bx1 = jnp.arange(tokens_BxT.shape[0])[:, None]
         judged_BxT = tokens_BxT.at[row_Bx1, at_BxK].set(
             sampled_BxK.astype(tokens_BxT.dtype), mode="drop"
@@ -110,7 +112,7 @@ class Electra(nn.Module):
             .at[row_Bx1, at_BxK]
             .set((sampled_BxK != labels_BxK).astype(tokens_BxT.dtype), mode="drop")
         )
-        judged_BxTxE = embedded(self, self.token_embedding, judged_BxT)
+        judged_BxTxE = embed_tokens(self, self.token_embedding, judged_BxT)
         top_BxTxE = self._run(self.discriminator, judged_BxTxE, batch)
         return {"top": top_BxTxE, "generator": state_BxTxe, "replaced": replaced_BxT}
 
@@ -137,14 +139,14 @@ def two_towers(vocab_size, heads=("embedding", "logit_scale"), *, texts=2, **enc
 
         models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)
 
-    The texts of a pair are segments of its row that follow each other: the first tower reads the
-    first of them, the second tower the others. Both run over the row, since how long each text is differs from row to row; each place keeps
-    the state of its own tower, times a projection of that tower's (arXiv:2103.00020).
+    The texts of a pair are consecutive segments of a row: the first tower encodes the first of them,
+    the second tower the others. Both run over the whole row, since the lengths of the texts differ
+    from row to row; each slot takes the state of its own tower, projected (arXiv:2103.00020).
 
     Args:
-      heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` asks for them.
-      texts: how many there are: 2, or 3 where a pair has a hard negative.
-      The others: of each tower, as in `encoder`.
+      heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` requires them.
+      texts: texts of a pair: 2, or 3 with a hard negative.
+      encoder_settings: of each tower, as in `encoder`.
 
     Returns:
       A `Model` of layout 'encoder'.
@@ -168,7 +170,9 @@ def two_towers(vocab_size, heads=("embedding", "logit_scale"), *, texts=2, **enc
 
 
 class TwoTowers(nn.Module):
-    config: Config
+    """The network of `two_towers`."""
+
+    config: Config  # of each tower
     texts: int  # of a pair
 
     def setup(self):

@@ -1,4 +1,4 @@
-"""T5X checkpoints, with layers apart: the form in which T5, T5 1.1, mT5 and UL2 were published.
+"""Reads T5X checkpoints with unrolled layers, as T5, T5 1.1, mT5 and UL2 were published.
 
     source = open_t5x("t5_1_1_small/checkpoint_1000000")
     model = models.encoder_decoder(32128)              # T5 1.1 small
@@ -7,11 +7,11 @@
 A checkpoint is a directory. Its file `checkpoint` is msgpack as `flax.serialization` writes it,
 {"version": 3, "optimizer": {"target": parameters, "state": …}}, with small arrays in place. Larger
 ones are zarr folders beside it, `target.encoder.layers_0.attention.query.kernel`, and have a
-TensorStore spec in their place. It does not say which model it is of: the caller does, from a file of
-`gin_configs/models` or by hand. The optimizer's state is not read, and its folders may be absent.
+TensorStore spec in their place. The checkpoint does not describe its model: the caller does, with a
+file of `gin_configs/models` or by hand. The optimizer's state is not read, and may be absent.
 
-Where they are: https://t5x.readthedocs.io/en/latest/models.html. Names and layout: `t5x/checkpoints.py`
-and `t5x/examples/t5/network.py` of https://github.com/google-research/t5x.
+Published checkpoints: https://t5x.readthedocs.io/en/latest/models.html. Names and layout:
+`t5x/checkpoints.py` and `t5x/examples/t5/network.py` of https://github.com/google-research/t5x.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from flax import serialization
 from pretrax.models import builders
 from pretrax.models.builders import Model
 from pretrax.models.config import Config
-from pretrax.models.hugging_face import NOT_OF_THE_NETWORK, parameter_shapes
+from pretrax.models.hugging_face import TRAINING_FIELDS, parameter_shapes
 from pretrax.models.hugging_face.links import (
     IN_OUT,
     OUT_IN,
@@ -35,8 +35,8 @@ from pretrax.models.hugging_face.links import (
     VECTOR,
     Link,
     imported,
+    location,
     named_tensors,
-    place,
     shape_of_theirs,
     unmatched,
 )
@@ -44,14 +44,14 @@ from pretrax.models.hugging_face.links import (
 CHECKPOINT = "checkpoint"
 
 # Fields of `Config` in which T5X's models differ; the others are as in T5 1.1.
-CHOSEN = (
+VARIED = (
     *("num_encoder_layers", "num_decoder_layers", "emb_dim", "num_heads", "num_kv_heads"),
     *("head_dim", "mlp_dim", "mlp_activations", "logits_via_embedding"),
 )
 
 
 class Checkpoint(NamedTuple):
-    """A T5X checkpoint that is read tensor by tensor."""
+    """A T5X checkpoint of which single tensors can be read."""
 
     path: Path
     shapes: Mapping[str, tuple[int, ...]]  # "encoder.layers_0.mlp.wo.kernel" -> (2048, 768)
@@ -63,21 +63,21 @@ class Checkpoint(NamedTuple):
 
 
 def open_t5x(directory: str) -> Checkpoint:
-    """The parameters that a T5X checkpoint holds; tensors in zarr folders are not read yet.
+    """Opens a T5X checkpoint without reading the tensors in zarr folders.
 
         open_t5x("t5_1_1_small/checkpoint_1000000").shapes["encoder.relpos_bias.rel_embedding"]
         # (6, 32)
 
     Args:
-      directory: on a local disk, with a file `checkpoint` in it.
+      directory: on a local disk, with a file `checkpoint`.
 
     Returns:
       A `Checkpoint`. Its `read` raises ValueError, naming the folder, where zarr files are damaged,
-      incomplete, or not of the shape that the checkpoint says.
+      incomplete, or not of the shape in the checkpoint.
 
     Raises:
       ValueError: there is no such directory, or no file `checkpoint` in it; that file is damaged, or
-        is TensorFlow's, Orbax's or of something else; or a zarr folder is missing.
+        written by TensorFlow, Orbax or another program; or a zarr folder is missing.
     """
     path = Path(directory)
     shapes, reads = {}, {}
@@ -100,8 +100,8 @@ def open_t5x(directory: str) -> Checkpoint:
         array = reads[name]()
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(
-                f"Got {name} of dtype {array.dtype} in {path}, expected floats: T5X has written "
-                "these since its version 3 of June 2021. Save it again with a newer T5X."
+                f"Got {name} of dtype {array.dtype} in {path}, expected floats, which T5X has "
+                "written since its version 3 of June 2021. Save it again with a newer T5X."
             )
         return array
 
@@ -109,9 +109,9 @@ def open_t5x(directory: str) -> Checkpoint:
 
 
 def links(config: Config) -> list[Link]:
-    """Which tensor of T5X is which of our arrays, for a model that `check_config` lets pass.
+    """Returns the links between T5X's tensors and our arrays, for a model that `check_config` accepts.
 
-    Shapes of theirs: kernels [inputs, outputs], with the heads of attention joined: query, key and
+    Shapes of their tensors: kernels [inputs, outputs], with the heads of attention joined: query, key and
     value [E, H * d], out [H * d, E]; embedding [V, E]; rel_embedding [H, 32]; scales [E].
     """
     result = [Link("token_embedding", "token_embedder.embedding", TABLE)]
@@ -141,7 +141,7 @@ def links(config: Config) -> list[Link]:
         bias = f"{stack}.relpos_bias.rel_embedding"
         result += [Link(f"{stack}/relative_bias/table", bias, TABLE)]
     if not config.logits_via_embedding:
-        head = "decoder.logits_dense.kernel"  # [E, V]: our table turned
+        head = "decoder.logits_dense.kernel"  # [E, V]: our table transposed
         result += [Link("vocabulary/embedding", head, OUT_IN)]
     return result
 
@@ -149,25 +149,25 @@ def links(config: Config) -> list[Link]:
 def read_params(
     source: Checkpoint, model: Model, *, unscaled: Collection[str] = ()
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """(path, float32 array) of each of our parameters, one at a time; all is checked before.
+    """Yields (path, float32 array) of each of our parameters, after checking all names and shapes.
 
         model = models.encoder_decoder(32128)          # T5 1.1 small
         params = nested(read_params(open_t5x("t5_1_1_small/checkpoint_1000000"), model))
         params["decoder"]["layers"]["cross_attention"]["query"].shape       # (8, 512, 6, 64)
 
-    bfloat16 is exact in float32. Where layers are scanned, all layers of one array are held at once.
+    bfloat16 is exact in float32. Scanned layers of one array are in memory together.
 
     Args:
       source: of `open_t5x`.
       model: an encoder-decoder of T5's kind: T5 1.1 is `models.encoder_decoder` with sizes alone,
         UL2 also has mlp_activations=("silu", "linear"), and T5 1.0 has mlp_activations=("relu",),
         logits_via_embedding=True and scale_logits=True.
-      unscaled: names of norm scales that the checkpoint lacks because its norms have none. They
-        become ones, which is the same network. ("decoder.decoder_norm.scale",) for UL2 20B, by a
+      unscaled: names of norm scales that the checkpoint lacks because its norms have none; ones
+        replace them, which is the same network. ("decoder.decoder_norm.scale",) for UL2 20B, by a
         report: https://github.com/google-research/t5x/issues/1226.
 
     Raises:
-      ValueError: at the call, for a model that is none of T5X's (as `check_config`), for layers that
+      ValueError: at the call, for a model that T5X does not have (as `check_config`), for layers that
         T5X scanned, for tensors missing or left over, and for shapes that do not fit, by name; and
         while reading, as `open_t5x` describes.
     """
@@ -186,9 +186,9 @@ def read_params(
 
 
 def check_config(model: Model) -> Config:
-    """The model's `Config`, if T5X has such a network.
+    """Returns the model's `Config`, if T5X has such a network.
 
-    Raises ValueError, naming the switches that are to be changed.
+    Raises ValueError, naming the settings to change.
     """
     config = model.config
     if config is None or model.layout != "encoder_decoder":
@@ -196,7 +196,7 @@ def check_config(model: Model) -> Config:
             f"Got a model of layout {model.layout!r}, expected one of `models.encoder_decoder`: T5X "
             "checkpoints of another kind are not read."
         )
-    fixed = {name: getattr(config, name) for name in (*CHOSEN, *NOT_OF_THE_NETWORK)}
+    fixed = {name: getattr(config, name) for name in (*VARIED, *TRAINING_FIELDS)}
     for name in ("vocab_size", "heads", "num_ahead", "ahead"):
         del fixed[name]
     fixed["scale_logits"] = config.logits_via_embedding
@@ -207,14 +207,14 @@ def check_config(model: Model) -> Config:
         if getattr(config, field.name) != getattr(t5, field.name)
     ]
     if differ:
-        raise ValueError(f"Got a model that no T5X checkpoint is of: {'; '.join(differ)}.")
+        raise ValueError(f"Got a model that T5X does not have: {'; '.join(differ)}. Set these.")
     return config
 
 
 def vocabulary_rows(source: Checkpoint) -> int:
-    """Rows of the embedding.
+    """Returns the rows of the checkpoint's token embedding.
 
-    Raises ValueError where there is none.
+    Raises ValueError where it has none.
     """
     name = "token_embedder.embedding"
     if name not in source.shapes:
@@ -226,7 +226,7 @@ def vocabulary_rows(source: Checkpoint) -> int:
 
 
 def _target(path: Path) -> Mapping[str, Any]:
-    """The tree of parameters in the file `checkpoint`."""
+    """Returns the tree of parameters in the file `checkpoint`."""
     file = path / CHECKPOINT
     if not file.is_file():
         raise ValueError(
@@ -236,35 +236,35 @@ def _target(path: Path) -> Mapping[str, Any]:
     data = file.read_bytes()
     if data.startswith(b"model_checkpoint_path"):
         raise ValueError(
-            f"{file} is of TensorFlow, expected one of T5X: take the checkpoint of the same model "
+            f"{file} was written by TensorFlow, expected T5X: take the checkpoint of the same model "
             "under gs://t5-data/pretrained_models/t5x."
         )
     try:
         contents = serialization.msgpack_restore(data)
-    except Exception as error:  # msgpack and flax raise many kinds
+    except Exception as error:  # msgpack and flax raise many kinds of errors
         raise ValueError(
-            f"{file} is damaged, or no msgpack ({error or type(error).__name__}): download it again."
+            f"{file} is damaged, or not msgpack ({error or type(error).__name__}): download it again."
         ) from error
     tree = contents.get("optimizer", contents) if isinstance(contents, Mapping) else None
     target = tree.get("target") if isinstance(tree, Mapping) else None
     if not isinstance(target, Mapping) or not target:
         raise ValueError(
-            f"{file} has no parameters under 'optimizer', 'target', nor under 'target' alone: it is "
-            "of no T5X run, or was saved without them."
+            f"{file} has no parameters under 'optimizer', 'target', nor under 'target' alone: take a "
+            "checkpoint of a T5X run that was saved with its parameters."
         )
     return target
 
 
 def _nearby(path: Path) -> str:
-    """What to open instead, if that can be seen."""
+    """Describes what to open instead, if there are checkpoints in the directory."""
     if not path.is_dir():
-        return ": there is no such directory"
+        return ": the directory does not exist"
     steps = sorted(file.parent.name for file in path.glob(f"*/{CHECKPOINT}"))
     return f": open one of {', '.join(steps)} in it" if steps else ""
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """("encoder.encoder_norm.scale", its array or TensorStore spec), of all."""
+    """Yields (name, array or TensorStore spec) of all tensors: "encoder.encoder_norm.scale", …"""
     for key, value in tree.items():
         if isinstance(value, Mapping) and "driver" not in value:
             yield from _leaves(value, f"{prefix}{key}.")
@@ -273,7 +273,7 @@ def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple[int, ...]]:
-    """Where the tensor of a TensorStore spec is, whichever kind of store it was written to."""
+    """Returns the folder and shape of a TensorStore spec's tensor, for local disks and buckets."""
     try:
         # The second form is TensorStore's before 0.1.14, and T5X's for buckets.
         stored = (spec["kvstore"].get("path") or spec["path"]).strip("/")
@@ -285,7 +285,7 @@ def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple
     if spec["driver"] != "zarr" or stored in ("", ".", "..") or "/" in stored:
         raise ValueError(
             f"Got driver {spec['driver']!r} and path {stored!r} for {name} in {path / CHECKPOINT}, "
-            "expected 'zarr' and the name of a folder beside it: T5X wrote no such checkpoint."
+            "expected 'zarr' and the name of a folder beside it, as T5X writes them."
         )
     folder = path / stored
     if not (folder / ".zarray").is_file():
@@ -297,7 +297,7 @@ def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple
 
 
 def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
-    # Zarr would take chunks that are missing for zeros.
+    # By default missing chunks would be read as zeros.
     spec = {
         "driver": "zarr",
         "kvstore": {"driver": "file", "path": str(folder)},
@@ -313,7 +313,7 @@ def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
         ) from error
     raise ValueError(
         f"Got {folder} of shape {stored.shape}, expected {shape}, as {CHECKPOINT} beside it says: "
-        "they are of two checkpoints."
+        "they are from different checkpoints. Download both again."
     )
 
 
@@ -335,13 +335,13 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
     missing, left = expected - unscaled - source.names, source.names - expected
     if missing or left:
         words = (
-            f"The tensors of {source.path} are not those of the model: {unmatched(missing, left)}. Take the "
-            "model of the gin file that the checkpoint was trained with: its numbers of layers, "
-            "mlp_activations and logits_via_embedding."
+            f"The tensors of {source.path} are not those of the model: "
+            f"{unmatched(missing, left)}. Use the model of the gin file that the checkpoint was "
+            "trained with: its numbers of layers, mlp_activations and logits_via_embedding."
         )
         if missing and not left and all(name.endswith(".scale") for name in missing):
             words += (
-                " If its norms have no scale there, say so: "
+                " If its norms have no scale, set "
                 f"--unscaled={','.join(sorted(missing | unscaled))} (`unscaled` of read_params)."
             )
         raise ValueError(words)
@@ -350,18 +350,18 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
 def _check_shapes(source: Checkpoint, linked, config: Config, ours: Mapping[str, tuple[int, ...]]):
     wrong = []
     for name, link, layer in linked:
-        where = place(link.ours, layer, config)
-        shape = ours[where.path][0 if where.index is None else 1 :]
+        at = location(link.ours, layer, config)
+        shape = ours[at.path][0 if at.index is None else 1 :]
         expected = shape_of_theirs(link, [shape])
         if source.shapes.get(name, expected) != expected:
             wrong.append(f"{name} of shape {source.shapes[name]}, expected {expected}")
     if wrong:
-        # The shortest names say the most: the embedding before the layers.
+        # The shortest names are the most telling: the embedding before the layers.
         first = sorted(wrong, key=lambda text: (text.count("."), text))[0]
         more = f", and {len(wrong) - 1} more that do not fit" if len(wrong) > 1 else ""
         raise ValueError(
-            f"Got {first}{more}: {source.path} is of a model of other sizes. Set vocab_size, "
-            "emb_dim, num_heads, head_dim and mlp_dim to those that it was trained with."
+            f"Got {first}{more}: {source.path} holds a model of other sizes. Set vocab_size, "
+            "emb_dim, num_heads, head_dim and mlp_dim to those it was trained with."
         )
 
 

@@ -1,19 +1,19 @@
 """A Transformer, encoder-decoder or single-stack, in one file to read from top to bottom.
 
-Read `models.config` beside it: the switches. Order: the whole network, a stack of layers, tokens
-ahead, one layer and its parts, positions, and small helpers.
+`models.config` describes its switches. Order: the whole network, a stack of layers, multi-token
+prediction, one layer and its sublayers, positions, and small helpers.
 
 Letters in names of arrays:
 
     B  rows            T  queries            E  width of the residual stream (emb_dim)
     H  query heads     S  keys               M  width of the MLP (mlp_dim)
-    G  key heads       d  width of a head    V  rows of the vocabulary (may be padded)
+    G  key heads       d  width of a head    V  rows of the embedding table (may be padded)
 
 Logical axes, which the trainer's rules map to mesh axes:
 
     batch            activations: rows
-    length           activations: places in a row
-    embed            parameters only: E. Activations keep E whole on every device
+    length           activations: slots of a row
+    embed            parameters only: E. Activations hold all of E on every device
     heads            H or G, parameters and activations
     kv               d
     mlp              M, parameters and activations
@@ -21,8 +21,8 @@ Logical axes, which the trainer's rules map to mesh axes:
     layers           parameters: the scanned layers
     relpos_buckets   parameters: buckets of relative positions
 
-Parameters are float32. Matrix products take operands in `dtype` and add up in float32; softmax,
-norms and logits are float32 throughout.
+Parameters are float32. Matrix products take operands in `dtype` and accumulate in float32;
+softmax, norms and logits are float32 throughout.
 """
 
 import math
@@ -42,7 +42,7 @@ _STREAM = ("batch", "length", None)  # axes of the residual stream
 
 
 class Transformer(nn.Module):
-    """Maps a batch of features to hidden states; `head` maps these on to what a loss asks for."""
+    """Maps a batch to hidden states; `head` maps hidden states to logits and other outputs."""
 
     config: Config
 
@@ -62,16 +62,18 @@ class Transformer(nn.Module):
             )
 
     def __call__(self, batch):
-        """Hidden states for a batch as described in `models.Model`, by name; "top" is [B, T, E].
+        """Returns hidden states by name, "top" [B, T, E], for a batch as in `models.Model`.
 
-        Where the collection "cache" is mutable, every attention of the decoder keeps its keys and
-        values there, and takes those of earlier calls from it: see `Attention`.
+        Where the collection "cache" is mutable, every attention of the decoder writes its keys and
+        values there, and reads those of earlier calls: see `Attention`.
+
+        Raises ValueError for a cache with scanned layers.
         """
         c, encoded_BxSxE = self.config, None
-        keeps = self.is_mutable_collection("cache") and not self.is_initializing()
-        if keeps and c.scan_layers:
+        caches = self.is_mutable_collection("cache") and not self.is_initializing()
+        if caches and c.scan_layers:
             raise ValueError(
-                "Got scan_layers=True, expected False: scanned layers keep no keys and values. Take "
+                "Got scan_layers=True, expected False: scanned layers have no KV cache. Decode with "
                 "models.unrolled.unrolled(model, params)."
             )
         if c.num_encoder_layers and "encoder_input_tokens" in batch:
@@ -82,32 +84,32 @@ class Transformer(nn.Module):
         return self._run(self.decoder, "decoder", batch, encoded_BxSxE, cross_intervals)
 
     def initialise(self, batch):
-        """Creates every parameter, those of the heads too."""
+        """Creates every parameter, those of the heads included."""
         top = self(batch)["top"]
         for name in self.config.heads:
             self.head(name, top[:, 0])
 
     def head(self, name, hidden):
-        """Float32 [..., V] for "vocabulary"; the others are in `models.heads`."""
+        """Returns logits float32 [..., V] for "vocabulary"; for the others see `models.heads`."""
         if name == "vocabulary":
             return self.vocabulary(hidden, self.token_embedding)
         return self.projections[name](hidden)
 
     def _run(self, stack, name, batch, encoded=None, cross_intervals=None):
         return stack(
-            embedded(self, self.token_embedding, batch[f"{name}_input_tokens"]),
+            embed_tokens(self, self.token_embedding, batch[f"{name}_input_tokens"]),
             batch[f"{name}_positions"],
             batch[f"{name}_key_intervals"],
             encoded,
             cross_intervals,
             batch.get(f"{name}_types"),
             batch.get(f"{name}_block_positions"),
-            batch.get(f"{name}_places"),
+            batch.get(f"{name}_cache_slots"),
         )
 
 
 class VocabularyHead(nn.Module):
-    """Logits of the next, or the hidden, token: float32 [..., V]."""
+    """The vocabulary projection: logits over ids, float32 [..., V]."""
 
     config: Config
 
@@ -134,40 +136,40 @@ class VocabularyHead(nn.Module):
         return logits
 
 
-def embedded(module, table_VxE, tokens_BxT):
-    """The rows of a table for each token: [B, T, E]."""
-    # Looking up in a sharded table makes XLA fall back to copying the whole activation to
-    # every device. The cast comes after the look-up: its gradient adds up all places that
-    # hold a token, and in bfloat16 the sum for a frequent one would stop growing.
+def embed_tokens(module, table_VxE, tokens_BxT):
+    """Returns the table's row of each token: [B, T, E]."""
+    # A lookup in a sharded table makes XLA fall back to copying the whole activation to every
+    # device. The cast comes after the lookup: its gradient adds up all occurrences of a token,
+    # and in bfloat16 the sum for a frequent one would stop growing.
     rows_BxTxE = _constrain(table_VxE, None, None)[tokens_BxT].astype(module.config.dtype)
     return _constrain(rows_BxTxE, *_STREAM)
 
 
-class Seen(NamedTuple):
-    """Which keys the queries of a layer see, and how queries and keys are turned."""
+class Pattern(NamedTuple):
+    """The attention pattern of a layer: the keys of each query, and their rotary positions."""
 
-    intervals: jax.Array  # i32[B, 2, T]
-    rotation: tuple | None  # cosines and sines, f32[B, T, 1, d/2]
+    intervals: jax.Array  # key intervals i32[B, 2, T]
+    rotation: tuple | None  # cosines and sines of the rotary angles, f32[B, T, 1, d/2]
 
 
 class Context(NamedTuple):
-    """What every layer of a stack reads beside the residual stream."""
+    """The inputs of every layer of a stack beside the residual stream."""
 
-    seen: Seen
-    local: Seen | None  # of local layers, where there are both
-    bias: jax.Array | None  # f32[H, T, T]; with `places` by distance, see `RelativeBias`
-    encoded: jax.Array | None  # [B, S, E]
+    pattern: Pattern  # of global layers, or of all
+    local: Pattern | None  # of local layers, where there are both
+    bias: jax.Array | None  # f32[H, T, T]; with a cache by distance, see `RelativeBias`
+    encoded: jax.Array | None  # [B, S, E], the encoder's outputs
     cross_intervals: jax.Array | None  # i32[B, 2, T]
-    places: jax.Array | None  # i32[B, T]: of these tokens among the S that are kept
+    cache_slots: jax.Array | None  # i32[B, T]: the slot of each token in the KV cache
 
 
 class Stack(nn.Module):
-    """Layers of one shape, the positions they share, and the norm after the last."""
+    """Layers of one shape, their position embeddings, and the norm after the last layer."""
 
     config: Config
     num_layers: int
-    cross: bool  # attends to an encoder
-    bidirectional: bool  # of the relative bias; what a query sees is in the intervals
+    cross: bool  # has cross-attention to an encoder
+    bidirectional: bool  # buckets of the relative bias; the attention pattern is in the intervals
 
     @nn.compact
     def __call__(
@@ -179,21 +181,21 @@ class Stack(nn.Module):
         cross_intervals=None,
         types_BxT=None,
         block_positions_BxT=None,
-        places_BxT=None,
+        cache_slots_BxT=None,
     ):
-        """Hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if asked for.
+        """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any.
 
-        `places_BxT` where these tokens go on from others: their places among all, which intervals
-        then mean as well.
+        `cache_slots_BxT`: the slots of these tokens in the KV cache, where they continue cached
+        ones; key intervals then count cache slots too.
         """
         c = self.config
         embedded_BxTxE = self._embedded(x_BxTxE, positions_BxT, types_BxT, block_positions_BxT)
-        seen, local = self.seen(positions_BxT, intervals, places_BxT)
+        pattern, local = self.patterns(positions_BxT, intervals, cache_slots_BxT)
         bias = None
         if c.positions == "relative" and not c.relative_in_every_layer:
-            length = x_BxTxE.shape[1] if places_BxT is None else None
+            length = x_BxTxE.shape[1] if cache_slots_BxT is None else None
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
-        context = Context(seen, local, bias, encoded, cross_intervals, places_BxT)
+        context = Context(pattern, local, bias, encoded, cross_intervals, cache_slots_BxT)
 
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
         x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
@@ -208,36 +210,36 @@ class Stack(nn.Module):
         return top | modules(top["top"], embedded_BxTxE, context)
 
     def _embedded(self, x_BxTxE, positions_BxT, types_BxT, block_positions_BxT):
-        """What enters the first layer: token embeddings, and all that is added to them."""
+        """Returns the input of the first layer: token, type and position embeddings summed."""
         c, init = self.config, _init(_embeddings(self.config), None, "embed")
         if types_BxT is not None and c.num_types < 2:
             raise ValueError(
-                f"Got num_types={c.num_types}, expected 2 or more: the objective tells two texts "
-                "apart by types, which this model would ignore. Set num_types = 2."
+                f"Got num_types={c.num_types}, expected 2 or more: the objective marks two texts "
+                "with token types, which this model would ignore. Set num_types = 2."
             )
         if c.num_types:
             types_BxT = jnp.zeros_like(positions_BxT) if types_BxT is None else types_BxT
             table_NxE = self.param("type_embedding", init, (c.num_types, c.emb_dim))
-            x_BxTxE += embedded(self, table_NxE, types_BxT)
+            x_BxTxE += embed_tokens(self, table_NxE, types_BxT)
         if c.positions == "learned":
             length = positions_BxT.shape[1]
             if length > c.max_positions:
                 raise ValueError(
-                    f"Got rows of {length} places, expected at most max_positions="
-                    f"{c.max_positions}, for which there are learned positions: take shorter "
-                    "sequence_lengths, or a model with more positions."
+                    f"Got rows of {length} slots, expected at most max_positions="
+                    f"{c.max_positions}, the size of the position embedding: set shorter "
+                    "sequence_lengths, or larger max_positions."
                 )
             rows = c.max_positions + c.position_offset
             table_PxE = self.param("position_embedding", init, (rows, c.emb_dim))
-            x_BxTxE += embedded(self, table_PxE, positions_BxT + c.position_offset)
+            x_BxTxE += embed_tokens(self, table_PxE, positions_BxT + c.position_offset)
         if block_positions_BxT is not None:
             x_BxTxE += _sinusoids(block_positions_BxT, c.emb_dim).astype(c.dtype)
         if c.embedding_norm:
             x_BxTxE = Norm(c, name="embedding_norm")(x_BxTxE)
         return _dropout(self, x_BxTxE)
 
-    def seen(self, positions_BxT, intervals, places_BxT):
-        """What global layers see, and what local ones do where there are both."""
+    def patterns(self, positions_BxT, intervals, cache_slots_BxT):
+        """Returns the patterns of global layers and, where a model has both, of local ones."""
         c = self.config
         rotation = local_rotation = None
         if c.positions == "rotary":
@@ -246,9 +248,9 @@ class Stack(nn.Module):
             if c.local_rope_theta is not None:
                 local_rotation = _rotation(positions_BxT, c.head_dim, c.local_rope_theta)
         if c.window is None:
-            return Seen(intervals, rotation), None
-        near = Seen(_within(intervals, c.window, places_BxT), local_rotation)
-        return (near, None) if c.global_every is None else (Seen(intervals, rotation), near)
+            return Pattern(intervals, rotation), None
+        local = Pattern(_within(intervals, c.window, cache_slots_BxT), local_rotation)
+        return (local, None) if c.global_every is None else (Pattern(intervals, rotation), local)
 
     def _layers(self, num_layers, x_BxTxE, context):
         c, layer = self.config, self._layer()
@@ -281,15 +283,15 @@ class Stack(nn.Module):
         c = self.config
         if c.remat_policy == "none":
             return Block
-        # Inside a scan nothing can undo the recomputation, so its guard would only cost time.
+        # Inside a scan XLA cannot merge the recomputation away, so the guard would only cost time.
         return nn.remat(Block, policy=REMAT_POLICIES[c.remat_policy], prevent_cse=not c.scan_layers)
 
 
 class ParallelHeads(nn.Module):
-    """A last layer for each of the next tokens, on one trunk (Gloeckle et al. 2024).
+    """A last layer for each of the next tokens, on a shared trunk (Gloeckle et al. 2024).
 
-    Layer k predicts from place t the token k + 1 places on; the norm and the vocabulary head after
-    it are shared (arXiv:2404.19737, section 2).
+    Layer k predicts at slot t the token of slot t + k + 1; the norm and the vocabulary projection
+    after it are shared (arXiv:2404.19737, section 2).
     """
 
     config: Config
@@ -317,9 +319,9 @@ class LastLayer(nn.Module):
 
 
 class SequentialModules(nn.Module):
-    """A module for each token beyond the next, each going on from the one before (DeepSeek-V3).
+    """A module for each token beyond the next, each on the states of the one before (DeepSeek-V3).
 
-    Embedding and vocabulary head are the trunk's (arXiv:2412.19437, section 2.2).
+    Embedding and vocabulary projection are the trunk's (arXiv:2412.19437, section 2.2).
     """
 
     config: Config
@@ -329,15 +331,15 @@ class SequentialModules(nn.Module):
     def __call__(self, x_BxTxE, embedded_BxTxE, context):
         c = self.config
         modules = _ahead(NextModule, c.num_ahead, c, self.layer, "modules")
-        _, ahead_NxBxTxE = modules((x_BxTxE, _of_the_next(embedded_BxTxE)), context)
+        _, ahead_NxBxTxE = modules((x_BxTxE, _shifted_left(embedded_BxTxE)), context)
         return {"ahead": _dropout(self, ahead_NxBxTxE)}
 
 
 class NextModule(nn.Module):
     """One of `SequentialModules`.
 
-    At place t it joins the state of the module before it with the embedding of the token that the
-    former predicts there, and takes one layer. The embeddings are given already shifted so.
+    At slot t it joins the state of the module before it with the embedding of the token which that
+    module predicts there, and applies one layer. The embeddings come shifted accordingly.
     """
 
     config: Config
@@ -353,16 +355,16 @@ class NextModule(nn.Module):
         join_2ExE = self.param("join", join_init, (2 * c.emb_dim, c.emb_dim))
         x_BxTxE = _project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
         x_BxTxE, _ = self.layer(c, False, False, name="layer")(x_BxTxE, context)
-        return (x_BxTxE, _of_the_next(embedded_BxTxE)), Norm(c, name="final_norm")(x_BxTxE)
+        return (x_BxTxE, _shifted_left(embedded_BxTxE)), Norm(c, name="final_norm")(x_BxTxE)
 
 
-def _of_the_next(embedded_BxTxE):
-    # The places that roll round, and those that reach another document, are never labelled.
+def _shifted_left(embedded_BxTxE):
+    # Slots that wrap around, or reach into another document, are never labelled.
     return jnp.roll(embedded_BxTxE, -1, axis=1)
 
 
 def _ahead(module, length, config, layer, name):
-    """(carry, *args) -> (carry, outputs [length, …]): modules one after another."""
+    """Returns (carry, *args) -> (carry, outputs [length, …]): `length` modules in sequence."""
     if config.scan_layers:
         return nn.scan(
             module,
@@ -386,10 +388,9 @@ def _ahead(module, length, config, layer, name):
 
 
 class Block(nn.Module):
-    """Self-attention, attention to the encoder where there is one, and an MLP.
+    """A layer: self-attention, cross-attention where there is an encoder, and an MLP.
 
-    Each is added to the stream: of its normed input (norm_place "before"), or the sum is normed
-    ("after").
+    Each sublayer is residual. Its input is normed (norm_place "before"), or the sum is ("after").
     """
 
     config: Config
@@ -399,13 +400,13 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
-        c, seen, bias = self.config, context.seen, context.bias
+        c, pattern, bias = self.config, context.pattern, context.bias
         if is_local is not None:
-            seen = jax.tree.map(
-                lambda near, far: jnp.where(is_local, near, far), context.local, seen
+            pattern = jax.tree.map(
+                lambda local, wide: jnp.where(is_local, local, wide), context.local, pattern
             )
         if c.relative_in_every_layer:
-            length = x_BxTxE.shape[1] if context.places is None else None
+            length = x_BxTxE.shape[1] if context.cache_slots is None else None
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
         attend = Attention(c, name="self_attention")
@@ -413,7 +414,7 @@ class Block(nn.Module):
         x_BxTxE = self._added(
             "self_attention_norm" if has_norm else None,
             x_BxTxE,
-            lambda y: attend(y, y, seen.intervals, bias, seen.rotation, context.places),
+            lambda y: attend(y, y, pattern.intervals, bias, pattern.rotation, context.cache_slots),
         )
         if self.cross:
             attend_encoder = Attention(c, name="cross_attention")
@@ -423,7 +424,7 @@ class Block(nn.Module):
                 lambda y: attend_encoder(y, context.encoded, context.cross_intervals),
             )
         x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
-        return _constrain(x_BxTxE, *_STREAM), None  # a pair, as scan asks
+        return _constrain(x_BxTxE, *_STREAM), None  # a pair, as scan requires
 
     def _added(self, norm_name, x_BxTxE, sublayer):
         c = self.config
@@ -436,15 +437,17 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention, grouped-query where G < H.
 
-    Where the collection "cache" is mutable it keeps keys and values, [B, G, S, d]. The first call
-    keeps those of its `source`. Later ones put theirs in their `places` and attend to all of them;
-    without a `source`, to what the first call kept of it.
+    Where the collection "cache" is mutable it holds keys and values, [B, G, S, d]. The first call
+    writes those of `source`. Later calls write theirs to `cache_slots` and attend to the whole
+    cache; cross-attention, called without a `source`, to the cache of the first call.
     """
 
     config: Config
 
     @nn.compact
-    def __call__(self, x_BxTxE, source_BxSxE, intervals, bias=None, rotation=None, places_BxT=None):
+    def __call__(
+        self, x_BxTxE, source_BxSxE, intervals, bias=None, rotation=None, cache_slots_BxT=None
+    ):
         c = self.config
         queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
         axes = ("embed", "heads", "kv")
@@ -468,19 +471,19 @@ class Attention(nn.Module):
                 k = Norm(c, axis="kv", name="key_norm")(k)
             if rotation is not None:
                 k = _rotate(k, rotation)
-            # T5 drops a key for all queries of a head at once, which is to drop its value.
+            # T5 drops a key for all queries of a head at once: the same as dropping its value.
             v = _dropout(self, v, over=-1)
             k, v = (_constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
         q = _constrain(q, "batch", "length", "heads", "kv")
         if self.is_mutable_collection("cache") and not self.is_initializing():
             k_BxGxSxd, v_BxGxSxd = (
-                self._kept("key", k, places_BxT),
-                self._kept("value", v, places_BxT),
+                self._cached("key", k, cache_slots_BxT),
+                self._cached("value", v, cache_slots_BxT),
             )
-        if k is None or places_BxT is not None:
+        if k is None or cache_slots_BxT is not None:
             if bias is not None:
-                bias = _bias_at(bias, places_BxT, k_BxGxSxd.shape[2])
-            y_BxTxHxd = attention.attend_kept(
+                bias = _bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
+            y_BxTxHxd = attention.attend_cached(
                 q, k_BxGxSxd, v_BxGxSxd, intervals, bias, c.attention_softcap
             )
         else:
@@ -490,17 +493,19 @@ class Attention(nn.Module):
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
         return _linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
-    def _kept(self, name, new_BxTxGxd, places_BxT):
-        """All keys, or values, that are kept, with the new ones in their places: [B, G, S, d]."""
+    def _cached(self, name, new_BxTxGxd, cache_slots_BxT):
+        """Writes new keys or values to their slots; returns all cached ones: [B, G, S, d]."""
         if new_BxTxGxd is None:
             return self.get_variable("cache", name)
-        kept_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
-        if places_BxT is not None:
-            row = jnp.arange(places_BxT.shape[0])[:, None]
-            kept_BxGxSxd = self.get_variable("cache", name)
-            kept_BxGxSxd = kept_BxGxSxd.at[row, :, places_BxT].set(new_BxTxGxd, mode="drop")
-        self.put_variable("cache", name, kept_BxGxSxd)
-        return kept_BxGxSxd
+        cached_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
+        if cache_slots_BxT is not None:
+            row = jnp.arange(cache_slots_BxT.shape[0])[:, None]
+            cached_BxGxSxd = self.get_variable("cache", name)
+            cached_BxGxSxd = cached_BxGxSxd.at[row, :, cache_slots_BxT].set(
+                new_BxTxGxd, mode="drop"
+            )
+        self.put_variable("cache", name, cached_BxGxSxd)
+        return cached_BxGxSxd
 
 
 class MLP(nn.Module):
@@ -517,15 +522,15 @@ class MLP(nn.Module):
             inner_BxTxM *= ACTIVATIONS[activation](y_BxTxM)
         inner_BxTxM = _constrain(_dropout(self, inner_BxTxM), "batch", "length", "mlp")
         # The largest activations of a T5 leave this product (in float16 they overflow, which is
-        # why that dtype is not offered): it stays float32 until it has been added to the stream.
+        # why that dtype is not offered): it stays float32 until the residual addition.
         shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), _weights(c, to_stream=True)
         return _linear(self, "wo", inner_BxTxM, shape, axes, init, dtype=jnp.float32)
 
 
 class Norm(nn.Module):
-    """RMS norm (arXiv:1910.07467), or layer norm (arXiv:1607.06450), which first takes the mean off.
+    """RMS norm (arXiv:1910.07467), or layer norm (arXiv:1607.06450), which first subtracts the mean.
 
-    Over the last axis, in float32, times a learned scale; layer norms have a bias where others do.
+    Over the last axis, in float32, times a learned scale; layer norms have a bias with `biases`.
     """
 
     config: Config
@@ -547,11 +552,11 @@ class Norm(nn.Module):
 class RelativeBias(nn.Module):
     """T5's bias on attention scores, by the bucket of `key index - query index`: [H, T, T].
 
-    An index is the place in the row. Documents packed in a row are contiguous, and none sees
-    another, so indices differ by as much as positions within a document do.
+    An index is a slot of the row. Documents packed in a row are contiguous and do not attend to each
+    other, so slots differ by as much as positions within a document do.
 
-    Without a length, by the difference alone, from -MAX_DISTANCE to MAX_DISTANCE: [H, D]. `_bias_at`
-    then gives those of queries anywhere.
+    Without a length: by difference, from -MAX_DISTANCE to MAX_DISTANCE, [H, D]; `_bias_at` looks up
+    those of queries in any slots.
     """
 
     config: Config
@@ -564,8 +569,8 @@ class RelativeBias(nn.Module):
         table_HxN = self.param(
             "table", _init(init, "heads", "relpos_buckets"), (heads, NUM_BUCKETS)
         )
-        # One value per distance, 0 1 … T-1 -T … -1; row i of the bias is that list turned right
-        # by i. To gather T × T entries of the table would cost as large a scatter in the gradient.
+        # One value per distance, 0 1 … T-1 -T … -1; row i of the bias is that list rotated right
+        # by i. Gathering T × T entries of the table would cost as large a scatter in the gradient.
         distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
         if length is not None:
             distances = np.r_[0:length, -length:0]
@@ -577,22 +582,22 @@ class RelativeBias(nn.Module):
         )
         if length is None:
             return values_Hx2T
-        turned = jnp.tile(values_Hx2T, (1, length))[:, : length * (2 * length - 1)]
-        return turned.reshape(heads, length, 2 * length - 1)[:, :, :length]
+        rotated = jnp.tile(values_Hx2T, (1, length))[:, : length * (2 * length - 1)]
+        return rotated.reshape(heads, length, 2 * length - 1)[:, :, :length]
 
 
-def _bias_at(bias_HxD, places_BxT, keys):
-    """The bias of queries in these places on keys 0, 1, …, `keys` - 1: [B, H, T, S].
+def _bias_at(bias_HxD, slots_BxT, keys):
+    """Returns the bias of queries in these slots on keys 0, 1, …, `keys` - 1: [B, H, T, S].
 
-    Buckets end at MAX_DISTANCE, so farther keys have the bias of those.
+    The last bucket begins before MAX_DISTANCE, so farther keys share its bias.
     """
-    distances_BxTxS = jnp.arange(keys)[None, None] - places_BxT[..., None]
+    distances_BxTxS = jnp.arange(keys)[None, None] - slots_BxT[..., None]
     nearest = jnp.clip(distances_BxTxS, -MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
     return jnp.moveaxis(bias_HxD[:, nearest], 0, 1)
 
 
 def relative_position_buckets(distances, bidirectional):
-    """The bucket of T5 for each `key index - query index` (arXiv:1910.10683, section 2.1).
+    """Returns T5's bucket for each `key index - query index` (arXiv:1910.10683, section 2.1).
 
         relative_position_buckets(np.array([0, -1, -15, -16, -127, -900]), False)
         # [0, 1, 15, 16, 31, 31]
@@ -615,35 +620,35 @@ def relative_position_buckets(distances, bidirectional):
     return ahead + np.where(distances < exact, distances, far)
 
 
-def _within(intervals, window, places_BxT=None):
-    """Intervals of queries [B, 2, T] over keys of their own row, at most `window` to either side."""
-    place = jnp.arange(intervals.shape[-1])[None] if places_BxT is None else places_BxT
+def _within(intervals, window, slots_BxT=None):
+    """Returns the key intervals [B, 2, T] cut to `window` keys on either side of the query."""
+    slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
     start, end = intervals[:, 0], intervals[:, 1]
-    return jnp.stack([jnp.maximum(start, place - window), jnp.minimum(end, place + window + 1)], 1)
+    return jnp.stack([jnp.maximum(start, slot - window), jnp.minimum(end, slot + window + 1)], 1)
 
 
 def _sinusoids(positions_BxT, width):
-    """Fixed embeddings of positions (Vaswani et al. 2017), float32 [B, T, width]."""
+    """Returns sinusoidal position embeddings (Vaswani et al. 2017), float32 [B, T, width]."""
     cos, sin = _rotation(positions_BxT, width, 10_000.0)
     return jnp.concatenate([sin, cos], -1)[:, :, 0, :width]
 
 
 def _rotation(positions_BxT, width, theta, scaling=None):
-    """Cosines and sines of RoPE (arXiv:2104.09864), each [B, T, 1, d/2]."""
+    """Returns the cosines and sines of RoPE (arXiv:2104.09864), each [B, T, 1, d/2]."""
     frequencies = rotary_frequencies(width, theta, scaling).reshape(1, 1, 1, -1)
     angles = positions_BxT[..., None, None].astype(jnp.float32) * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
 
 def rotary_frequencies(width, theta, scaling=None):
-    """Radians a position for each pair of dimensions: NumPy float32 [d/2].
+    """Returns radians per position for each pair of dimensions: NumPy float32 [d/2].
 
         rotary_frequencies(4, 10_000.0)            # [1, 0.01]
         rotary_frequencies(4, 10_000.0, (2.0,))    # [0.5, 0.005]
 
     `scaling`: (factor,) divides all of them. (factor, low, high, length) is LLaMA 3.1's: those that
     turn fewer than `low` times within `length` positions are divided by the factor, those that turn
-    more than `high` times are kept, and between them the share is linear in the number of turns
+    more than `high` times stay, and between them the mix is linear in the number of turns
     (arXiv:2407.21783; Meta's reference code).
     """
     frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
@@ -654,20 +659,20 @@ def rotary_frequencies(width, theta, scaling=None):
         return (frequencies / factor).astype(np.float32)
     low, high, length = bounds
     turns = length * frequencies / (2 * np.pi)
-    kept = np.clip((turns - low) / (high - low), 0, 1)
-    return (frequencies * (kept + (1 - kept) / factor)).astype(np.float32)
+    unscaled = np.clip((turns - low) / (high - low), 0, 1)
+    return (frequencies * (unscaled + (1 - unscaled) / factor)).astype(np.float32)
 
 
 def _rotate(x_BxTxHxd, rotation):
-    """Turns the pairs (i, i + d/2): the 'rotate-half' order of published LLaMA weights."""
+    """Rotates the pairs (i, i + d/2): the 'rotate-half' order of published LLaMA weights."""
     cos, sin = rotation
     a, b = jnp.split(x_BxTxHxd.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    return turned.astype(x_BxTxHxd.dtype)
+    rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    return rotated.astype(x_BxTxHxd.dtype)
 
 
 def _linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):
-    """x times a weight, whose first `inputs` axes are contracted, plus a bias where there are some."""
+    """Returns x times a weight, contracting its first `inputs` axes, plus a bias with `biases`."""
     c = module.config
     kernel = module.param(name, _init(init or _weights(c), *axes), shape)
     y = _project(x, kernel.astype(c.dtype), dtype, inputs)
@@ -684,14 +689,14 @@ def _project(x, kernel, dtype=None, axes=1):
 
 
 def _broadcast(x, like):
-    """With axes of 1 in front, as many as the other has more (rank promotion may be an error)."""
+    """Returns x with leading axes of 1 up to the rank of `like` (rank promotion may be an error)."""
     return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
 
 
 def _dropout(module, x, over=-2):
-    """Dropout; where the config says so, one draw is shared along an axis.
+    """Applies dropout; with `dropout_shared` one draw is shared along the axis `over`.
 
-    On only where `apply` was given a 'dropout' key.
+    Off unless `apply` was given a 'dropout' key.
     """
     rate = module.config.dropout_rate
     if not rate or not module.has_rng("dropout"):
@@ -716,7 +721,7 @@ def _embeddings(c: Config):
 
 
 def _weights(c: Config, in_axis=0, out_axis=1, distribution="truncated_normal", to_stream=False):
-    """The initialiser of a weight: of variance 1 / inputs, or of the deviation that is set."""
+    """Returns the initialiser of a weight: of variance 1 / inputs, or of deviation `init_stddev`."""
     if c.init_stddev is None:
         return nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
     writers = 2 * (c.num_encoder_layers + c.num_decoder_layers)

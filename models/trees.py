@@ -8,7 +8,7 @@ from typing import Any
 
 
 def named(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The arrays of a tree by their paths, in the tree's order."""
+    """Returns the arrays of a tree by path, in the tree's order."""
     result = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
@@ -17,7 +17,7 @@ def named(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(arrays: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """A tree from (path, array): what `named` takes apart. Takes the arrays one at a time."""
+    """Returns the tree of (path, array) pairs, the inverse of `named`; reads one pair at a time."""
     tree: dict = {}
     for path, array in arrays:
         *folders, name = path.split("/")

@@ -1,7 +1,7 @@
-"""The same network in the form that decodes fastest: every layer with arrays of its own.
+"""Models with unrolled layers, the form that decodes fastest: separate arrays for every layer.
 
-Training scans one layer over stacked parameters. In a loop that makes one token at a time the slice
-of a layer would be copied before each product, as much work as the product itself.
+Training scans one layer over stacked parameters. In a loop that generates one token at a time a
+layer's slice would be copied before each product, as much work as the product itself.
 
     model, params = unrolled(model, params)
 """
@@ -10,7 +10,7 @@ import dataclasses
 
 import jax
 
-from pretrax.models.builders import Model, model_of, with_room
+from pretrax.models.builders import Model, model_of, with_capacity
 from pretrax.models.config import Config
 from pretrax.models.transformer import Block, Context, NextModule, Stack
 from pretrax.models.trees import named, nested
@@ -19,11 +19,11 @@ STACKED = ("layers", "modules")
 
 
 def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model, dict]:
-    """(model, params) without scans; the outputs are the same. Nothing to do where there are none.
+    """Returns (model, params) without scans over layers; the outputs are the same.
 
     Args:
-      donate: gives up each stacked array as soon as it is taken apart, so that the model is never
-        held twice; `params` cannot be used after that.
+      donate: deletes each stacked array once it is split, so that the model is never in memory
+        twice; `params` cannot be used after that.
     """
     config = model.config
     if not config.scan_layers:
@@ -31,18 +31,18 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
     first = 0 if config.first_norm else 1
     config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
 
-    def apart():
+    def split():
         for path, array in named(params).items():
             pieces = list(_split(path, array, first))
             yield from pieces
             if donate and pieces[0][1] is not array:
                 array.delete()
 
-    return model_of(config), nested(apart())
+    return model_of(config), nested(split())
 
 
 def _split(path: str, array: jax.Array, first: int):
-    """(path, array) of each layer that an array holds."""
+    """Yields (path, array) of each layer stacked in an array."""
     parts = path.split("/")
     where = next((i for i, part in enumerate(parts) if part in STACKED), None)
     if where is None:
@@ -54,18 +54,18 @@ def _split(path: str, array: jax.Array, first: int):
         yield "/".join([*parts[:where], name, *parts[where + 1 :]]), array[layer]
 
 
-def next_token_alone(model: Model, params: dict) -> tuple[Model, dict]:
-    """(model, params) of the next token, where a model also predicts those after it.
+def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
+    """Returns (model, params) that predict the next token only, without those of tokens ahead.
 
-    Of parallel last layers the first becomes the last layer of a plain stack; sequential modules are
-    left out. Parameters as `unrolled` gives them.
+    The first of parallel last layers becomes the last layer of a plain stack; sequential modules are
+    left out. Takes parameters as `unrolled` returns them.
     """
     config = model.config
     if not config.num_ahead:
         return model, params
     last = config.num_decoder_layers - 1
     if config.ahead == "parallel" and config.global_every and last % config.global_every:
-        return model, params  # parallel layers see all, and a plain one would be local there
+        return model, params  # parallel layers are global, and a plain one would be local there
     plain = dataclasses.replace(config, num_ahead=0)
     renamed = {"decoder/ahead/final_norm": "decoder/final_norm"} | {
         "decoder/ahead/layers_0/layer": f"decoder/layers_{last}"
@@ -79,33 +79,42 @@ def next_token_alone(model: Model, params: dict) -> tuple[Model, dict]:
     return model_of(plain), nested(result.items())
 
 
-def module_ahead(config: Config):
-    """One of the sequential modules for tokens ahead, to be called by itself.
+def sequential_module(config: Config):
+    """Returns a function that runs one sequential module for tokens ahead.
 
-        call(params, cache, states, embedded, batch, room) -> states, hidden, cache
+        call(params, cache, states, embedded, batch, capacity) -> states, hidden, cache
 
-    `params` of one module; `states` and `embedded` [B, T, E] are what the module before it gave and
-    the embedding of each token that it predicts; `batch` as in `Model.extend`, or, with cache None,
-    as in `Model.prefill`. A loss or a sampler goes on from `hidden`.
+    Args of `call`:
+      params: of one module.
+      cache: its KV cache; None at the first call, which creates one of `capacity` slots.
+      states, embedded: [B, T, E], the states of the module before it, and the embedding of the
+        token which that module predicts at each slot.
+      batch: as in `Model.extend`, or, with cache None, as in `Model.prefill`.
+    It returns the states for the next module, the hidden states for a head, and the cache.
+
+    Raises:
+      ValueError: the model has relative positions.
     """
     if config.positions == "relative":
         raise ValueError(
-            "Got positions='relative', expected others: sequential modules alone know no relative "
-            "positions. Decode plainly."
+            "Got positions='relative', expected another kind: sequential modules have no relative "
+            "bias of their own. Decode without own drafts."
         )
     module = NextModule(config, Block)
     stack = Stack(config, config.num_decoder_layers, cross=False, bidirectional=False)
 
-    def call(params, cache, states, embedded, batch, room):
-        places = batch.get("decoder_places")
+    def call(params, cache, states, embedded, batch, capacity):
+        cache_slots = batch.get("decoder_cache_slots")
         intervals = batch["decoder_key_intervals"]
-        seen, local = stack.seen(batch["decoder_positions"], intervals, places)
-        context = Context(seen, local, None, None, None, places)
-        kept = {"cache": cache} if cache is not None else {}
-        ((states, _), hidden), kept = module.apply(
-            {"params": params, **kept}, (states, embedded), context, mutable=["cache"]
+        pattern, local = stack.patterns(batch["decoder_positions"], intervals, cache_slots)
+        context = Context(pattern, local, None, None, None, cache_slots)
+        collections = {"cache": cache} if cache is not None else {}
+        ((states, _), hidden), updated = module.apply(
+            {"params": params, **collections}, (states, embedded), context, mutable=["cache"]
         )
-        after = kept["cache"] if cache is not None else with_room(kept["cache"], room)
-        return states, hidden, after
+        new_cache = updated["cache"]
+        if cache is None:
+            new_cache = with_capacity(new_cache, capacity)
+        return states, hidden, new_cache
 
     return call

@@ -1,4 +1,4 @@
-"""Metrics of a run, as JSON lines and for TensorBoard (written without TensorFlow)."""
+"""Metrics of a run, written as JSON lines and for TensorBoard (without TensorFlow)."""
 
 import json
 from collections.abc import Mapping
@@ -11,9 +11,12 @@ from tensorboardX import SummaryWriter
 class MetricsWriter:
     """Writes `RUN/metrics.jsonl` and `RUN/tensorboard`, on the first process only.
 
+        metrics = MetricsWriter("runs/quickstart")
+        metrics.write(10, {"loss": 5.1})
+
     Args:
-      step: the step from which a resumed run goes on; what an interrupted one wrote after it is
-        taken back, so that the files read as if nothing had happened.
+      step: the step that a run resumes from; entries of later steps are removed, so that the files
+        equal those of a run that was not interrupted.
     """
 
     def __init__(self, run_dir: str | Path, step: int = 0):
@@ -21,9 +24,9 @@ class MetricsWriter:
         if not self._on:
             return
         path = Path(run_dir) / "metrics.jsonl"
-        kept = [line for line in _lines(path) if line["step"] <= step]
+        earlier = [line for line in _lines(path) if line["step"] <= step]
         new = path.with_suffix(".tmp")  # a kill must not find the file half written
-        new.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        new.write_text("".join(json.dumps(line) + "\n" for line in earlier))
         new.replace(path)
         self._file = path.open("a", buffering=1)
         self._tensorboard = SummaryWriter(
@@ -31,6 +34,7 @@ class MetricsWriter:
         )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one entry; `step` must not be lower than the one before."""
         if not self._on:
             return
         self._file.write(json.dumps({"step": step} | dict(values)) + "\n")
@@ -50,12 +54,12 @@ class MetricsWriter:
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
-    """The lines of `RUN/metrics.jsonl`, oldest first."""
+    """Returns the entries of `RUN/metrics.jsonl`, oldest first; none where there is no such file."""
     return _lines(Path(run_dir) / "metrics.jsonl")
 
 
 def _lines(path: Path) -> list[dict]:
-    """All whole lines; a line cut short by a kill is the last, and is left out."""
+    """Returns the entries of a file; a last line that a kill cut short is left out."""
     lines = []
     for text in path.read_text().splitlines() if path.exists() else []:
         try:

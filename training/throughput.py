@@ -1,4 +1,4 @@
-"""What a step costs by arithmetic, and how much of the hardware that is."""
+"""FLOPs of a training step, and the peak FLOP/s of the hardware."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import jax
 from pretrax.training.batches import GroupSchedule
 from pretrax.training.step import Recipe
 
-# Dense bf16 peak of one device as JAX names it, FLOP/s, from the makers' data sheets.
+# Dense bf16 peak of one device by JAX's name, FLOP/s, from the makers' data sheets.
 PEAK_FLOPS = {
     "TPU v3": 61.5e12,
     "TPU v4": 275e12,
@@ -25,7 +25,7 @@ PEAK_FLOPS = {
 
 
 def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
-    """FLOPs of forward and backward of one step; recomputation does not count."""
+    """Returns the FLOPs of a step's forward and backward pass; recomputation does not count."""
     forward = sum(
         schedule.rows
         * recipe.model.flops({"predict": group.stacks.get("decoder", 0)} | group.stacks)
@@ -35,7 +35,7 @@ def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
 
 
 def peak_flops() -> float | None:
-    """Of all devices together; None where the peak of the device is not known (a CPU's)."""
+    """Returns the FLOP/s of all devices together; None where a device's peak is unknown (a CPU)."""
     kind = jax.devices()[0].device_kind
     known = [name for name in PEAK_FLOPS if kind.startswith(name)]
     return PEAK_FLOPS[max(known, key=len)] * jax.device_count() if known else None

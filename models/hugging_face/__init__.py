@@ -1,11 +1,11 @@
-"""Hugging Face models, both ways: `transformers` directories to parameters of ours, and back.
+"""Hugging Face models, converted both ways: `transformers` directories to our parameters and back.
 
     source = open_source("t5-v1_1-small")
-    imported = recognise(source)              # which model it is
+    imported = recognise(source)              # its `Config` and `Model`
     params = nested(read_params(source, imported))       # of models.trees
     write_model("exported", imported.config, params)
 
-Adding a family is a module with four functions (see `family.Family`), and its name below.
+To add a family, write a module with four functions (see `family.Family`) and list it in FAMILIES.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from pretrax.models.hugging_face.files import Source, open_source, read_json, wr
 from pretrax.models.hugging_face.links import (
     exported,
     imported,
+    location,
     named_tensors,
-    place,
     shape_of_theirs,
     unmatched,
 )
@@ -56,8 +56,8 @@ FAMILIES = {
     )
 }
 
-# Fields of `Config` that say how a network is trained and computed, not what it is.
-NOT_OF_THE_NETWORK = (
+# Fields of `Config` that affect training and computation, not the function of the network.
+TRAINING_FIELDS = (
     *(
         "vocab_size",
         "heads",
@@ -69,22 +69,22 @@ NOT_OF_THE_NETWORK = (
     ),
     *("dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )
-# What a family's config.json is written with in place of what a model has not.
-STAND_INS = {
+# Values for a family's config.json in place of settings that a model does not have.
+PLACEHOLDERS = {
     **{"max_positions": 512, "num_types": 2, "window": 64, "global_every": 3},
     **{"local_rope_theta": 10_000.0},
 }
-NO_WORD = "much that it has no word for"
+NOT_EXPRESSIBLE = "settings that it cannot express"
 
 
 class Recognised(NamedTuple):
-    """A model of theirs, in our terms."""
+    """A Hugging Face model as one of ours."""
 
     family: Family
     settings: dict  # keywords of the builder `models.LAYOUT`
     heads: tuple[str, ...]
     model: Model
-    prefixed: bool  # whether names have the family's prefix, as those of models with heads do
+    prefixed: bool  # tensor names have the family's prefix, as in models with heads
 
     @property
     def config(self) -> Config:
@@ -92,10 +92,12 @@ class Recognised(NamedTuple):
 
 
 def recognise(source: Source) -> Recognised:
-    """Which model of ours a directory holds, checked tensor by tensor before any is read.
+    """Returns the model that a directory holds, after checking the names of all its tensors.
 
-    Raises ValueError for an unknown architecture, for settings that no switch makes, and for
-    tensors left over or missing, all by name.
+        recognise(open_source("t5-v1_1-small")).config.emb_dim        # 512
+
+    Raises ValueError, naming them, for an unknown architecture, settings that `Config` cannot
+    express, and tensors left over or missing.
     """
     kind = source.config.get("model_type")
     if kind not in FAMILIES:
@@ -119,13 +121,13 @@ def recognise(source: Source) -> Recognised:
         ) from error
     heads = settings.pop("heads", ("vocabulary",))
     model = getattr(builders, family.layout)(rows, heads, **settings)
-    found = Recognised(family, settings, heads, model, prefixed)
-    check_names(source, found)
-    return found
+    recognised = Recognised(family, settings, heads, model, prefixed)
+    check_names(source, recognised)
+    return recognised
 
 
 def check_names(source: Source, found: Recognised) -> None:
-    """Raises ValueError unless every tensor has its place, and every place its tensor."""
+    """Raises ValueError unless the directory's tensors are exactly those of the model."""
     family, config = found.family, found.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
@@ -148,9 +150,9 @@ def check_names(source: Source, found: Recognised) -> None:
 
 
 def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.ndarray]]:
-    """(path, float32 array) of each of our parameters, one at a time.
+    """Yields (path, float32 array) of each of our parameters, reading one at a time.
 
-    Raises ValueError for a tensor whose shape is not that of config.json, before any is read.
+    Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
     """
     shapes = parameter_shapes(found.model)
     links = found.family.links(found.config)
@@ -161,9 +163,9 @@ def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.nda
 
 def _check_shapes(source: Source, found: Recognised, links, ours: Mapping[str, tuple[int, ...]]):
     for name, link, layer in named_tensors(links, found.config):
-        places = [place(part, layer, found.config) for part in link.parts]
-        held = [ours[p.path][0 if p.index is None else 1 :] for p in places]
-        expected, theirs = shape_of_theirs(link, held), _theirs(found, name)
+        locations = [location(part, layer, found.config) for part in link.parts]
+        shapes = [ours[at.path][0 if at.index is None else 1 :] for at in locations]
+        expected, theirs = shape_of_theirs(link, shapes), _theirs(found, name)
         if source.shapes[theirs] != expected:
             raise ValueError(
                 f"Got {theirs} of shape {source.shapes[theirs]} in {source.files[theirs]}, expected "
@@ -181,24 +183,28 @@ def write_model(
     extra: Mapping[str, Any] = {},
     **settings,
 ) -> Family:
-    """Writes a directory that `transformers` loads; returns the family it is of.
+    """Writes a directory that `transformers` loads; returns its family.
+
+        write_model("exported", model.config, params, dtype="bfloat16")
 
     Args:
       params: our parameters, a tree of arrays.
-      family: which; None: the first whose models this one is among.
+      family: the family to export as; None: the first that has such a model.
       dtype: "float32" or "bfloat16", of the tensors.
-      extra: what config.json has beside what the network tells: ids, and whatever is to be kept.
-        A RoBERTa without a pad_token_id gets the one that its table of positions begins after.
+      extra: further fields of config.json, such as special ids. A RoBERTa without a pad_token_id
+        gets the one that its position embedding begins after.
+      settings: of `files.write_directory`.
 
-    What `left_out` names is not written.
+    Parameters that `left_out` names are not written.
 
-    Raises ValueError where no family has such a model, saying by which switches it differs, where
-    its classes have no place there, and where its last layer is kept apart.
+    Raises:
+      ValueError: no family has such a model (the message names the settings that differ), it has
+        classes that the family's classifier cannot express, or its last layer is a parallel head.
     """
     family = family or family_of(config)
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
     if family is bert.ROBERTA and extra.get("pad_token_id") is not None:
-        config, arrays = bert.counted_from_pad(config, arrays, extra["pad_token_id"])
+        config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
     values = dict(extra) | family.config(config)
     values |= {
         "model_type": family.model_type,
@@ -213,13 +219,13 @@ def write_model(
     if "projections_classes" in left:
         raise ValueError(
             f"Got a {family.model_type!r} with the head 'classes', expected one without, or a BERT "
-            "or RoBERTa without the head 'pair': in transformers its classes have another network, "
-            "or the pair's pooler has their place."
+            "or RoBERTa without the head 'pair': in transformers its classifier is another network, "
+            "or the pair's pooler takes its place."
         )
     if "decoder/ahead" in left and config.ahead == "parallel":
         raise ValueError(
             "Got a model that predicts ahead in parallel (ahead='parallel'), whose last layer is one "
-            "of its heads: transformers has none such. Convert one with ahead='sequential'."
+            "of its heads: transformers does not have them. Convert one with ahead='sequential'."
         )
     tensors = exported(family.links(config), config, arrays)
     write_directory(directory, values, tensors, dtype, **settings)
@@ -227,25 +233,25 @@ def write_model(
 
 
 def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[str]:
-    """The parts of the model that `write_model` leaves out, for `transformers` has none such.
+    """Returns the parts of the model that `write_model` leaves out, as `transformers` lacks them.
 
         left_out(BERT, config, params)      # ["projections_replaced"]
 
-    They are heads beside the vocabulary's, "projections_NAME", and "decoder/ahead".
+    They are heads other than the vocabulary projection, "projections_NAME", and "decoder/ahead".
     """
-    placed = {
-        place(part, layer, config).path
+    written = {
+        location(part, layer, config).path
         for _, link, layer in named_tensors(family.links(config), config)
         for part in link.parts
     }
-    left = (path.split("/") for path in named(params).keys() - placed)
+    left = (path.split("/") for path in named(params).keys() - written)
     return sorted({"/".join(p[: 1 if p[0].startswith("projections_") else 2]) for p in left})
 
 
 def family_of(config: Config) -> Family:
-    """The family of a network.
+    """Returns the first family that has such a model.
 
-    Raises ValueError, naming the switches in which the nearest family differs.
+    Raises ValueError, naming the settings in which the nearest family differs.
     """
     layout = "decoder" if not config.num_encoder_layers else "encoder_decoder"
     layout = "encoder" if not config.num_decoder_layers else layout
@@ -254,35 +260,35 @@ def family_of(config: Config) -> Family:
         for family in FAMILIES.values()
         if family.layout == layout
     ]
-    differ, family = min(found, key=lambda one: (NO_WORD in one[0], len(one[0])))
+    differ, family = min(found, key=lambda one: (NOT_EXPRESSIBLE in one[0], len(one[0])))
     if differ:
         raise ValueError(
             f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, differs "
-            f"in {'; '.join(differ)}. Train one with these as they are there."
+            f"in {'; '.join(differ)}. Train a model with the family's values."
         )
     return family
 
 
 def _differences(config: Config, family: Family) -> list[str]:
-    """The switches that do not survive a round trip through the family's config.json."""
+    """Returns the settings that a round trip through the family's config.json changes."""
     there = _round_trip(config, config, family)
-    if there is None:  # its config.json needs values that this model has not
+    if there is None:  # its config.json needs values that this model does not have
         fields = dataclasses.asdict(config)
-        absent = {name: value for name, value in STAND_INS.items() if not fields[name]}
+        absent = {name: value for name, value in PLACEHOLDERS.items() if not fields[name]}
         keys = {"num_key_heads": config.num_key_heads}
         there = _round_trip(config, types.SimpleNamespace(**fields | absent | keys), family)
     if there is None:
-        return [NO_WORD]
+        return [NOT_EXPRESSIBLE]
     ours, theirs = _meaning(config), _meaning(there)
     return [
         f"{name}: {ours[name]!r}, there {theirs[name]!r}"
         for name in ours
-        if name not in NOT_OF_THE_NETWORK and ours[name] != theirs[name]
+        if name not in TRAINING_FIELDS and ours[name] != theirs[name]
     ]
 
 
 def _round_trip(config: Config, written: Any, family: Family) -> Config | None:
-    """What is read of the config.json that `written` becomes; None where it becomes none."""
+    """Returns the `Config` read back from the config.json of `written`; None where it has none."""
     try:
         values = family.config(written) | {"model_type": family.model_type}
         tied = config.logits_via_embedding
@@ -295,19 +301,19 @@ def _round_trip(config: Config, written: Any, family: Family) -> Config | None:
 
 
 def _meaning(config: Config) -> dict:
-    """The switches, with what those mean that are left to others."""
+    """Returns the settings, with None replaced by the value that it stands for."""
     defaults = {"num_kv_heads": config.num_key_heads, "attention_scale": config.score_scale}
     return dataclasses.asdict(config) | defaults
 
 
 def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter, by path; nothing is allocated."""
+    """Returns the shape of each parameter, by path; nothing is allocated."""
     params = named(nn.unbox(builders.abstract_params(model)))
     return {path: tuple(x.shape) for path, x in params.items()}
 
 
 def _full(found: Recognised, name: str) -> str:
-    """A name as models with heads have it."""
+    """Returns a tensor's name as in models with heads."""
     return name if found.prefixed else found.family.base + name
 
 

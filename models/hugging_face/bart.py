@@ -13,7 +13,7 @@ from pretrax.models.hugging_face.family import (
 )
 from pretrax.models.hugging_face.links import ROW, Link
 
-OFFSET = 2  # rows of the table of positions before the first
+OFFSET = 2  # rows of the position embedding before position 0
 
 
 def settings(hf: dict, has) -> dict:

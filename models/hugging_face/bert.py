@@ -22,7 +22,7 @@ from pretrax.models.hugging_face.family import (
 )
 from pretrax.models.hugging_face.links import VECTOR, Link
 
-# Where the two keep the parts of the heads of masked language modelling and of classes.
+# Names of the modules in the heads of masked language modelling and of classes.
 HEADS = {
     "bert": {
         "layer": "cls.predictions.transform.dense",
@@ -44,7 +44,7 @@ HEADS = {
 
 
 def offset(kind: str, hf: dict) -> int:
-    """Rows of the table of positions before the first: RoBERTa counts from pad + 1."""
+    """Returns the rows of the position embedding before position 0: RoBERTa counts from pad + 1."""
     return hf.get("pad_token_id", 1) + 1 if kind == "roberta" else 0
 
 
@@ -140,18 +140,17 @@ def copies(kind: str, c: Config) -> dict[str, str]:
     }
 
 
-def counted_from_pad(
+def with_positions_from_pad(
     config: Config, params: Mapping[str, Any], pad: int
 ) -> tuple[Config, dict[str, Any]]:
-    """The same RoBERTa with its first position at row pad + 1, as `transformers` finds it.
+    """Returns the same RoBERTa with position 0 at row pad + 1, where `transformers` looks it up.
 
-    Its positions are counted among the ids that are not pad's, so that config.json must name the
-    pad of the run's own texts. Rows of the table before the first position are in no use: zeros
-    have their place, as many as pad + 1.
+    `transformers` counts positions over the ids that are not pad, so config.json must have the pad
+    id of the run's own vocabulary. The pad + 1 rows before position 0 are unused, and zero.
 
     Args:
-      params: by path; the table of positions is [max_positions + position_offset, E].
-      pad: an id that stands in no text.
+      params: by path; the position embedding is [max_positions + position_offset, E].
+      pad: the padding id.
     """
     if pad + 1 == config.position_offset:
         return config, dict(params)

@@ -1,4 +1,4 @@
-"""What a family of Hugging Face models is: its config, its tensors, and ours, both ways."""
+"""`Family`: how a kind of Hugging Face model maps to ours, and helpers to write one."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pretrax.models.config import Config
 from pretrax.models.hugging_face.links import OUT_IN, TABLE, VECTOR, Link
 
-# Their name of an activation -> ours. Theirs "gelu" is exact, ours is the tanh approximation.
+# Hugging Face's names of activations -> ours. Their "gelu" is exact, ours the tanh approximation.
 ACTIVATIONS = {
     "gelu": "gelu_exact",
     "gelu_new": "gelu",
@@ -22,31 +22,31 @@ class Family(NamedTuple):
     """One `model_type` of `config.json`."""
 
     model_type: str
-    architecture: str  # the class that an export names, where none of `by_heads` fits
+    architecture: str  # the class that an export names if none of `by_heads` fits
     layout: str  # the builder: "encoder_decoder", "decoder" or "encoder"
-    base: str  # the prefix that tensors of a model without heads lack
-    # (config.json, whether there is a tensor of this name) -> fields of Config
+    base: str  # the prefix of tensor names, which models without heads lack
+    # (config.json, name -> whether the tensor exists) -> fields of Config
     settings: Callable[[dict, Callable[[str], bool]], dict]
     config: Callable[[Config], dict]  # -> config.json, without ids
     links: Callable[[Config], list[Link]]
     copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
-    ignored: tuple[str, ...] = ()  # ends of names that are no parameters
-    # (heads, class): an export names the first whose heads the model has
+    ignored: tuple[str, ...] = ()  # suffixes of tensor names that are no parameters
+    # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
 
     def architecture_of(self, c: Config) -> str:
-        """The class of `transformers` for a model with these heads."""
+        """Returns the class of `transformers` for a model with these heads."""
         found = [name for heads, name in self.by_heads if set(heads) <= set(c.heads)]
         return found[0] if found else self.architecture
 
 
 def labels(hf: dict) -> int:
-    """How many classes a config.json has; `transformers` leaves out that there are two."""
+    """Returns the number of classes in a config.json; `transformers` omits it when there are two."""
     return len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
 
 
 def class_names(hf: dict) -> list[str]:
-    """The names of classes that a config.json gives, in order; none where they are numbers alone."""
+    """Returns the names of classes in a config.json, in order; none where they are only numbered."""
     named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
     names = [named[number] for number in sorted(named)]
     plain = [f"LABEL_{number}" for number in range(len(names))]
@@ -54,11 +54,12 @@ def class_names(hf: dict) -> list[str]:
 
 
 def activation(hf: dict, key: str) -> str:
+    """Returns our name of the activation `hf[key]`."""
     return known(hf, key, ACTIVATIONS)
 
 
 def known(hf: dict, key: str, values: dict):
-    """The value of ours for `hf[key]`; ValueError if there is none."""
+    """Returns our value for `hf[key]`; raises ValueError for an unknown one."""
     if hf.get(key) not in values:
         raise ValueError(
             f"Got {key}={hf.get(key)!r} in config.json, expected one of {list(values)}."
@@ -67,7 +68,7 @@ def known(hf: dict, key: str, values: dict):
 
 
 def refuse(hf: dict, **expected) -> None:
-    """Raises ValueError where config.json asks for what no switch of ours makes."""
+    """Raises ValueError where config.json has another value, which `Config` cannot express."""
     for key, value in expected.items():
         got = hf.get(key, value)
         if got != value:
@@ -77,7 +78,7 @@ def refuse(hf: dict, **expected) -> None:
 
 
 def linear(ours: str, theirs: str, biases: bool, inputs: int = 1) -> list[Link]:
-    """A torch.nn.Linear: its weight, and its bias where there is one."""
+    """Returns the links of a torch.nn.Linear: its weight, and its bias if `biases`."""
     links = [Link(ours, f"{theirs}.weight", OUT_IN, inputs)]
     return links + ([Link(f"{ours}_bias", f"{theirs}.bias", VECTOR)] if biases else [])
 
@@ -92,7 +93,7 @@ def table(ours: str, theirs: str) -> Link:
 
 
 def attention(ours: str, theirs: str, names: tuple[str, str, str, str], biases: bool) -> list[Link]:
-    """Query, key, value and output as four linear layers, of these names."""
+    """Returns the links of query, key, value and output as four linear layers of these names."""
     query, key, value, out = (f"{theirs}.{name}" for name in names)
     return [
         *linear(f"{ours}/query", query, biases),
@@ -103,7 +104,7 @@ def attention(ours: str, theirs: str, names: tuple[str, str, str, str], biases: 
 
 
 def dense(ours: str, theirs: str) -> list[Link]:
-    """A layer of `models.heads`: a kernel and a bias."""
+    """Returns the links of a layer of `models.heads`: a kernel and a bias."""
     return [
         Link(f"{ours}/kernel", f"{theirs}.weight", OUT_IN),
         Link(f"{ours}/bias", f"{theirs}.bias", VECTOR),

@@ -1,4 +1,4 @@
-"""A directory of `transformers`: config.json and safetensors, in one file or several."""
+"""Reads and writes directories of `transformers`: config.json and safetensors files."""
 
 import json
 import math
@@ -17,13 +17,13 @@ DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 
 
 class Source(NamedTuple):
-    """A directory that is read tensor by tensor."""
+    """A directory of which single tensors can be read."""
 
     path: Path
     config: dict
-    shapes: Mapping[str, tuple[int, ...]]
-    files: Mapping[str, Path]  # in which of them a tensor is
-    read: Callable[[str], np.ndarray]  # KeyError for a name that there is not
+    shapes: Mapping[str, tuple[int, ...]]  # of each tensor, by name
+    files: Mapping[str, Path]  # the file of each tensor, by name
+    read: Callable[[str], np.ndarray]  # name -> tensor; raises KeyError for an unknown name
 
     @property
     def names(self) -> frozenset[str]:
@@ -31,16 +31,18 @@ class Source(NamedTuple):
 
 
 def open_source(directory: str) -> Source:
-    """What `directory` holds; nothing of the weights is read yet.
+    """Opens a directory of `transformers` without reading its weights.
 
-    Raises ValueError where it is no directory of `transformers`, where weights are pickled or
-    missing, or where a file is damaged, naming it.
+        open_source("t5-v1_1-small").shapes["shared.weight"]        # (32128, 512)
+
+    Raises ValueError where it is no such directory, where weights are pickled or missing, or where a
+    file is damaged, naming the file.
     """
     path = Path(directory)
     if not path.is_dir():
         raise ValueError(
             f"Got {directory!r}, expected a directory that `save_pretrained` wrote, or a downloaded "
-            "one: there is none here."
+            "one: it does not exist."
         )
     config = read_json(path / CONFIG)
     files = _weight_files(path)
@@ -50,7 +52,7 @@ def open_source(directory: str) -> Source:
     for file in files:
         with _opened(file) as opened:
             for old in opened.keys():
-                name = _name_of_today(old)
+                name = _current_name(old)
                 where[name], written[name] = file, old
                 shapes[name] = tuple(opened.get_slice(old).get_shape())
 
@@ -61,10 +63,10 @@ def open_source(directory: str) -> Source:
     return Source(path, config, shapes, where, read)
 
 
-def _name_of_today(name: str) -> str:
-    """The first BERTs were published with names of TensorFlow's, which `transformers` renames too.
+def _current_name(name: str) -> str:
+    """Returns today's name of a tensor: the first BERTs have TensorFlow's, as `transformers` knows.
 
-    >>> _name_of_today("bert.embeddings.LayerNorm.gamma")
+    >>> _current_name("bert.embeddings.LayerNorm.gamma")
     'bert.embeddings.LayerNorm.weight'
     """
     for old, new in (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias")):
@@ -82,7 +84,7 @@ def _weight_files(path: Path) -> list[Path]:
         missing = [file.name for file in files if not file.exists()]
         if missing or not files:
             raise ValueError(
-                f"{path / INDEX} names {missing or 'no files'}, which are not there: download the "
+                f"{path / INDEX} names {missing or 'no files'}, which do not exist: download the "
                 "directory again."
             )
         return files
@@ -93,11 +95,14 @@ def _weight_files(path: Path) -> list[Path]:
             "code, so it is not read. Load it once with `transformers` where you trust it, and "
             "`model.save_pretrained(DIR)`, which writes safetensors."
         )
-    raise ValueError(f"{path} holds no {WEIGHTS}, nor an index of several: nothing to read.")
+    raise ValueError(
+        f"{path} holds no {WEIGHTS}, nor an index of several: download it again, or convert it to "
+        "safetensors."
+    )
 
 
 def read_json(file: Path) -> dict:
-    """Raises ValueError, naming the file, where it is missing or damaged."""
+    """Returns the object of a JSON file; raises ValueError, naming it, if missing or damaged."""
     if not file.exists():
         raise ValueError(
             f"{file.parent} holds no {file.name}: expected a directory of transformers."
@@ -122,7 +127,7 @@ def _opened(file: Path):
 
 
 class Tensor(NamedTuple):
-    """One that is to be written: its values are asked for when its turn comes."""
+    """A tensor to write; its values are computed when it is written."""
 
     name: str
     shape: tuple[int, ...]
@@ -136,18 +141,18 @@ def write_directory(
     dtype: str,
     shard_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
-    """Writes config and tensors; returns the files of weights. One tensor at a time is held.
+    """Writes config and tensors, one tensor at a time in memory; returns the weight files.
 
-    Files are named as `transformers` names them; an index of several is written last.
+    Files are named as `transformers` names them; the index of several is written last.
 
-    Raises ValueError where `directory` holds a model: of files with other names something would stay.
+    Raises ValueError where `directory` holds a model already, some of whose files would remain.
     """
     path = Path(directory)
-    if held := sorted(
+    if existing := sorted(
         file.name for file in [path / CONFIG, *path.glob("*.safetensors*")] if file.exists()
     ):
         raise ValueError(
-            f"{path} holds a model already ({held[0]}): export to a new directory, or delete it."
+            f"{path} holds a model already ({existing[0]}): export to a new directory, or delete it."
         )
     path.mkdir(parents=True, exist_ok=True)
     shards: list[list[Tensor]] = [[]]
@@ -177,9 +182,9 @@ def _bytes(tensors: Iterable[Tensor], dtype: str) -> int:
 
 
 def _write_tensors(file: Path, tensors: Iterable[Tensor], dtype: str) -> None:
-    """A safetensors file, https://github.com/huggingface/safetensors#format, tensor by tensor.
+    """Writes a safetensors file (https://github.com/huggingface/safetensors#format) by tensor.
 
-    The library's own function takes all tensors of a file at once, and a copy of them.
+    The library's own function needs all tensors of a file in memory at once, and copies them.
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     end = 0

@@ -1,11 +1,11 @@
-"""Which tensor of a Hugging Face checkpoint is which of our arrays, and how they are turned.
+"""Links between the tensors of a checkpoint and our arrays, which convert in both directions.
 
-A family of models is a list of links, each a name of ours and a name of theirs:
+A family of models is a list of links, each the path of our array and the name of their tensor:
 
     Link("decoder/layers/{i}/self_attention/query", "model.layers.{i}.self_attn.q_proj.weight")
 
-from which both directions follow. `{i}` is the number of the layer; ours are stacked along a first
-axis where layers are scanned.
+`{i}` is the number of the layer; our arrays are stacked along a first axis where layers are
+scanned.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from pretrax.models.config import Config
 from pretrax.models.hugging_face.files import Tensor
 
-# How a tensor of theirs is laid out.
+# Layouts of their tensors.
 OUT_IN = "out_in"  # torch.nn.Linear: [outputs, inputs]
 IN_OUT = "in_out"  # GPT-2's Conv1D: [inputs, outputs]
 TABLE = "table"  # the same axes as ours: embeddings
@@ -27,27 +27,27 @@ ROW = "row"  # a vector with an axis of 1 before it
 
 
 class Link(NamedTuple):
-    """One tensor of theirs, and the array or arrays of ours that it holds, joined along outputs."""
+    """One tensor of theirs, and the array or arrays of ours that it concatenates along outputs."""
 
     ours: str | tuple[str, ...]
     theirs: str
     form: str = OUT_IN
-    inputs: int = 1  # of our axes, how many are inputs: 2 for attention's output [H, d, E]
+    inputs: int = 1  # number of our axes that are inputs: 2 for attention's output [H, d, E]
 
     @property
     def parts(self) -> tuple[str, ...]:
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
-class Place(NamedTuple):
-    """Where an array of one layer is kept in a tree of parameters."""
+class Location(NamedTuple):
+    """The location of one layer's array in a tree of parameters."""
 
     path: str  # "decoder/layers/mlp/wo"
     index: int | None  # along its first axis, where layers are stacked
 
 
 def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, Link, int | None]]:
-    """(name, link, layer) of every tensor of theirs."""
+    """Yields (name, link, layer) of every tensor of theirs."""
     for link in links:
         if "{i}" not in link.theirs:
             yield link.theirs, link, None
@@ -61,8 +61,8 @@ def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, 
             yield link.theirs.format(i=i), link, i
 
 
-def unmatched(missing: set[str], left: set[str], most: int = 5) -> str:
-    """In words, which tensors are missing and which are left over; of each the first few.
+def unmatched(missing: set[str], left: set[str], shown: int = 5) -> str:
+    """Describes which tensors are missing and which are left over, naming the first few of each.
 
     >>> unmatched({"a"}, set())
     '1 missing: a'
@@ -70,25 +70,25 @@ def unmatched(missing: set[str], left: set[str], most: int = 5) -> str:
     parts = []
     for names, what in ((missing, "missing"), (left, "left over")):
         if names:
-            more = f" and {len(names) - most} more" if len(names) > most else ""
-            parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:most])}{more}")
+            more = f" and {len(names) - shown} more" if len(names) > shown else ""
+            parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:shown])}{more}")
     return "; ".join(parts)
 
 
-def place(name: str, layer: int | None, config: Config) -> Place:
-    """Where `name`, an array's path with "{i}" for the layer, is kept."""
+def location(name: str, layer: int | None, config: Config) -> Location:
+    """Returns where the array `name`, a path with "{i}" for the layer, lies in our parameters."""
     if layer is None:
-        return Place(name, None)
+        return Location(name, None)
     first = 0 if config.first_norm else 1
     if layer < first:
-        return Place(name.replace("layers/{i}", "first_layer"), None)
+        return Location(name.replace("layers/{i}", "first_layer"), None)
     if config.scan_layers:
-        return Place(name.replace("layers/{i}", "layers"), layer - first)
-    return Place(name.replace("layers/{i}", f"layers_{layer}"), None)
+        return Location(name.replace("layers/{i}", "layers"), layer - first)
+    return Location(name.replace("layers/{i}", f"layers_{layer}"), None)
 
 
 def theirs(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
-    """A tensor of theirs from the arrays that it holds, those of one layer.
+    """Returns a tensor of theirs from our arrays, those of one layer.
 
     >>> theirs(Link("query", "q"), [np.zeros((4, 2, 3))]).shape
     (6, 4)
@@ -105,9 +105,9 @@ def theirs(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def ours(link: Link, part: int, tensor: np.ndarray, shapes: list[tuple[int, ...]]) -> np.ndarray:
-    """The part-th array of ours from a tensor of theirs; `shapes`: of all that it holds.
+    """Returns our array number `part` from a tensor of theirs; `shapes`: of all its arrays.
 
-    Raises ValueError where the tensor's shape cannot hold them.
+    Raises ValueError where the tensor's shape does not fit them.
     """
     expected = shape_of_theirs(link, shapes)
     if tensor.shape != expected:
@@ -126,6 +126,7 @@ def ours(link: Link, part: int, tensor: np.ndarray, shapes: list[tuple[int, ...]
 
 
 def shape_of_theirs(link: Link, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns the shape of a tensor of theirs from those of our arrays."""
     if link.form == TABLE:
         return tuple(shapes[0])
     if link.form == VECTOR:
@@ -150,30 +151,30 @@ def imported(
     shapes: Mapping[str, tuple[int, ...]],
     read: Read,
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """(path, float32 array) of each of our arrays, read one at a time.
+    """Yields (path, float32 array) of each of our arrays, read one at a time.
 
     Args:
       shapes: of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
       read: name of a tensor of theirs -> the tensor.
 
-    Raises ValueError for shapes that do not fit, and KeyError, with the name, for what is missing.
+    Raises ValueError for shapes that do not fit, and KeyError, with its name, for a missing tensor.
     """
     sources: dict[str, list[tuple[int | None, Link, int, str, list]]] = {}
     for name, link, layer in named_tensors(links, config):
-        places = [place(part, layer, config) for part in link.parts]
-        held = [shapes[p.path][0 if p.index is None else 1 :] for p in places]
-        for part, where in enumerate(places):
-            sources.setdefault(where.path, []).append((where.index, link, part, name, held))
+        locations = [location(part, layer, config) for part in link.parts]
+        part_shapes = [shapes[at.path][0 if at.index is None else 1 :] for at in locations]
+        for part, at in enumerate(locations):
+            sources.setdefault(at.path, []).append((at.index, link, part, name, part_shapes))
     for path, parts in sources.items():
-        # Filled layer by layer: a list of layers and their stack would be twice as much.
+        # Filled layer by layer: stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
-        for index, link, part, name, held in parts:
-            array[... if index is None else index] = ours(link, part, read(name), held)
+        for index, link, part, name, part_shapes in parts:
+            array[... if index is None else index] = ours(link, part, read(name), part_shapes)
         yield path, array
 
 
 def _empty(shape: tuple[int, ...]) -> np.ndarray:
-    """A float32 array that begins where JAX can take it as it is: at a multiple of 64 bytes."""
+    """Returns an empty float32 array aligned to 64 bytes, which JAX takes without a copy."""
     size = math.prod(shape) * 4
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -183,9 +184,9 @@ def _empty(shape: tuple[int, ...]) -> np.ndarray:
 def exported(
     links: Iterable[Link], config: Config, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
-    """Each tensor of theirs; `arrays`: ours by path, those of layers stacked as they are kept."""
+    """Yields each tensor of theirs; `arrays`: ours by path, stacked where layers are scanned."""
     for name, link, layer in named_tensors(links, config):
-        places = [place(part, layer, config) for part in link.parts]
-        held = [arrays[p.path] if p.index is None else arrays[p.path][p.index] for p in places]
-        shape = shape_of_theirs(link, [x.shape for x in held])
-        yield Tensor(name, shape, partial(theirs, link, held))
+        locations = [location(part, layer, config) for part in link.parts]
+        parts = [arrays[at.path][... if at.index is None else at.index] for at in locations]
+        shape = shape_of_theirs(link, [x.shape for x in parts])
+        yield Tensor(name, shape, partial(theirs, link, parts))

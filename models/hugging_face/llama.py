@@ -34,7 +34,7 @@ def settings(kind: str, hf: dict, has) -> dict:
         positions="rotary",
         rope_theta=float(rope.get("rope_theta", hf.get("rope_theta", 10_000.0))),
         rope_scaling=_scaling(rope),
-        # Small sizes are tied and large ones are not: the tensors tell.
+        # Small sizes have tied embeddings and large ones do not: the tensors show which.
         logits_via_embedding=not has("lm_head.weight"),
         init_stddev=hf.get("initializer_range", 0.02),
         dropout_rate=0.0,

@@ -23,7 +23,7 @@ def settings(kind: str, hf: dict, has) -> dict:
     projection = hf.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
-    # Their gated GELU is the approximation, whatever its name says.
+    # "gated-gelu" is the tanh approximation, against its name.
     act = (
         "gelu"
         if projection == "gated-gelu"
@@ -48,14 +48,14 @@ def settings(kind: str, hf: dict, has) -> dict:
 
 
 def _scaled(kind: str, hf: dict) -> bool:
-    """Whether the logits are scaled, which only T5's config.json has a say in.
+    """Returns whether the logits are scaled, which config.json decides for T5 only.
 
-    `transformers` takes tie_word_embeddings for true in mT5 and umT5, whatever config.json says, never
-    scales mT5's logits and always scales umT5's. Which weights are tied the tensors tell.
+    `transformers` assumes tie_word_embeddings=True in mT5 and umT5 whatever config.json says, never
+    scales mT5's logits and always scales umT5's. Whether weights are tied the tensors show.
     """
     if kind != "t5":
         return kind == "umt5"
-    # Newer configs say it by a name of its own.
+    # Newer configs have a field of its own for it.
     return bool(hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings", True)))
 
 
@@ -125,7 +125,7 @@ T5, MT5, UMT5 = (
         *(functools.partial(f, kind) for f in (settings, config)),
         links,
         copies,
-        # The first T5s were published with a table that nothing reads.
+        # The first T5s were published with an unused table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )
     for kind, name in (

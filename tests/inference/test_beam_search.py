@@ -86,7 +86,7 @@ def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
         prompts_of(model, ROWS),
         beams=beams,
         max_new=NEW,
-        stops=stops,
+        stop_ids=stops,
         length_penalty=penalty,
     )
     for i, row in enumerate(ROWS):
@@ -110,7 +110,7 @@ def test_scores_are_those_of_the_sequences_and_fall(beams, penalty):
         prompts_of(model, ROWS),
         beams=beams,
         max_new=NEW,
-        stops=(STOP,),
+        stop_ids=(STOP,),
         length_penalty=penalty,
     )
     for i, row in enumerate(ROWS):
@@ -125,8 +125,10 @@ def test_one_beam_is_greedy():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     stops = (made_tokens(decode(model, params, prompts, max_new=7))[0][3],)
-    greedy = decode(model, params, prompts, max_new=7, stops=stops)
-    found = beam_search(model, params, prompts, beams=1, max_new=7, stops=stops, length_penalty=0.0)
+    greedy = decode(model, params, prompts, max_new=7, stop_ids=stops)
+    found = beam_search(
+        model, params, prompts, beams=1, max_new=7, stop_ids=stops, length_penalty=0.0
+    )
     assert [list(*sequences(found, i)) for i in range(3)] == made_tokens(greedy)
     np.testing.assert_allclose(found.scores[:, 0], greedy.log_probs, atol=1e-4)
 
@@ -143,7 +145,7 @@ def assert_same_beams(found, alone):
 def test_a_batch_gives_what_its_rows_give_alone(name):
     model, params = form(name)
     prompts = prompts_of(model, PROMPTS[:2])
-    settings = dict(beams=3, max_new=6, stops=(3, 40, 50))
+    settings = dict(beams=3, max_new=6, stop_ids=(3, 40, 50))
     found = beam_search(model, params, prompts, **settings)
     alone = [beam_search(model, params, single(prompts, i), **settings) for i in range(2)]
     assert_same_beams(found, alone)
@@ -158,8 +160,8 @@ def test_only_what_is_allowed_comes():
         prompts_of(model, ROWS),
         beams=2,
         max_new=NEW,
-        stops=(STOP,),
-        allowed=allowed,
+        stop_ids=(STOP,),
+        allowed_tokens=allowed,
     )
     for i in range(len(ROWS)):
         assert all({1, 3}.isdisjoint(more) for more in sequences(found, i))
@@ -172,7 +174,7 @@ def test_eight_devices_equal_one():
 
     def run(model, params, prompts):
         return beam_search(
-            *decoding_form(model, params), prompts, beams=3, max_new=5, stops=(3, 40, 50)
+            *decoding_form(model, params), prompts, beams=3, max_new=5, stop_ids=(3, 40, 50)
         )
 
     found = on_eight_devices(model, params, prompts, run)

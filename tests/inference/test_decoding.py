@@ -12,7 +12,7 @@ from pretrax.inference.batching import by_length
 from pretrax.inference.decoding import (
     Prompts,
     decode,
-    decode_in_parts,
+    decode_stream,
     decoder_prompts,
     decoding_form,
     encoder_decoder_prompts,
@@ -243,7 +243,7 @@ def test_greedy_equals_one_run_for_each_token(name, both_ways):
     model, params = form(name)
     stops = greedy_by_full_runs(name, PROMPTS[0], 4, (), both_ways)[0][2:3]
     found = decode(
-        model, params, prompts_of(model, PROMPTS, both_ways), max_new=9, stops=tuple(stops)
+        model, params, prompts_of(model, PROMPTS, both_ways), max_new=9, stop_ids=tuple(stops)
     )
     for i, (row, got) in enumerate(zip(PROMPTS, made_tokens(found))):
         expected, log_prob = greedy_by_full_runs(name, row, 9, stops, both_ways)
@@ -281,7 +281,7 @@ def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
     model, params = form(name)
     prompts = prompts_of(model, PROMPTS[:2])
     keys = jax.random.split(jax.random.key(3), 2)
-    settings = dict(max_new=7, stops=(3, 40, 50), sampling=SAMPLINGS[sampling])
+    settings = dict(max_new=7, stop_ids=(3, 40, 50), sampling=SAMPLINGS[sampling])
     found = decode(model, params, prompts, keys=keys, **settings)
     alone = [
         decode(model, params, single(prompts, i), keys=keys[i : i + 1], **settings)
@@ -314,16 +314,18 @@ def test_parts_are_what_one_call_gives_and_stay_readable():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     sampled = dict(sampling=Sampling(temperature=2.0), keys=jax.random.split(jax.random.key(5), 3))
-    once = decode(model, params, prompts, max_new=8, stops=(3,), **sampled)
-    for part in (3, 8, 20):
+    once = decode(model, params, prompts, max_new=8, stop_ids=(3,), **sampled)
+    for chunk_size in (3, 8, 20):
         parts = list(
-            decode_in_parts(model, params, prompts, max_new=8, stops=(3,), part=part, **sampled)
+            decode_stream(
+                model, params, prompts, max_new=8, stop_ids=(3,), chunk_size=chunk_size, **sampled
+            )
         )
-        assert len(parts) == -(-8 // part)
+        assert len(parts) == -(-8 // chunk_size)
         jax.tree.map(np.testing.assert_array_equal, parts[-1], once)
         final = np.asarray(once.tokens)
         for number, one in enumerate(parts, 1):
-            lengths = np.minimum(np.asarray(once.ends - once.starts), number * part)
+            lengths = np.minimum(np.asarray(once.ends - once.starts), number * chunk_size)
             np.testing.assert_array_equal(one.ends - one.starts, lengths)
             for row, end, of_all in zip(np.asarray(one.tokens), np.asarray(one.ends), final):
                 np.testing.assert_array_equal(row, np.where(np.arange(len(row)) < end, of_all, 0))
@@ -333,7 +335,7 @@ def test_parts_end_where_all_rows_have_stopped():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     anything = tuple(range(VOCAB))
-    (one,) = decode_in_parts(model, params, prompts, max_new=8, stops=anything, part=1)
+    (one,) = decode_stream(model, params, prompts, max_new=8, stop_ids=anything, chunk_size=1)
     np.testing.assert_array_equal(one.ends, one.starts + 1)
 
 
@@ -343,11 +345,11 @@ def test_only_what_is_allowed_comes():
     free = decode(model, params, prompts, max_new=8)
     allowed = np.ones(VOCAB, bool)
     allowed[np.concatenate(made_tokens(free))] = False
-    found = decode(model, params, prompts, max_new=8, allowed=jnp.asarray(allowed))
+    found = decode(model, params, prompts, max_new=8, allowed_tokens=jnp.asarray(allowed))
     assert allowed[np.concatenate(made_tokens(found))].all()
     one = np.zeros(VOCAB, bool)
     one[17] = True
-    found = decode(model, params, prompts, max_new=2, allowed=jnp.asarray(one))
+    found = decode(model, params, prompts, max_new=2, allowed_tokens=jnp.asarray(one))
     assert made_tokens(found) == [[17, 17]] * 3
     np.testing.assert_array_equal(found.log_probs, 0.0)  # among the allowed it is certain
 
@@ -377,10 +379,10 @@ def test_bfloat16_decodes():
 def test_more_places_than_the_model_has_positions():
     model, params = form("gpt2")
     decode(model, params, prompts_of(model, PROMPTS), max_new=ROOM - 4)  # as many as there are
-    with pytest.raises(ValueError, match="17 places for the decoder.*at most 16"):
+    with pytest.raises(ValueError, match="17 slots for the decoder.*at most 16"):
         decode(model, params, prompts_of(model, PROMPTS), max_new=ROOM - 3)
     model, params = form("bart")
-    with pytest.raises(ValueError, match="17 places for the encoder.*at most 16"):
+    with pytest.raises(ValueError, match="17 slots for the encoder.*at most 16"):
         decode(model, params, encoder_decoder_prompts([text(17, 0)], [[1]]), max_new=3)
 
 

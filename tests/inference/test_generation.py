@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrax.inference.decoding import decode, decoding_form
-from pretrax.inference.generation import Decoding, Draft, _answer, _certain, generate
+from pretrax.inference.generation import Decoding, Draft, _answer, _without_partial_stop, generate
 from pretrax.inference.questions import Question, prompts_of, to_complete, to_continue
 from pretrax.inference.sampling import Sampling
 from pretrax.inference.speculation import model_drafter
@@ -43,7 +43,7 @@ WAYS = {
     "greedy": Decoding(MAX_NEW),
     "sampled": Decoding(MAX_NEW, temperature=1.0, top_k=50, samples=2, seed=3),
     "beams": Decoding(MAX_NEW, beams=2, samples=2),
-    "stopped": Decoding(MAX_NEW, temperature=1.0, stops=("a", "e", "t")),
+    "stopped": Decoding(MAX_NEW, temperature=1.0, stop_strings=("a", "e", "t")),
 }
 
 
@@ -76,8 +76,8 @@ def test_answers_are_what_the_loop_makes():
         *decoding_form(one.model, one.params),
         prompts,
         max_new=MAX_NEW,
-        stops=(IDS.eos,),
-        allowed=allowed,
+        stop_ids=(IDS.eos,),
+        allowed_tokens=allowed,
     )
     for i, (answer,) in enumerate(answers("decoder", WAYS["greedy"])):
         made = found.tokens[i, found.starts[i] : found.ends[i]].tolist()
@@ -117,10 +117,10 @@ def test_an_answer_ends_before_a_stop_string():
     (free,) = answers("decoder", Decoding(MAX_NEW), ["tea"])[0]
     assert len(free.text) > 4
     stop, later = free.text[3:5], free.text[4:7]
-    decoding = Decoding(MAX_NEW, stops=(later, stop, "never"))
+    decoding = Decoding(MAX_NEW, stop_strings=(later, stop, "never"))
     (stopped,) = answers("decoder", decoding, ["tea"])[0]
     assert stopped.text == free.text[: free.text.index(stop)] and stopped.ended
-    (other,) = answers("decoder", Decoding(MAX_NEW, stops=("never",)), ["tea"])[0]
+    (other,) = answers("decoder", Decoding(MAX_NEW, stop_strings=("never",)), ["tea"])[0]
     assert other == free
 
 
@@ -128,7 +128,7 @@ def test_what_comes_after_a_stop_string_counts_nowhere():
     (free,) = answers("decoder", Decoding(MAX_NEW), ["tea"])[0]
     stop = free.text[2:4]
     found = [
-        answers("decoder", Decoding(most, stops=(stop,)), ["tea"])[0][0]
+        answers("decoder", Decoding(most, stop_strings=(stop,)), ["tea"])[0][0]
         for most in (8, 17, MAX_NEW)
     ]
     assert len({(one.text, tuple(one.tokens)) for one in found}) == 1
@@ -140,7 +140,9 @@ def test_what_comes_after_a_stop_string_counts_nowhere():
     one = model("decoder")[0]
     small, params = decoding_form(one.model, one.params)
     drafts = Draft(model_drafter(small, 3), params)
-    (drafted,) = answers("decoder", Decoding(MAX_NEW, stops=(stop,)), ["tea"], draft=drafts)[0]
+    (drafted,) = answers("decoder", Decoding(MAX_NEW, stop_strings=(stop,)), ["tea"], draft=drafts)[
+        0
+    ]
     assert drafted.tokens == tokens and drafted.log_prob == pytest.approx(exact.log_prob, abs=1e-4)
 
 
@@ -163,11 +165,11 @@ def test_what_is_told_while_answering():
     answers("decoder", sampled, on_batch=told.append)
     assert told == [4, 2]  # what fills up the last batch is not counted
     parts = []
-    (answer,) = answers("decoder", Decoding(40), ["tea"], on_part=parts.append)[0]
+    (answer,) = answers("decoder", Decoding(40), ["tea"], on_text=parts.append)[0]
     assert parts[-1] == answer.text and len(parts) == 4  # three parts, and all of it
     assert all(answer.text.startswith(part.rstrip("\N{REPLACEMENT CHARACTER}")) for part in parts)
     parts.clear()
-    answers("decoder", Decoding(4), ["tea", "two"], on_part=parts.append)
+    answers("decoder", Decoding(4), ["tea", "two"], on_text=parts.append)
     assert not parts  # of several at once nobody could tell them apart
 
 
@@ -177,7 +179,7 @@ def test_drafts_change_no_answer():
     asked = [to_continue(one, text) for text in TEXTS[:3]]
     plain = generate(one, asked, Decoding(MAX_NEW))
     tallies = []
-    drafted = generate(one, asked, Decoding(MAX_NEW, own_drafts=True), on_tally=tallies.append)
+    drafted = generate(one, asked, Decoding(MAX_NEW, own_drafts=True), on_drafts=tallies.append)
     assert_same(drafted, plain)
     assert len(tallies) == 1 and int(np.sum(tallies[0].drafted)) > 0
     small, params = decoding_form(*model("decoder")[0][:2])
@@ -221,5 +223,5 @@ def test_sampling_is_of_what_was_set():
 
 def test_what_may_become_a_stop_string_is_held_back():
     for text, certain in (("a = 1\nd", "a = 1"), ("a\nd.", "a\nd."), ("\n", ""), ("x]", "x")):
-        assert _certain(text, ("\ndef", "]]")) == certain
-    assert _certain("a", ()) == "a"
+        assert _without_partial_stop(text, ("\ndef", "]]")) == certain
+    assert _without_partial_stop("a", ()) == "a"

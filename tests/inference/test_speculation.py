@@ -13,11 +13,11 @@ from pretrax.inference.decoding import decode, decoder_prompts, decoding_form
 from pretrax.inference.sampling import GREEDY, Sampling, adjusted
 from pretrax.inference.speculation import (
     Drafts,
-    Looked,
+    Verified,
     model_drafter,
     own_drafts,
     speculate,
-    verified,
+    verify,
 )
 from pretrax.models.builders import model_of
 from tests.inference.test_decoding import (
@@ -73,22 +73,22 @@ def test_greedily_every_token_is_that_of_plain_decoding(name):
     free = made_tokens(decode(*plain, prompts, max_new=NEW))
     # Stop ids that come early in one row, late in another, and those that never come.
     for stops in ((), (free[0][2], free[1][5])):
-        expected = decode(*plain, prompts, max_new=NEW, stops=stops)
-        found, tally = speculate(*four, prompts, max_new=NEW, stops=stops)
+        expected = decode(*plain, prompts, max_new=NEW, stop_ids=stops)
+        found, counts = speculate(*four, prompts, max_new=NEW, stop_ids=stops)
         jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
         np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
         made_of_row = np.asarray(found.ends - found.starts)
-        assert (np.asarray(tally.steps) < made_of_row).all()  # the first token is no step's
-        assert (0 <= np.asarray(tally.accepted)).all()
-        np.testing.assert_array_equal(tally.drafted, tally.steps * four[2].number)
-        assert (made_of_row <= 1 + np.asarray(tally.steps + tally.accepted)).all()
+        assert (np.asarray(counts.steps) < made_of_row).all()  # the first token is no step's
+        assert (0 <= np.asarray(counts.accepted)).all()
+        np.testing.assert_array_equal(counts.drafted, counts.steps * four[2].number)
+        assert (made_of_row <= 1 + np.asarray(counts.steps + counts.accepted)).all()
 
 
 def test_some_drafts_are_kept_and_some_are_not():
     """Else the test above would show less than it says."""
     plain, four = speculator("llama3 with another")
-    _, tally = speculate(*four, prompts_of(plain[0], PROMPTS), max_new=NEW)
-    assert 0 < tally.accepted.sum() < tally.drafted.sum()
+    _, counts = speculate(*four, prompts_of(plain[0], PROMPTS), max_new=NEW)
+    assert 0 < counts.accepted.sum() < counts.drafted.sum()
 
 
 @pytest.mark.parametrize("max_new", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
@@ -107,7 +107,7 @@ def test_up_to_the_last_position():
     expected = decode(*plain, prompts, max_new=ROOM - 4)
     found, _ = speculate(*four, prompts, max_new=ROOM - 4)
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
-    with pytest.raises(ValueError, match="17 places for the decoder.*at most 16"):
+    with pytest.raises(ValueError, match="17 slots for the decoder.*at most 16"):
         speculate(*four, prompts, max_new=ROOM - 3)
 
 
@@ -116,8 +116,8 @@ def test_only_what_is_allowed_comes():
     prompts = prompts_of(plain[0], PROMPTS)
     allowed = np.ones(64, bool)
     allowed[np.concatenate(made_tokens(decode(*plain, prompts, max_new=NEW)))] = False
-    expected = decode(*plain, prompts, max_new=NEW, allowed=jnp.asarray(allowed))
-    found, _ = speculate(*four, prompts, max_new=NEW, allowed=jnp.asarray(allowed))
+    expected = decode(*plain, prompts, max_new=NEW, allowed_tokens=jnp.asarray(allowed))
+    found, _ = speculate(*four, prompts, max_new=NEW, allowed_tokens=jnp.asarray(allowed))
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
 
 
@@ -136,7 +136,7 @@ def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
     plain, four = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS[:2])
     keys = jax.random.split(jax.random.key(2), 2)
-    settings = dict(max_new=6, stops=(3, 40, 50), sampling=sampling)
+    settings = dict(max_new=6, stop_ids=(3, 40, 50), sampling=sampling)
     found, _ = speculate(*four, prompts, keys=keys, **settings)
     alone = [
         speculate(*four, single(prompts, i), keys=keys[i : i + 1], **settings)[0] for i in range(2)
@@ -150,9 +150,9 @@ def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
 def test_drafts_of_the_model_itself_are_always_kept(sampling):
     plain, four = speculator("llama3 with itself")
     prompts, keys = prompts_of(plain[0], PROMPTS), jax.random.split(jax.random.key(0), 3)
-    found, tally = speculate(*four, prompts, max_new=41, sampling=sampling, keys=keys)
-    np.testing.assert_array_equal(tally.accepted, tally.drafted)
-    np.testing.assert_array_equal(tally.steps, 10)  # 1 + 10 · (3 + 1) tokens
+    found, counts = speculate(*four, prompts, max_new=41, sampling=sampling, keys=keys)
+    np.testing.assert_array_equal(counts.accepted, counts.drafted)
+    np.testing.assert_array_equal(counts.steps, 10)  # 1 + 10 · (3 + 1) tokens
     assert [len(row) for row in made_tokens(found)] == [41, 41, 41]
 
 
@@ -183,10 +183,10 @@ def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
 
 def first_drafts(model, params, drafter, draft_params, prompts, pending):
     outputs, _ = model.prefill(params, prompts.batch, 12)
-    looked = Looked(outputs, prompts.batch, prompts.lengths - 1, jnp.array([pending]))
+    verified = Verified(outputs, prompts.batch, prompts.lengths - 1, jnp.array([pending]))
     state = drafter.start(draft_params, prompts, 12)
     keys = jax.random.split(jax.random.key(0), 1)
-    _, drafts = drafter.draft(draft_params, state, prompts, looked, keys, GREEDY)
+    _, drafts = drafter.draft(draft_params, state, prompts, verified, keys, GREEDY)
     return drafts.tokens[0].tolist()
 
 
@@ -215,7 +215,7 @@ def fit(counts, expected):
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("number", [1, 2])
 def test_verified_tokens_have_the_models_distribution(number, sampling):
-    """All that `verified` settles: a kept draft or the model's own token in the first place; in each
+    """All that `verify` settles: a kept draft or the model's own token in the first place; in each
     later one, given that the drafts before it were kept."""
     rng = np.random.default_rng(number)
     logits = rng.normal(size=(number + 1, SMALL)).astype(np.float32) * 1.5
@@ -228,7 +228,7 @@ def test_verified_tokens_have_the_models_distribution(number, sampling):
         q = adjusted(jnp.asarray(drafted), sampling)
         tokens = jax.random.categorical(own, q).astype(jnp.int32)[None]
         drafts = Drafts(tokens, jnp.asarray(drafted)[None])
-        kept, after = verified(key[None], jnp.asarray(logits)[None], drafts, sampling)
+        kept, after = verify(key[None], jnp.asarray(logits)[None], drafts, sampling)
         return tokens[0], kept[0], after[0]
 
     tokens, kept, after = map(np.asarray, once(jax.random.split(jax.random.key(5), DRAWS)))
@@ -246,7 +246,7 @@ def test_where_draft_and_model_agree_every_draft_is_kept():
     for sampling in SAMPLINGS.values():
         q = jax.vmap(lambda x, s=sampling: adjusted(x, s), 1, 1)(jnp.asarray(logits[:, :2]))
         tokens = jax.vmap(jax.random.categorical)(keys, q).astype(jnp.int32)
-        kept, _ = verified(
+        kept, _ = verify(
             keys, jnp.asarray(logits), Drafts(tokens, jnp.asarray(logits[:, :2])), sampling
         )
         np.testing.assert_array_equal(kept, 2)
@@ -305,11 +305,11 @@ def test_three_tokens_have_the_models_joint_distribution(name, sampling):
     exact, four = small(name)
     prompts = decoder_prompts([row] * DRAWS)
     keys = jax.random.split(jax.random.key(11), DRAWS)
-    found, tally = speculate(*four, prompts, max_new=3, sampling=sampling, keys=keys)
+    found, counts = speculate(*four, prompts, max_new=3, sampling=sampling, keys=keys)
     drawn = np.asarray(found.tokens)[:, len(row) :]
-    counts = np.bincount(drawn @ [SMALL**2, SMALL, 1], minlength=SMALL**3)
-    assert fit(counts, exact_joint(*exact, row, sampling)) > 1e-3
-    share = tally.accepted.sum() / tally.drafted.sum()
+    histogram = np.bincount(drawn @ [SMALL**2, SMALL, 1], minlength=SMALL**3)
+    assert fit(histogram, exact_joint(*exact, row, sampling)) > 1e-3
+    share = counts.accepted.sum() / counts.drafted.sum()
     assert 0.1 < share < 0.9
 
 
@@ -333,7 +333,7 @@ def test_eight_devices_equal_one(name):
 def test_what_cannot_be_drafted():
     with pytest.raises(ValueError, match="without heads for tokens ahead"):
         own_drafts(*made("llama3"))
-    with pytest.raises(ValueError, match="positions='relative', expected others"):
+    with pytest.raises(ValueError, match="positions='relative', expected another"):
         own_drafts(*made("sequential modules, relative"))
     with pytest.raises(ValueError, match="Got 0 drafts a step"):
         model_drafter(form("llama3")[0], 0)
@@ -355,5 +355,5 @@ def test_a_draft_model_with_fewer_positions():
     config = dataclasses.replace(model.config, max_positions=8)
     small = (model_of(config), form("gpt2")[1])
     prompts = prompts_of(model, PROMPTS)
-    with pytest.raises(ValueError, match="10 places .*at most 8, for which the draft model"):
+    with pytest.raises(ValueError, match="10 slots .*at most 8, the draft model's"):
         speculate(model, params, model_drafter(small[0], 2), small[1], prompts, max_new=6)

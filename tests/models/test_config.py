@@ -29,7 +29,7 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"local_rope_theta": 10.0}, "expected global_every and positions='rotary' with it"),
         ({"norm_place": "after", "first_norm": False}, "expected norm_place='before' with it"),
         ({"init_scaled_by_depth": True}, "expected init_stddev, and a single stack with it"),
-        ({"emb_dimm": 8}, "Got a setting 'emb_dimm'.*did you mean 'emb_dim'"),
+        ({"emb_dimm": 8}, "Got an unknown setting 'emb_dimm'.*did you mean 'emb_dim'"),
         ({"biases": "False"}, "Got biases='False', expected True or False"),
         ({"scan_layers": 0}, "Got scan_layers=0, expected True or False"),
         ({"dropout_rate": "0.1"}, "Got dropout_rate='0.1', expected a number"),

@@ -104,7 +104,7 @@ def test_greedy(name, converted):
     rows = rows_of()
     stop = stop_of(name, rows)
     expected, _ = generated(name, rows, stop)
-    found = decode(model, params, prompts_of(model, name, rows), max_new=NEW, stops=(stop,))
+    found = decode(model, params, prompts_of(model, name, rows), max_new=NEW, stop_ids=(stop,))
     tokens_BxS, ends = np.asarray(found.tokens), np.asarray(found.ends)
     got = [row[s:e].tolist() for row, s, e in zip(tokens_BxS, found.starts.tolist(), ends)]
     assert got == expected
@@ -148,7 +148,7 @@ def test_beams(name, beams, penalty, converted):
         prompts_of(model, name, rows),
         beams=beams,
         max_new=NEW,
-        stops=(stop,),
+        stop_ids=(stop,),
         length_penalty=penalty,
     )
     starts, ends = np.asarray(found.starts), np.asarray(found.ends)
