@@ -57,7 +57,8 @@ def schedule(
         raise ValueError(
             f"batch_size must be a multiple of {multiple} and at least "
             f"{multiple * len(groups)} ({multiple} rows for each of {len(groups)} row groups), "
-            f"got {batch_size}: change batch_size, data_shards or the row groups."
+            f"got {batch_size}: change --gin.training.Run.batch_size, .data_shards or the row groups "
+            "(.sequence_lengths)."
         )
     rates = [member.rate for member in members_of(objective)]
     if len(groups) > 1 and any(map(callable, rates)):

@@ -49,13 +49,18 @@ def plan(run: Run) -> Plan:
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
     lengths = run.sequence_lengths
-    groups = objectives.plan(
-        objective,
-        layout,
-        ids,
-        [lengths] if isinstance(lengths, Mapping) else lengths,
-        documents_of_a_row(policy, run.max_documents),
-    )
+    try:
+        groups = objectives.plan(
+            objective,
+            layout,
+            ids,
+            [lengths] if isinstance(lengths, Mapping) else lengths,
+            documents_of_a_row(policy, run.max_documents),
+        )
+    except ValueError as error:  # which knows of no run
+        raise ValueError(
+            f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
+        ) from None
     optimizer = run.optimizer(run.steps)
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, run.z_loss)
     check_recipe(recipe)
@@ -79,8 +84,8 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
         return -(-ids.size // 128) * 128
     if rows < ids.size:
         raise ValueError(
-            f"vocabulary_rows = {rows} are fewer than the {ids.size} ids of the vocabulary: raise "
-            "them, or leave them out."
+            f"training.Run.vocabulary_rows = {rows} are fewer than the {ids.size} ids of the vocabulary: "
+            "raise them, or leave them out."
         )
     return rows
 
@@ -159,7 +164,10 @@ def _check(run: Run) -> None:
         if count is not None and (
             isinstance(count, bool) or not isinstance(count, int) or count < 1
         ):
-            raise ValueError(f"{name} must be a whole number above 0, got {count!r}.")
+            raise ValueError(
+                f"training.Run.{name} must be a whole number above 0, got {count!r}: give "
+                f"--gin.training.Run.{name}=NUMBER."
+            )
     if not isinstance(run.z_loss, int | float) or not 0 <= run.z_loss < math.inf:
         raise ValueError(f"z_loss must be a number of 0 or more, got {run.z_loss!r}.")
     if "://" in str(run.run_dir):
@@ -188,8 +196,9 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
         if scheduled.rows % (run.microbatches * shards):
             raise ValueError(
                 f"The row group {group.stacks} has {scheduled.rows} rows, which {run.microbatches} "
-                f"microbatches over {shards} devices do not divide: change batch_size, or set "
-                f"data_shards to a multiple of {run.microbatches * shards}."
+                f"microbatches over {shards} devices do not divide: change "
+                "--gin.training.Run.batch_size, or make --gin.training.Run.data_shards a multiple of "
+                f"{run.microbatches * shards}."
             )
 
 
@@ -198,7 +207,7 @@ def _check_longest(corpus: Corpus, packing: Packing) -> None:
     if corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the objective "
-            f"only {raw}, which would cut it in two: raise sequence_lengths, or lower the corpus's "
-            "limits (given_tokens and answer_tokens, longest_tokens, docstring_tokens and "
+            f"only {raw}, which would cut it in two: raise --gin.training.Run.sequence_lengths, or lower "
+            "the corpus's limits (given_tokens and answer_tokens, longest_tokens, docstring_tokens and "
             "code_tokens)."
         )

@@ -226,7 +226,7 @@ def test_a_batch_that_cannot_be_shared_out_is_an_error(batch_size):
     with pytest.raises(
         ValueError,
         match=f"multiple of 8 and at least 16 .8 rows for each of 2 row groups., got {batch_size}: "
-        "change batch_size",
+        "change --gin.training.Run.batch_size",
     ):
         schedule(one.recipe.objective, one.recipe.groups, batch_size, 8)
 
