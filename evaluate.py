@@ -26,6 +26,7 @@ from pretrax.inference import Decoding, Options, Trained, mode_of
 from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
 from pretrax.inference.trained import MODES
 from pretrax.tasks.trained_models import open_trained
+from pretrax.training import run_directory
 from pretrax.training.command_line import mistakes_in_words
 from pretrax.training.configuration import run_of_directory
 from pretrax.training.evaluation import Score
@@ -147,12 +148,12 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
 
 def keep(run_dir: str, task: EvaluationTask, step: int, found: TaskScores) -> None:
     """Answers in a file of their own, figures as a line more of RUN/evaluation/metrics.jsonl."""
-    folder = Path(run_dir) / "evaluation"
+    folder = Path(run_dir) / run_directory.EVALUATION
     folder.mkdir(exist_ok=True)
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in found.records)
     (folder / f"{task.name}-{step}.jsonl").write_text("".join(lines), "utf-8")
     line = {"task": task.name, "step": step, **found.metrics}
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+    with (folder / run_directory.METRICS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 

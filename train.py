@@ -20,7 +20,7 @@ from rich.text import Text
 from pretrax import verbs
 from pretrax.inference import Trained, show_passages
 from pretrax.inference.task_scores import task_figures
-from pretrax.training import results
+from pretrax.training import results, run_directory
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.command_line import add_gin_arguments, gin_arguments, mistakes_in_words
 from pretrax.training.config_file import write_run
@@ -88,8 +88,8 @@ def train(run: Run, console: Console | None = None) -> Result:
     print_plan(console, planned)
 
     shapes, batches = abstract_state_of(planned), open_batches(planned)
-    directory = run.checkpoint_dir or f"{run.run_dir}/checkpoints"
-    with contextlib.closing(Checkpoints(directory, run.keep_checkpoints)) as checkpoints:
+    where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
+    with contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints:
         resumed = resume(run, checkpoints, shapes, batches)
         if resumed is None:
             state = first_state(planned, shapes, console)

@@ -128,6 +128,16 @@ def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
     assert f"{name} has no value: give --gin.{name}=" in said and len(said.splitlines()) < 5
 
 
+def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
+    run = tiny.Run(tmp_path / "elsewhere", data)
+    given = [x for x in run.arguments() if not x.startswith("--gin_file")]
+    files = ["--gin_file=run.gin", f"--gin_search_paths=/absent,{tmp_path}/elsewhere"]
+    said = fails(capsys, [*files, *given, "--gin_bindings=training.Run.batch_size = 0"])
+    assert "training.Run.batch_size must be a whole number above 0, got 0" in said
+    said = fails(capsys, [*files, *given, "--gin_bindings=TRAIN_STEPS=5"])
+    assert "What T5X calls TRAIN_STEPS is here: STEPS" in said
+
+
 def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
     mine = tmp_path / "mine.gin"
     mine.write_text(

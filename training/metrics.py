@@ -7,6 +7,8 @@ from pathlib import Path
 import jax
 from tensorboardX import SummaryWriter
 
+from pretrax.training import run_directory
+
 
 class MetricsWriter:
     """Writes `RUN/metrics.jsonl` and `RUN/tensorboard`, on the first process only.
@@ -23,14 +25,12 @@ class MetricsWriter:
         self._on = jax.process_index() == 0
         if not self._on:
             return
-        path = Path(run_dir) / "metrics.jsonl"
+        path = Path(run_dir) / run_directory.METRICS
         earlier = [line for line in _lines(path) if line["step"] <= step]
-        new = path.with_suffix(".tmp")  # a kill must not find the file half written
-        new.write_text("".join(json.dumps(line) + "\n" for line in earlier))
-        new.replace(path)
+        run_directory.write_text(path, "".join(json.dumps(line) + "\n" for line in earlier))
         self._file = path.open("a", buffering=1)
         self._tensorboard = SummaryWriter(
-            str(Path(run_dir) / "tensorboard"), purge_step=step + 1 if step else None
+            str(Path(run_dir) / run_directory.TENSORBOARD), purge_step=step + 1 if step else None
         )
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -55,7 +55,7 @@ class MetricsWriter:
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
     """Returns the entries of `RUN/metrics.jsonl`, oldest first; none where there is no such file."""
-    return _lines(Path(run_dir) / "metrics.jsonl")
+    return _lines(Path(run_dir) / run_directory.METRICS)
 
 
 def _lines(path: Path) -> list[dict]:

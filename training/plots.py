@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from pretrax.training import run_directory
 from pretrax.training.evaluation import Score
 from pretrax.training.metrics import read_metrics
 
@@ -30,7 +31,7 @@ def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
     axes.set(xlabel="step", ylabel="loss, nats per target", title=Path(run_dir).name)
     axes.legend(fontsize="small", ncols=2, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    path = Path(run_dir) / "loss.png"
+    path = Path(run_dir) / run_directory.LOSS_PLOT
     figure.savefig(path, dpi=150)
     plt.close(figure)
     return path

@@ -31,6 +31,11 @@ def is_run(directory: str | os.PathLike) -> bool:
     return os.path.isfile(os.path.join(directory, CONFIG))
 
 
+def checkpoints(directory: str, elsewhere: str | None = None) -> str:
+    """The folder of a run's checkpoints: `elsewhere`, such as in a bucket, or within its directory."""
+    return elsewhere or os.path.join(directory, CHECKPOINTS)
+
+
 def read_json(path: str | os.PathLike) -> Any:
     """The value of a JSON file. Raises OSError where there is none, ValueError where it is no JSON."""
     with open(path, encoding="utf-8") as file:

@@ -1,7 +1,6 @@
 """A run directory read back: the model that it trained, and its parameters."""
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -97,18 +96,12 @@ def saved_steps(directory: str) -> list[int]:
 @contextlib.contextmanager
 def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | None]:
     """A run's checkpoints, to be read alone; None where it has no folder of them."""
-    where = checkpoint_directory(directory, fields)
+    where = run_directory.checkpoints(directory, fields.get("checkpoint_dir"))
     if not epath.Path(where).exists():  # to open it would make it
         yield None
         return
     with contextlib.closing(Checkpoints(where, keep=None)) as checkpoints:
         yield checkpoints
-
-
-def checkpoint_directory(directory: str, fields: Mapping[str, Any]) -> str:
-    """Where a run with these fields keeps its checkpoints."""
-    inside = os.path.join(directory, run_directory.CHECKPOINTS)
-    return fields.get("checkpoint_dir") or inside
 
 
 def saved_heads(shapes: dict[str, tuple[int, ...]]) -> tuple[str, ...]:

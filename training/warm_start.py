@@ -4,7 +4,6 @@ Names and shapes decide what is taken; what is left over on either side is told,
 """
 
 import contextlib
-import json
 import os
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import jax
 from etils import epath
 
 from pretrax.models.trees import named
+from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, MismatchError, damage_in_words
 from pretrax.training.state import State
 
@@ -49,7 +49,7 @@ def warm_start(source: str, state: State) -> WarmStart:
     none has a name of this model's, or where one is damaged.
     """
     root = epath.Path(source)
-    inside = root / "checkpoints"
+    inside = root / run_directory.CHECKPOINTS
     found = [path for path in (inside, root) if path.exists()]
     checkpoints = Checkpoints(str(found[0]), keep=None) if found else None
     if checkpoints is None or not checkpoints.steps():
@@ -82,7 +82,7 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
 
     Raises ValueError where their tokenizers differ, or a special token has another id.
     """
-    kept = [os.path.join(directory, "vocabulary.json") for directory in (source, run_dir)]
+    kept = [os.path.join(directory, run_directory.VOCABULARY) for directory in (source, run_dir)]
     if not all(map(os.path.exists, kept)):
         return
     there, here = (_kept_values(directory) for directory in (source, run_dir))
@@ -103,8 +103,7 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
 
 def _kept_values(directory: str) -> dict[str, Any]:
     """The ids of special tokens by name, and what tells tokenizers apart."""
-    with open(os.path.join(directory, "vocabulary.json"), encoding="utf-8") as opened:
-        values = json.load(opened)
+    values = run_directory.read_json(os.path.join(directory, run_directory.VOCABULARY))
     content = b""
     if values["file"]:
         with open(os.path.join(directory, values["file"]), "rb") as opened:
