@@ -5,6 +5,7 @@ settings may not be results of calls that are made later. A `Bound` is equal to 
 function and settings, so that runs can be compared field by field, written to a file, and read back.
 """
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -24,6 +25,8 @@ class Bound:
     0.10000000149011612
 
     A setting may be a `Call`: its result is what the function is given.
+
+    Raises ValueError, when it is called, for a parameter that has no value or two.
     """
 
     __slots__ = ("function", "settings")
@@ -33,8 +36,9 @@ class Bound:
         object.__setattr__(self, "settings", MappingProxyType(settings))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        settings = {name: _called(value) for name, value in self.settings.items()}
-        return self.function(*args, **(settings | kwargs))
+        settings = {name: _called(value) for name, value in self.settings.items()} | kwargs
+        _check_parameters(self.function, args, settings)
+        return self.function(*args, **settings)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"A {type(self).__name__} cannot be changed: make another one.")
@@ -95,12 +99,30 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
     return {n: p for n, p in found.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
 
 
+def import_name(function: Callable) -> tuple[str, str] | None:
+    """The module that a function is imported from, and its name there; None where it has none.
+
+    Within pretrax that is the package, where the package exports it:
+
+    >>> from pretrax import models
+    >>> import_name(models.decoder), import_name(lambda ids: ids)
+    (('pretrax.models', 'decoder'), None)
+    """
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", "")
+    package = module.rpartition(".")[0]
+    for place in [package] * package.startswith("pretrax.") + [module]:
+        if place not in ("", "__main__") and _holds(place, name, function):
+            return place, name
+    return None
+
+
 def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """(path, value) of everything that a value is made of, defaults of functions included.
 
     >>> from pretrax.training.optimizers import warmup_constant
     >>> dict(flattened("rate", Bound(warmup_constant, peak=0.1)))
-    {'rate': 'training.optimizers.warmup_constant', 'rate.peak': 0.1, 'rate.warmup_steps': 0}
+    {'rate': 'training.optimizers.warmup_constant', 'rate.warmup_steps': 0, 'rate.peak': 0.1}
     """
     if isinstance(value, Bound):
         yield name, name_of(value.function)
@@ -120,6 +142,34 @@ def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from flattened(name, Bound(value))
     else:
         yield name, value
+
+
+def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError where a call would end in Python's TypeError about its arguments."""
+    known = parameters(function)
+    if known is None:
+        return
+    given = [*list(known)[: len(args)], *settings]
+    twice = sorted({name for name in given if given.count(name) > 1})
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
+    if twice:
+        raise ValueError(
+            f"{name_of(function)} is given its {' and '.join(twice)} by the run: do not set it."
+        )
+    if missing:
+        module, name = import_name(function) or ("", name_of(function))
+        flag = f"--gin.{module.rpartition('.')[2]}.{name}.{missing[0]}=VALUE"
+        raise ValueError(
+            f"{name_of(function)} has no value for its {' and '.join(missing)}: give {flag}. "
+            f"Its parameters: {', '.join(known)}."
+        )
+
+
+def _holds(module: str, name: str, function: Callable) -> bool:
+    try:
+        return getattr(importlib.import_module(module), name, None) is function
+    except ImportError:
+        return False
 
 
 def _called(value: Any) -> Any:

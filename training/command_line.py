@@ -84,9 +84,7 @@ def explanation(error: Exception) -> str | None:
     """The message for an error that users can mend themselves; None: its traceback is needed."""
     if isinstance(error, jax.errors.JaxRuntimeError):
         return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
-    if isinstance(error, TypeError) and "required keyword-only argument" not in str(error):
-        return None  # else a value that no gin file gives, by name
-    mendable = isinstance(error, ValueError | OSError | FloatingPointError | TypeError)
+    mendable = isinstance(error, ValueError | OSError | FloatingPointError)
     return (str(error).strip() or type(error).__name__) if mendable else None
 
 

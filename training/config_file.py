@@ -1,12 +1,11 @@
 """Writes a `Run` as a gin file, from which `training.configuration` reads the same value."""
 
-import importlib
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pretrax.training import run_directory
-from pretrax.training.bound import Bound, Call, bound, name_of
+from pretrax.training.bound import Bound, Call, bound, import_name, name_of
 from pretrax.training.run import FIELDS, Run, fields_of, is_required
 
 # Fields that are written as macros, which the command line overrides as in the run's own gin file.
@@ -122,13 +121,10 @@ class _Writer:
 
     def _selector(self, function: Callable) -> str:
         """The name of a function in this file, whose import is added."""
-        module = getattr(function, "__module__", None) or ""
-        name = getattr(function, "__qualname__", "")
-        package = module.rpartition(".")[0]
-        if package.startswith("pretrax.") and _holds(package, name, function):
-            module = package  # models.decoder, which is defined in models.builders
-        elif module in ("", "__main__") or not _holds(module, name, function):
+        found = import_name(function)
+        if found is None:
             raise _UnnamedError(name_of(function))
+        module, name = found
         parent, _, last = module.rpartition(".")
         statement = f"from {parent} import {last}" if parent else f"import {last}"
         if self.imports.setdefault(last, statement) == statement:
@@ -152,10 +148,3 @@ def _functions_in(value: Any) -> list[Bound]:
 def _plain(one: Bound) -> Bound:
     """The function with its settings, whether it is to be called or not."""
     return Bound(one.function, **one.settings)
-
-
-def _holds(module: str, name: str, function: Callable) -> bool:
-    try:
-        return getattr(importlib.import_module(module), name, None) is function
-    except ImportError:
-        return False

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from gin import config_parser
 
+from pretrax import training
 from pretrax.training import run_directory
 from pretrax.training.bound import Bound, Call, name_of, parameters
 from pretrax.training.run import FIELDS, Run, is_required
@@ -181,9 +182,6 @@ class _Reader:
     """Collects the bindings of gin files, and resolves what they bind to the fields of `Run`."""
 
     def __init__(self, search_paths: Sequence[str]):
-        from pretrax import (
-            training,  # here, since that package's face may grow to import this module
-        )
 
         self._search_paths = list(search_paths)
         self._bindings: dict[_Key, _Binding] = {}

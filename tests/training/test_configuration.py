@@ -1,6 +1,7 @@
 """Gin files read into values, and written of them."""
 
 import dataclasses
+import doctest
 import pickle
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pretrax import models, objectives
-from pretrax.training import Bound, Call, Run, differences
+from pretrax.training import Bound, Call, Run, bound, config_file, differences, planning, run
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import T5X_NAMES, as_run, read_fields, read_run
 from pretrax.training.optimizers import adafactor, warmup_cosine
@@ -49,6 +50,16 @@ def test_a_call_is_computed_where_it_is_needed():
     assert [mixture.members[0].rate(step) for step in (0, 10)] == [0.0, 1.0]
 
 
+def test_a_parameter_without_a_value_or_with_two_is_told_by_its_flag():
+    with pytest.raises(
+        ValueError, match=r"peak and warmup_steps: give --gin.optimizers.warmup_cos"
+    ):
+        Bound(warmup_cosine)(100)
+    with pytest.raises(ValueError, match="warmup_cosine is given its total_steps by the run"):
+        Bound(warmup_cosine, total_steps=5, peak=1.0, warmup_steps=1)(100)
+    assert Bound(warmup_cosine, peak=1.0, warmup_steps=1)(100, peak=2.0)(1) == 2.0
+
+
 def test_a_default_is_the_value_that_it_stands_for():
     spelt = {"optimizer": Bound(adafactor, decay_rate=0.8, clip_norm=None), "seed": 0}
     assert differences({"optimizer": adafactor}, spelt) == []
@@ -72,6 +83,13 @@ def test_runs_are_read_apart_from_each_other():
     assert (first.model.settings["emb_dim"], second.model.settings["emb_dim"]) == (64, 128)
     assert second == read_run(["runs/decoder.gin"]) and first != second
     assert dataclasses.replace(second, model=first.model) == first
+
+
+@pytest.mark.parametrize("module", [bound, config_file, planning, run], ids=lambda m: m.__name__)
+def test_docstring_examples_hold(module):
+    names = {"models": models, "TokenIds": objectives.TokenIds}
+    tested = doctest.testmod(module, extraglobs=names)
+    assert tested.attempted and not tested.failed
 
 
 # --- written and read back -------------------------------------------------------------------------
