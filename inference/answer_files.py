@@ -84,7 +84,7 @@ class AnswerFile:
 
         Where an answer has a field of its item's name, the item's is renamed: see `_beside`.
         """
-        lines = []
+        lines: list[str] = []
         for record in records:
             item = self._items[self.done + len(lines)]
             line = {**_renamed(item, record), **record}

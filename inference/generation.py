@@ -251,12 +251,12 @@ def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
 def _answer(
     trained: Trained,
     question: Question,
-    tokens: np.ndarray,
+    generated: np.ndarray,
     decoding: Decoding,
     log_probs: np.ndarray = np.zeros(0),  # noqa: B008
 ) -> Answer:
     """Returns the text of tokens up to the first stop string, whose tokens count as the answer's."""
-    tokens = [int(x) for x in tokens]
+    tokens = [int(x) for x in generated]
     ended = bool(tokens) and tokens[-1] == trained.ids.eos
     tokens, count = (tokens[:-1] if ended else tokens), len(tokens)
     text = _text_after(trained, question.before, tokens)

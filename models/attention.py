@@ -70,10 +70,10 @@ def _attend(softcap, q, k, v, intervals, bias):
 
 def _forward(softcap, q, k, v, intervals, bias):
     def one_after_another(rows, bias):
-        return jax.lax.map(lambda row: _row_forward(*row, bias, softcap), rows)
+        return jax.lax.map(lambda row: _row_forward(row, bias, softcap), rows)
 
     def all_at_once(rows, bias):
-        return jax.vmap(lambda row: _row_forward(*row, bias, softcap))(rows)
+        return jax.vmap(lambda row: _row_forward(row, bias, softcap))(rows)
 
     out, log_sum = _by_platform(one_after_another, all_at_once, (q, k, v, intervals), bias)
     out, log_sum = checkpoint_name(out, SAVED), checkpoint_name(log_sum, SAVED)
@@ -85,7 +85,7 @@ def _backward(softcap, saved, d_out):
 
     def one_after_another(rows, bias):
         def step(d_bias, row):
-            *d_qkv, d_scores = _row_backward(*row, bias, softcap)
+            *d_qkv, d_scores = _row_backward(row, bias, softcap)
             return (None if bias is None else d_bias + d_scores), tuple(d_qkv)
 
         zeros = None if bias is None else jnp.zeros(bias.shape, jnp.float32)
@@ -93,7 +93,7 @@ def _backward(softcap, saved, d_out):
         return d_qkv, d_bias
 
     def all_at_once(rows, bias):
-        *d_qkv, d_scores = jax.vmap(lambda row: _row_backward(*row, bias, softcap))(rows)
+        *d_qkv, d_scores = jax.vmap(lambda row: _row_backward(row, bias, softcap))(rows)
         return tuple(d_qkv), (None if bias is None else d_scores.sum(0))
 
     rows = (q, k, v, intervals, out, log_sum, d_out)
@@ -112,8 +112,9 @@ def _by_platform(one_after_another, all_at_once, rows, bias):
     return jax.lax.platform_dependent(rows, bias, cpu=one_after_another, default=all_at_once)
 
 
-def _row_forward(q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, bias_HxTxS, softcap):
+def _row_forward(row, bias_HxTxS, softcap):
     """Returns one row's output [T, H, d] and the logs of its denominators [H, T]."""
+    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT = row
     heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], v_SxGxd.dtype
     k_GxSxd, v_GxSxd = _heads_first(k_SxGxd, groups), _heads_first(v_SxGxd, groups)
     products_HxTxS = _products(_heads_first(q_TxHxd, groups), k_GxSxd, q_TxHxd.shape[0], softcap)
@@ -126,18 +127,9 @@ def _row_forward(q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, bias_HxTxS, softcap):
     return out_TxHxd.astype(dtype), top_HxT + jnp.log(sum_HxT)
 
 
-def _row_backward(
-    q_TxHxd,
-    k_SxGxd,
-    v_SxGxd,
-    intervals_2xT,
-    out_TxHxd,
-    log_sum_HxT,
-    d_out_TxHxd,
-    bias_HxTxS,
-    softcap,
-):
-    """One row: the gradients of q, k, v and of its scores [H, T, S], which is the bias's."""
+def _row_backward(row, bias_HxTxS, softcap):
+    """Returns one row's gradients of q, k, v, and of its scores [H, T, S], which is the bias's."""
+    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, d_out_TxHxd = row
     heads, groups, dtype = q_TxHxd.shape[1], k_SxGxd.shape[1], q_TxHxd.dtype
     q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (
         _heads_first(x, groups) for x in (q_TxHxd, k_SxGxd, v_SxGxd, d_out_TxHxd)

@@ -286,8 +286,17 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
         # The encoder runs once: its own keys are not needed again.
         return result, with_capacity({"decoder": cache["decoder"]}, capacity)
 
-    decodes = dict(prefill=prefill, extend=extend) if layout != "encoder" else {}
-    return Model(init, apply, layout, (*heads, *hidden), flops, vocab_size, **decodes)
+    decodes = layout != "encoder"
+    return Model(
+        init=init,
+        apply=apply,
+        layout=layout,
+        heads=(*heads, *hidden),
+        flops=flops,
+        vocab_size=vocab_size,
+        prefill=prefill if decodes else None,
+        extend=extend if decodes else None,
+    )
 
 
 def abstract_params(model: Model):

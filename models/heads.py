@@ -5,10 +5,13 @@ share the embedding.
 """
 
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+
+from pretrax.models.config import Config
 
 
 class ClassificationHead(nn.Module):
@@ -80,8 +83,7 @@ class TokenClassificationHead(nn.Module):
         return _classifier(self.classes, self.dtype)(hidden)
 
 
-# name -> (config -> head)
-HEADS = {
+HEADS: dict[str, Callable[[Config], nn.Module]] = {
     "pair": lambda c: ClassificationHead(2, c.dtype),
     "classes": lambda c: ClassificationHead(c.num_classes, c.dtype),
     "token_classes": lambda c: TokenClassificationHead(c.num_classes, c.dtype),

@@ -15,6 +15,7 @@ Published checkpoints: https://t5x.readthedocs.io/en/latest/models.html. Names a
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,13 +81,14 @@ def open_t5x(directory: str) -> Checkpoint:
         written by TensorFlow, Orbax or another program; or a zarr folder is missing.
     """
     path = Path(directory)
-    shapes, reads = {}, {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    reads: dict[str, Callable[[], np.ndarray]] = {}
     for name, leaf in _leaves(_target(path)):
         if isinstance(leaf, np.ndarray):
-            shapes[name], reads[name] = leaf.shape, lambda leaf=leaf: leaf
+            shapes[name], reads[name] = leaf.shape, functools.partial(np.asarray, leaf)
         elif isinstance(leaf, Mapping):
             folder, shapes[name] = _folder_and_shape(path, name, leaf)
-            reads[name] = lambda folder=folder, shape=shapes[name]: _read_zarr(folder, shape)
+            reads[name] = functools.partial(_read_zarr, folder, shapes[name])
         else:
             hint = ""
             if isinstance(leaf, str) and leaf.startswith("PLACEHOLDER://"):
@@ -351,7 +353,7 @@ def _check_shapes(source: Checkpoint, linked, config: Config, ours: Mapping[str,
     wrong = []
     for name, link, layer in linked:
         at = location(link.ours, layer, config)
-        shape = ours[at.path][0 if at.index is None else 1 :]
+        shape = ours[at.path][0 if at.layer is None else 1 :]
         expected = shape_of_theirs(link, [shape])
         if source.shapes.get(name, expected) != expected:
             wrong.append(f"{name} of shape {source.shapes[name]}, expected {expected}")

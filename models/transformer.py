@@ -254,8 +254,8 @@ class Stack(nn.Module):
 
     def _layers(self, num_layers, x_BxTxE, context):
         c, layer = self.config, self._layer()
-        is_local = [None] * num_layers
-        if context.local is not None:
+        is_local: list[bool | None] = [None] * num_layers
+        if c.global_every is not None:
             is_local = [i % c.global_every != 0 for i in range(num_layers)]
         settings = (c, self.cross, self.bidirectional)
         first = 0
@@ -606,7 +606,7 @@ def relative_position_buckets(distances, bidirectional):
     Bidirectional: half of the buckets are for keys ahead of the query. Otherwise all keys ahead
     share bucket 0 with the query itself.
     """
-    buckets, ahead = NUM_BUCKETS, 0
+    buckets, ahead = NUM_BUCKETS, np.zeros_like(distances)
     if bidirectional:
         buckets //= 2
         ahead = np.where(distances > 0, buckets, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 def named(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns the arrays of a tree by path, in the tree's order."""
-    result = {}
+    result: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{prefix}{key}"
         result |= named(value, f"{path}/") if isinstance(value, Mapping) else {path: value}

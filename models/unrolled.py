@@ -26,7 +26,7 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
         twice; `params` cannot be used after that.
     """
     config = model.config
-    if not config.scan_layers:
+    if config is None or not config.scan_layers:
         return model, params
     first = 0 if config.first_norm else 1
     config = dataclasses.replace(config, scan_layers=False, remat_policy="none")
@@ -61,7 +61,7 @@ def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
     left out. Takes parameters as `unrolled` returns them.
     """
     config = model.config
-    if not config.num_ahead:
+    if config is None or not config.num_ahead:
         return model, params
     last = config.num_decoder_layers - 1
     if config.ahead == "parallel" and config.global_every and last % config.global_every:

@@ -88,6 +88,7 @@ class Recognised(NamedTuple):
 
     @property
     def config(self) -> Config:
+        assert self.model.config is not None  # `recognise` made it from one
         return self.model.config
 
 
@@ -164,7 +165,7 @@ def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.nda
 def _check_shapes(source: Source, found: Recognised, links, ours: Mapping[str, tuple[int, ...]]):
     for name, link, layer in named_tensors(links, found.config):
         locations = [location(part, layer, found.config) for part in link.parts]
-        shapes = [ours[at.path][0 if at.index is None else 1 :] for at in locations]
+        shapes = [ours[at.path][0 if at.layer is None else 1 :] for at in locations]
         expected, theirs = shape_of_theirs(link, shapes), _theirs(found, name)
         if source.shapes[theirs] != expected:
             raise ValueError(

@@ -167,7 +167,10 @@ BERT, ROBERTA = (
         architecture,
         "encoder",
         f"{kind}.",
-        *(functools.partial(f, kind) for f in (settings, config, links, copies)),
+        functools.partial(settings, kind),
+        functools.partial(config, kind),
+        functools.partial(links, kind),
+        functools.partial(copies, kind),
         ignored=("embeddings.position_ids",),
         by_heads=by_heads,
     )

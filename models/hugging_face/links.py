@@ -9,7 +9,7 @@ scanned.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ class Location(NamedTuple):
     """The location of one layer's array in a tree of parameters."""
 
     path: str  # "decoder/layers/mlp/wo"
-    index: int | None  # along its first axis, where layers are stacked
+    layer: int | None  # index along its first axis, where layers are stacked
 
 
 def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, Link, int | None]]:
@@ -61,7 +61,7 @@ def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, 
             yield link.theirs.format(i=i), link, i
 
 
-def unmatched(missing: set[str], left: set[str], shown: int = 5) -> str:
+def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -> str:
     """Describes which tensors are missing and which are left over, naming the first few of each.
 
     >>> unmatched({"a"}, set())
@@ -162,9 +162,9 @@ def imported(
     sources: dict[str, list[tuple[int | None, Link, int, str, list]]] = {}
     for name, link, layer in named_tensors(links, config):
         locations = [location(part, layer, config) for part in link.parts]
-        part_shapes = [shapes[at.path][0 if at.index is None else 1 :] for at in locations]
+        part_shapes = [shapes[at.path][0 if at.layer is None else 1 :] for at in locations]
         for part, at in enumerate(locations):
-            sources.setdefault(at.path, []).append((at.index, link, part, name, part_shapes))
+            sources.setdefault(at.path, []).append((at.layer, link, part, name, part_shapes))
     for path, parts in sources.items():
         # Filled layer by layer: stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
@@ -187,6 +187,6 @@ def exported(
     """Yields each tensor of theirs; `arrays`: ours by path, stacked where layers are scanned."""
     for name, link, layer in named_tensors(links, config):
         locations = [location(part, layer, config) for part in link.parts]
-        parts = [arrays[at.path][... if at.index is None else at.index] for at in locations]
+        parts = [arrays[at.path][... if at.layer is None else at.layer] for at in locations]
         shape = shape_of_theirs(link, [x.shape for x in parts])
         yield Tensor(name, shape, partial(theirs, link, parts))

@@ -1,6 +1,7 @@
 """LLaMA and Qwen3 (model_types "llama" and "qwen3")."""
 
 import functools
+from typing import Any
 
 from pretrax.models.config import Config
 from pretrax.models.hugging_face.family import (
@@ -56,7 +57,7 @@ def _scaling(rope: dict) -> tuple | None:
 
 
 def config(kind: str, c: Config) -> dict:
-    rope = {"rope_theta": c.rope_theta, "rope_type": "default"}
+    rope: dict[str, Any] = {"rope_theta": c.rope_theta, "rope_type": "default"}
     if c.rope_scaling is not None:
         rope |= {"rope_type": "linear" if len(c.rope_scaling) == 1 else "llama3"}
         rope |= dict(zip(LLAMA3, c.rope_scaling, strict=False))
@@ -112,7 +113,10 @@ LLAMA, QWEN3 = (
         architecture,
         "decoder",
         "model.",
-        *(functools.partial(f, kind) for f in (settings, config, links, copies)),
+        functools.partial(settings, kind),
+        functools.partial(config, kind),
+        functools.partial(links, kind),
+        functools.partial(copies, kind),
         ignored=(".rotary_emb.inv_freq",),
     )
     for kind, architecture in (("llama", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM"))

@@ -70,7 +70,11 @@ def settings(hf: dict, has) -> dict:
 
 
 def config(c: Config) -> dict:
-    every, layers = c.global_every, c.num_encoder_layers
+    every, layers, window = c.global_every, c.num_encoder_layers, c.window
+    if every is None or window is None:
+        raise ValueError(
+            f"Got global_every={every} and window={window}, expected both: ModernBERT has local layers."
+        )
     return dict(
         num_hidden_layers=layers,
         hidden_size=c.emb_dim,
@@ -84,7 +88,7 @@ def config(c: Config) -> dict:
             GLOBAL: {"rope_type": "default", "rope_theta": c.rope_theta},
             LOCAL: {"rope_type": "default", "rope_theta": c.local_rope_theta},
         },
-        local_attention=2 * c.window,
+        local_attention=2 * window,
         decoder_bias=c.vocabulary_bias,
         initializer_range=c.init_stddev or 0.02,
         mlp_dropout=c.dropout_rate,

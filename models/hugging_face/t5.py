@@ -122,7 +122,8 @@ T5, MT5, UMT5 = (
         name,
         "encoder_decoder",
         "",
-        *(functools.partial(f, kind) for f in (settings, config)),
+        functools.partial(settings, kind),
+        functools.partial(config, kind),
         links,
         copies,
         # The first T5s were published with an unused table.

@@ -54,7 +54,7 @@ def test_no_file(tmp_path):
         read_items(str(tmp_path / "in.jsonl"))
 
 
-def test_an_answer_stands_beside_its_item(tmp_path):
+def test_an_answer_has_its_items_fields(tmp_path):
     write(tmp_path / "sub" / "out.jsonl")  # the folder is made
     lines = (tmp_path / "sub" / "out.jsonl").read_bytes().decode().split("\n")
     assert lines.pop() == "" and len(lines) == len(ITEMS)
@@ -89,7 +89,7 @@ def test_count(tmp_path):
     assert out.count(lambda line: "\u2028" in line["answer"]) == len(ITEMS)
 
 
-def test_answers_of_others_are_refused_and_left_alone(tmp_path):
+def test_answers_to_other_items_are_refused_and_left_alone(tmp_path):
     file = tmp_path / "out.jsonl"
     write(file)
     before = file.read_bytes()
@@ -115,7 +115,7 @@ def test_answers_of_others_are_refused_and_left_alone(tmp_path):
     assert AnswerFile(str(file), ITEMS).done == len(ITEMS)
 
 
-def test_answers_made_otherwise_are_not_gone_on_with(tmp_path):
+def test_answers_of_other_settings_are_refused(tmp_path):
     file, settings = str(tmp_path / "out.jsonl"), {"run": "a", "stop": ("x",), "seed": 0}
     out = AnswerFile(file, ITEMS)
     out.check_made_by(settings)
@@ -137,7 +137,7 @@ def test_answers_can_be_items_again(tmp_path):
     assert AnswerFile(str(tmp_path / "second.jsonl"), items).done == 2
 
 
-def test_an_item_with_nan_is_the_same_again(tmp_path):
+def test_an_item_with_nan_equals_itself(tmp_path):
     file, items = str(tmp_path / "out.jsonl"), [{"text": "a", "weight": float("nan")}]
     AnswerFile(file, items).append([{"answer": "b"}])
     assert AnswerFile(file, items).done == 1

@@ -142,7 +142,7 @@ def assert_same_beams(found, alone):
 @pytest.mark.parametrize(
     "name", ["t5", *(pytest.param(n, marks=pytest.mark.slow) for n in ("bart", "local and global"))]
 )
-def test_a_batch_gives_what_its_rows_give_alone(name):
+def test_decoding_a_batch_equals_decoding_its_rows(name):
     model, params = form(name)
     prompts = prompts_of(model, PROMPTS[:2])
     settings = dict(beams=3, max_new=6, stop_ids=(3, 40, 50))
@@ -151,7 +151,7 @@ def test_a_batch_gives_what_its_rows_give_alone(name):
     assert_same_beams(found, alone)
 
 
-def test_only_what_is_allowed_comes():
+def test_only_allowed_tokens_are_generated():
     model, params = small_form()
     allowed = jnp.array([True, False, True, False, True])
     found = beam_search(
@@ -184,7 +184,7 @@ def test_eight_devices_equal_one():
     )
 
 
-def test_no_beams():
+def test_zero_beams_are_refused():
     model, params = small_form()
     with pytest.raises(ValueError, match="beams=0, expected 1 or more"):
         beam_search(model, params, prompts_of(model, ROWS), beams=0, max_new=2)

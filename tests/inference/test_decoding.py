@@ -1,4 +1,4 @@
-"""Decoding from kept keys is the model itself, and no row knows of the others."""
+"""Decoding with the KV cache equals the model itself, and rows do not depend on each other."""
 
 import functools
 
@@ -27,7 +27,7 @@ from tests.models.test_families import build
 from tests.models.test_transformer import init
 from tests.training import tiny
 
-VOCAB, ROOM = 64, 16
+VOCAB, CAPACITY = 64, 16
 SIZES = dict(emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24)
 ONE, BOTH = dict(num_layers=2), dict(num_encoder_layers=2, num_decoder_layers=2)
 
@@ -46,8 +46,8 @@ ARCHITECTURES = {
     "t5": lambda: build("t5", **BOTH),
     "ul2": lambda: build("ul2", **BOTH),
     "umt5": lambda: build("t5_1_1", **BOTH, relative_in_every_layer=True),
-    "bart": lambda: build("bart", **BOTH, max_positions=ROOM),
-    "gpt2": lambda: build("gpt2", **ONE, max_positions=ROOM),
+    "bart": lambda: build("bart", **BOTH, max_positions=CAPACITY),
+    "gpt2": lambda: build("gpt2", **ONE, max_positions=CAPACITY),
     "llama3": lambda: build("llama3", **ONE),
     "qwen3": lambda: build("qwen3", **ONE),
     "relative": lambda: decoder(**RELATIVE),
@@ -89,20 +89,20 @@ def prompts_of(model, rows, seen_both_ways=False) -> Prompts:
 
 
 def single(prompts: Prompts, i) -> Prompts:
-    """One row by itself, without the places that only longer ones have."""
+    """One row by itself, without the padding of longer ones."""
     batch, length = {}, int(prompts.lengths[i])
     for name, x in prompts.batch.items():
-        places = length
+        slots = length
         if name.startswith("encoder"):
-            places = int(prompts.batch["encoder_segment_ids"][i].sum())
-        batch[name] = x[i : i + 1, ..., :places]
+            slots = int(prompts.batch["encoder_segment_ids"][i].sum())
+        batch[name] = x[i : i + 1, ..., :slots]
     return Prompts(batch, prompts.lengths[i : i + 1])
 
 
 PROMPTS = ([5, 9, 33, 7], [11], [8, 21])
 
 
-# --- kept keys -----------------------------------------------------------------------------------
+# --- KV cache ------------------------------------------------------------------------------------
 
 
 def by_hidden_state(outputs):
@@ -133,8 +133,8 @@ def whole_batch(model, rows, seen_both_ways=None):
 
 
 def step_by_step(model, params, rows, prompts, steps):
-    """The same from kept keys: the prompts, then so many tokens at a time."""
-    read = jax.jit(lambda *args: with_states(model.prefill(*args, ROOM)))
+    """The same with the KV cache: the prompts, then `count` tokens at a time."""
+    read = jax.jit(lambda *args: with_states(model.prefill(*args, CAPACITY)))
     go_on = jax.jit(lambda *args: with_states(model.extend(*args)))
     states, cache = read(params, prompts.batch)
     yield (
@@ -144,11 +144,11 @@ def step_by_step(model, params, rows, prompts, steps):
     )
     at = prompts.lengths
     for count in steps:
-        places = at[:, None] + jnp.arange(count)[None]
-        tokens = jnp.array([row[p] for row, ps in zip(rows, places.tolist()) for p in ps])
-        batch = next_batch(prompts, tokens.reshape(places.shape), places)
+        slots = at[:, None] + jnp.arange(count)[None]
+        tokens = jnp.array([row[p] for row, ps in zip(rows, slots.tolist()) for p in ps])
+        batch = next_batch(prompts, tokens.reshape(slots.shape), slots)
         states, cache = go_on(params, cache, batch)
-        yield places, states
+        yield slots, states
         at = at + count
 
 
@@ -176,9 +176,9 @@ def assert_steps_equal_one_run(name, model, params, both_ways):
     rows = [[*row, *text(sum(steps), 100 + i)] for i, row in enumerate(PROMPTS)]
     seen_both_ways = prompts.lengths if both_ways else None
     expected = whole(name, whole_batch(model, rows, seen_both_ways))
-    for places, states in step_by_step(model, params, rows, prompts, steps):
+    for slots, states in step_by_step(model, params, rows, prompts, steps):
         for hidden, found in states.items():
-            for i, (length, row) in enumerate(zip(prompts.lengths.tolist(), np.asarray(places))):
+            for i, (length, row) in enumerate(zip(prompts.lengths.tolist(), np.asarray(slots))):
                 of_prompt = row[0] == 0
                 live = row[:length] if of_prompt else row
                 np.testing.assert_allclose(
@@ -187,18 +187,18 @@ def assert_steps_equal_one_run(name, model, params, both_ways):
 
 
 @pytest.mark.parametrize("name, both_ways", CASES)
-def test_kept_keys_give_what_one_run_over_all_gives(name, both_ways):
+def test_decoding_with_the_kv_cache_equals_one_full_pass(name, both_ways):
     assert_steps_equal_one_run(name, *form(name), both_ways)
 
 
 @pytest.mark.parametrize(
     "name", ["parallel heads", pytest.param("parallel heads, windows", marks=pytest.mark.slow)]
 )
-def test_kept_keys_serve_parallel_heads_for_tokens_ahead(name):
+def test_the_kv_cache_serves_parallel_heads(name):
     assert_steps_equal_one_run(name, *unrolled(*made(name)), False)
 
 
-def test_layers_are_taken_apart_without_a_second_copy():
+def test_unrolling_holds_no_second_copy():
     model, params = made("llama3")
     expected, given = unrolled(model, params)[1], jax.tree.map(jnp.copy, params)
     jax.tree.map(np.testing.assert_array_equal, unrolled(model, given, donate=True)[1], expected)
@@ -207,17 +207,17 @@ def test_layers_are_taken_apart_without_a_second_copy():
     assert any("/layers/" in path for path in named(given))
 
 
-def test_scanned_layers_say_that_they_keep_nothing():
+def test_scanned_layers_refuse_a_kv_cache():
     model, params = made("llama3")
     with pytest.raises(ValueError, match="scan_layers=True, expected False"):
-        model.prefill(params, prompts_of(model, PROMPTS).batch, ROOM)
+        model.prefill(params, prompts_of(model, PROMPTS).batch, CAPACITY)
 
 
 # --- the loop ------------------------------------------------------------------------------------
 
 
 def made_tokens(found):
-    """What was made of each row, and its log-probability."""
+    """The generated tokens of each row, and their log-probability."""
     tokens, starts, ends = map(np.asarray, (found.tokens, found.starts, found.ends))
     assert all(not row[end:].any() for row, end in zip(tokens, ends))
     return [row[start:end].tolist() for row, start, end in zip(tokens, starts, ends)]
@@ -226,9 +226,9 @@ def made_tokens(found):
 def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
     """One prompt, the whole text run again for each token: (tokens, log-probability)."""
     model, tokens, total = made(name)[0], list(row), 0.0
-    room = len(row) + max_new
-    while len(tokens) < room and (len(tokens) == len(row) or tokens[-1] not in stops):
-        padded = tokens + [0] * (room - len(tokens))
+    capacity = len(row) + max_new
+    while len(tokens) < capacity and (len(tokens) == len(row) or tokens[-1] not in stops):
+        padded = tokens + [0] * (capacity - len(tokens))
         batch = whole_batch(model, [padded], [len(row)] if both_ways else None)
         scores = jax.nn.log_softmax(whole(name, batch)["top"][0, len(tokens) - 1])
         tokens.append(int(scores.argmax()))
@@ -239,7 +239,7 @@ def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
 @pytest.mark.parametrize(
     "name, both_ways", [("t5", False), pytest.param("llama3", True, marks=pytest.mark.slow)]
 )
-def test_greedy_equals_one_run_for_each_token(name, both_ways):
+def test_greedy_equals_a_full_pass_for_each_token(name, both_ways):
     model, params = form(name)
     stops = greedy_by_full_runs(name, PROMPTS[0], 4, (), both_ways)[0][2:3]
     found = decode(
@@ -277,7 +277,7 @@ def assert_same_rows(found, alone):
         for sampling in SAMPLINGS
     ],
 )
-def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
+def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     model, params = form(name)
     prompts = prompts_of(model, PROMPTS[:2])
     keys = jax.random.split(jax.random.key(3), 2)
@@ -290,7 +290,7 @@ def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
     assert_same_rows(found, alone)
 
 
-def test_log_probabilities_are_those_of_the_model_before_temperature_and_filters():
+def test_log_probabilities_are_before_temperature_and_filters():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     found = decode(
@@ -310,7 +310,7 @@ def test_log_probabilities_are_those_of_the_model_before_temperature_and_filters
         )
 
 
-def test_parts_are_what_one_call_gives_and_stay_readable():
+def test_chunks_equal_one_call_and_stay_readable():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     sampled = dict(sampling=Sampling(temperature=2.0), keys=jax.random.split(jax.random.key(5), 3))
@@ -331,7 +331,7 @@ def test_parts_are_what_one_call_gives_and_stay_readable():
                 np.testing.assert_array_equal(row, np.where(np.arange(len(row)) < end, of_all, 0))
 
 
-def test_parts_end_where_all_rows_have_stopped():
+def test_chunks_end_when_all_rows_have_ended():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     anything = tuple(range(VOCAB))
@@ -339,7 +339,7 @@ def test_parts_end_where_all_rows_have_stopped():
     np.testing.assert_array_equal(one.ends, one.starts + 1)
 
 
-def test_only_what_is_allowed_comes():
+def test_only_allowed_tokens_are_generated():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
     free = decode(model, params, prompts, max_new=8)
@@ -376,17 +376,17 @@ def test_bfloat16_decodes():
 # --- errors --------------------------------------------------------------------------------------
 
 
-def test_more_places_than_the_model_has_positions():
+def test_more_slots_than_positions_are_refused():
     model, params = form("gpt2")
-    decode(model, params, prompts_of(model, PROMPTS), max_new=ROOM - 4)  # as many as there are
+    decode(model, params, prompts_of(model, PROMPTS), max_new=CAPACITY - 4)  # as many as there are
     with pytest.raises(ValueError, match="17 slots for the decoder.*at most 16"):
-        decode(model, params, prompts_of(model, PROMPTS), max_new=ROOM - 3)
+        decode(model, params, prompts_of(model, PROMPTS), max_new=CAPACITY - 3)
     model, params = form("bart")
     with pytest.raises(ValueError, match="17 slots for the encoder.*at most 16"):
         decode(model, params, encoder_decoder_prompts([text(17, 0)], [[1]]), max_new=3)
 
 
-def test_nothing_to_make_or_to_go_on_from_or_to_draw_with():
+def test_missing_prompts_keys_and_lengths_are_refused():
     model, params = form("llama3")
     with pytest.raises(ValueError, match="max_new=0, expected 1 or more"):
         decode(model, params, prompts_of(model, PROMPTS), max_new=0)

@@ -67,7 +67,7 @@ def test_answers_do_not_depend_on_batches_or_their_order(way, layout):
     assert_same(turned, [whole[i] for i in order])
 
 
-def test_answers_are_what_the_loop_makes():
+def test_answers_equal_the_decoding_loop():
     one = model("decoder")[0]
     prompts = prompts_of("decoder", questions("decoder"), IDS)
     allowed = np.arange(one.model.vocab_size) < IDS.size
@@ -88,14 +88,14 @@ def test_answers_are_what_the_loop_makes():
 
 
 @pytest.mark.slow
-def test_neither_padding_nor_what_is_no_id_is_written():
+def test_neither_padding_nor_unused_ids_are_generated():
     several = answers("decoder", Decoding(64, temperature=5.0, samples=8))
     written = [token for row in several for answer in row for token in answer.tokens]
     assert len(set(written)) > 200 and IDS.pad not in written
     assert max(written) < IDS.size < model("decoder")[0].model.vocab_size
 
 
-def test_numbers_and_seeds_are_what_samples_follow_from():
+def test_samples_depend_on_numbers_and_seeds_only():
     sampled = Decoding(MAX_NEW, temperature=1.0)
     first = answers("decoder", sampled, ["tea", "tea"])
     assert first[0][0].tokens != first[1][0].tokens
@@ -124,7 +124,7 @@ def test_an_answer_ends_before_a_stop_string():
     assert other == free
 
 
-def test_what_comes_after_a_stop_string_counts_nowhere():
+def test_tokens_after_a_stop_string_do_not_count():
     (free,) = answers("decoder", Decoding(MAX_NEW), ["tea"])[0]
     stop = free.text[2:4]
     found = [
@@ -159,11 +159,11 @@ def test_a_first_word_keeps_its_space():
     assert _answer(one, Question([], []), np.array([4]), Decoding()).text == "Paris"
 
 
-def test_what_is_told_while_answering():
-    told = []
+def test_callbacks_while_generating():
+    calls = []
     sampled = Decoding(4, temperature=1.0, samples=2, batch_size=8)
-    answers("decoder", sampled, on_batch=told.append)
-    assert told == [4, 2]  # what fills up the last batch is not counted
+    answers("decoder", sampled, on_batch=calls.append)
+    assert calls == [4, 2]  # rows that fill up the last batch do not count
     parts = []
     (answer,) = answers("decoder", Decoding(40), ["tea"], on_text=parts.append)[0]
     assert parts[-1] == answer.text and len(parts) == 4  # three parts, and all of it
@@ -176,18 +176,18 @@ def test_what_is_told_while_answering():
 def test_drafts_change_no_answer():
     heads = ("vocabulary", "ahead_2", "ahead_3")
     one = trained("decoder", "multi_token_prediction", heads=heads, num_layers=2)
-    asked = [to_continue(one, text) for text in TEXTS[:3]]
-    plain = generate(one, asked, Decoding(MAX_NEW))
-    tallies = []
-    drafted = generate(one, asked, Decoding(MAX_NEW, own_drafts=True), on_drafts=tallies.append)
+    questions = [to_continue(one, text) for text in TEXTS[:3]]
+    plain = generate(one, questions, Decoding(MAX_NEW))
+    counts = []
+    drafted = generate(one, questions, Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append)
     assert_same(drafted, plain)
-    assert len(tallies) == 1 and int(np.sum(tallies[0].drafted)) > 0
+    assert len(counts) == 1 and int(np.sum(counts[0].drafted)) > 0
     small, params = decoding_form(*model("decoder")[0][:2])
     draft = Draft(model_drafter(small, 2), params)
-    assert_same(generate(one, asked, Decoding(MAX_NEW), draft=draft), plain)
+    assert_same(generate(one, questions, Decoding(MAX_NEW), draft=draft), plain)
 
 
-def test_answers_that_do_not_fit():
+def test_answers_beyond_the_positions_are_refused():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
     ask = functools.partial(to_continue, short)
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
@@ -210,18 +210,18 @@ def test_answers_that_do_not_fit():
         (dict(top_p=0.5), "temperature=0"),
     ],
 )
-def test_settings_that_go_not_together(settings, said):
+def test_settings_that_exclude_each_other(settings, said):
     with pytest.raises(ValueError, match=said):
         assert Decoding(**settings).sampling
 
 
-def test_sampling_is_of_what_was_set():
+def test_sampling_has_the_settings():
     expected = Sampling(1.2, 0.5, 3, 0.9, 0.1)
     got = Decoding(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1, repetition_penalty=1.2)
     assert got.sampling == expected
 
 
-def test_what_may_become_a_stop_string_is_held_back():
+def test_partial_stop_strings_are_held_back():
     for text, certain in (("a = 1\nd", "a = 1"), ("a\nd.", "a\nd."), ("\n", ""), ("x]", "x")):
         assert _without_partial_stop(text, ("\ndef", "]]")) == certain
     assert _without_partial_stop("a", ()) == "a"

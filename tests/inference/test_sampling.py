@@ -81,7 +81,9 @@ def test_drawn_tokens_have_the_distribution(sampling):
     st.one_of(st.none(), st.floats(0, 1)),
     st.randoms(use_true_random=False),
 )
-def test_adjusted_equals_the_slow_way(logits, penalty, temperature, top_k, top_p, min_p, random):
+def test_adjusted_equals_a_plain_implementation(
+    logits, penalty, temperature, top_k, top_p, min_p, random
+):
     filters = dict(top_k=top_k, top_p=top_p, min_p=min_p) if temperature else {}
     sampling = Sampling(penalty, temperature, **filters)
     seen = np.array([random.random() < 0.4 for _ in logits])
@@ -105,14 +107,14 @@ def test_of_ties_top_k_keeps_all_and_top_p_the_lowest_ids():
     )
 
 
-def test_filters_that_let_all_through_change_no_bit():
+def test_filters_that_keep_every_id_change_no_bit():
     logits = jnp.asarray(np.random.default_rng(0).normal(0, 8, (2, 5000)).astype(np.float32))
     plain = adjusted(logits, Sampling(temperature=0.7))
     for filters in (dict(top_k=9999), dict(top_p=1.0), dict(min_p=0.0)):
         np.testing.assert_array_equal(adjusted(logits, Sampling(temperature=0.7, **filters)), plain)
 
 
-def test_one_is_left_of_the_narrowest_filters():
+def test_the_narrowest_filters_keep_one_id():
     for filters in (dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0)):
         found = distribution(LOGITS, Sampling(temperature=2.0, **filters))
         np.testing.assert_array_equal(found, np.eye(7)[0])
@@ -132,13 +134,13 @@ def test_most_likely_is_argmax_the_lowest_id_of_ties():
     np.testing.assert_array_equal(choose(None, jnp.asarray(logits), GREEDY), found)
 
 
-def test_what_is_not_a_number_still_gives_an_id():
+def test_nan_logits_still_give_an_id():
     rows = jnp.asarray(np.array([[np.nan] * 5, [-np.inf] * 5, [-1e30] * 5, [np.inf, 1, 2, 3, 4]]))
     found = np.asarray(most_likely(rows))
     assert ((0 <= found) & (found < 5)).all()
 
 
-def test_a_row_of_which_nothing_is_allowed_gives_no_nan():
+def test_a_row_without_allowed_ids_gives_no_nan():
     nothing = jnp.full((1, 6), -1e30)
     for sampling in (Sampling(temperature=0.5, top_k=2, top_p=0.5, min_p=0.5), GREEDY):
         assert np.isfinite(jax.nn.softmax(adjusted(nothing, sampling))).all()

@@ -21,8 +21,8 @@ from pretrax.inference.speculation import (
 )
 from pretrax.models.builders import model_of
 from tests.inference.test_decoding import (
+    CAPACITY,
     PROMPTS,
-    ROOM,
     ahead,
     decoder,
     form,
@@ -67,7 +67,7 @@ DRAFTED = [
 
 
 @pytest.mark.parametrize("name", DRAFTED)
-def test_greedily_every_token_is_that_of_plain_decoding(name):
+def test_greedy_speculation_equals_plain_decoding(name):
     plain, four = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS)
     free = made_tokens(decode(*plain, prompts, max_new=NEW))
@@ -84,7 +84,7 @@ def test_greedily_every_token_is_that_of_plain_decoding(name):
         assert (made_of_row <= 1 + np.asarray(counts.steps + counts.accepted)).all()
 
 
-def test_some_drafts_are_kept_and_some_are_not():
+def test_some_drafts_are_accepted_and_some_rejected():
     """Else the test above would show less than it says."""
     plain, four = speculator("llama3 with another")
     _, counts = speculate(*four, prompts_of(plain[0], PROMPTS), max_new=NEW)
@@ -92,7 +92,7 @@ def test_some_drafts_are_kept_and_some_are_not():
 
 
 @pytest.mark.parametrize("max_new", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
-def test_whatever_the_number_of_new_tokens(max_new):
+def test_any_number_of_new_tokens(max_new):
     plain, four = speculator("llama3 with another")
     prompts = prompts_of(plain[0], PROMPTS)
     expected = decode(*plain, prompts, max_new=max_new)
@@ -101,17 +101,17 @@ def test_whatever_the_number_of_new_tokens(max_new):
 
 
 def test_up_to_the_last_position():
-    """Drafts reach beyond it: those are never kept, and disturb nothing."""
+    """Drafts beyond it are never accepted, and change nothing."""
     plain, four = speculator("gpt2 with another")
     prompts = prompts_of(plain[0], PROMPTS)
-    expected = decode(*plain, prompts, max_new=ROOM - 4)
-    found, _ = speculate(*four, prompts, max_new=ROOM - 4)
+    expected = decode(*plain, prompts, max_new=CAPACITY - 4)
+    found, _ = speculate(*four, prompts, max_new=CAPACITY - 4)
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
     with pytest.raises(ValueError, match="17 slots for the decoder.*at most 16"):
-        speculate(*four, prompts, max_new=ROOM - 3)
+        speculate(*four, prompts, max_new=CAPACITY - 3)
 
 
-def test_only_what_is_allowed_comes():
+def test_only_allowed_tokens_are_generated():
     plain, four = speculator("parallel heads")
     prompts = prompts_of(plain[0], PROMPTS)
     allowed = np.ones(64, bool)
@@ -132,7 +132,7 @@ def test_only_what_is_allowed_comes():
         ),
     ],
 )
-def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
+def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     plain, four = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS[:2])
     keys = jax.random.split(jax.random.key(2), 2)
@@ -147,7 +147,7 @@ def test_a_batch_gives_what_its_rows_give_alone(name, sampling):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, top_k=20)])
-def test_drafts_of_the_model_itself_are_always_kept(sampling):
+def test_drafts_of_the_model_itself_are_always_accepted(sampling):
     plain, four = speculator("llama3 with itself")
     prompts, keys = prompts_of(plain[0], PROMPTS), jax.random.split(jax.random.key(0), 3)
     found, counts = speculate(*four, prompts, max_new=41, sampling=sampling, keys=keys)
@@ -215,8 +215,8 @@ def fit(counts, expected):
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("number", [1, 2])
 def test_verified_tokens_have_the_models_distribution(number, sampling):
-    """All that `verify` settles: a kept draft or the model's own token in the first place; in each
-    later one, given that the drafts before it were kept."""
+    """The results of `verify`: an accepted draft or the model's own token in the first slot; in each
+    later one, given that the drafts before it were accepted."""
     rng = np.random.default_rng(number)
     logits = rng.normal(size=(number + 1, SMALL)).astype(np.float32) * 1.5
     drafted = rng.normal(size=(number, SMALL)).astype(np.float32) * 1.5
@@ -228,28 +228,28 @@ def test_verified_tokens_have_the_models_distribution(number, sampling):
         q = adjusted(jnp.asarray(drafted), sampling)
         tokens = jax.random.categorical(own, q).astype(jnp.int32)[None]
         drafts = Drafts(tokens, jnp.asarray(drafted)[None])
-        kept, after = verify(key[None], jnp.asarray(logits)[None], drafts, sampling)
-        return tokens[0], kept[0], after[0]
+        accepted, after = verify(key[None], jnp.asarray(logits)[None], drafts, sampling)
+        return tokens[0], accepted[0], after[0]
 
-    tokens, kept, after = map(np.asarray, once(jax.random.split(jax.random.key(5), DRAWS)))
+    tokens, accepted, after = map(np.asarray, once(jax.random.split(jax.random.key(5), DRAWS)))
     p = np.asarray(jax.nn.softmax(adjusted(jnp.asarray(logits), sampling)), np.float64)
-    for place in range(number + 1):
-        reached = kept >= place
-        drawn = np.where(kept > place, tokens[:, min(place, number - 1)], after)[reached]
-        assert fit(np.bincount(drawn, minlength=SMALL), p[place]) > 1e-3
-    assert 0.05 < (kept > 0).mean() < 0.95
+    for slot in range(number + 1):
+        reached = accepted >= slot
+        drawn = np.where(accepted > slot, tokens[:, min(slot, number - 1)], after)[reached]
+        assert fit(np.bincount(drawn, minlength=SMALL), p[slot]) > 1e-3
+    assert 0.05 < (accepted > 0).mean() < 0.95
 
 
-def test_where_draft_and_model_agree_every_draft_is_kept():
+def test_drafts_are_accepted_where_the_distributions_agree():
     logits = np.random.default_rng(0).normal(size=(100, 3, SMALL)).astype(np.float32)
     keys = jax.random.split(jax.random.key(0), 100)
     for sampling in SAMPLINGS.values():
         q = jax.vmap(lambda x, s=sampling: adjusted(x, s), 1, 1)(jnp.asarray(logits[:, :2]))
         tokens = jax.vmap(jax.random.categorical)(keys, q).astype(jnp.int32)
-        kept, _ = verify(
+        accepted, _ = verify(
             keys, jnp.asarray(logits), Drafts(tokens, jnp.asarray(logits[:, :2])), sampling
         )
-        np.testing.assert_array_equal(kept, 2)
+        np.testing.assert_array_equal(accepted, 2)
 
 
 @functools.cache
@@ -330,7 +330,7 @@ def test_eight_devices_equal_one(name):
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
 
 
-def test_what_cannot_be_drafted():
+def test_unsupported_drafts_are_refused():
     with pytest.raises(ValueError, match="without heads for tokens ahead"):
         own_drafts(*made("llama3"))
     with pytest.raises(ValueError, match="positions='relative', expected another"):
@@ -350,7 +350,7 @@ def test_what_cannot_be_drafted():
         speculate(*four, prompts, max_new=3, sampling=Sampling(temperature=0.5))
 
 
-def test_a_draft_model_with_fewer_positions():
+def test_a_draft_model_with_too_few_positions_is_refused():
     model, params = form("gpt2")
     config = dataclasses.replace(model.config, max_positions=8)
     small = (model_of(config), form("gpt2")[1])

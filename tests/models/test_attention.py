@@ -67,7 +67,7 @@ def test_bfloat16_is_close_to_float32():
     np.testing.assert_allclose(got.astype(jnp.float32), expected, atol=0.03)
 
 
-def test_every_product_adds_up_in_float32():
+def test_every_product_accumulates_in_float32():
     # Read from the program: XLA on CPU may keep more bits than asked, which hides a lapse.
     q, k, v, intervals, bias = example(dtype=jnp.bfloat16)
     gradients = jax.grad(lambda *x: attention.attend(*x, intervals, bias).sum(), (0, 1, 2))
@@ -87,7 +87,7 @@ def test_huge_scores_stay_finite():
     assert np.isfinite(value) and all(np.isfinite(x).all() for x in gradients)
 
 
-def test_no_probabilities_are_kept_for_the_gradient():
+def test_no_probabilities_are_saved_for_the_gradient():
     q, k, v, intervals, _ = example()
     pull_back = jax.eval_shape(
         lambda q, k, v: jax.vjp(lambda *x: attention.attend(*x, intervals), q, k, v)[1], q, k, v

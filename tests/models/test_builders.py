@@ -91,7 +91,7 @@ def test_every_parameter_names_its_axes(builder, scan_layers):
 
 
 @pytest.mark.parametrize("name", ENCODER_HEADS)
-def test_an_encoder_has_the_heads_that_are_asked_for_and_no_other(name):
+def test_an_encoder_has_exactly_the_required_heads(name):
     model, plain = models.encoder(64, (name,), num_classes=3, **SMALL), models.encoder(64, **SMALL)
     assert (model.layout, model.heads) == ("encoder", (name,))
     params, without = init_shapes(model), init_shapes(plain)
@@ -130,7 +130,7 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
         check_recipe(recipe)
 
 
-def test_heads_ahead_by_arithmetic():
+def test_parameter_counts_of_heads_ahead():
     """A parallel head is a layer more than a plain decoder of so many layers has."""
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=3)
     plain, parallel, sequential = (
@@ -186,7 +186,7 @@ def test_flops_agree_with_the_compiler(builder):
     assert model.flops(lengths) == pytest.approx(measured, rel=0.03)
 
 
-def test_one_row_of_flops_by_hand():
+def test_flops_of_a_row_by_hand():
     model = models.decoder(
         10, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=6, mlp_dim=8, num_layers=3
     )
@@ -205,7 +205,7 @@ def test_an_unknown_head_is_refused():
         )
 
 
-def test_facts_of_the_models():
+def test_layouts_and_heads_of_the_models():
     decoder, encoder_decoder = models.decoder(64, **SMALL), models.encoder_decoder(96)
     assert (decoder.layout, decoder.vocab_size) == ("decoder", 64)
     assert (encoder_decoder.layout, encoder_decoder.vocab_size) == ("encoder_decoder", 96)

@@ -37,27 +37,27 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"ahead": "twice"}, "Got ahead='twice', expected 'parallel' or 'sequential'"),
     ],
 )
-def test_what_makes_no_network_is_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         models.decoder(64, num_layers=2, **(SMALL | settings))
 
 
-def test_a_width_that_is_missing_is_named():
+def test_a_missing_width_is_named():
     with pytest.raises(ValueError, match="Got no emb_dim, mlp_dim, expected"):
         models.decoder(64, num_layers=2, num_heads=4, head_dim=8)
 
 
-def test_the_head_of_classes_needs_their_number():
+def test_the_head_of_classes_requires_num_classes():
     with pytest.raises(ValueError, match="Got num_classes=0, expected 1 or more"):
         models.encoder(64, ("classes",), num_layers=2, **SMALL)
 
 
-def test_initial_weights_scaled_by_depth_are_of_a_single_stack():
+def test_init_scaled_by_depth_requires_a_single_stack():
     with pytest.raises(ValueError, match="init_stddev, and a single stack"):
         models.encoder_decoder(64, init_stddev=0.02, init_scaled_by_depth=True)
 
 
-def test_a_decoder_ahead_keeps_its_first_norm():
+def test_a_decoder_with_tokens_ahead_requires_its_first_norm():
     heads = ("vocabulary", "ahead_2")
     with pytest.raises(
         ValueError, match="first_norm=False, expected True in a model that predicts"
@@ -65,7 +65,7 @@ def test_a_decoder_ahead_keeps_its_first_norm():
         models.decoder(64, heads, num_layers=2, first_norm=False, **SMALL)
 
 
-def test_lists_as_gin_may_have_them_are_tuples():
+def test_lists_from_gin_become_tuples():
     settings = dict(rope_scaling=[2.0], mlp_activations=["silu", "linear"])
     config = models.decoder(64, ["vocabulary"], num_layers=2, **SMALL, **settings).config
     assert isinstance(config, Config)
@@ -73,7 +73,7 @@ def test_lists_as_gin_may_have_them_are_tuples():
     assert hash(config) == hash(models.decoder(64, num_layers=2, **SMALL, **settings).config)
 
 
-def test_what_is_left_to_others_follows_them():
+def test_defaults_derived_from_other_settings():
     config = models.decoder(64, num_layers=2, **SMALL).config
     assert (config.num_key_heads, config.score_scale) == (4, 8**-0.5)
     config = models.decoder(64, num_layers=2, num_kv_heads=2, attention_scale=0.5, **SMALL).config

@@ -105,7 +105,7 @@ def example(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_documents_equal_rows_of_their_own(family):
+def test_packed_documents_equal_separate_rows(family):
     model, batch, params, packed = example(family)
     spans = [((0, 3), (0, 6)), ((3, 7), (6, 9))]
     if model.layout == "encoder":
@@ -125,7 +125,7 @@ def test_scanned_layers_equal_unrolled_ones(family):
 
 
 @pytest.mark.parametrize("family", _few_quick("modernbert"))
-def test_recomputing_changes_nothing(family):
+def test_rematerialisation_changes_nothing(family):
     model, batch, params, _ = example(family)
     assert model.config.remat_policy == "minimal"
     plain = build(family, remat_policy="none")

@@ -48,7 +48,7 @@ def test_heads_by_hand(name, inner, activation, outer):
     np.testing.assert_allclose(half, expected, atol=0.1)
 
 
-def test_the_logit_scale_starts_where_clips_does_and_stays_below_100():
+def test_the_logit_scale_starts_as_in_clip_and_stays_below_100():
     head = LogitScale("float32")
     start = nn.unbox(head.init(jax.random.key(0), HIDDEN))
     np.testing.assert_allclose(head.apply(start, HIDDEN), 1 / 0.07, rtol=1e-6)

@@ -83,13 +83,13 @@ def live_places():
     return [(i, PLACES[i, k], LABELS[i, k]) for i in range(2) for k in range(3) if LIVE[i, k]]
 
 
-def test_a_sample_takes_the_place_of_what_was_masked_and_of_nothing_else():
+def test_samples_replace_masked_tokens_and_no_others():
     judged, replaced = draws()
     hidden = np.zeros((2, 8), bool)
-    for i, place, label in live_places():
-        hidden[i, place] = True
-        np.testing.assert_array_equal(replaced[:, i, place], judged[:, i, place] != label)
-        assert 0 < replaced[:, i, place].mean() < 1
+    for i, slot, label in live_places():
+        hidden[i, slot] = True
+        np.testing.assert_array_equal(replaced[:, i, slot], judged[:, i, slot] != label)
+        assert 0 < replaced[:, i, slot].mean() < 1
     np.testing.assert_array_equal(judged[:, ~hidden], np.tile(TOKENS[~hidden], (len(judged), 1)))
     assert not replaced[:, ~hidden].any()
 
@@ -105,9 +105,9 @@ def test_samples_follow_the_generators_predictions():
 
     shares = jax.nn.softmax(logits(params))
     judged = draws()[0][:-2]
-    for i, place, _ in live_places():
-        seen = np.bincount(judged[:, i, place], minlength=V)
-        expected = len(judged) * np.asarray(shares[i, place], np.float64)
+    for i, slot, _ in live_places():
+        seen = np.bincount(judged[:, i, slot], minlength=V)
+        expected = len(judged) * np.asarray(shares[i, slot], np.float64)
         rare = expected < 5
         if rare.any():
             seen, expected = (np.append(x[~rare], x[rare].sum()) for x in (seen, expected))
@@ -122,7 +122,7 @@ def test_evaluation_draws_the_same_sample_every_time():
 
 
 @pytest.mark.parametrize("head", ["generator", "replaced"])
-def test_each_loss_teaches_its_own_stack_and_the_shared_embedding(head):
+def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
     """No gradient passes from the discriminator through the sample."""
     model, batch, params = electra()
 
@@ -191,7 +191,7 @@ def test_odd_segments_come_from_the_first_tower_and_even_ones_from_the_second():
             np.testing.assert_array_equal(changed, mine)
 
 
-def test_no_text_sees_the_other_of_its_pair():
+def test_texts_of_a_pair_do_not_attend_to_each_other():
     model, batch, params = towers()
 
     def hidden(tables):
@@ -207,7 +207,7 @@ def test_no_text_sees_the_other_of_its_pair():
         np.testing.assert_array_equal(seen, expected)
 
 
-def test_an_embedding_is_the_projected_state():
+def test_an_embedding_is_the_projected_hidden_state():
     model, batch, params = towers()
     assert model.heads == ("embedding", "logit_scale")
     params = params | {"logit_scale": {"log_scale": jnp.float32(9.0)}}

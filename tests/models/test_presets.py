@@ -174,7 +174,7 @@ def test_family(name):
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_sizes_of_one_model_differ_in_sizes_alone(name):
+def test_presets_of_one_model_differ_in_sizes_only(name):
     ours, base = (model_of(n, KNOWN[n].vocab_size).config for n in (name, KNOWN[name].like))
     differ = {
         field.name
@@ -190,7 +190,7 @@ def test_sizes_of_one_model_differ_in_sizes_alone(name):
 
 
 @pytest.mark.parametrize("builder", ["encoder_decoder", "encoder", "decoder"])
-def test_a_preset_leaves_nothing_of_one_read_before_it(builder):
+def test_a_preset_overrides_one_read_before_it(builder):
     """A run includes a model, and another may be named on the command line: it wins whole."""
     names = [name for name in GIN_FILES if builder_of(name) == builder]
     switches = {name: switches_of(name) for name in names}

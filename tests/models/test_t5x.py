@@ -156,14 +156,14 @@ def assert_equal(got, expected):
 
 
 @pytest.mark.parametrize("kind", SETTINGS)
-def test_parameters_are_those_that_were_written(kind, written):
+def test_parameters_equal_the_written_ones(kind, written):
     got = read(written(kind), build(kind, scan_layers=False))
     assert_equal(got, random_params(kind))
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(got))
 
 
 @pytest.mark.parametrize("kind", ["t5_1_1", "t5_1_0"])
-def test_logits_are_those_of_a_model_set_directly(kind, written):
+def test_logits_equal_those_of_a_model_set_directly(kind, written):
     @functools.partial(jax.jit, static_argnums=0)
     def logits(model, params):
         outputs = model.apply(params, batch())
@@ -197,7 +197,7 @@ def test_bfloat16_is_read_exactly(tmp_path):
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(got))
 
 
-def test_the_optimizer_is_not_asked_for(tmp_path):
+def test_the_optimizer_state_is_not_read(tmp_path):
     """Its folders may be left out of a download."""
     directory = write(tmp_path / "a", as_t5x("t5_1_1", random_params("t5_1_1")))
     contents = serialization.msgpack_restore((directory / "checkpoint").read_bytes())
@@ -280,7 +280,7 @@ def edited(directory, edit):
         (lambda t: t.clear(), "has no parameters under 'optimizer', 'target'"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused_by_name(edit, message, broken):
+def test_a_checkpoint_of_another_program_is_refused(edit, message, broken):
     with pytest.raises(ValueError, match=message):
         read(edited(broken, edit), build("t5_1_1"))
 
@@ -308,7 +308,7 @@ def test_a_checkpoint_of_something_else_is_refused_by_name(edit, message, broken
         (dict(logits_via_embedding=True), "scale_logits=False, expected True"),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused_by_name(change, message, written):
+def test_a_checkpoint_of_another_model_is_refused(change, message, written):
     source = open_t5x(str(written("t5_1_1")))
     with pytest.raises(ValueError, match=message):
         read_params(source, build("t5_1_1", **change))  # before any array is asked for
@@ -356,7 +356,7 @@ def test_norms_without_a_scale_have_ones(broken):
         (lambda d: exchange(d), rf"target\.{QUERY} of shape \(16, 20\), expected \(16, 12\)"),
     ],
 )
-def test_what_is_damaged_or_missing_is_named(damage, message, broken):
+def test_damaged_or_missing_files_are_named(damage, message, broken):
     damage(broken)
     with pytest.raises(ValueError, match=message):
         read(broken, build("t5_1_1"))
@@ -372,6 +372,6 @@ def exchange(directory):
     shutil.copytree(other, directory / f"target.{QUERY}")
 
 
-def test_a_directory_of_checkpoints_says_which_there_are(broken):
+def test_a_directory_of_checkpoints_names_them(broken):
     with pytest.raises(ValueError, match="open one of broken in it"):
         open_t5x(str(broken.parent))

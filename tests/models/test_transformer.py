@@ -28,7 +28,7 @@ def build(layout, layers=1, vocab_size=64, **changes):
 CAUSAL = np.stack([np.zeros(8), np.arange(1, 9)])
 BIDIRECTIONAL = np.stack([np.zeros(8), np.full(8, 8)])
 PREFIX = np.stack([np.zeros(8), np.r_[3, 3, 3, 4:9]])
-# Documents of 3 and 4 tokens and one place of padding.
+# Documents of 3 and 4 tokens and one slot of padding.
 PACKED = np.array([[0, 0, 0, 3, 3, 3, 3, 7], [3, 3, 3, 7, 7, 7, 7, 8]])
 PACKED_CAUSAL = np.stack([PACKED[0], np.arange(1, 9)])
 PATTERNS = {
@@ -125,7 +125,7 @@ def loss_and_gradients(model, params, batch):
 def reach(model, batch, name="top"):
     """Whether hidden state i moves with the token at j: by gradient, [T, all tokens of the row].
 
-    Tokens are all different, so that a row of the embedding is a place of the batch.
+    Tokens are all different, so that a row of the embedding is a slot of the batch.
     """
     params = init(model, batch)
 
@@ -138,19 +138,19 @@ def reach(model, batch, name="top"):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_decoder_sees_its_intervals_and_nothing_else(pattern):
+def test_decoder_attends_to_its_intervals_only(pattern):
     seen = reach(build("decoder"), make_batch(PATTERNS[pattern]))
     np.testing.assert_array_equal(seen[:, 20:28], mask(PATTERNS[pattern]))
 
 
-def test_two_layers_see_transitively():
+def test_two_layers_attend_transitively():
     window = np.stack([np.maximum(np.arange(8) - 1, 0), np.arange(1, 9)])
     seen = reach(build("decoder", layers=2), make_batch(window))
     np.testing.assert_array_equal(seen[:, 20:28], mask(window) @ mask(window))
 
 
 @pytest.mark.parametrize("pattern, cross", [("causal", "whole"), ("packed causal", "packed")])
-def test_encoder_decoder_sees_its_intervals_and_nothing_else(pattern, cross):
+def test_encoder_decoder_attends_to_its_intervals_only(pattern, cross):
     seen = reach(build("encoder_decoder"), make_batch(PATTERNS[pattern], cross))
     np.testing.assert_array_equal(seen[:, 20:28], mask(PATTERNS[pattern]))
     through_encoder = mask(CROSS[cross], 10) @ mask(ENCODER[cross], 10)
@@ -158,13 +158,13 @@ def test_encoder_decoder_sees_its_intervals_and_nothing_else(pattern, cross):
 
 
 @pytest.mark.parametrize("intervals", [BIDIRECTIONAL, PACKED], ids=["bidirectional", "packed"])
-def test_encoder_sees_its_intervals_and_nothing_else(intervals):
+def test_encoder_attends_to_its_intervals_only(intervals):
     seen = reach(build_encoder(), encoder_batch(intervals))
     np.testing.assert_array_equal(seen[:, 20:28], mask(intervals))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_documents_equal_rows_of_their_own(layout):
+def test_packed_documents_equal_separate_rows(layout):
     model, batch = build(layout, layers=2), batch_for(layout)
     params = init(model, batch)
     packed = top(model, params, batch)[0]
@@ -199,7 +199,7 @@ def test_scanned_layers_equal_unrolled_ones():
     )
 
 
-def test_recomputing_changes_nothing():
+def test_rematerialisation_changes_nothing():
     batch = batch_for("encoder_decoder")
     results = []
     for policy in REMAT_POLICIES:
@@ -209,8 +209,8 @@ def test_recomputing_changes_nothing():
     assert_close(results[2], results[0], atol=1e-4)
 
 
-def test_policies_keep_what_they_say():
-    def kept(policy):
+def test_remat_policies_save_what_their_names_promise():
+    def saved(policy):
         model, batch = build("decoder", remat_policy=policy), make_batch()
         pull_back = jax.eval_shape(
             lambda params: jax.vjp(lambda p: model.apply(p, batch).hidden["top"], params)[1],
@@ -218,7 +218,7 @@ def test_policies_keep_what_they_say():
         )
         return sum(x.size for x in jax.tree.leaves(pull_back))
 
-    assert kept("full") < kept("minimal") < kept("none")
+    assert saved("full") < saved("minimal") < saved("none")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -242,13 +242,13 @@ def test_bfloat16_is_close_to_float32(layout):
     assert np.abs(logits["bfloat16"] - logits["float32"]).mean() < 0.02
 
 
-def test_embedding_gradient_of_a_frequent_token_or_type_adds_up_in_float32():
+def test_embedding_gradients_accumulate_in_float32():
     # 1 + 1 + … in bfloat16 stops at 256.
     model = models.decoder(4, **SHAPE, num_layers=1, num_types=2, dtype="bfloat16")
-    places, whole = 512, np.arange(512)
+    slots, whole = 512, np.arange(512)
     batch = {
-        "decoder_input_tokens": np.zeros((1, places), np.int32),
-        "decoder_types": np.ones((1, places), np.int32),
+        "decoder_input_tokens": np.zeros((1, slots), np.int32),
+        "decoder_types": np.ones((1, slots), np.int32),
         "decoder_positions": whole[None],
         "decoder_key_intervals": np.stack([whole, whole + 1])[None],
     }
@@ -261,11 +261,11 @@ def test_embedding_gradient_of_a_frequent_token_or_type_adds_up_in_float32():
     gradient = jax.jit(jax.grad(loss))
     many, single = gradient(params, batch), gradient(params, one)
     for table in (lambda g: g["token_embedding"], lambda g: g["decoder"]["type_embedding"]):
-        np.testing.assert_allclose(table(many), places * table(single), rtol=0.02, atol=1e-3)
+        np.testing.assert_allclose(table(many), slots * table(single), rtol=0.02, atol=1e-3)
         assert np.abs(table(many)).max() > 1
 
 
-def test_dropout_is_on_only_where_a_key_is_given():
+def test_dropout_requires_a_key():
     batch = make_batch()
     model, without = build("decoder", dropout_rate=0.5), build("decoder")
     params = init(model, batch)
@@ -279,7 +279,7 @@ def test_dropout_is_on_only_where_a_key_is_given():
     assert 0.1 < (first[0] == 0).all(0).mean() < 0.9
 
 
-def test_scanned_layers_draw_their_own_dropout():
+def test_scanned_layers_draw_separate_dropout():
     model, batch = build("decoder", layers=2, dropout_rate=0.5), make_batch()
     jaxpr = jax.make_jaxpr(lambda *args: model.apply(*args).hidden["top"])(
         init(model, batch), batch, {"dropout": jax.random.key(0)}
@@ -304,7 +304,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("build_one", [build_encoder, functools.partial(build, "decoder")])
-def test_views_of_one_text_are_told_apart_by_an_encoders_dropout(build_one):
+def test_dropout_differs_between_views_of_one_text(build_one):
     """One draw for a whole row, as T5 has it, drops the same of both views."""
     model = build_one(dropout_rate=0.5)
     batch = {f"{model.layout}_{k}": jnp.asarray(x, jnp.int32)[None] for k, x in VIEWS.items()}
@@ -312,11 +312,11 @@ def test_views_of_one_text_are_told_apart_by_an_encoders_dropout(build_one):
     forward = jax.jit(lambda rngs: model.apply(params, batch, rngs).hidden["top"][0])
     plain, dropped = forward(None), forward({"dropout": jax.random.key(1)})
     assert_close(plain[:4], plain[4:])
-    kept = np.asarray(dropped != 0)  # the last dropout shows in the output
-    differ = (kept[:4] != kept[4:]).mean()
+    kept_mask = np.asarray(dropped != 0)  # the last dropout shows in the output
+    differ = (kept_mask[:4] != kept_mask[4:]).mean()
     assert 0.3 < differ < 0.7 if model.layout == "encoder" else differ == 0
     if model.layout == "encoder":
-        assert (kept[0] != kept[1]).any()
+        assert (kept_mask[0] != kept_mask[1]).any()
 
 
 def test_types_add_their_embedding_where_the_batch_has_them():
@@ -337,13 +337,13 @@ def test_types_add_their_embedding_where_the_batch_has_them():
 
 
 def test_block_positions_add_sinusoids():
-    model, places = build("decoder"), np.array([0, 0, 1, 2, 3, 1, 40, 0])
+    model, slots = build("decoder"), np.array([0, 0, 1, 2, 3, 1, 40, 0])
     batch = make_batch()
     params = init(model, batch)
-    angles = places[:, None] / 10_000 ** (np.arange(8) / 8)[None]
+    angles = slots[:, None] / 10_000 ** (np.arange(8) / 8)[None]
     sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], -1)
     moved = params | {"token_embedding": params["token_embedding"].at[20:28].add(sinusoids)}
-    blocks = {"decoder_block_positions": jnp.asarray(places, jnp.int32)[None]}
+    blocks = {"decoder_block_positions": jnp.asarray(slots, jnp.int32)[None]}
     assert_close(top(model, params, batch | blocks), top(model, moved, batch), atol=1e-4)
 
 
@@ -368,14 +368,14 @@ def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
         assert_close(top(plain, params | {"decoder": alone}, batch), expected)
 
 
-def test_parallel_heads_see_no_more_than_the_next_token_does():
+def test_parallel_heads_attend_to_no_later_token():
     seen = reach(build("decoder", layers=2, heads=THREE), make_batch(PACKED_CAUSAL), "ahead")
     for head in seen:
         np.testing.assert_array_equal(head[:, 20:28], mask(PACKED_CAUSAL))
 
 
-def test_a_sequential_module_sees_the_tokens_up_to_the_one_before_its_own():
-    """Module k at place t: the token k places on, but not the one after it, which it predicts."""
+def test_a_sequential_module_attends_up_to_the_token_before_its_own():
+    """Module k at slot t: the token k slots on, but not the one after it, which it predicts."""
     model = build("decoder", layers=1, heads=THREE, ahead="sequential")
     seen = reach(model, make_batch(PACKED_CAUSAL), "ahead")
     labelled = 0
@@ -389,7 +389,7 @@ def test_a_sequential_module_sees_the_tokens_up_to_the_one_before_its_own():
 
 
 @pytest.mark.parametrize("ahead", ["parallel", "sequential"])
-def test_every_term_ahead_teaches_its_own_parameters(ahead):
+def test_every_term_ahead_trains_its_own_parameters(ahead):
     """A loss of heads whose gradient stops on the way would still be reported."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
     objective = objectives.multi_token_prediction(ids, tokens=3)
@@ -449,7 +449,7 @@ def test_rotary_positions_are_relative():
     assert np.abs(hidden(2 * positions) - hidden(positions)).max() > 1e-2
 
 
-def test_relative_buckets_by_whole_numbers():
+def test_relative_buckets_by_integer_arithmetic():
     for bidirectional in (True, False):
         buckets = 16 if bidirectional else 32
         exact = buckets // 2
@@ -530,7 +530,7 @@ def test_initial_scales():
 
 
 @pytest.mark.parametrize("by_depth", [False, True], ids=["bert", "gpt2"])
-def test_initial_scales_of_one_deviation(by_depth):
+def test_initial_scales_with_init_stddev(by_depth):
     """BERT's weights are all of deviation 0.02; GPT-2 divides what writes to the stream."""
     shape = dict(emb_dim=64, num_heads=8, head_dim=8, mlp_dim=128)
     model = models.encoder(
