@@ -1,4 +1,4 @@
-"""One row, token by token: what each is, where it is from, and what is predicted at it."""
+"""One row, token by token: each token's kind, its slot in the raw row, and its prediction."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -13,66 +13,74 @@ NO_SPAN = -1
 
 
 class Reader(NamedTuple):
-    """How ids are read by people."""
+    """Texts of token ids."""
 
     ids: TokenIds
     names: dict[int, str]  # of special ids
-    decode: Callable[[Sequence[int]], str]  # ordinary ids alone
-    surface: Callable[[int], str]  # how an id reads within a text, with the space before a word
+    decode: Callable[[Sequence[int]], str]  # of text ids
+    surface: Callable[[int], str]  # the text of an id within a text, with the space before a word
 
 
 class Token(NamedTuple):
+    """A token as it is displayed."""
+
     text: str
     kind: str  # "text", "kept", "replaced", "other", or a special: "sentinel", "mask", "end", …
-    span: int = NO_SPAN  # number of the hidden span, or of the sentinel, that it belongs to
+    span: int = NO_SPAN  # number of its hidden span, or of its sentinel
     id: int = 0
-    place: int = -1  # in the raw row; -1 if it is not from there
+    slot: int = -1  # in the raw row; -1 if it is not copied from it
 
 
 class Slot(NamedTuple):
-    """A place of a stack: the token that is read there, and what is predicted from it."""
+    """A slot of a stack: its input token, and the token predicted from it."""
 
     given: Token
     predicted: Token | None
 
 
 class Stack(NamedTuple):
+    """A row's slots in one stack."""
+
     name: str  # "encoder" or "decoder"
-    slots: list[Slot]  # those in use
-    size: int  # with padding
-    tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number a slot, or label
+    slots: list[Slot]  # without padding
+    size: int  # number of slots with padding
+    tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number for each slot
 
 
 class Attention(NamedTuple):
+    """A row's attention pattern in one stack, or across the two."""
+
     name: str  # "encoder", "decoder" or "cross"
-    intervals: np.ndarray  # i32[2, queries]: the keys [start, end) that each query sees
+    intervals: np.ndarray  # i32[2, queries]: the keys [start, end) of each query
     keys: int
     documents: np.ndarray  # i32[queries]
 
 
 class Pool(NamedTuple):
-    """A place whose state stands for a document, a pair or a view."""
+    """A slot whose hidden state represents a document, a pair or a view."""
 
-    place: int
-    label: int | None  # the class to be told, where there are classes
-    counts: bool
+    slot: int
+    label: int | None  # its class, where there are classes
+    counts: bool  # in the loss
 
 
 class Example(NamedTuple):
-    name: str  # the member's
+    """One row before and after corruption."""
+
+    name: str  # of the member
     text: list[list[Token]]  # its documents; hidden tokens have a span
     stacks: list[Stack]
     attentions: list[Attention]
     pools: list[Pool]
-    with_loss: int  # places that give a loss
+    with_loss: int  # slots with a loss
 
 
 def example(subject: Subject, seen: Seen, reader: Reader, row: int = 0) -> Example:
-    """What `seen` has in one of its rows."""
+    """Returns the example of one row."""
     length = int(np.sum(seen.segments[row] > 0))
     hidden = hidden_tokens(seen)[row, :length]
     spans = _span_numbers(seen, reader.ids, row, hidden)
-    labelled = _places(seen, "labels")[row]
+    labelled = _raw_slots(seen, "labels")[row]
     describe = _Describer(seen, reader, row, spans, labelled)
     raw = describe(seen.tokens[row, :length], np.arange(length), of_text=True)
     segments = seen.segments[row, :length]
@@ -93,24 +101,24 @@ def example(subject: Subject, seen: Seen, reader: Reader, row: int = 0) -> Examp
     )
 
 
-# --- what is hidden, and what is predicted: exactly, for any objective -----------------------------
+# --- hidden and predicted tokens, exactly, for any objective --------------------------------------
 
 
 def hidden_tokens(seen: Seen) -> np.ndarray:
-    """bool[rows, L]: tokens that the inputs do not give, or that are predicted in their place.
+    """Returns bool[rows, L]: tokens that are absent from the inputs, or predicted in place.
 
     Without inputs (causal language modelling) nothing is hidden; everything is predicted.
     """
     if "inputs" not in seen.features:
         return np.zeros(seen.tokens.shape, bool)
-    given = _marked(seen, _copied_places(seen, "inputs"))
-    labelled = _marked(seen, _places(seen, "labels"))
+    given = _marked(seen, _copied_slots(seen, "inputs"))
+    labelled = _marked(seen, _raw_slots(seen, "labels"))
     return _is_text(seen) & (~given | labelled)
 
 
 def predicted_tokens(seen: Seen) -> np.ndarray:
-    """bool[rows, L]: tokens of the text that are targets, or labels, and count."""
-    both = _marked(seen, _places(seen, "targets")) | _marked(seen, _places(seen, "labels"))
+    """Returns bool[rows, L]: text tokens that are targets or labels with a loss weight."""
+    both = _marked(seen, _raw_slots(seen, "targets")) | _marked(seen, _raw_slots(seen, "labels"))
     return _is_text(seen) & both
 
 
@@ -119,41 +127,41 @@ def _is_text(seen: Seen) -> np.ndarray:
     return (seen.segments > 0) & (seen.tokens >= first) & (seen.tokens < last)
 
 
-def _places(seen: Seen, stream: str) -> np.ndarray:
-    """i32[rows, n]: where in the row the targets or labels that count are from; else -1."""
+def _raw_slots(seen: Seen, stream: str) -> np.ndarray:
+    """Returns i32[rows, n]: the raw slots of targets or labels with a loss weight; else -1."""
     if stream not in seen.features:
         return np.full((len(seen.tokens), 1), -1)
-    _, places = seen.read(seen.features[stream])
-    return np.where(seen.features[f"{stream}_weights"] > 0, places, -1)
+    _, slots = seen.read(seen.features[stream])
+    return np.where(seen.features[f"{stream}_weights"] > 0, slots, -1)
 
 
-def _copied_places(seen: Seen, stream: str) -> np.ndarray:
-    """i32[rows, n]: where in the row a stream's tokens are from; -1: special, or made up."""
-    tokens, places = seen.read(seen.features[stream])
-    return np.where(is_copy(seen, tokens, places), places, -1)
+def _copied_slots(seen: Seen, stream: str) -> np.ndarray:
+    """Returns i32[rows, n]: the raw slots of a stream's tokens; -1: special, or not copied."""
+    tokens, slots = seen.read(seen.features[stream])
+    return np.where(is_copy(seen, tokens, slots), slots, -1)
 
 
-def is_copy(seen: Seen, tokens, places) -> np.ndarray:
-    """Whether the token at this place of the row is this one: random text hardly ever is.
+def is_copy(seen: Seen, tokens, slots) -> np.ndarray:
+    """Returns bool[rows, n]: whether the raw row has this token at this slot, as copies do.
 
     Args:
-      tokens, places: i32[rows, n], of all rows.
+      tokens, slots: i32[rows, n], of all rows.
     """
-    own = (places >= 0) & (places < seen.length)
+    own = (slots >= 0) & (slots < seen.length)
     row = np.arange(len(seen.tokens))[:, None]
-    return own & (seen.tokens[row, np.where(own, places, 0)] == tokens)
+    return own & (seen.tokens[row, np.where(own, slots, 0)] == tokens)
 
 
-def _marked(seen: Seen, places) -> np.ndarray:
-    """bool[rows, L]: the places of the row that are named."""
-    inside = (places >= 0) & (places < seen.length)
+def _marked(seen: Seen, slots) -> np.ndarray:
+    """Returns bool[rows, L], true at these raw slots."""
+    inside = (slots >= 0) & (slots < seen.length)
     marks = np.zeros((len(seen.tokens), seen.length + 1), bool)
-    np.put_along_axis(marks, np.where(inside, places, seen.length), True, axis=1)
+    np.put_along_axis(marks, np.where(inside, slots, seen.length), True, axis=1)
     return marks[:, : seen.length]
 
 
 def _span_numbers(seen: Seen, ids: TokenIds, row: int, hidden) -> np.ndarray:
-    """i32[L]: the number of the hidden span that each token is in, by its sentinel if it has one."""
+    """Returns i32[L]: the number of each token's hidden span, which is its sentinel's if any."""
     numbers = np.full(hidden.size, NO_SPAN)
     segments = seen.segments[row, : hidden.size]
     starts = hidden & ~(np.roll(hidden, 1) & (np.roll(segments, 1) == segments))
@@ -161,16 +169,16 @@ def _span_numbers(seen: Seen, ids: TokenIds, row: int, hidden) -> np.ndarray:
         starts[0] = True
     numbers[hidden] = np.cumsum(starts)[hidden] - 1
     if "targets" in seen.features and "inputs" in seen.features:
-        tokens, places = (
+        tokens, slots = (
             x[row]
             for x in seen.read(seen.features["targets"][row][None].repeat(len(seen.tokens), 0))
         )
         sentinel = {i: k for k, i in enumerate(ids.sentinels)}
         current = NO_SPAN
-        for token, place in zip(tokens, places):
-            current = sentinel.get(int(token), current if place >= 0 else NO_SPAN)
-            if current != NO_SPAN and 0 <= place < hidden.size and hidden[place]:
-                numbers[place] = current
+        for token, slot in zip(tokens, slots):
+            current = sentinel.get(int(token), current if slot >= 0 else NO_SPAN)
+            if current != NO_SPAN and 0 <= slot < hidden.size and hidden[slot]:
+                numbers[slot] = current
     return numbers
 
 
@@ -178,7 +186,7 @@ def _span_numbers(seen: Seen, ids: TokenIds, row: int, hidden) -> np.ndarray:
 
 
 class _Describer:
-    """Makes `Token`s of the ids of one row."""
+    """Makes the `Token`s of one row."""
 
     def __init__(self, seen: Seen, reader: Reader, row: int, spans, labelled):
         self.seen, self.reader, self.row, self.spans = seen, reader, row, spans
@@ -192,36 +200,36 @@ class _Describer:
     def traced(self, traced, of_text: bool = False) -> list[Token]:
         return self(*self.seen.read(traced, self.row), of_text)
 
-    def __call__(self, tokens, places, of_text: bool = False) -> list[Token]:
+    def __call__(self, tokens, slots, of_text: bool = False) -> list[Token]:
         texts = surfaces(self.reader, tokens)
         return [
-            self._token(int(token), int(place), text, of_text)
-            for token, place, text in zip(tokens, places, texts)
+            self._token(int(token), int(slot), text, of_text)
+            for token, slot, text in zip(tokens, slots, texts)
         ]
 
-    def _token(self, token: int, place: int, text: str, of_text: bool) -> Token:
+    def _token(self, token: int, slot: int, text: str, of_text: bool) -> Token:
         if token in self.sentinel:
             number = self.sentinel[token]
             return Token(f"⟨{number}⟩", "sentinel", number, token)
         if token in self.special:
             return Token(self.reader.names.get(token, text), self.special[token], NO_SPAN, token)
-        if place < 0:
+        if slot < 0:
             return Token(text, "text", NO_SPAN, token)
-        # Random text is told from copied text by where it claims to be from: there stands another.
-        partner, own = divmod(place, self.seen.length)
+        # A random token is no copy: at the slot that its id names, the raw row has another token.
+        partner, own = divmod(slot, self.seen.length)
         if self.seen.tokens[self.row ^ partner, own] != token:
             return Token(text, "replaced", NO_SPAN, token)
         if partner:
             return Token(text, "other", NO_SPAN, token)
-        span = int(self.spans[place]) if place < self.spans.size else NO_SPAN
-        kind = "kept" if place in self.labelled and not of_text else "text"
-        return Token(text, kind, span, token, place)
+        span = int(self.spans[slot]) if slot < self.spans.size else NO_SPAN
+        kind = "kept" if slot in self.labelled and not of_text else "text"
+        return Token(text, kind, span, token, slot)
 
 
 def surfaces(reader: Reader, tokens) -> list[str]:
-    """How each token reads; of a character in several tokens the first one has it, the rest "".
+    """Returns the text of each token; a character in several tokens is the first one's text.
 
-    A piece of a character whose other pieces are elsewhere reads as �.
+    A token with part of a character whose other parts do not follow has the text �.
     """
     tokens = [int(t) for t in tokens]
     texts: list[str] = []
@@ -234,7 +242,7 @@ def surfaces(reader: Reader, tokens) -> list[str]:
             texts.append(reader.names.get(tokens[at]) or reader.surface(tokens[at]))
             at += 1
             continue
-        while at < end:  # the longest run of parts that makes whole characters
+        while at < end:  # runs of parts that make whole characters
             whole = next(
                 (k for k in range(1, 5) if "\ufffd" not in reader.decode(tokens[at : at + k])), 1
             )
@@ -257,15 +265,15 @@ def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> Stack:
     live = np.flatnonzero(segments > 0)
     used = int(live[-1]) + 1 if live.size else 0
     given = describe.traced(batch[f"{name}_input_tokens"][:used])
-    if name == "decoder":  # what a decoder is given first is no padding
+    if name == "decoder":  # a decoder's first input, bos, may be the padding id
         given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
     predicted: dict[int, Token] = {}
     weights = batch.get(f"{name}_loss_weights", np.zeros(0, int))
-    places = batch.get(f"{name}_target_places", np.arange(weights.size))
+    target_slots = batch.get(f"{name}_target_places", np.arange(weights.size))
     if weights.size:
-        told = describe.traced(batch[f"{name}_target_tokens"], of_text=True)
-        predicted = {int(p): told[i] for i, p in enumerate(places) if weights[i] > 0}
-    slots = [Slot(token, predicted.get(place)) for place, token in enumerate(given)]
+        targets = describe.traced(batch[f"{name}_target_tokens"], of_text=True)
+        predicted = {int(p): targets[i] for i, p in enumerate(target_slots) if weights[i] > 0}
+    slots = [Slot(token, predicted.get(slot)) for slot, token in enumerate(given)]
     tracks = {"segments": segments[:used], "positions": batch[f"{name}_positions"][:used]}
     for column, title in (("block_positions", "block positions"), ("types", "types")):
         if f"{name}_{column}" in batch:
@@ -299,6 +307,5 @@ def _pools(seen: Seen, row: int, classes: bool) -> list[Pool]:
         seen.batch[f"pools_{name}"][row].tolist() for name in ("places", "labels", "weights")
     )
     return [
-        Pool(place, label if classes else None, weight > 0)
-        for place, label, weight in zip(*columns)
+        Pool(slot, label if classes else None, weight > 0) for slot, label, weight in zip(*columns)
     ]

@@ -175,7 +175,7 @@ def compact(values: Sequence[int], most: int = RUNS) -> str:
 def pool_words(pool: Pool) -> str:
     if not pool.counts:
         return "one that does not count"
-    return f"place {pool.place}" + ("" if pool.label is None else f", to be class {pool.label}")
+    return f"slot {pool.slot}" + ("" if pool.label is None else f", to be class {pool.label}")
 
 
 # --- attention -------------------------------------------------------------------------------------

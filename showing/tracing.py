@@ -1,9 +1,9 @@
-"""Text ids that say where they stood, so that every token of every feature can be followed.
+"""Tracing: text ids that encode their slot, so that every token of every feature can be followed.
 
-An objective is a function of the vocabulary's ids, and of no more. Given a larger vocabulary, with
-one text id for each pair of an ordinary id and a place in the row, it corrupts a row as it always
-does, and what comes out tells exactly which tokens were copied, from where, and which were made up.
-Nothing is guessed by comparing texts, and it works for objectives that nobody here has seen.
+An objective is a function of the vocabulary's ids alone. Given a larger vocabulary, with one text id
+for each pair of a text id and a slot of the row, it corrupts a row as always, and its features show
+exactly which tokens were copied, from which slot, and which were not. No texts are compared, so it
+works for any objective.
 """
 
 from typing import NamedTuple
@@ -12,53 +12,53 @@ import numpy as np
 
 from pretrax.objectives import TokenIds, bitmap, check_token_ids
 
-NOWHERE = -1  # the place of a token that is no text of the row
+NOWHERE = -1  # the slot of a token that is not copied from the row
 
 
 class Tracing(NamedTuple):
-    """A vocabulary `ids` in which the text of `plain` stands once for each of so many places."""
+    """A vocabulary `ids` that has each text id of `plain` once for every slot."""
 
     plain: TokenIds
-    places: int
+    slots: int
     ids: TokenIds
 
-    def write(self, tokens, places) -> np.ndarray:
-        """i32[...]: the traced ids of plain tokens that stand at these places."""
-        tokens, places = np.broadcast_arrays(tokens, places)
+    def write(self, tokens, slots) -> np.ndarray:
+        """Returns i32[...]: the traced ids of plain tokens at these slots."""
+        tokens, slots = np.broadcast_arrays(tokens, slots)
         first, last = self.plain.text
         is_text = (tokens >= first) & (tokens < last)
-        moved = np.where(tokens >= last, tokens + _shift(self.plain, self.places), tokens)
-        return np.where(is_text, tokens + places * (last - first), moved).astype(np.int32)
+        moved = np.where(tokens >= last, tokens + _shift(self.plain, self.slots), tokens)
+        return np.where(is_text, tokens + slots * (last - first), moved).astype(np.int32)
 
     def read(self, traced) -> tuple[np.ndarray, np.ndarray]:
-        """(plain tokens, places) of traced ids; the place is `NOWHERE` for special tokens."""
+        """Returns (plain tokens, slots) of traced ids; the slot of a special token is `NOWHERE`."""
         traced = np.asarray(traced)
         first, last = self.ids.text
         kinds = self.plain.text[1] - self.plain.text[0]
         is_text = (traced >= first) & (traced < last)
         tokens = np.where(is_text, first + (traced - first) % kinds, traced)
-        tokens = np.where(traced >= last, traced - _shift(self.plain, self.places), tokens)
+        tokens = np.where(traced >= last, traced - _shift(self.plain, self.slots), tokens)
         return tokens, np.where(is_text, (traced - first) // kinds, NOWHERE)
 
 
-def trace(ids: TokenIds, places: int) -> Tracing:
-    """The tracing of `ids` with this many places.
+def trace(ids: TokenIds, slots: int) -> Tracing:
+    """Returns the tracing of `ids` for rows of this many slots.
 
-    >>> one = trace(TokenIds(size=12, text=(2, 10), mask=10, cls=11), places=3)
+    >>> one = trace(TokenIds(size=12, text=(2, 10), mask=10, cls=11), slots=3)
     >>> one.ids.size, one.ids.text, one.ids.mask
     (28, (2, 26), 26)
     >>> one.read(one.write([5, 5, 10], [0, 2, 2]))
     (array([ 5,  5, 10]), array([ 0,  2, -1]))
 
-    Raises ValueError when the ids would not fit 31 bits: show shorter rows.
+    Raises ValueError when the ids would exceed 31 bits: show shorter rows.
     """
-    if ids.size * places >= 2**31:
+    if ids.size * slots >= 2**31:
         raise ValueError(
-            f"Rows of {places // 2} tokens of a vocabulary of {ids.size} cannot be followed token "
+            f"Rows of {slots // 2} tokens of a vocabulary of {ids.size} cannot be followed token "
             "by token: lower --length."
         )
     first, last = ids.text
-    shift = _shift(ids, places)
+    shift = _shift(ids, slots)
 
     def moved(i):
         return i if i is None or i < last else i + shift
@@ -68,7 +68,7 @@ def trace(ids: TokenIds, places: int) -> Tracing:
             return b""
         flags = ids.flags(name)
         return bitmap(
-            np.concatenate([flags[:first], np.tile(flags[first:last], places), flags[last:]])
+            np.concatenate([flags[:first], np.tile(flags[first:last], slots), flags[last:]])
         )
 
     traced = TokenIds(
@@ -81,9 +81,9 @@ def trace(ids: TokenIds, places: int) -> Tracing:
         word_starts=repeated("word_starts"),
         sentence_ends=repeated("sentence_ends"),
     )
-    return Tracing(ids, places, check_token_ids(traced))
+    return Tracing(ids, slots, check_token_ids(traced))
 
 
-def _shift(plain: TokenIds, places: int) -> int:
-    """How far special ids above the text move up."""
-    return (places - 1) * (plain.text[1] - plain.text[0])
+def _shift(plain: TokenIds, slots: int) -> int:
+    """Returns the distance by which special ids above the text range move up."""
+    return (slots - 1) * (plain.text[1] - plain.text[0])

@@ -78,7 +78,7 @@ def test_a_token_masked_for_the_place_before_it():
     slots = one.stacks[0].slots
     for place, slot in enumerate(slots):
         if slot.predicted:
-            assert slots[place + 1].given.kind == "mask" and slot.predicted.place == place
+            assert slots[place + 1].given.kind == "mask" and slot.predicted.slot == place
 
 
 def test_text_of_the_other_row_is_told():
