@@ -1,7 +1,7 @@
-"""Functions with settings, as values: what a run's corpus, objective, model and optimizer are.
+"""Functions with settings, as values: a run's corpus, objective, model and optimizer.
 
-`functools.partial` would do, but for two things: partials are equal only to themselves, and their
-settings may not be results of calls that are made later. A `Bound` is equal to another of the same
+`functools.partial` lacks two features: equality by value, and settings that are results of calls
+made later. A `Bound` is equal to another of the same
 function and settings, so that runs can be compared field by field, written to a file, and read back.
 """
 
@@ -24,7 +24,7 @@ class Bound:
     >>> float(schedule(100)(50))  # as warmup_constant(100, peak=0.1)(50)
     0.10000000149011612
 
-    A setting may be a `Call`: its result is what the function is given.
+    A setting may be a `Call`: the function is given its result.
 
     Raises ValueError, when it is called, for a parameter that has no value or two.
     """
@@ -60,13 +60,13 @@ class Bound:
 
 
 class Call(Bound):
-    """The result of a function with settings, which is computed where it is needed."""
+    """The result of a function with settings, computed at every call of the function that takes it."""
 
     __slots__ = ()
 
 
 def bound(value: Callable) -> Bound:
-    """`value` itself if it is a `Bound`, else one without settings.
+    """Returns `value` if it is a `Bound`, else a `Bound` of it without settings.
 
     >>> bound(len)
     Bound(len)
@@ -75,7 +75,7 @@ def bound(value: Callable) -> Bound:
 
 
 def name_of(function: Callable) -> str:
-    """The module and name that a function was defined by, within `pretrax` or beyond it.
+    """Returns the module and name of a function, without "pretrax." for our own.
 
     >>> from pretrax.training.optimizers import adamw
     >>> name_of(adamw), name_of(len)
@@ -89,10 +89,10 @@ def name_of(function: Callable) -> str:
 
 
 def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
-    """The parameters that may be given by name; None where any name may be, or none is known."""
+    """Returns the parameters that can be given by name; None for **kwargs or an unknown signature."""
     try:
         found = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some functions written in C do not tell
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return None
     if any(p.kind is p.VAR_KEYWORD for p in found.values()):
         return None
@@ -100,7 +100,7 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
 
 
 def import_name(function: Callable) -> tuple[str, str] | None:
-    """The module that a function is imported from, and its name there; None where it has none.
+    """Returns the module to import a function from, and its name there; None where it has none.
 
     Within pretrax that is the package, where the package exports it:
 
@@ -111,14 +111,14 @@ def import_name(function: Callable) -> tuple[str, str] | None:
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
     package = module.rpartition(".")[0]
-    for place in [package] * package.startswith("pretrax.") + [module]:
-        if place not in ("", "__main__") and _holds(place, name, function):
-            return place, name
+    for source in [package] * package.startswith("pretrax.") + [module]:
+        if source not in ("", "__main__") and _holds(source, name, function):
+            return source, name
     return None
 
 
 def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """(path, value) of everything that a value is made of, defaults of functions included.
+    """Yields (path, value) of all parts of a value, including defaults of functions.
 
     >>> from pretrax.training.optimizers import warmup_constant
     >>> dict(flattened("rate", Bound(warmup_constant, peak=0.1)))
@@ -173,7 +173,7 @@ def _holds(module: str, name: str, function: Callable) -> bool:
 
 
 def _called(value: Any) -> Any:
-    """`value` with the results of its `Call`s in their place."""
+    """Returns `value` with each `Call` replaced by its result."""
     if isinstance(value, Call):
         return value()
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
 """Checkpoints: the state and the data position of one step, saved together by Orbax.
 
-A save copies the state to the host and goes on in the background. Beside the state stands a
-checksum of every array, computed on the device before it was saved, and of every file of the data
-position; a checkpoint that does not give the same checksums after loading, or cannot be loaded at
-all, is damaged: it is named, set aside, and the one before is used.
+A save copies the state to the host and continues in the background. It includes a checksum of every
+array, computed on the device, and of every file of the data position. A checkpoint that cannot be
+loaded, or whose checksums differ after loading, is damaged: it is reported and moved away, and the
+one before it is used.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ Shapes = Mapping[str, tuple[int, ...]]  # of arrays, by name
 class Restored(NamedTuple):
     state: State
     read: Callable[[str], bytes]  # the data position, see `Batches.restore`
-    damaged: tuple[str, ...]  # what was passed over, for people
+    damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
 
 
 # Orbax logs, with tracebacks, the errors of its threads that it raises as well.
@@ -38,12 +38,12 @@ logging.getLogger("absl").addFilter(
 
 
 class MismatchError(ValueError):
-    """A checkpoint holds other arrays than the run is configured for."""
+    """A checkpoint's arrays differ from those of the configured run."""
 
 
 @contextlib.contextmanager
 def damage_in_words(source: str, step: int):
-    """Whatever the storage or the codecs make of a damaged checkpoint, as a ValueError."""
+    """Raises ValueError, with the step, for any error that a damaged checkpoint causes."""
     try:
         yield
     except MismatchError:
@@ -51,12 +51,12 @@ def damage_in_words(source: str, step: int):
     except Exception as error:
         raise ValueError(
             f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, and "
-            "the one before is taken."
+            "the one before is used."
         ) from error
 
 
 def differences(saved: Shapes, wanted: Shapes) -> list[str]:
-    """In words, how the shapes of saved arrays differ from those of a run; parameters first.
+    """Returns how the shapes of saved arrays differ from a run's, a line each, parameters first.
 
     >>> differences({"params/a": (2, 3)}, {"params/b": (2, 3)})
     ['params/a: the checkpoint has (2, 3), the run none', 'params/b: the checkpoint has none, the run (2, 3)']
@@ -70,9 +70,9 @@ def differences(saved: Shapes, wanted: Shapes) -> list[str]:
 
 
 class Checkpoints:
-    """The checkpoints of one run, `DIRECTORY/STEP`; the latest `keep` are kept.
+    """The checkpoints of one run, `DIRECTORY/STEP`, of which the latest `keep` are kept.
 
-    With `keep` None they are another run's, to be read alone.
+    With `keep` None they are read-only: another run's.
     """
 
     def __init__(self, directory: str, keep: int | None = 3):
@@ -87,10 +87,10 @@ class Checkpoints:
         return sorted(c.step for c in self._checkpointer.checkpoints)
 
     def save(self, state: State, position: dict[str, bytes], *, one_by_one: bool = False) -> None:
-        """Saves in the background; waits first for a save that is still under way.
+        """Saves in the background, after waiting for a save that is still running.
 
-        Arrays are compressed all at once, which takes as much memory again; or one by one, which
-        takes what the largest does.
+        Compressing all arrays at once takes as much memory again; `one_by_one` takes as much as
+        the largest array.
         """
         step = int(state.step)
         if step in self.steps():
@@ -98,12 +98,12 @@ class Checkpoints:
         process = jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
-        arrays = _checksums(state._asdict())  # by all processes together
+        arrays = _checksums(state._asdict())  # computed by all processes together
         if process == 0:
             about = {"arrays": arrays, "processes": jax.process_count()}
             files["checksums.json"] = json.dumps(about).encode()
         context = ocp.Context()
-        if one_by_one:  # Orbax wants the limit above the largest
+        if one_by_one:  # Orbax requires a limit above the largest
             context.memory.write_concurrent_bytes = _largest_bytes(state._asdict()) + 1
         with self._errors_in_words(), context:
             self._checkpointer.save_checkpointables_async(
@@ -111,10 +111,10 @@ class Checkpoints:
             )
 
     def restore(self, target: State) -> Restored | None:
-        """The latest sound checkpoint, placed as `target` (shapes and shardings) says.
+        """Returns the latest sound checkpoint with the shapes and shardings of `target`.
 
         None when there is no checkpoint. Raises MismatchError when the arrays are not those of
-        `target`, and ValueError when there are checkpoints and all are damaged.
+        `target`, and ValueError when all checkpoints are damaged.
         """
         damaged = []
         for step in reversed(self.steps()):
@@ -123,7 +123,7 @@ class Checkpoints:
                 differences = self._differences(step, target)
                 if not differences:
                     state, files = self._load(step, target)
-            except Exception as error:  # whatever the storage or the codecs make of the damage
+            except Exception as error:  # storage and codecs raise many kinds of errors
                 if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
                     raise
                 problem = _first_line(error)
@@ -146,7 +146,7 @@ class Checkpoints:
         return None
 
     def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
-        """The shape of every array that a checkpoint holds, by name.
+        """Returns the shape of every array of a checkpoint, by name.
 
         Raises ValueError where its description is damaged.
         """
@@ -156,14 +156,14 @@ class Checkpoints:
         return {name: tuple(x.shape) for name, x in _by_path(described).items()}
 
     def load_params(self, step: int, target) -> Any:
-        """Those parameters that `target` (a tree of shapes and shardings, maybe of few) names.
+        """Returns the parameters in `target`, a tree of shapes and shardings, which may name a few.
 
-        Raises ValueError where one of them is not as it was saved.
+        Raises ValueError where a checksum differs.
         """
         files = _Files({})
         context = ocp.Context()
         context.pytree.loading.partial_load = True
-        # As for `one_by_one`: what is compressed would otherwise be held beside what is not.
+        # As for `one_by_one`: by default all compressed and decompressed arrays are in memory at once.
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
             loaded = self._checkpointer.load_checkpointables(
@@ -176,7 +176,7 @@ class Checkpoints:
         return loaded["params"]
 
     def wait(self) -> None:
-        """Until the save under way is complete; raises OSError when it failed."""
+        """Waits until the running save is complete; raises OSError when it failed."""
         with self._errors_in_words():
             self._checkpointer.wait()
 
@@ -186,18 +186,18 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _errors_in_words(self):
-        """What failed in the background comes up at the next call; most often the disk is full."""
+        """Raises OSError for an error in the background, which surfaces at the next call."""
         try:
             yield
         except Exception as error:
             raise OSError(
                 f"A checkpoint could not be saved in {self._root}: {_first_line(error)}\n"
-                f"Complete ones: {self.steps() or 'none'}. Make room there, or set checkpoint_dir, "
-                "and start the same command again: it goes on from the last of them."
+                f"Complete ones: {self.steps() or 'none'}. Free some space there, or set "
+                "checkpoint_dir, and run the same command again: it resumes from the last of them."
             ) from error
 
     def _load(self, step: int, target: State) -> "tuple[State, _Files]":
-        """State and data position, the position's files compared with their checksums."""
+        """Returns the state and the data position, after checking the checksums of its files."""
         files = _Files({})
         loaded = self._checkpointer.load_checkpointables(
             step, {"state": target._asdict(), "data": files}
@@ -209,24 +209,24 @@ class Checkpoints:
         return State(**loaded["state"]), files
 
     def _differences(self, step: int, target: State) -> list[str]:
-        """How the saved arrays differ from the target's, by name; [] when they agree."""
+        """Returns how the saved arrays differ from the target's, a line each; [] when they agree."""
         wanted = {name: tuple(x.shape) for name, x in _by_path(target._asdict()).items()}
         return differences(self.shapes(step), wanted)
 
     def _set_aside(self, step: int) -> str:
-        place = self._root.parent / f"damaged_{self._root.name}" / str(step)
+        target = self._root.parent / f"damaged_{self._root.name}" / str(step)
         if jax.process_index() == 0:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if place.exists():
-                place.rmtree()
-            (self._root / str(step)).rename(place)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                target.rmtree()
+            (self._root / str(step)).rename(target)
         multihost_utils.sync_global_devices(f"set aside {step}")
         self._checkpointer.reload()
-        return str(place)
+        return str(target)
 
 
 class _Files:
-    """Small files of a checkpoint: each process writes those it was given."""
+    """Small files of a checkpoint; each process writes its own."""
 
     def __init__(self, files: dict[str, bytes]):
         self._files = files
@@ -257,11 +257,11 @@ class _Files:
         try:
             return json.loads(self.read(name))
         except ValueError as error:
-            raise ValueError(f"{name} is no JSON: {error}") from error
+            raise ValueError(f"{name} is not JSON: {error}") from error
 
 
 def _wrong(state: State, files: _Files, step: int) -> str:
-    """What is wrong with a state that could be loaded; the same on every process."""
+    """Returns what is wrong with a loaded state, or ""; the same on every process."""
     saved = files.read_json("checksums.json")["arrays"]
     wrong = [
         name for name, value in _checksums(state._asdict()).items() if saved.get(name) != value
@@ -277,7 +277,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _on_any_process(problem: str | None) -> bool:
-    """Whether a process has a problem: all must go the same way, or they wait for ever."""
+    """Returns whether any process has a problem: all must agree, or they would wait for ever."""
     if jax.process_count() == 1:
         return bool(problem)
     return bool(np.any(multihost_utils.process_allgather(np.array(bool(problem)))))
@@ -297,9 +297,9 @@ def _name(path) -> str:
 
 
 def _checksums(tree) -> dict[str, int]:
-    """A 32-bit checksum of every array, by name, computed where the array is.
+    """Returns a 32-bit checksum of every array, by name, computed on its devices.
 
-    One array after another: on a CPU the sum takes a copy of it, and of all would be as large again.
+    One array after another, since on a CPU the sum takes a copy of the array.
     """
     return {name: int(jax.device_get(_sum_bits(x))) for name, x in _by_path(tree).items()}
 
@@ -308,10 +308,10 @@ def _checksums(tree) -> dict[str, int]:
 def _sum_bits(x):
     unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
     words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-    # An odd weight for each place, so that two values changing places are seen; summed in
-    # integers, so that the order does not matter, however the array is spread.
+    # An odd weight for each index, so that two swapped values change the sum; integers, so that
+    # the order does not matter, however the array is sharded.
     weight = jnp.uint32(1)
     for axis in range(x.ndim):
-        place = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-        weight = weight + place * jnp.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
+        index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+        weight = weight + index * jnp.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
     return jnp.sum(words * weight, dtype=jnp.uint32)

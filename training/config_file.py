@@ -16,11 +16,11 @@ class Written(NamedTuple):
     """A gin file of some fields of a `Run`."""
 
     text: str
-    unnamed: tuple[str, ...]  # fields that no gin file can give; a comment stands in their place
+    unnamed: tuple[str, ...]  # fields that gin cannot express; the text has a comment instead
 
 
 def write_run(run: Run) -> tuple[str, ...]:
-    """Writes `RUN/config.gin`; returns the fields that it cannot name, see `gin_text`."""
+    """Writes `RUN/config.gin`; returns the fields that gin cannot express, see `gin_text`."""
     written = gin_text(fields_of(run))
     run_directory.write_text(os.path.join(run.run_dir, run_directory.CONFIG), written.text)
     return written.unnamed
@@ -56,7 +56,7 @@ def gin_text(fields: Mapping[str, Any]) -> Written:
             text = writer.value(value, name)
         except _UnnamedError as error:
             unnamed.append(name)
-            lines.append(f"# training.Run.{name} has no name that could be imported: {error}")
+            lines.append(f"# training.Run.{name} has no importable name: {error}")
             continue
         if name in _MACROS:
             macros.append(f"{_MACROS[name]} = {text}")
@@ -69,7 +69,7 @@ def gin_text(fields: Mapping[str, Any]) -> Written:
 
 
 class _UnnamedError(Exception):
-    """A value that no gin file can give."""
+    """A value that gin cannot express."""
 
 
 class _Writer:
@@ -78,17 +78,17 @@ class _Writer:
     def __init__(self, fields: Mapping[str, Any]):
         self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
         self.settings: list[list[str]] = []  # a block for each function
-        self._selectors: list[tuple[Bound, str]] = []  # of the functions that were written
+        self._selectors: list[tuple[Bound, str]] = []  # of the functions written so far
         different: list[Bound] = []
         for one in _functions_in(fields):
             if one not in different:
                 different.append(one)
         functions = [one.function for one in different]
-        # Those with different settings in different places are written under scopes.
+        # Functions used with several settings are written under scopes.
         self._scoped = [f for i, f in enumerate(functions) if f in functions[:i]]
 
     def value(self, value: Any, path: str) -> str:
-        """`value` as gin writes it; `path` tells where it stands. Raises _UnnamedError."""
+        """Returns `value` in gin's syntax; `path`: its path in the fields. Raises _UnnamedError."""
         if isinstance(value, Mapping):
             items = [f"{k!r}: {self.value(v, f'{path}_{k}')}" for k, v in value.items()]
             return "{" + ", ".join(items) + "}"
@@ -120,7 +120,7 @@ class _Writer:
         return selector
 
     def _selector(self, function: Callable) -> str:
-        """The name of a function in this file, whose import is added."""
+        """Returns the name of a function in this file, and adds its import."""
         found = import_name(function)
         if found is None:
             raise _UnnamedError(name_of(function))
@@ -129,12 +129,12 @@ class _Writer:
         statement = f"from {parent} import {last}" if parent else f"import {last}"
         if self.imports.setdefault(last, statement) == statement:
             return f"{last}.{name}"
-        self.imports[module] = f"import {module}"  # another module of the same name is there
+        self.imports[module] = f"import {module}"  # its last name is taken by another module
         return f"{module}.{name}"
 
 
 def _functions_in(value: Any) -> list[Bound]:
-    """The functions with settings in a value, and those in their settings."""
+    """Returns the functions with settings in a value, and those in their settings."""
     if isinstance(value, Mapping):
         return [one for inner in value.values() for one in _functions_in(inner)]
     if isinstance(value, list | tuple):
@@ -146,5 +146,5 @@ def _functions_in(value: Any) -> list[Bound]:
 
 
 def _plain(one: Bound) -> Bound:
-    """The function with its settings, whether it is to be called or not."""
+    """Returns the function with its settings as a `Bound`, also for a `Call`."""
     return Bound(one.function, **one.settings)

@@ -1,4 +1,4 @@
-"""What people see in the terminal: a progress bar, tables, and plain lines in a log."""
+"""Terminal output: a progress bar, tables, and plain lines where the output is a log."""
 
 import math
 import time
@@ -14,11 +14,11 @@ from pretrax.training.evaluation import Score
 from pretrax.training.planning import Plan
 from pretrax.training.run import Run
 
-SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal to draw a bar on
+SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
 
 
 def make_console() -> Console:
-    """The first process talks, the others are silent. A log is not wrapped at 80 columns."""
+    """Returns a console that prints on the first process only, and wraps logs at 120 columns."""
     console = Console(quiet=jax.process_index() != 0, highlight=False)
     if not console.is_terminal:
         console.width = 120
@@ -26,7 +26,7 @@ def make_console() -> Console:
 
 
 class StepProgress:
-    """A live bar with loss, tokens/s and time left; lines now and then where output is a file."""
+    """A live bar with loss, tokens/s and time left; a line every 20 s where the output is a log."""
 
     def __init__(self, console: Console, step: int, steps: int):
         self._console, self._steps, self._printed = console, steps, time.monotonic()
@@ -61,7 +61,7 @@ class StepProgress:
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Which members go into which row group, how long their rows are, and how full."""
+    """Prints each member's row group, the length of its rows, and their share of useful slots."""
     table = Table(title="Rows of a step", title_justify="left", box=None, header_style="bold")
     for heading in ("member", "rows", "raw tokens", "stacks", "useful"):
         table.add_column(heading, justify="left" if heading in ("member", "stacks") else "right")
@@ -81,7 +81,7 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 
 def planned_useful(plan: Plan) -> float:
-    """Share of all slots of a step that hold a token, when every row is full."""
+    """Returns the share of a step's slots that hold a token when every row is full."""
     used = total = 0.0
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
         slots = schedule.rows * sum(group.stacks.get(s, 0) for s in ("encoder", "decoder"))
@@ -97,7 +97,7 @@ def _stacks(group: RowGroup) -> str:
 
 
 def print_task_scores(console: Console, figures: Mapping[str, float], step: int) -> None:
-    """A line for each downstream figure, "task/NAME/METRIC", beside its baseline."""
+    """Prints a line for each downstream metric, "task/NAME/METRIC", with its baseline."""
     for name, value in figures.items():
         if name.startswith("task/"):
             baseline = figures.get(f"baseline/{name}")
@@ -129,7 +129,7 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
 
 
 def closing_words(run: Run) -> str:
-    """What a run that has just ended leaves, and what to do next."""
+    """Returns the closing lines of a run: its files, and next commands."""
     return (
         f"\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, checkpoints/ "
         f"and config.gin. Next: `tensorboard --logdir={run.run_dir}` for the curves, or "
@@ -139,7 +139,7 @@ def closing_words(run: Run) -> str:
 
 
 def finished_words(run: Run) -> str:
-    """How to go on with a run that ended before."""
+    """Returns the message for a run that is finished already: how to train it further."""
     another = run.run_dir.rstrip("/") + "_2"
     return (
         f"\nThis run is finished: {run.steps} of {run.steps} steps, results in {run.run_dir}.\n"

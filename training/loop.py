@@ -1,4 +1,4 @@
-"""The training loop: steps, and between them lines of metrics, evaluations and checkpoints."""
+"""The training loop: steps, with metrics, evaluations and checkpoints at their intervals."""
 
 import contextlib
 import signal
@@ -21,10 +21,10 @@ from pretrax.training.state import Abstract, State
 
 
 class Stopped(NamedTuple):
-    """Where the loop ended."""
+    """The end of the loop."""
 
     state: State
-    evaluation: Any  # what `evaluate` returned last; None where no step was left to evaluate after
+    evaluation: Any  # the last result of `evaluate`; None if it was not called
 
 
 def take_steps(
@@ -37,17 +37,17 @@ def take_steps(
     evaluate: Callable[[int, dict], Any],
     console: Console,
 ) -> Stopped:
-    """Takes the steps that are left of a run, or stops early, with a checkpoint, at SIGTERM.
+    """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early.
 
     Args:
       plan: of the run.
-      state: where to start; its memory is taken over.
+      state: to start from; its buffers are donated.
       abstract: shapes and shardings of the state.
-      batches: stands at the state's step.
-      checkpoints: where the state and the position of `batches` are saved.
-      writer: takes the metrics.
+      batches: the rows of the steps after the state's.
+      checkpoints: for the state and the data position.
+      writer: for metrics.
       evaluate: (step, params) -> anything; called at every evaluation.
-      console: shows the progress.
+      console: for progress.
 
     Raises FloatingPointError when the loss is no longer finite.
     """
@@ -57,16 +57,16 @@ def take_steps(
     with (
         StepProgress(console, step, run.steps) as progress,
         placed_on(plan.mesh),
-        stop_at_sigterm() as asked_to_stop,
+        stop_at_sigterm() as should_stop,
     ):
         monitor = Monitor(plan, writer, progress)
         while step < run.steps:
             state, metrics = take_step(state, next(batches))
             step += 1
             monitor.add(step, metrics)
-            last, stopping = step == run.steps, asked_to_stop(step)
+            last, stopping = step == run.steps, should_stop(step)
             saving = last or stopping or _is_due(step, run.checkpoint_every)
-            # A checkpoint ends a line: a resumed run then writes the lines of an uninterrupted one.
+            # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
             if saving or _is_due(step, run.log_every):
                 monitor.report(step)
             if last or _is_due(step, run.evaluate_every):
@@ -88,9 +88,9 @@ def _is_due(step: int, every: int | None) -> bool:
 
 @contextlib.contextmanager
 def stop_at_sigterm() -> Iterator[Callable[[int], bool]]:
-    """A function of the step that says whether to save and stop; all processes agree on it.
+    """Yields a function of the step: whether to save and stop. All processes agree on it.
 
-    A single process that does not run in its main thread cannot be told by a signal.
+    Outside the main thread of a single process no signal arrives, and it never stops.
     """
     if jax.process_count() > 1:
         yield multihost_utils.reached_preemption_sync_point

@@ -1,7 +1,7 @@
-"""The device mesh, and which axis of a model or a batch is spread over which axis of the mesh.
+"""The device mesh, and the sharding of parameters and batches over its axes.
 
-Mesh axes: `data` (copies of the parameters), `fsdp` (parameters spread, gathered when used),
-`tensor` (matrix products spread). The rows of a batch are spread over data and fsdp together.
+Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `tensor`
+(matrix products sharded). The rows of a batch are sharded over data and fsdp together.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ RULES = (
 
 
 def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> Mesh:
-    """A mesh over all devices of all processes; one axis may be -1, what is left over.
+    """Returns a mesh over all devices of all processes; one axis may be -1, the remaining devices.
 
     >>> make_mesh(data=2, fsdp=2, tensor=2).shape  # on eight devices
     {'data': 2, 'fsdp': 2, 'tensor': 2}
@@ -44,9 +44,9 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
     """
     devices = jax.devices() if devices is None else devices
     sizes = [data, fsdp, tensor]
-    asked = dict(zip(AXES, sizes))
+    requested = dict(zip(AXES, sizes))
     if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
-        raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {asked}.")
+        raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {requested}.")
     known = 1
     for size in sizes:
         known *= size if size != -1 else 1
@@ -55,20 +55,20 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
         known *= sizes[[data, fsdp, tensor].index(-1)]
     if known != len(devices):
         raise ValueError(
-            f"The mesh {asked} takes {known} devices, there are {len(devices)}: "
+            f"The mesh {requested} takes {known} devices, there are {len(devices)}: "
             "choose data, fsdp and tensor (mesh.make_mesh) so that they multiply to that."
         )
     return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
 
 
 def join_processes() -> None:
-    """Makes the processes of a run one; call it before anything touches a device.
+    """Connects the processes of a run; call it before anything touches a device.
 
-    Cloud TPU, Slurm, Kubernetes and Open MPI tell JAX where the processes are. Elsewhere three
-    environment variables do, on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
+    JAX finds the processes by itself on Cloud TPU, Slurm, Kubernetes and Open MPI. Elsewhere set
+    three environment variables on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
     process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID from 0.
 
-    Raises ValueError when neither says where the processes are.
+    Raises ValueError when the processes are not found.
     """
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
     given = [os.environ.get(name) for name in names]
@@ -86,8 +86,8 @@ def join_processes() -> None:
 
 
 def first_process_first(prepare: Callable[[], T]) -> T:
-    """Calls `prepare` on the first process and then on the others, which find prepared what hosts
-    that share a disk find there."""
+    """Calls `prepare` on the first process and then on the others, which then find its files on a
+    shared disk."""
     if jax.process_count() == 1:
         return prepare()
     result = prepare() if jax.process_index() == 0 else None
@@ -97,7 +97,7 @@ def first_process_first(prepare: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def placed_on(mesh: Mesh | AbstractMesh):
-    """Within it, logical axis names mean axes of this mesh."""
+    """A context in which logical axis names map to axes of this mesh."""
     abstract = isinstance(mesh, AbstractMesh)
     with jax.sharding.use_abstract_mesh(mesh) if abstract else jax.set_mesh(mesh):
         with nn.logical_axis_rules(RULES):
@@ -105,7 +105,7 @@ def placed_on(mesh: Mesh | AbstractMesh):
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows spread over data and fsdp, everything else whole."""
+    """Returns the sharding of a batch: rows over data and fsdp, other axes replicated."""
     return NamedSharding(mesh, P(BATCH))
 
 
@@ -114,15 +114,15 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def batch_shards(mesh: Mesh) -> int:
-    """Over how many devices the rows of a batch are spread."""
+    """Returns the number of shards of a batch's rows."""
     return mesh.shape["data"] * mesh.shape["fsdp"]
 
 
 def shardings_of(boxed, mesh: Mesh):
-    """Shardings for a tree of abstract arrays, some of them boxed with logical axis names.
+    """Returns the shardings of a tree of abstract arrays, boxed with logical axis names or not.
 
-    An array whose rank is not that of its names (Adafactor keeps rows and columns of a matrix's
-    second moments) is kept whole on every device; such arrays are small.
+    An array whose rank is not that of its names (Adafactor's rows and columns of second moments)
+    is replicated; such arrays are small.
     """
 
     def sharding(leaf):
@@ -135,6 +135,6 @@ def shardings_of(boxed, mesh: Mesh):
 
 
 def _divisible(spec, shape, mesh: Mesh):
-    """Leaves whole the dimensions that the mesh axis does not divide."""
+    """Returns the spec without the mesh axes that do not divide their dimension."""
     fits = lambda axis, size: axis is not None and size % mesh.shape[axis] == 0  # noqa: E731
     return P(*(axis if fits(axis, size) else None for axis, size in zip(spec, shape)))

@@ -1,8 +1,7 @@
-"""Optimizers and learning-rate schedules, bound by gin by their names.
+"""Optimizers and learning-rate schedules, which gin binds by name.
 
-A schedule is a function of the total number of steps and returns an optax schedule; an optimizer
-is a function of the total number of steps and returns an optax transformation. Thus a run states
-its length once.
+A schedule takes the total number of steps and returns an optax schedule; an optimizer takes it and
+returns an optax transformation. So a run states its length once.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import optax
 
 
 def warmup_cosine(total_steps: int, *, peak: float, warmup_steps: int, end_share: float = 0.1):
-    """Linear from 0 to `peak`, then a cosine down to `end_share * peak` at the last step."""
+    """Linear warm-up from 0 to `peak`, then a cosine down to `end_share * peak` at the last step."""
     _check_warmup("warmup_cosine", peak, warmup_steps, total_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, max(total_steps, warmup_steps + 1), end_share * peak
@@ -27,7 +26,7 @@ def warmup_rsqrt(total_steps: int, *, scale: float = 1.0, warmup_steps: int = 10
 
 
 def warmup_constant(total_steps: int, *, peak: float, warmup_steps: int = 0):
-    """Linear from 0 to `peak`, then constant."""
+    """Linear warm-up from 0 to `peak`, then constant."""
     _check_warmup("warmup_constant", peak, warmup_steps, total_steps)
     return optax.join_schedules(
         [optax.linear_schedule(0.0, peak, max(warmup_steps, 1)), optax.constant_schedule(peak)],
@@ -47,7 +46,7 @@ def adamw(
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019), clipping the global norm first.
 
-    Weight decay spares norms and biases.
+    Weight decay does not apply to norms and biases.
     """
     return _clipped(
         clip_norm,
@@ -75,7 +74,7 @@ def adafactor(
     """Adafactor (Shazeer & Stern 2018), its learning rate relative to each parameter's size.
 
     The second moments of an array with two dimensions of at least `min_dim_size_to_factor` are
-    kept as rows and columns. T5X's limit is 128 on kernels of width heads × head_dim; here heads
+    factored into rows and columns. T5X's limit is 128 on kernels of width heads × head_dim; here heads
     have a dimension of their own, hence the lower one. A parameter's size, and the clipping of
     its update, are taken over all layers of a scanned stack together.
     """
@@ -92,7 +91,7 @@ def adafactor(
 
 
 def _decayed(params):
-    """True for what weight decay shrinks: matrices. Scanned norms and biases look like some."""
+    """Returns True for matrices, which weight decay shrinks; scanned norms and biases have rank 2."""
 
     def is_matrix(path, x):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

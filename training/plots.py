@@ -10,7 +10,7 @@ from pretrax.training.metrics import read_metrics
 
 def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
     """Draws training loss, and held-out loss and baseline by member, to `RUN/loss.png`."""
-    import matplotlib  # here: half a second that no other step of a run needs
+    import matplotlib  # imported here: it takes half a second
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

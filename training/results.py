@@ -1,4 +1,4 @@
-"""What a finished run came to, as a value and as the file `RUN/result.json`."""
+"""`Result`: the figures of a run, as a value and as the file `RUN/result.json`."""
 
 import os
 from typing import NamedTuple
@@ -14,8 +14,8 @@ class Result(NamedTuple):
     """The figures of a run after its last step."""
 
     run_dir: str
-    step: int  # at which it ended
-    finished: bool  # False: it was stopped before its last step, and the same call goes on
+    step: int  # the last one taken
+    finished: bool  # False: stopped before its last step; the same call resumes it
     scores: tuple[Score, ...]  # of each member of the objective, on held-out text
     tasks: dict[str, float]  # downstream: "task/NAME/METRIC", and "baseline/task/NAME/METRIC"
 
@@ -28,15 +28,15 @@ def write(result: Result) -> None:
 
 
 def read(run_dir: str) -> Result | None:
-    """The result that a run directory holds; None: it holds none.
+    """Returns the result in a run directory, or None without one.
 
-    What the first process finds decides for all, so that all of them end or all go on.
+    The first process decides for all, so that all of them end or all continue.
     """
     path = os.path.join(run_dir, run_directory.RESULT)
     if not multihost_utils.broadcast_one_to_all(np.array(os.path.exists(path))):
         return None
     if not os.path.exists(path):
-        raise FileNotFoundError(f"{path} is there for the first process, but not for this one.")
+        raise FileNotFoundError(f"{path} exists for the first process, but not for this one.")
     record = run_directory.read_json(path)
     scores = tuple(Score(**score) for score in record.pop("scores"))
     return Result(run_dir=run_dir, scores=scores, **record)

@@ -1,4 +1,4 @@
-"""Where training goes on: at the latest checkpoint of the run's directory, or at step 0."""
+"""Resuming a run from the latest checkpoint of its directory."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,16 +15,16 @@ class Resumed(NamedTuple):
     """The state of a checkpoint."""
 
     state: State
-    damaged: tuple[str, ...]  # checkpoints that were passed over, a message each
+    damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
     changed: list[str]  # fields of the run that differ from those it was last started with
 
 
 def resume(
     run: Run, checkpoints: Checkpoints, abstract: Abstract, batches: Batches
 ) -> Resumed | None:
-    """Restores the latest sound checkpoint, and puts `batches` where it stood; None: there is none.
+    """Restores the latest sound checkpoint, and `batches` to its data position; None without one.
 
-    Raises ValueError where the checkpoints do not fit the run, and says which fields changed.
+    Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
     """
     changed = changed_fields(run)
     try:
@@ -50,7 +50,7 @@ def resume(
 
 
 def changed_fields(run: Run) -> list[str]:
-    """How the run differs from the one that its directory was last used with, a line each.
+    """Returns how the run differs from the one last started in its directory, a line each.
 
     Raises ValueError where an earlier version of this code wrote the directory.
     """
@@ -63,6 +63,6 @@ def indented(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
-def _first(lines: Sequence[str], most: int) -> list[str]:
-    more = len(lines) - most
-    return [*lines[:most], *([f"and {more} more"] if more > 0 else [])]
+def _first(lines: Sequence[str], count: int) -> list[str]:
+    more = len(lines) - count
+    return [*lines[:count], *([f"and {more} more"] if more > 0 else [])]

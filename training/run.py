@@ -1,4 +1,4 @@
-"""A run as a value: everything that is decided before the first step.
+"""`Run`: a training run as a value, everything that is decided before the first step.
 
     run = Run(
         run_dir="runs/mine",
@@ -27,43 +27,51 @@ from pretrax.training.mesh import make_mesh
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is trained, on what, how, for how long, and where the results go."""
+    """All settings of a training run: data, objective, model, optimizer, rows, devices, schedule."""
 
     # Where
-    run_dir: str  # a directory on disk; everything that the run leaves is in it
+    run_dir: str  # a directory on disk, for everything that the run writes
     checkpoint_dir: str | None = None  # None: in run_dir; "gs://…" where several hosts write
-    keep_checkpoints: int = 3  # of the latest
+    keep_checkpoints: int = 3  # the number of latest ones that are kept
 
     # Data
     corpus: Callable  # run_dir -> training.data.Corpus
-    data_shards: int = 1  # streams of documents, at least one a host; they fix the data's order
-    heldout_tokens: int = 20_000  # held-out text that each member of the objective is evaluated on
+    data_shards: int = (
+        1  # shards of the document stream, at least one per host; their number fixes the data order
+    )
+    heldout_tokens: int = (
+        20_000  # of held-out text, on which each member of the objective is evaluated
+    )
 
     # Objective
     objective: Callable  # TokenIds -> objectives.Objective
-    packing: str | None = None  # see `training.packing`; None: as the objective is made for
-    max_documents: int = 16  # of a row that holds whole documents or isolates them
+    packing: str | None = None  # a policy of `training.packing`; None: the objective's
+    max_documents: int = 16  # per row, under the policies "whole" and "isolate"
     mark_document_ends: bool | None = (
-        None  # end-of-sequence after each; None: as the objective asks
+        None  # end-of-sequence after each; None: the objective's choice
     )
 
     # Model
-    model: Callable  # (rows of the vocabulary, heads of the objective) -> models.Model
-    vocabulary_rows: int | None = None  # of the embedding; None: the ids, rounded up to 128
-    initial_run: str | None = None  # a run or imported model whose parameters training starts from
+    model: Callable  # (rows of the embedding, heads of the objective) -> models.Model
+    vocabulary_rows: int | None = (
+        None  # of the embedding; None: the vocabulary size, rounded up to 128
+    )
+    initial_run: str | None = None  # warm start: a run or imported model whose parameters it takes
 
     # Optimization
     optimizer: Callable  # steps -> optax.GradientTransformation
-    steps: int  # when to stop
+    steps: int  # total optimizer steps
     z_loss: float = 0.0  # weight of the squared log-partition of the vocabulary's logits
-    seed: int = 0  # of initial parameters, noise and dropout; the order of the data is the corpus's
+    seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
 
     # Rows
     sequence_lengths: (
         Mapping[str, int] | Sequence[Mapping[str, int]]
     )  # of row groups: smallest first
     batch_size: int  # rows of a step, over all devices and row groups
-    microbatches: int = 1  # parts that a step's rows are split into, to save memory
+    microbatches: int = (
+        1  # of a step, whose gradients are computed one after another, to save memory
+    )
 
     # Devices
     mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
@@ -80,17 +88,17 @@ FIELDS = {field.name: field for field in dataclasses.fields(Run)}
 
 
 def is_required(name: str) -> bool:
-    """Whether a field has no default."""
+    """Returns whether a field has no default."""
     return FIELDS[name].default is dataclasses.MISSING
 
 
 def fields_of(run: Run) -> dict[str, Any]:
-    """The fields of a run by name, as they are (`dataclasses.asdict` would copy them)."""
+    """Returns the fields of a run by name, not copied as by `dataclasses.asdict`."""
     return {name: getattr(run, name) for name in FIELDS}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """How the values of fields differ, a line each; a default is the value that it stands for.
+    """Returns how the values of fields differ, a line each; missing fields have their default.
 
     >>> differences({"steps": 700}, {"steps": 1400, "seed": 0})
     ['steps: was 700, is 1400']

@@ -1,4 +1,4 @@
-"""The training state, born sharded: no host and no device ever holds it whole."""
+"""The training state, created sharded: no host and no device ever holds all of it."""
 
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ class Abstract(NamedTuple):
 
 
 def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: Mesh) -> Abstract:
-    """What a state will be, from the shapes of a batch; nothing is allocated."""
+    """Returns the shapes and shardings of the state, from those of a batch; allocates nothing."""
 
     def boxed(key):
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
@@ -47,7 +47,7 @@ def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: 
 
 
 def new_state(abstract: Abstract, seed: int, mesh: Mesh) -> State:
-    """Fresh parameters, each device making its own share."""
+    """Returns the state of step 0; each device initialises its own shards."""
     shardings = jax.tree.map(lambda x: x.sharding, abstract.shapes)
     create = jax.jit(abstract.create, out_shardings=shardings, in_shardings=replicated(mesh))
     with placed_on(mesh):
@@ -59,6 +59,6 @@ def parameter_count(state: State) -> int:
 
 
 def unboxed(tree):
-    """Without the boxes of axis names; unlike nn.unbox it constrains nothing."""
+    """Returns the tree without boxes of axis names; unlike nn.unbox it adds no constraints."""
     is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)  # noqa: E731
     return jax.tree.map(lambda x: x.value if is_box(x) else x, tree, is_leaf=is_box)

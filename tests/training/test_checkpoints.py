@@ -216,5 +216,5 @@ def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
         raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
 
     monkeypatch.setattr(checkpoints._checkpointer, "wait", no_room)
-    with pytest.raises(OSError, match="could not be saved in .*No space left.*\n.*Make room"):
+    with pytest.raises(OSError, match="could not be saved in .*No space left.*\n.*Free some space"):
         checkpoints.wait()
