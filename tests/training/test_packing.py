@@ -375,7 +375,7 @@ def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ValueError, match=r"packing must be one of \['concatenate', .*got 'hole'"):
         small(packing="hole")
     for wrong in (0, -3, 2.5):
-        with pytest.raises(ValueError, match=f"at least 1 document, got {wrong}"):
+        with pytest.raises(ValueError, match=f"max_documents must be .* above 0, got {wrong}"):
             small(packing="whole", max_documents=wrong)
 
 
