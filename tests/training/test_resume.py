@@ -17,7 +17,9 @@ SLOW = {"WAIT": 0.02}  # seconds for a document, of which a step takes seven or 
 
 # `train.py` whose save of step 8 never comes to its end.
 STALLED = """
-import asyncio, sys, training.checkpoints as c, train
+import asyncio, sys
+import pretrax.training.checkpoints as c
+from pretrax import train
 write = c._Files.save
 async def save(self, directory):
     writing = await write(self, directory)

@@ -13,7 +13,9 @@ from tests.training import tiny
 
 # `train.py` that keeps the rows it is given: one file for each block on each of its devices.
 KEEPING_ROWS = """
-import os, sys, jax, numpy as np, train, training.batches as b
+import os, sys, jax, numpy as np
+import pretrax.training.batches as b
+from pretrax import train
 read = b.Batches.__next__
 def keep(self):
     step, rows = self.step, read(self)
@@ -28,7 +30,9 @@ train.main(sys.argv[1:])
 
 # `train.py` whose second process cannot read the checkpoint of step 8.
 UNREADABLE_BY_ONE = """
-import sys, jax, train, training.checkpoints as c
+import sys, jax
+import pretrax.training.checkpoints as c
+from pretrax import train
 load = c.Checkpoints._load
 def load_or_not(self, step, target):
     loaded = load(self, step, target)
