@@ -3,6 +3,7 @@
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -204,7 +205,7 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if k.startswith(shared) or not k.startswith(own)}
     return kept | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": re.sub(r"(device_count=)\d+", rf"\g<1>{devices}", os.environ["XLA_FLAGS"]),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         **more,
     }
