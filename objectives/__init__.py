@@ -11,6 +11,7 @@ from pretrax.objectives.autoencoding import (
 )
 from pretrax.objectives.blanks import blank_infilling
 from pretrax.objectives.contract import (
+    Labels,
     Member,
     Objective,
     Outputs,
@@ -51,6 +52,7 @@ from pretrax.objectives.supervised import (
 )
 
 __all__ = [
+    "Labels",
     "Member",
     "Objective",
     "Outputs",

@@ -160,8 +160,8 @@ def _unit(x):
 # --- the loss ------------------------------------------------------------------------------------
 
 
-def _heads(temperature) -> tuple[str, ...]:
-    return ("embedding", "logit_scale") if temperature is None else ("embedding",)
+def _heads(temperature) -> dict[str, None]:
+    return {"embedding": None} | ({"logit_scale": None} if temperature is None else {})
 
 
 def _contrastive_loss(texts: int, temperature, pooling: str, symmetric: bool) -> Callable:

@@ -4,6 +4,8 @@ Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1
 (MDLM), whose log-linear schedule is the same law.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,7 +64,7 @@ def _diffusion_loss(outputs: Outputs, batch) -> dict[str, Term]:
     inverse = 2.0**24 / jnp.maximum(rates, 1)  # rows of other objectives have rates of 0
     terms = token_loss(outputs, batch | {f"{stack}_loss_weights": weights * inverse})
     live = jnp.sum(segments > 0, axis=-1).astype(jnp.float32)
-    return {name: term._replace(weights=live) for name, term in terms.items()}
+    return {name: dataclasses.replace(term, weights=live) for name, term in terms.items()}
 
 
 def _mask_at_drawn_rates(lowest, mask, text, key, row, partner, lengths, max_documents):

@@ -16,9 +16,16 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below
-from pretrax.objectives.contract import Objective, Row, Term, TokenIds, joint_rows
+from pretrax.objectives.contract import (
+    Objective,
+    Row,
+    Term,
+    TokenIds,
+    joined_heads,
+    joint_rows,
+)
 from pretrax.objectives.features import fit, input_sequence
-from pretrax.objectives.losses import at_places, cross_entropy
+from pretrax.objectives.losses import at_places, class_term, cross_entropy
 from pretrax.objectives.pieces import Pieces, joined, pieces, write
 from pretrax.objectives.splicing import (
     Documents,
@@ -110,13 +117,19 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         return arranged | two.lengths(arranged["inputs"])
 
     def loss(outputs, batch) -> dict[str, Term]:
-        return one.loss(outputs, batch) | two.loss(outputs, batch)
+        ours, theirs = one.loss(outputs, batch), two.loss(outputs, batch)
+        if both := sorted(ours.keys() & theirs.keys()):
+            raise ValueError(
+                f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one would "
+                "be lost: expected terms of different names."
+            )
+        return ours | theirs
 
     return Objective(
         lengths=lengths,
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=loss,
-        heads=tuple(dict.fromkeys(one.heads + two.heads)),
+        heads=joined_heads([one, two]),
         rows=joint_rows([one.rows, two.rows]),
         closes_documents=one.closes_documents or two.closes_documents,
         couples_rows=one.couples_rows or two.couples_rows,
@@ -133,9 +146,9 @@ def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
 def pair_loss(outputs, batch) -> dict[str, Term]:
     """Cross-entropy of the class of each pair, from the state of its first place."""
     states = at_places(outputs.hidden["top"], batch["pools_places"])
-    losses, _ = cross_entropy(outputs.head("pair", states), batch["pools_labels"])
-    w = batch["pools_weights"].astype(jnp.float32)
-    return {"pair": Term(jnp.sum(losses * w, -1), jnp.sum(w, -1))}
+    classes, w = batch["pools_labels"], batch["pools_weights"].astype(jnp.float32)
+    losses, _ = cross_entropy(outputs.head("pair", states), classes)
+    return {"pair": class_term(losses, classes, w, "pair")}
 
 
 # --- from two stretches of text to features ------------------------------------------------------
@@ -148,7 +161,7 @@ def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Ob
         lengths=lambda n: {"inputs": n + 3, "types": n + 3, "pools": 1},
         corrupt=Partial(_corrupt_pairs, Partial(draw), ends, specials),
         loss=pair_loss,
-        heads=("pair",),
+        heads={"pair": 2},
         rows="document",
         closes_documents=True,
     )
