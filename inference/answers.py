@@ -18,19 +18,15 @@ from pretrax.inference.generation import Answer, Decoding, Draft, generate
 from pretrax.inference.masks import fill_masks, unmask
 from pretrax.inference.questions import (
     BLANK,
-    ONE_BY_ONE,
     filled,
     next_blank,
-    to_complete,
-    to_continue,
     to_fill_the_middle,
     to_infill,
-    to_respond,
-    to_restore,
+    to_question,
 )
 from pretrax.inference.scoring import score
 from pretrax.inference.speculation import DraftCounts
-from pretrax.inference.trained import Trained, check_mode
+from pretrax.inference.trained import Trained, check_mode, prompt_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +62,7 @@ def answer(
         check_mode(trained, mode)
     if not items:
         return []
-    return MODES[mode](trained, items, options, numbers)
+    return _ANSWERS[mode](trained, items, options, numbers)
 
 
 def _text(item: dict) -> str:
@@ -98,19 +94,15 @@ def _each(items: Sequence, numbers: Sequence[int] | None, make: Callable) -> lis
     return found
 
 
-def _continue(trained, items, options: Options, numbers):
-    questions = _each(items, numbers, lambda item: to_continue(trained, _text(item)))
-    return [_record(found) for found in _generated(trained, questions, options, numbers)]
-
-
-def _written(to_question: Callable) -> Callable:
-    """The mode that reads each text and answers with another one."""
+def _written(mode: str) -> Callable:
+    """The mode that goes on from each text, or reads it and answers with another one."""
+    causal = mode == "continue"  # no denoiser stands before its texts
 
     def write(trained, items, options: Options, numbers):
-        def asked(item):
-            return to_question(trained, _text(item), options.denoiser)
-
-        questions = _each(items, numbers, asked)
+        denoiser = None if causal else options.denoiser
+        questions = _each(
+            items, numbers, lambda item: to_question(trained, mode, _text(item), denoiser)
+        )
         return [_record(found) for found in _generated(trained, questions, options, numbers)]
 
     return write
@@ -140,7 +132,7 @@ def _record(found: Sequence[Answer]) -> dict:
 def _infill(trained, items, options: Options, numbers):
     texts = _each(items, numbers, _text)
     questions = _each(texts, numbers, lambda text: to_infill(trained, text, options.denoiser))
-    if ONE_BY_ONE & set(trained.objectives):
+    if prompt_for(trained, "infill").blanks != "together":
         return _infill_one_by_one(trained, texts, questions, options, numbers)
     records = []
     for text, found in zip(texts, _generated(trained, questions, options, numbers)):
@@ -153,7 +145,7 @@ def _infill(trained, items, options: Options, numbers):
 
 
 def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
-    """As `causal_masking` and `blank_infilling` train it: after a blank's end the next is asked for."""
+    """Each blank has an answer of its own: after its end the next one is prompted for."""
     counts = [max(len(BLANK.findall(text)), 1) for text in texts]
     told = [[] for _ in texts]
     log_probs = [0.0] * len(texts)
@@ -282,13 +274,13 @@ def _score(trained, items, options: Options, numbers):
     ]
 
 
-MODES = {
-    "continue": _continue,
-    "complete": _written(to_complete),
+_ANSWERS = {
+    "continue": _written("continue"),
+    "complete": _written("complete"),
     "infill": _infill,
     "middle": _middle,
-    "restore": _written(to_restore),
-    "respond": _written(to_respond),
+    "restore": _written("restore"),
+    "respond": _written("respond"),
     "mask": _mask,
     "unmask": _unmask,
     "embed": _embed,

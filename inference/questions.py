@@ -1,7 +1,8 @@
-"""What a model is asked, in the very form that its objective trained it on.
+"""From a text to a prompt, in the very form that the model was trained on.
 
-A text becomes a `Question`: what the model reads, and what its answer begins with. `prompts_of`
-arranges questions for an encoder-decoder, or joins them for a decoder, as `objectives.layouts` does.
+A text becomes a `Question`: what the model reads, and what its answer begins with; which ids stand
+around the text is said by `objectives.Prompt`. `prompts_of` arranges questions for an
+encoder-decoder, or joins them for a decoder, as `objectives.layouts` does.
 """
 
 import re
@@ -9,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pretrax.inference.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
-from pretrax.inference.trained import Trained
-from pretrax.objectives import TokenIds
+from pretrax.inference.trained import Trained, prompt_for
+from pretrax.objectives import Prompt, TokenIds
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
 FEW = 8  # tokens before an answer, enough to tell how its first one is written
@@ -55,52 +56,35 @@ def prompt_size(layout: str, question: Question) -> int:
     return question.size + 1
 
 
-def to_continue(trained: Trained, text: str) -> Question:
-    """Causal language modelling: the answer begins with the text."""
-    tokens = trained.encode(text)
-    return Question([], tokens, before=tokens[-FEW:])
+def to_question(trained: Trained, mode: str, text: str, denoiser: str | None = None) -> Question:
+    """A text that the model goes on from, or reads and answers, as `mode` has it.
 
-
-def to_complete(trained: Trained, text: str, denoiser: str | None = None) -> Question:
-    """Prefix language modelling: the text is read, the answer goes on from it."""
-    tokens, opened = _some(trained, text), _opening(trained)
-    return Question([*opened, *_mode(trained, denoiser), *tokens, trained.ids.eos], opened)
-
-
-def _opening(trained: Trained) -> list[int]:
-    """What both texts of an encoder-decoder from elsewhere begin with: BART's <s>, of T5 nothing.
-
-    It is the vocabulary's own, before its text; one that was appended no model from elsewhere knows.
+    Args:
+      denoiser: name of a mode token before the text, in place of what the prompt has there.
     """
-    cls, layout = trained.ids.cls, trained.model.layout
-    if trained.objectives or layout != "encoder_decoder" or cls is None:
-        return []
-    return [cls] if cls < trained.ids.text[0] else []
+    prompt = _with_denoiser(trained, prompt_for(trained, mode), denoiser)
+    if mode != "continue":  # of a causal model nothing at all may be the prompt
+        _check_words(text)
+    return _written(prompt, trained.encode(text))
 
 
-def to_respond(trained: Trained, text: str, denoiser: str | None = None) -> Question:
-    """Text to text: the text is read, the answer is another one.
-
-    Of a model that `dialogue` trained the text is what is said to it, all that was said before
-    included, and the answer begins after `sep`.
-    """
-    if "dialogue" in trained.objectives:
-        return Question([], [*_some(trained, text), trained.ids.special("sep")])
-    return to_complete(trained, text, denoiser)
+def _with_denoiser(trained: Trained, prompt: Prompt, denoiser: str | None) -> Prompt:
+    return prompt if denoiser is None else prompt._replace(before=(trained.ids.mode(denoiser),))
 
 
-to_restore = to_respond
+def _written(prompt: Prompt, tokens: list[int]) -> Question:
+    """The text's tokens with those that the prompt has around it."""
+    around = [*prompt.before, *tokens, *prompt.after]
+    if not prompt.causal:
+        return Question(around, [*prompt.start])
+    return Question([], around, before=tokens[-FEW:] if around == tokens else [])
 
 
 def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Question:
-    """Span corruption: the text is read with its blanks; the answer tells what each of them hides.
+    """A text with blanks; the answer tells what they hide: all of them, or the first (`next_blank`).
 
-    Of a model that `causal_masking` trained, the answer begins with text and blanks, and goes on
-    with the first blank; of one that `blank_infilling` trained, blanks are masks, and the answer is
-    what fills the first: `next_blank` asks for those after it.
-
-    A text without a blank is gone on from: UL2 has a denoiser for it, "S", which names no blank;
-    otherwise the text gets a blank at its end.
+    A text without a blank is completed by a model that was trained to complete as well, such as
+    UL2's; for any other it gets a blank at its end.
 
     Raises ValueError where blanks are not numbered 0, 1, …, or the vocabulary has too few of them.
     """
@@ -117,30 +101,30 @@ def to_infill(trained: Trained, text: str, denoiser: str | None = None) -> Quest
             f"Got {len(numbers)} blanks, expected at most {len(sentinels)}: this vocabulary has no "
             "more sentinels."
         )
-    modes = dict(trained.ids.modes)
-    if not numbers and denoiser is None and "ul2" in trained.objectives and "S" in modes:
-        return to_complete(trained, text, "S")
+    if not numbers and denoiser is None and completes(trained):
+        return to_question(trained, "complete", text)
     if not numbers:
         text += "<extra_id_0>"
-    elif denoiser is None and "ul2" in trained.objectives and "R" in modes:
-        denoiser = "R"
-    tokens = _some(trained, text)
-    if "causal_masking" in trained.objectives:
-        return Question([], [*tokens, sentinels[0]])
-    if "blank_infilling" in trained.objectives:
+    prompt = _with_denoiser(trained, prompt_for(trained, "infill"), denoiser)
+    tokens = trained.encode(text)
+    if prompt.blanks == "in turn":
+        return Question([], [*prompt.before, *tokens, sentinels[0]])
+    if prompt.blanks == "masks":
         mask = trained.ids.special("mask")
         inputs = [mask if token in sentinels else token for token in tokens]
         return Question(inputs, [], [inputs.index(mask)])
-    return Question([*_mode(trained, denoiser), *tokens, trained.ids.eos], [])
+    return _written(prompt, tokens)
 
 
-ONE_BY_ONE = {"causal_masking", "blank_infilling"}  # each blank ends by itself
+def completes(trained: Trained) -> bool:
+    """Whether the model was trained to complete a text that it reads both ways."""
+    return any(prompt.mode == "complete" for prompt in trained.prompts)
 
 
 def next_blank(trained: Trained, question: Question, number: int, written: list[int]) -> Question:
     """The question for blank `number`, when the one before it was filled with the tokens `written`.
 
-    Of a model that one of `ONE_BY_ONE` trained.
+    Of a model that fills each blank by itself: its prompt's `blanks` are not "together".
     """
     ids, start = trained.ids, [*question.start, *written, trained.ids.eos]
     if not question.blanks:
@@ -215,15 +199,6 @@ def few_shot_prompt(
     question = written(template[: template.index(f"{{{answer}}}")], item)
     # Without the space before the answer, which belongs to the answer's first token.
     return separator.join([*shown, question.rstrip(" ")])
-
-
-def _mode(trained: Trained, denoiser: str | None) -> list[int]:
-    return [] if denoiser is None else [trained.ids.mode(denoiser)]
-
-
-def _some(trained: Trained, text: str) -> list[int]:
-    _check_words(text)
-    return trained.encode(text)
 
 
 def _check_words(text: str) -> None:

@@ -14,16 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.inference.batching import by_length, jitted, padded_length
-from pretrax.inference.masks import batch_of
+from pretrax.inference.masks import batch_of, states_and_head
 from pretrax.inference.questions import (
     BLANK,
     Question,
+    completes,
     prompt_size,
     prompts_of,
     to_infill,
-    to_respond,
+    to_question,
 )
-from pretrax.inference.trained import Trained, framed, mode_of
+from pretrax.inference.trained import Trained, mode_of, prompt_for
 from pretrax.objectives.losses import cross_entropy
 
 
@@ -108,10 +109,14 @@ def _question(
         )
     if not given:
         return Question([], tokens), len(tokens)
-    if trained.model.layout == "decoder" and mode_of(trained) == "continue":
+    mode = mode_of(trained)
+    if trained.model.layout == "decoder" and mode == "continue":
         return Question([], [*trained.encode(given), *tokens]), len(tokens)
-    fills = mode_of(trained) == "infill" and (BLANK.search(given) or "ul2" in trained.objectives)
-    asked = (to_infill if fills else to_respond)(trained, given, denoiser)
+    if mode == "infill" and (BLANK.search(given) or completes(trained)):
+        asked = to_infill(trained, given, denoiser)
+    else:
+        reads = mode if mode in ("complete", "respond", "restore") else "respond"
+        asked = to_question(trained, reads, given, denoiser)
     closed = [*tokens, trained.ids.eos]
     blanks = [*asked.blanks, *asked.blanks[-1:] * len(closed)]
     return Question(asked.inputs, [*asked.start, *closed], blanks), len(closed)
@@ -130,8 +135,8 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
         raise ValueError(
             "Got a text and its answer, expected one text: an encoder scores texts by themselves."
         )
-    mask, run = trained.ids.special("mask"), jitted(_log_prob_at, trained.model)
-    before = framed(trained, [mask]).index(mask)
+    mask, prompt = trained.ids.special("mask"), prompt_for(trained, "mask")
+    run, before = jitted(_log_prob_at, trained.model, prompt.head), len(prompt.before)
     found = []
     for _, text in pairs:
         tokens = trained.encode(text)
@@ -139,9 +144,12 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
         for first in range(0, len(tokens), batch_size):
             # Full batches alone, so that all texts of a length share a program.
             places = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
-            rows = [framed(trained, tokens[:p] + [mask] + tokens[p + 1 :]) for p in places]
+            rows = [
+                [*prompt.before, *tokens[:p], mask, *tokens[p + 1 :], *prompt.after] for p in places
+            ]
             batch = batch_of(trained, rows)
-            told = run(trained.params, batch, before + places, np.array(tokens)[places])
+            at = before + places + prompt.shift
+            told = run(trained.params, batch, at, np.array(tokens)[places])
             log_probs += [float(x) for x in np.asarray(told)[: len(tokens) - first]]
         names = [trained.decode([token]) for token in tokens]
         found.append(Scored(names, log_probs, len(text.encode())))
@@ -150,9 +158,8 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
     return found
 
 
-def _log_prob_at(model, params, batch, places_B, tokens_B):
+def _log_prob_at(model, head, params, batch, places_B, tokens_B):
     outputs = model.apply(params, batch)
-    name = "generator" if "generator" in model.heads else "vocabulary"
-    states = outputs.hidden["generator" if name == "generator" else "top"]
-    hidden_BxE = states[jnp.arange(places_B.shape[0]), places_B]
-    return -cross_entropy(outputs.head(name, hidden_BxE), tokens_B)[0]
+    states_BxTxE, project = states_and_head(outputs, head)
+    hidden_BxE = states_BxTxE[jnp.arange(places_B.shape[0]), places_B]
+    return -cross_entropy(project(hidden_BxE), tokens_B)[0]

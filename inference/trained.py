@@ -1,4 +1,4 @@
-"""A trained model that reads and writes text, and what it was trained for."""
+"""A trained model that reads and writes text, and how it is prompted."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,57 +6,32 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives import TokenIds
+from pretrax.objectives import Prompt, TokenIds
 
-# What a model does that was trained on an objective, by the name of its builder.
-TRAINED_FOR = {
-    "causal_lm": "continue",
-    "multi_token_prediction": "continue",
-    "prefix_lm": "complete",
-    "span_corruption": "infill",
-    "iid_denoising": "infill",
-    "ul2": "infill",
-    "causal_masking": "infill",
-    "blank_infilling": "infill",
-    "fill_in_the_middle": "middle",
-    "bart": "restore",
-    "text_infilling": "restore",
-    "token_masking": "restore",
-    "token_deletion": "restore",
-    "sentence_permutation": "restore",
-    "document_rotation": "restore",
-    "deshuffling": "restore",
-    "masked_lm": "mask",
-    "masked_next_token": "mask",
-    "replaced_token_detection": "mask",
-    "then": "mask",
-    "masked_diffusion": "unmask",
-    "contrastive": "embed",
-    "contrastive_pairs": "embed",
-    "text_to_text": "respond",
-    "dialogue": "respond",
-    "sequence_classification": "classify",
-    "sequence_regression": "classify",
-    "token_classification": "tag",
-}
 
-# What there is to ask for, and of which layouts.
+class Mode(NamedTuple):
+    """Something that a model can be asked for."""
+
+    about: str
+    layouts: tuple[str, ...]  # of the models that can do it
+
+
 MODES = {
-    "continue": ("goes on from a text", ("decoder",)),
-    "complete": ("goes on from a text that it reads both ways", ("encoder_decoder", "decoder")),
-    "infill": ("fills blanks, <extra_id_0> and so on", ("encoder_decoder", "decoder")),
-    "middle": ("writes what stands between --prefix and --suffix", ("decoder",)),
-    "restore": ("writes a damaged text as it was", ("encoder_decoder", "decoder")),
-    "respond": ("answers a text with a text", ("encoder_decoder", "decoder")),
-    "mask": ("tells what each [MASK] may be", ("encoder", "decoder")),
-    "unmask": ("writes all [MASK]s, the surest first", ("encoder", "decoder")),
-    "embed": ("gives each text an embedding", ("encoder",)),
-    "classify": ("tells the class of each text, or its number", ("encoder",)),
-    "tag": ("tells the class of each word", ("encoder",)),
+    "continue": Mode("goes on from a text", ("decoder",)),
+    "complete": Mode("goes on from a text that it reads both ways", ("encoder_decoder", "decoder")),
+    "infill": Mode("fills blanks, <extra_id_0> and so on", ("encoder_decoder", "decoder")),
+    "middle": Mode("writes what stands between --prefix and --suffix", ("decoder",)),
+    "restore": Mode("writes a damaged text as it was", ("encoder_decoder", "decoder")),
+    "respond": Mode("answers a text with a text", ("encoder_decoder", "decoder")),
+    "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
+    "unmask": Mode("writes all [MASK]s, the surest first", ("encoder", "decoder")),
+    "embed": Mode("gives each text an embedding", ("encoder",)),
+    "classify": Mode("predicts the class of each text, or its number", ("encoder",)),
+    "tag": Mode("predicts the class of each word", ("encoder",)),
 }
 
-# Where there is no objective, as in a model from elsewhere, or one that is not known.
-BY_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
+# Of a model whose objective says nothing, and of an imported one.
+MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
 
 
 class Trained(NamedTuple):
@@ -67,18 +42,54 @@ class Trained(NamedTuple):
     ids: TokenIds
     encode: Callable[[str], list[int]]  # text with special tokens by name, <extra_id_0>
     decode: Callable[[list[int]], str]
-    objectives: tuple[str, ...] = ()  # names of their builders; a mixture's are its members'
+    prompts: tuple[Prompt, ...] = ()  # those of its objective; an imported model has none
     classes: tuple[str, ...] = ()  # names of what a head tells apart
     step: int = 0  # of the checkpoint
 
 
 def mode_of(trained: Trained) -> str:
-    """What the model was trained for: a name among `MODES`."""
-    known = [TRAINED_FOR[name] for name in trained.objectives if name in TRAINED_FOR]
-    if known:
-        return known[0]
+    """The mode that the model was trained for: a name among `MODES`.
+
+    One that infills and completes is asked to infill, which completes a text without a blank.
+    """
+    modes = [prompt.mode for prompt in trained.prompts]
+    if modes:
+        return "infill" if modes[0] == "complete" and "infill" in modes else modes[0]
     layout, heads = trained.model.layout, trained.model.heads
-    return BY_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
+    return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
+
+
+def prompt_for(trained: Trained, mode: str) -> Prompt:
+    """The form of a prompt in this mode: that of training, or else the usual one of the layout."""
+    for prompt in trained.prompts:
+        if prompt.mode == mode:
+            return prompt
+    for prompt in trained.prompts:  # a text with masks is read alike, whatever is made of it
+        if prompt.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
+            return prompt._replace(mode=mode, head=None if mode == "embed" else prompt.head)
+    return _usual_prompt(trained, mode)
+
+
+def _usual_prompt(trained: Trained, mode: str) -> Prompt:
+    ids, heads = trained.ids, trained.model.heads
+    cls, sep = (() if x is None else (x,) for x in (ids.cls, ids.sep))
+    if mode in ("continue", "middle"):
+        return Prompt(mode, causal=True)
+    if mode in ("mask", "unmask") and trained.model.layout == "decoder":
+        return Prompt(mode, before=(ids.bos,), shift=-1)
+    if mode in ("mask", "unmask"):
+        return Prompt(mode, cls, sep, head="generator" if "generator" in heads else None)
+    if mode == "embed":
+        return Prompt(mode, cls, sep)
+    if mode in ("classify", "tag"):
+        head = "classes" if mode == "classify" else "token_classes"
+        return Prompt(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
+    # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. One
+    # that was added after the text ids no imported model knows.
+    opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()
+    if mode == "infill" or trained.prompts or trained.model.layout != "encoder_decoder":
+        opening = ()
+    return Prompt(mode, before=opening, after=(ids.eos,), start=opening)
 
 
 def check_mode(trained: Trained, mode: str) -> None:
@@ -92,19 +103,6 @@ def check_mode(trained: Trained, mode: str) -> None:
             f"Got mode {mode!r} for a model of layout {trained.model.layout!r}, which can "
             f"{', '.join(able)}: use one of these, or a model of layout {' or '.join(layouts)}."
         )
-
-
-def framed(trained: Trained, tokens: list[int]) -> list[int]:
-    """A text as an encoder reads it: a model from elsewhere, and BERT's objective, have [CLS] before
-    it and [SEP] after it; our other objectives have the text alone."""
-    if trained.objectives and "then" not in trained.objectives:
-        return tokens
-    before, after = trained.ids.cls, trained.ids.sep
-    return [
-        *([] if before is None else [before]),
-        *tokens,
-        *([] if after is None else [after]),
-    ]
 
 
 def may_be_written(ids: TokenIds, rows: int):

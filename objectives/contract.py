@@ -200,6 +200,31 @@ class Term:
     squared_log_partition: Array | None = None
 
 
+class Prompt(NamedTuple):
+    """How a model is prompted in the very form that an objective trained it on.
+
+    A prompt is `before`, the text and `after`, of which an encoder reads all. What is written begins
+    with `ids.bos` and `start`. T5's span corruption and GPT's language modelling:
+
+        Prompt("infill", after=(ids.eos,))
+        Prompt("continue", causal=True)
+    """
+
+    # "continue", "complete", "infill", "middle", "restore", "respond", "mask", "unmask", "embed",
+    # "classify" or "tag": what they do is in `inference.trained.MODES`.
+    mode: str
+    before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
+    after: tuple[int, ...] = ()  # ids after it
+    start: tuple[int, ...] = ()
+    causal: bool = False  # what is written goes on from the text, which no encoder reads
+    # To infill: "together", one answer names each blank by its sentinel; "in turn", each blank has
+    # an answer of its own, behind its sentinel; "masks", the same, where blanks are mask tokens.
+    blanks: str = "together"
+    shift: int = 0  # a masked token is predicted so many places after its own
+    head: str | None = None  # that answers; None: the vocabulary's, and of an embedding none
+    pooling: str = "mean"  # of an embedding: from the "first" place of a text or the "mean" of all
+
+
 class Lengths(Protocol):
     """The slots that one document takes, from its tokens alone."""
 
@@ -266,6 +291,7 @@ class Objective(NamedTuple):
     heads: Mapping[str, int | None] = VOCABULARY
     rows: str = "stream"  # what rows it is made for: one of `ROWS`
     closes_documents: bool = False  # it marks where documents end; a stream need not
+    prompts: tuple[Prompt, ...] = ()  # what to ask of a model that it trained: the usual one first
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is no sum over rows
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, traced
-from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.contract import Objective, Prompt, TokenIds
 from pretrax.objectives.features import sequence_pair
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.noising import (
@@ -89,6 +89,7 @@ def span_corruption(
         lengths=lengths,
         corrupt=Partial(_corrupt_spans, numbers, specials),
         loss=token_loss,
+        prompts=(Prompt("infill", before=head, after=(ids.eos,)),),
         closes_documents=True,
     )
 
@@ -147,7 +148,10 @@ def iid_denoising(
             'predict to "everything", or replace to "mask".'
         )
     asked = iid_told(ids, noise_density, replace) if predict == "noise" else None
-    return from_noise(ids, given, asked, mode)
+    # Blanks are told by sentinels; what masks or nothing stand for cannot be told apart again.
+    by_noise = "infill" if replace in ("spans", "tokens") else None
+    asks = "restore" if predict == "everything" else by_noise
+    return from_noise(ids, given, asked, mode, asks=asks)
 
 
 def deshuffling(ids: TokenIds) -> Objective:

@@ -5,7 +5,6 @@ from jax.sharding import Mesh
 from pretrax.inference import Trained
 from pretrax.models.unrolled import unrolled
 from pretrax.tasks import vocabularies
-from pretrax.training.bound import Bound
 from pretrax.training.configuration import read_directory
 from pretrax.training.runs import open_run
 
@@ -33,6 +32,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
             "token ids, or imported without a tokenizer."
         ) from error
     codec, model, params = vocabulary.codec, run.model, run.params
+    objective = read_directory(run_dir).get("objective")  # an imported model has none
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
     return Trained(
@@ -41,16 +41,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
         vocabulary.ids,
         codec.encode,
         codec.decode,
-        objective_names(read_directory(run_dir).get("objective")),
+        objective(vocabulary.ids).prompts if objective else (),
         tuple(vocabularies.load_classes(run_dir)),
         run.step,
     )
-
-
-def objective_names(objective: Bound | None) -> tuple[str, ...]:
-    """The names of an objective's builder, of a mixture those of its members'."""
-    if objective is None:
-        return ()
-    if objective.function.__name__ != "mixture":
-        return (objective.function.__name__,)
-    return tuple(build.function.__name__ for build, _ in objective.settings["members"].values())

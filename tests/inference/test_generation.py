@@ -7,7 +7,7 @@ import pytest
 
 from pretrax.inference.decoding import decode, decoding_form
 from pretrax.inference.generation import Decoding, Draft, _answer, _without_partial_stop, generate
-from pretrax.inference.questions import Question, prompts_of, to_complete, to_continue
+from pretrax.inference.questions import Question, prompts_of, to_question
 from pretrax.inference.sampling import Sampling
 from pretrax.inference.speculation import model_drafter
 from tests.inference.runs import CODEC, IDS, trained
@@ -20,7 +20,8 @@ MAX_NEW = 20  # more than a part
 def model(layout):
     name = "prefix_lm" if layout == "encoder_decoder" else "causal_lm"
     one = trained(layout, name)
-    return one, to_complete if layout == "encoder_decoder" else to_continue
+    mode = "complete" if layout == "encoder_decoder" else "continue"
+    return one, lambda one, text: to_question(one, mode, text)
 
 
 def questions(layout, texts=TEXTS):
@@ -176,7 +177,7 @@ def test_callbacks_while_generating():
 def test_drafts_change_no_answer():
     heads = ("vocabulary", "ahead_2", "ahead_3")
     one = trained("decoder", "multi_token_prediction", heads=heads, num_layers=2)
-    questions = [to_continue(one, text) for text in TEXTS[:3]]
+    questions = [to_question(one, "continue", text) for text in TEXTS[:3]]
     plain = generate(one, questions, Decoding(MAX_NEW))
     counts = []
     drafted = generate(one, questions, Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append)
@@ -189,7 +190,7 @@ def test_drafts_change_no_answer():
 
 def test_answers_beyond_the_positions_are_refused():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
-    ask = functools.partial(to_continue, short)
+    ask = functools.partial(to_question, short, "continue")
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
     with pytest.raises(ValueError, match="expected at most 16"):
         generate(short, [ask("a" * 12)], Decoding(4))

@@ -9,8 +9,9 @@ from pretrax import objectives
 from pretrax.inference import answers, questions
 from pretrax.inference.decoding import next_batch
 from pretrax.inference.generation import Answer
-from pretrax.inference.questions import Question, few_shot_prompt, filled, prompts_of, to_respond
-from pretrax.objectives import supervised
+from pretrax.inference.questions import Question, few_shot_prompt, filled, prompts_of, to_question
+from pretrax.inference.trained import mode_of
+from pretrax.objectives import Prompt, supervised
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 KEYS = range(3)
@@ -46,18 +47,26 @@ DOCUMENT = tuple(CODEC.encode(TEXT))
 
 # --- read both ways ------------------------------------------------------------------------------
 
-READ = {  # objective -> (its builder, how its question is made of the text that is read)
-    "span_corruption": (objectives.span_corruption, questions.to_infill),
-    "iid_denoising": (objectives.iid_denoising, questions.to_infill),
-    "prefix_lm": (objectives.prefix_lm, questions.to_complete),
-    "bart": (objectives.bart, questions.to_restore),
-    "text_infilling": (objectives.text_infilling, questions.to_restore),
-    "token_masking": (objectives.token_masking, questions.to_restore),
-    "token_deletion": (objectives.token_deletion, questions.to_restore),
-    "sentence_permutation": (objectives.sentence_permutation, questions.to_restore),
-    "document_rotation": (objectives.document_rotation, questions.to_restore),
-    "deshuffling": (objectives.deshuffling, questions.to_restore),
+READ = {  # objective -> the mode in which its texts are read
+    "span_corruption": "infill",
+    "iid_denoising": "infill",
+    "prefix_lm": "complete",
+    "bart": "restore",
+    "text_infilling": "restore",
+    "token_masking": "restore",
+    "token_deletion": "restore",
+    "sentence_permutation": "restore",
+    "document_rotation": "restore",
+    "deshuffling": "restore",
 }
+
+
+def asked(one, text, denoiser=None):
+    """The question in the mode that the model was trained for."""
+    mode = mode_of(one)
+    if mode == "infill":
+        return questions.to_infill(one, text, denoiser)
+    return to_question(one, mode, text, denoiser)
 
 
 QUICK = ("span_corruption", "prefix_lm", "bart")
@@ -67,12 +76,13 @@ CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("name", CASES)
 def test_texts_that_are_read(name, layout):
-    build, to_question = READ[name]
+    one = trained(layout, name)
+    assert mode_of(one) == READ[name]
     for key in KEYS:
-        features, expected = arranged(build, DOCUMENT, key, slack=3)
+        features, expected = arranged(getattr(objectives, name), DOCUMENT, key, slack=3)
         *read, eos = live(features, "inputs")
         assert eos == IDS.eos
-        question = to_question(trained(layout, name), text_of(read))
+        question = asked(one, text_of(read))
         assert_same_form(layout, question, expected[layout])
 
 
@@ -90,12 +100,37 @@ def test_denoisers_of_ul2(denoiser, layout):
     features, expected = arranged(DENOISERS[denoiser or "R"], DOCUMENT, 1)
     mode, *read, _ = live(features, "inputs")
     assert mode == IDS.mode(denoiser or "R")
-    ul2 = trained(layout, "ul2")
-    if denoiser == "S":  # a text without a blank, and nothing said
-        question = questions.to_infill(ul2, text_of(read))
-    else:
-        question = questions.to_infill(ul2, text_of(read), denoiser)
-    assert_same_form(layout, question, expected[layout])
+    denoiser = None if denoiser == "S" else denoiser  # a text without a blank says as much
+    for one in (trained(layout, "ul2"), written_as_a_mixture(layout)):
+        question = asked(one, text_of(read), denoiser)
+        assert_same_form(layout, question, expected[layout])
+
+
+def written_as_a_mixture(layout):
+    """UL2 by another name, its members in another order."""
+    members = {name: (build, 1) for name, build in reversed(DENOISERS.items())}
+    members = {name: members[name] for name in ("S", "R", "X")}
+    return trained(layout)._replace(prompts=objectives.mixture(IDS, members).prompts)
+
+
+def test_modes_before_a_text_are_those_of_training():
+    """A single denoiser is prompted with its mode token, as UL2 is."""
+    for mode, build in DENOISERS.items():
+        one = trained("decoder")._replace(prompts=build(IDS).prompts)
+        assert asked(one, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(mode)
+
+
+def test_an_objective_of_ones_own_states_its_prompt():
+    prompt = Prompt("respond", before=(IDS.cls,), after=(IDS.sep,), causal=True)
+    one = trained("decoder")._replace(prompts=(prompt,))
+    assert mode_of(one) == "respond"
+    question = asked(one, "tea")
+    assert (question.inputs, question.start) == ([], [IDS.cls, *CODEC.encode("tea"), IDS.sep])
+    silent = trained("decoder")  # its layout says what to do
+    assert mode_of(silent) == "continue" and asked(silent, "tea").start == CODEC.encode("tea")
+    misspelt = one._replace(prompts=(prompt._replace(mode="reply"),))
+    with pytest.raises(ValueError, match="mode 'reply', expected one of continue"):
+        answers.answer(misspelt, mode_of(misspelt), [{"text": "tea"}])
 
 
 ANSWERS = {
@@ -110,7 +145,8 @@ def test_text_to_text(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
     pair = supervised.pair_document(IDS, given, answer)
     _, expected = arranged(ANSWERS[mode], tuple(pair.tolist()), 0, slack=2)
-    question = questions.to_respond(trained(layout, "text_to_text"), "translate: tea", mode)
+    one = trained(layout)._replace(prompts=ANSWERS[mode](IDS).prompts)
+    question = asked(one, "translate: tea")
     assert_same_form(layout, question, expected[layout])
 
 
@@ -120,7 +156,7 @@ def test_text_to_text(layout, mode):
 def test_causal_language_modelling():
     _, expected = arranged(objectives.causal_lm, DOCUMENT, 0)
     for end in (1, 13, len(TEXT) - 1):
-        question = questions.to_continue(trained("decoder", "causal_lm"), TEXT[:end])
+        question = asked(trained("decoder", "causal_lm"), TEXT[:end])
         assert_same_form("decoder", question, expected["decoder"])
 
 
@@ -227,7 +263,7 @@ def test_dialogue_asks_for_its_last_answer():
     separators = [i for i, token in enumerate(written) if token == IDS.sep]
     model = trained("decoder", "dialogue")
     for at in separators:
-        question = questions.to_respond(model, text_of(written[:at]))
+        question = asked(model, text_of(written[:at]))
         assert_same_form("decoder", question, expected["decoder"])
         assert features["targets_weights"][at + 1]  # an answer begins here
 
@@ -237,7 +273,7 @@ def test_dialogue_asks_for_its_last_answer():
 
 @pytest.mark.parametrize("layout", BOTH)
 def test_a_batch_of_questions_is_each_of_them(layout):
-    ask = functools.partial(questions.to_complete, trained(layout, "prefix_lm"))
+    ask = functools.partial(asked, trained(layout, "prefix_lm"))
     several = [ask("a"), ask("some more"), ask("and yet more text")]
     together = prompts_of(layout, several, IDS, width=32)
     for i, question in enumerate(several):
@@ -278,7 +314,7 @@ def test_blanks_are_filled_by_name():
             lambda t: questions.to_infill(t, "".join(f"<extra_id_{k}>" for k in range(13))),
             "at most 12",
         ),
-        (lambda t: questions.to_complete(t, " \n"), "empty text"),
+        (lambda t: to_question(t, "complete", " \n"), "empty text"),
         (lambda t: questions.to_infill(t, ""), "empty text"),
         (lambda t: questions.to_infill(t, "a", "Z"), "mode token 'Z'"),
         (lambda t: questions.to_fill_the_middle(t, "", ""), "neither a prefix nor a suffix"),
@@ -307,8 +343,8 @@ def test_both_texts_of_a_bart_begin_with_its_own_token():
     one = trained("encoder_decoder")  # from elsewhere
     of_bart = one._replace(ids=IDS._replace(cls=2))
     assert of_bart.ids.cls < of_bart.ids.text[0] < one.ids.cls
-    question = to_respond(of_bart, "tea")
+    question = asked(of_bart, "tea")
     assert (question.inputs, question.start) == ([2, *CODEC.encode("tea"), IDS.eos], [2])
-    for other in (one, of_bart._replace(objectives=("bart",))):
-        question = to_respond(other, "tea")
+    for other in (one, of_bart._replace(prompts=objectives.bart(IDS).prompts)):
+        question = asked(other, "tea")
         assert (question.inputs, question.start) == ([*CODEC.encode("tea"), IDS.eos], [])

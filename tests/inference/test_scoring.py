@@ -11,6 +11,7 @@ import pytest
 from pretrax.inference.generation import Decoding, generate
 from pretrax.inference.questions import to_infill
 from pretrax.inference.scoring import Scored, score
+from pretrax.objectives import text_to_text
 from tests.inference.runs import CODEC, IDS, trained
 
 TEXTS = ["a", "Ada, ça va?", "tea"]
@@ -196,7 +197,7 @@ def test_what_cannot_be_scored():
 def test_ul2_is_asked_with_its_mode_and_names_of_blanks_are_no_bytes():
     """Blanks as R has them, other texts as S, or as a denoiser says; written out, the mode is the same."""
     _, one = run("encoder_decoder", "ul2")
-    plain = one._replace(objectives=("text_to_text",))
+    plain = one._replace(prompts=text_to_text(IDS).prompts)
     blanks, answer = "a <extra_id_0> b", "<extra_id_0>ça"
     cases = ((None, blanks, "R"), ("X", blanks, "X"), (None, "a b", "S"))
     scores = set()
