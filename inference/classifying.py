@@ -77,11 +77,10 @@ def _logits_of(trained: Trained, mode: str, texts: Sequence[Sequence[int]], batc
     if not all(trained.decode(text).strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
     rows = [[*prompt.before, *text, *prompt.after] for text in texts]
-    config = trained.model.config
     run = jitted(_run, trained.model, head, mode == "classify")
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
-        batch = encoder_batch([rows[i] for i in chosen], config.max_positions)
+        batch = encoder_batch([rows[i] for i in chosen], trained.model.max_positions)
         for i, logits in zip(chosen, np.asarray(run(trained.params, batch))):
             found[i] = logits
         if on_batch:

@@ -40,14 +40,13 @@ def embed(
     if pooling not in POOLINGS:
         raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")
     run = jitted(_embed, trained.model, prompt.head, pooling)
-    config = trained.model.config
     if not all(text.strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
     rows = [[*prompt.before, *trained.encode(text), *prompt.after] for text in texts]
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch(
-            [rows[i] for i in chosen], config.max_positions if config else 0, 2 if second else 1
+            [rows[i] for i in chosen], trained.model.max_positions, 2 if second else 1
         )
         for i, vector in zip(chosen, np.asarray(run(trained.params, batch))):
             found[i] = vector

@@ -227,7 +227,7 @@ def _width(trained: Trained, questions: Sequence[Question], max_new: int) -> int
     longest = max(
         len(q.inputs) if layout == "encoder_decoder" else prompt_size(layout, q) for q in questions
     )
-    limit = trained.model.config.max_positions if trained.model.config else 0
+    limit = trained.model.max_positions
     if limit and layout == "decoder":
         limit = max(limit - max_new, 1)
     return padded_length(longest, limit)

@@ -137,9 +137,7 @@ def unmask(
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
     """Rows that see both ways, for whichever stack the model has."""
-    config = trained.model.config
-    most = config.max_positions if config else 0
-    batch = encoder_batch(rows, most)
+    batch = encoder_batch(rows, trained.model.max_positions)
     if trained.model.layout == "decoder":
         width = batch["encoder_positions"].shape[1]
         return padded_rows("decoder", rows, width)[0]

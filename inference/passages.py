@@ -39,7 +39,7 @@ def show_passages(
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective) if _fills(m.objective)]
     # Inputs and targets together are not much longer than the passage.
-    most = model.config.max_positions // 2 if model.config else 0
+    most = model.max_positions // 2
     size = min(PASSAGE, most) if most else PASSAGE
     tokens, segments = (_whole if whole else _cut)(documents, size, rows)
     if not members or not tokens.size:

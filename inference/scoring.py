@@ -69,13 +69,12 @@ def score(
     layout, found = trained.model.layout, [None] * len(pairs)
     sizes = [prompt_size(layout, question) for question in questions]
     run = jitted(_log_probs, trained.model)
-    config = trained.model.config
+    most = trained.model.max_positions
     for chosen in by_length(sizes, batch_size):
         rows = [questions[i] for i in chosen]
         longest = max(
             len(q.inputs) if layout == "encoder_decoder" else prompt_size(layout, q) for q in rows
         )
-        most = config.max_positions if config else 0
         if most and max(sizes[i] for i in chosen) > most:
             raise ValueError(
                 f"Got a text of {max(sizes[i] for i in chosen)} places to be scored, expected at most "

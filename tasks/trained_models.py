@@ -6,7 +6,7 @@ from pretrax.inference import Trained
 from pretrax.models.unrolled import unrolled
 from pretrax.tasks import vocabularies
 from pretrax.training.configuration import read_directory
-from pretrax.training.runs import open_run
+from pretrax.training.runs import model_of_run, open_run
 
 
 def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None) -> Trained:
@@ -23,7 +23,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
     Raises:
         ValueError: no run, no checkpoint, or no vocabulary there.
     """
-    run = open_run(run_dir, step, mesh)
+    fields = read_directory(run_dir)
     try:
         vocabulary = vocabularies.load_vocabulary(run_dir)
     except FileNotFoundError as error:
@@ -31,8 +31,9 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
             "token ids, or imported without a tokenizer."
         ) from error
+    objective = fields.get("objective")  # an imported model has none
+    run = open_run(run_dir, step, mesh, model_of_run(fields, vocabulary.ids))
     codec, model, params = vocabulary.codec, run.model, run.params
-    objective = read_directory(run_dir).get("objective")  # an imported model has none
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
     return Trained(

@@ -9,12 +9,15 @@ import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from pretrax.models import Model
 from pretrax.models.builders import abstract_params
 from pretrax.models.trees import named
+from pretrax.objectives import TokenIds
 from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, damage_in_words, differences
 from pretrax.training.configuration import read_directory
 from pretrax.training.mesh import shardings_of
+from pretrax.training.planning import padded_vocabulary
 from pretrax.training.state import unboxed
 
 
@@ -27,11 +30,20 @@ class SavedModel(NamedTuple):
     params: dict  # float32
 
 
-def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) -> SavedModel:
+def open_run(
+    directory: str,
+    step: int | None = None,
+    mesh: Mesh | None = None,
+    model: Model | None = None,
+) -> SavedModel:
     """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
 
-    The model has the heads that were saved, whatever objective it was trained with. The parameters
-    are spread over the mesh as in training, or, without one, whole on this machine's first device.
+    Args:
+      model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that were
+        saved, which can be told of the models of this package.
+
+    The parameters are spread over the mesh as in training, or, without one, whole on this machine's
+    first device.
 
     Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
     another model.
@@ -55,13 +67,7 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
                 for name, shape in checkpoints.shapes(step).items()
                 if name.startswith("params/")
             }
-        rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
-        if rows is None:
-            raise ValueError(
-                f"Checkpoint {step} of {directory} holds no token_embedding, so its model is none of "
-                "`models`: train.py alone reads it."
-            )
-        model = _with_heads(builder, rows, saved_heads(shapes))
+        model = model or _saved_model(builder, shapes, f"Checkpoint {step} of {directory}")
         target = _spread(abstract_params(model), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
@@ -73,6 +79,25 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
         with damage_in_words(directory, step):
             params = checkpoints.load_params(step, target)
     return SavedModel(directory, step, model, params)
+
+
+def model_of_run(fields: Mapping[str, Any], ids: TokenIds) -> Model | None:
+    """The model of a run's fields, with the heads that its objective asks for; None: it has none."""
+    if fields.get("model") is None or fields.get("objective") is None:
+        return None
+    rows = padded_vocabulary(ids, fields.get("vocabulary_rows"))
+    return fields["model"](rows, fields["objective"](ids).heads)
+
+
+def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: str) -> Model:
+    """The model that has parameters of these shapes."""
+    rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
+    if rows is None:
+        raise ValueError(
+            f"{where} holds no token_embedding, so its model is none of `models`, and its heads cannot "
+            "be told by its parameters: expected a run with an objective and a vocabulary."
+        )
+    return _with_heads(builder, rows, saved_heads(shapes))
 
 
 def _spread(params, mesh: Mesh | None) -> dict:
