@@ -147,9 +147,9 @@ def figures_of(kind):
     model = build(
         128, objective.heads, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1
     )
-    one = tiny.setup(model, objective, {"encoder": 32})
     mesh = tiny.mesh_of(1)
-    params = new_state(tiny.abstract(one, mesh), 0, mesh).params
+    one = tiny.plan(model, objective, {"encoder": 32}, mesh=mesh)
+    params = new_state(abstract_state_of(one), 0, mesh).params
     made = evaluator(one=one)
     (batches,) = (member.batches for member in made._members.values())
     hidden = [jax.jit(lambda p, b: model.apply(p, b).hidden)(params, batch) for batch in batches]
