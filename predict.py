@@ -277,7 +277,7 @@ def announce(console: Console, options, trained: Trained, mode: str) -> None:
         about = "tells how likely a text is"
     elif options.mode is None:
         about = f"{MODES[mode].about}, since it is of layout {trained.model.layout}"
-        if trained.prompts:
+        if trained.prompt_forms:
             about = f"{MODES[mode].about}, prompted as in training"
     else:
         about = MODES[mode].about if mode in MODES else ""
@@ -371,7 +371,7 @@ def show_similarities(console: Console, options, trained: Trained, records, how:
     if options.against:
         texts = options.against
         # Where a contrastive objective trained two towers, the second one reads what is compared with.
-        second = dataclasses.replace(how, second=bool(trained.prompts))
+        second = dataclasses.replace(how, second=bool(trained.prompt_forms))
         others = answer(trained, "embed", [{"text": text} for text in texts], second)
         right = np.array([record["embedding"] for record in others])
     console.print(f"{len(left)} embeddings of {left.shape[1]} numbers; --file and --out keep them.")

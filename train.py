@@ -179,7 +179,7 @@ def evaluator(
             codec = corpus.codec
             trained = Trained(
                 *(model, params, corpus.ids, codec.encode, codec.decode),
-                prompts=planned.recipe.objective.prompts,
+                prompt_forms=planned.recipe.objective.prompt_forms,
                 classes=corpus.classes,
             )
             figures = task_figures(trained, tasks)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted
-from pretrax.inference.trained import Trained, prompt_for
+from pretrax.inference.trained import Trained, prompt_form
 
 
 def classify(
@@ -52,7 +52,7 @@ def tag(
     words = [text.split() for text in texts]
     pieces = [[trained.encode(f" {word}") for word in some] for some in words]
     rows = [[token for piece in some for token in piece] for some in pieces]
-    before = len(prompt_for(trained, "tag").before)
+    before = len(prompt_form(trained, "tag").before)
     found = []
     for i, logits in enumerate(_logits_of(trained, "tag", rows, batch_size, on_batch)):
         firsts = before + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])
@@ -67,7 +67,7 @@ def _name(trained: Trained, number: int) -> str:
 
 def _logits_of(trained: Trained, mode: str, texts: Sequence[Sequence[int]], batch_size, on_batch):
     """Logits of the first place of each text ("classify"), or of all ("tag"), in order."""
-    prompt = prompt_for(trained, mode)
+    prompt = prompt_form(trained, mode)
     head = prompt.head
     if head not in trained.model.heads:
         raise ValueError(

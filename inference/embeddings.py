@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted
-from pretrax.inference.trained import Trained, prompt_for
+from pretrax.inference.trained import Trained, prompt_form
 
 POOLINGS = ("first", "mean")
 
@@ -35,7 +35,7 @@ def embed(
 
     Raises ValueError for a text that is empty, or longer than the model's positions.
     """
-    prompt = prompt_for(trained, "embed")
+    prompt = prompt_form(trained, "embed")
     pooling = pooling or prompt.pooling
     if pooling not in POOLINGS:
         raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")

@@ -17,8 +17,8 @@ from jax import lax
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted, padded_rows
 from pretrax.inference.sampling import most_likely
-from pretrax.inference.trained import Trained, may_be_written, prompt_for
-from pretrax.objectives import Prompt
+from pretrax.inference.trained import Trained, allowed_token_mask, prompt_form
+from pretrax.objectives import PromptForm
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # how people write it
 ORDERS = ("confidence", "random")
@@ -37,7 +37,7 @@ class Masked(NamedTuple):
     masks: list[int]  # where they are
 
 
-def masked_text(trained: Trained, text: str, prompt: Prompt) -> Masked:
+def masked_text(trained: Trained, text: str, prompt: PromptForm) -> Masked:
     """A text with each "[MASK]" as the vocabulary's mask, and what the prompt has around it.
 
     Raises ValueError for a text without a mask, or a vocabulary without one.
@@ -61,11 +61,11 @@ def fill_masks(
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[list[Guess]]]:
     """For each mask of each text its `top` likeliest tokens, each mask by itself."""
-    prompt = prompt_for(trained, "mask")
+    prompt = prompt_form(trained, "mask")
     read = [masked_text(trained, text, prompt) for text in texts]
     found: list = [None] * len(read)
     predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
-    allowed_V = may_be_written(trained.ids, trained.model.vocab_size)
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
     top = min(top, trained.ids.size)
     for chosen in by_length([len(one.tokens) for one in read], batch_size):
         rows = [read[i] for i in chosen]
@@ -113,11 +113,11 @@ def unmask(
         raise ValueError(f"Got steps={steps}, expected 1 or more.")
     if temperature < 0:
         raise ValueError(f"Got temperature={temperature}, expected 0 or a number above.")
-    prompt = prompt_for(trained, "unmask")
+    prompt = prompt_form(trained, "unmask")
     read = [masked_text(trained, text, prompt) for text in texts]
     numbers = range(len(read)) if numbers is None else numbers
     run = jitted(_unmask, trained.model, prompt.head, prompt.shift, order, bool(temperature))
-    allowed_V = may_be_written(trained.ids, trained.model.vocab_size)
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
     allowed_V = allowed_V.at[trained.ids.mask].set(False)
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     found: list = [None] * len(read)

@@ -1,4 +1,4 @@
-"""A trained model that reads and writes text, and how it is prompted."""
+"""A trained model with its vocabulary, and the forms in which it is prompted."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives import Prompt, TokenIds
+from pretrax.objectives import PromptForm, TokenIds
 
 
 class Mode(NamedTuple):
-    """Something that a model can be asked for."""
+    """A way to use a model."""
 
     about: str
     layouts: tuple[str, ...]  # of the models that can do it
@@ -30,7 +30,7 @@ MODES = {
     "tag": Mode("predicts the class of each word", ("encoder",)),
 }
 
-# Of a model whose objective says nothing, and of an imported one.
+# The mode of an imported model, and of one whose objective states no prompt form.
 MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
 
 
@@ -42,58 +42,58 @@ class Trained(NamedTuple):
     ids: TokenIds
     encode: Callable[[str], list[int]]  # text with special tokens by name, <extra_id_0>
     decode: Callable[[list[int]], str]
-    prompts: tuple[Prompt, ...] = ()  # those of its objective; an imported model has none
-    classes: tuple[str, ...] = ()  # names of what a head tells apart
+    prompt_forms: tuple[PromptForm, ...] = ()  # of its objective; an imported model has none
+    classes: tuple[str, ...] = ()  # their names, of a model that classifies
     step: int = 0  # of the checkpoint
 
 
 def mode_of(trained: Trained) -> str:
-    """The mode that the model was trained for: a name among `MODES`.
+    """Returns the mode that the model was trained for: a name among `MODES`.
 
-    One that infills and completes is asked to infill, which completes a text without a blank.
+    It is "infill" for a model that both completes and infills: a text without a blank is completed.
     """
-    modes = [prompt.mode for prompt in trained.prompts]
+    modes = [form.mode for form in trained.prompt_forms]
     if modes:
         return "infill" if modes[0] == "complete" and "infill" in modes else modes[0]
     layout, heads = trained.model.layout, trained.model.heads
     return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
 
 
-def prompt_for(trained: Trained, mode: str) -> Prompt:
-    """The form of a prompt in this mode: that of training, or else the usual one of the layout."""
-    for prompt in trained.prompts:
-        if prompt.mode == mode:
-            return prompt
-    for prompt in trained.prompts:  # a text with masks is read alike, whatever is made of it
-        if prompt.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
-            return prompt._replace(mode=mode, head=None if mode == "embed" else prompt.head)
-    return _usual_prompt(trained, mode)
+def prompt_form(trained: Trained, mode: str) -> PromptForm:
+    """Returns the prompt form for a mode: that of training, else the usual one of the layout."""
+    for form in trained.prompt_forms:
+        if form.mode == mode:
+            return form
+    for form in trained.prompt_forms:  # these read a text alike
+        if form.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
+            return form._replace(mode=mode, head=None if mode == "embed" else form.head)
+    return _usual_form(trained, mode)
 
 
-def _usual_prompt(trained: Trained, mode: str) -> Prompt:
+def _usual_form(trained: Trained, mode: str) -> PromptForm:
     ids, heads = trained.ids, trained.model.heads
     cls, sep = (() if x is None else (x,) for x in (ids.cls, ids.sep))
     if mode in ("continue", "middle"):
-        return Prompt(mode, causal=True)
+        return PromptForm(mode, causal=True)
     if mode in ("mask", "unmask") and trained.model.layout == "decoder":
-        return Prompt(mode, before=(ids.bos,), shift=-1)
+        return PromptForm(mode, before=(ids.bos,), shift=-1)
     if mode in ("mask", "unmask"):
-        return Prompt(mode, cls, sep, head="generator" if "generator" in heads else None)
+        return PromptForm(mode, cls, sep, head="generator" if "generator" in heads else None)
     if mode == "embed":
-        return Prompt(mode, cls, sep)
+        return PromptForm(mode, cls, sep)
     if mode in ("classify", "tag"):
         head = "classes" if mode == "classify" else "token_classes"
-        return Prompt(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
+        return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
     # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. One
     # that was added after the text ids no imported model knows.
     opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()
-    if mode == "infill" or trained.prompts or trained.model.layout != "encoder_decoder":
+    if mode == "infill" or trained.prompt_forms or trained.model.layout != "encoder_decoder":
         opening = ()
-    return Prompt(mode, before=opening, after=(ids.eos,), start=opening)
+    return PromptForm(mode, before=opening, after=(ids.eos,), start=opening)
 
 
 def check_mode(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode that there is not, or that this model cannot have."""
+    """Raises ValueError for a mode that does not exist, or that this model's layout cannot have."""
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
     layouts = MODES[mode][1]
@@ -105,8 +105,8 @@ def check_mode(trained: Trained, mode: str) -> None:
         )
 
 
-def may_be_written(ids: TokenIds, rows: int):
-    """bool[rows]: the ids that may come in an answer: neither padding, nor rows that are no ids."""
+def allowed_token_mask(ids: TokenIds, rows: int):
+    """Returns the allowed-token mask, bool[rows]: neither padding, nor rows that are no ids."""
     allowed = np.arange(rows) < ids.size
     if ids.pad != ids.eos:
         allowed[ids.pad] = False

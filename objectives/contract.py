@@ -200,29 +200,29 @@ class Term:
     squared_log_partition: Array | None = None
 
 
-class Prompt(NamedTuple):
-    """How a model is prompted in the very form that an objective trained it on.
+class PromptForm(NamedTuple):
+    """How the training of an objective makes a text a prompt.
 
-    A prompt is `before`, the text and `after`, of which an encoder reads all. What is written begins
-    with `ids.bos` and `start`. T5's span corruption and GPT's language modelling:
+    The prompt is `before`, the text and `after`, read both ways unless `causal`. The answer begins
+    with `ids.bos` and `start`. T5's span corruption, and GPT's language modelling:
 
-        Prompt("infill", after=(ids.eos,))
-        Prompt("continue", causal=True)
+        PromptForm("infill", after=(ids.eos,))
+        PromptForm("continue", causal=True)
     """
 
-    # "continue", "complete", "infill", "middle", "restore", "respond", "mask", "unmask", "embed",
-    # "classify" or "tag": what they do is in `inference.trained.MODES`.
+    # What the model then does: "continue", "complete", "infill", "middle", "restore", "respond",
+    # "mask", "unmask", "embed", "classify" or "tag" (`inference.trained.MODES`).
     mode: str
     before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
     after: tuple[int, ...] = ()  # ids after it
     start: tuple[int, ...] = ()
-    causal: bool = False  # what is written goes on from the text, which no encoder reads
-    # To infill: "together", one answer names each blank by its sentinel; "in turn", each blank has
-    # an answer of its own, behind its sentinel; "masks", the same, where blanks are mask tokens.
+    causal: bool = False  # the answer continues the text: nothing is read both ways
+    # Of "infill": "together", one answer names every blank by its sentinel; "in turn", each blank
+    # has an answer of its own, after its sentinel; "masks", the same, where blanks are mask tokens.
     blanks: str = "together"
-    shift: int = 0  # a masked token is predicted so many places after its own
-    head: str | None = None  # that answers; None: the vocabulary's, and of an embedding none
-    pooling: str = "mean"  # of an embedding: from the "first" place of a text or the "mean" of all
+    shift: int = 0  # slots from a mask to where its token is predicted
+    head: str | None = None  # that answers; None: the vocabulary projection, of "embed" no head
+    pooling: str = "mean"  # of "embed": over the "first" slot of a text or the "mean" of all
 
 
 class Lengths(Protocol):
@@ -291,7 +291,7 @@ class Objective(NamedTuple):
     heads: Mapping[str, int | None] = VOCABULARY
     rows: str = "stream"  # what rows it is made for: one of `ROWS`
     closes_documents: bool = False  # it marks where documents end; a stream need not
-    prompts: tuple[Prompt, ...] = ()  # what to ask of a model that it trained: the usual one first
+    prompt_forms: tuple[PromptForm, ...] = ()  # of models that it trained, the default one first
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is no sum over rows
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import hits, share24
-from pretrax.objectives.contract import Objective, Outputs, Prompt, Term, TokenIds
+from pretrax.objectives.contract import Objective, Outputs, PromptForm, Term, TokenIds
 from pretrax.objectives.features import fit, input_sequence, labels_in_place
 from pretrax.objectives.losses import predictions, token_loss
 from pretrax.objectives.splicing import documents, single, splice
@@ -51,7 +51,7 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},  # any token may be masked
         corrupt=Partial(_mask_at_drawn_rates, *settings),
         loss=_diffusion_loss,
-        prompts=(Prompt("unmask"),),
+        prompt_forms=(PromptForm("unmask"),),
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, hits, share24
-from pretrax.objectives.contract import Labels, Objective, Outputs, Prompt, Row, Term, TokenIds
+from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Row, Term, TokenIds
 from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.losses import binary_cross_entropy, token_loss
 from pretrax.objectives.selection import Selection, choose, quota, selection_of
@@ -70,7 +70,7 @@ def masked_lm(
     if static_copies is not None and static_copies < 1:
         raise ValueError(f"static_copies must be at least 1 or None, got {static_copies}.")
     copies = None if static_copies is None else np.int32(static_copies)
-    return _in_place(chosen, replacement, Prompt("mask"), copies=copies)
+    return _in_place(chosen, replacement, PromptForm("mask"), copies=copies)
 
 
 def masked_next_token(
@@ -94,8 +94,8 @@ def masked_next_token(
     Raises ValueError as `masked_lm` does.
     """
     replacement = _replacement(ids, mask_share, random_share)
-    prompt = Prompt("mask", before=(ids.bos,), shift=-1)
-    return _in_place(selection_of(ids, rate), replacement, prompt)
+    form = PromptForm("mask", before=(ids.bos,), shift=-1)
+    return _in_place(selection_of(ids, rate), replacement, form)
 
 
 def replaced_token_detection(
@@ -121,8 +121,8 @@ def replaced_token_detection(
 
     Raises ValueError as `masked_lm` does.
     """
-    prompt = Prompt("mask", head="generator")
-    objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0), prompt)
+    form = PromptForm("mask", head="generator")
+    objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0), form)
     return objective._replace(loss=_detection_loss, heads={"generator": None, "replaced": 2})
 
 
@@ -165,10 +165,10 @@ def _replacement(ids, mask_share, random_share, together=False) -> Replacement:
 
 
 def _in_place(
-    selection: Selection, replacement: Replacement, prompt: Prompt, copies=None
+    selection: Selection, replacement: Replacement, form: PromptForm, copies=None
 ) -> Objective:
-    """The objective that hides tokens in place, behind those that the prompt has before a text."""
-    head = prompt.before  # 0 or 1 tokens
+    """The objective that hides tokens in place, behind what the form has before a text."""
+    head = form.before  # 0 or 1 tokens
 
     def lengths(n: int) -> dict[str, int]:
         return {"inputs": len(head) + n, "labels": int(quota(n, selection, np))}
@@ -178,7 +178,7 @@ def _in_place(
         lengths=lengths,
         corrupt=Partial(_mask_in_place, *settings),
         loss=token_loss,
-        prompts=(prompt,),
+        prompt_forms=(form,),
     )
 
 

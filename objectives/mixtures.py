@@ -72,7 +72,7 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         corrupt=_shared_kernels([o.corrupt for o in objectives]),
         loss=_joint_loss([o.loss for o in objectives]),
         heads=joined_heads(objectives),
-        prompts=tuple(dict.fromkeys(prompt for o in objectives for prompt in o.prompts)),
+        prompt_forms=tuple(dict.fromkeys(prompt for o in objectives for prompt in o.prompt_forms)),
         rows=_rows_of(built),
         closes_documents=all(o.closes_documents for o in objectives),
         members=tuple(built),

@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 from pretrax.objectives.arithmetic import below
 from pretrax.objectives.contract import (
     Objective,
-    Prompt,
+    PromptForm,
     Row,
     Term,
     TokenIds,
@@ -131,14 +131,16 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=loss,
         heads=joined_heads([one, two]),
-        prompts=_framed_prompts(one.prompts, two.prompts),
+        prompt_forms=_framed_forms(one.prompt_forms, two.prompt_forms),
         rows=joint_rows([one.rows, two.rows]),
         closes_documents=one.closes_documents or two.closes_documents,
         couples_rows=one.couples_rows or two.couples_rows,
     )
 
 
-def _framed_prompts(first: tuple[Prompt, ...], second: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+def _framed_forms(
+    first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]
+) -> tuple[PromptForm, ...]:
     """Those of the second objective, framed as the first one frames a text; and those of the first."""
     frames = [{"before": one.before, "after": one.after} for one in first[:1]]
     return (*(two._replace(**frame) for frame in frames or [{}] for two in second), *first)
@@ -170,7 +172,7 @@ def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Ob
         corrupt=Partial(_corrupt_pairs, Partial(draw), ends, specials),
         loss=pair_loss,
         heads={"pair": 2},
-        prompts=(Prompt("embed", (ids.special("cls"),), (ids.special("sep"),)),),
+        prompt_forms=(PromptForm("embed", (ids.special("cls"),), (ids.special("sep"),)),),
         rows="document",
         closes_documents=True,
     )

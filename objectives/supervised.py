@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import Labels, Objective, Outputs, Prompt, Term, TokenIds
+from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Term, TokenIds
 from pretrax.objectives.features import (
     fit,
     input_sequence,
@@ -74,7 +74,7 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
         lengths=lengths,
         corrupt=Partial(_divide, jnp.int32(longest_answer), specials),
         loss=token_loss,
-        prompts=(Prompt("respond", before=head, after=(ids.eos,)),),
+        prompt_forms=(PromptForm("respond", before=head, after=(ids.eos,)),),
         rows="parts",
         closes_documents=True,
     )
@@ -131,7 +131,7 @@ def dialogue(ids: TokenIds) -> Objective:
         lengths=lambda n: {"targets": n + 1},
         corrupt=Partial(_take_turns, specials),
         loss=token_loss,
-        prompts=(Prompt("respond", after=(ids.special("sep"),), causal=True),),
+        prompt_forms=(PromptForm("respond", after=(ids.special("sep"),), causal=True),),
         rows="parts",
         closes_documents=True,
     )
@@ -199,7 +199,7 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
         corrupt=Partial(_frame, specials, 1),
         loss=loss,
         heads={"classes": num_classes},
-        prompts=(_prompt(ids, "classify", "classes"),),
+        prompt_forms=(_form(ids, "classify", "classes"),),
         rows="labels",
         closes_documents=True,
     )
@@ -238,7 +238,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
         corrupt=Partial(_frame, specials, _DIGITS),
         loss=loss,
         heads={"classes": 1},
-        prompts=(_prompt(ids, "classify", "classes"),),
+        prompt_forms=(_form(ids, "classify", "classes"),),
         rows="labels",
         closes_documents=True,
     )
@@ -286,7 +286,7 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
         corrupt=Partial(_frame_tokens, _framing(ids), jnp.int32(num_classes)),
         loss=loss,
         heads={"token_classes": num_classes},
-        prompts=(_prompt(ids, "tag", "token_classes"),),
+        prompt_forms=(_form(ids, "tag", "token_classes"),),
         rows="labels",
         closes_documents=True,
     )
@@ -326,8 +326,8 @@ def _framed_lengths(n: int) -> dict[str, int]:
     return {"inputs": n + 2, "pools": 1}
 
 
-def _prompt(ids: TokenIds, mode: str, head: str) -> Prompt:
-    return Prompt(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
+def _form(ids: TokenIds, mode: str, head: str) -> PromptForm:
+    return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
 
 
 def _framing(ids: TokenIds):

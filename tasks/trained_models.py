@@ -42,7 +42,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
         vocabulary.ids,
         codec.encode,
         codec.decode,
-        objective(vocabulary.ids).prompts if objective else (),
+        objective(vocabulary.ids).prompt_forms if objective else (),
         tuple(vocabularies.load_classes(run_dir)),
         run.step,
     )

@@ -69,7 +69,7 @@ def trained(builder: str, *names: str, heads=None, classes=(), **settings) -> Tr
     """A model of `models.BUILDER` as if these objectives had trained it; none: from elsewhere."""
     heads = heads or (heads_of(names) if names else ("vocabulary",))
     model, params = small(builder, heads, **settings)
-    prompts = tuple(prompt for one in _built(names) for prompt in one.prompts)
+    prompts = tuple(prompt for one in _built(names) for prompt in one.prompt_forms)
     return Trained(model, params, IDS, CODEC.encode, CODEC.decode, prompts, tuple(classes))
 
 

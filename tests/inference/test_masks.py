@@ -10,8 +10,8 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference.masks import batch_of, fill_masks, masked_text, unmask
-from pretrax.inference.trained import prompt_for
-from pretrax.objectives import Prompt
+from pretrax.inference.trained import prompt_form
+from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 DOCUMENT = tuple(CODEC.encode(TEXT))
@@ -74,7 +74,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
         read = [token for token in live(features, "inputs") if token != IDS.bos]
         if IDS.mask in read:
             break
-    row = masked_text(one, CODEC.decode(read), prompt_for(one, "mask"))
+    row = masked_text(one, CODEC.decode(read), prompt_form(one, "mask"))
     batch = batch_of(one, [row.tokens])
     for stream in ("input_tokens", "positions", "key_intervals", "segment_ids"):
         got = np.asarray(batch[f"{layout}_{stream}"][0])[..., : len(row.tokens)]
@@ -83,7 +83,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
     assert np.sum(expected[layout][f"{layout}_segment_ids"] > 0) == len(row.tokens)
     # Where a mask is told is where the objective has its label.
     labelled = features["labels_places"][features["labels_weights"] > 0]
-    assert {at + prompt_for(one, "mask").shift for at in row.masks} <= set(labelled.tolist())
+    assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labelled.tolist())
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_guesses_are_those_of_the_model(name):
     one = model(name)
     found = fill_masks(one, TEXTS, top=4, batch_size=3)
     for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
-        prompt = prompt_for(one, "mask")
+        prompt = prompt_form(one, "mask")
         row = masked_text(one, text, prompt)
         logits = logits_of(name)(row.tokens)[np.array(row.masks) + prompt.shift]
         assert len(masks) == text.count("[MASK]") == len(logits)
@@ -116,7 +116,8 @@ def test_all_guesses_together_are_one():
 def test_ways_to_write_a_mask():
     one = model("masked_lm")
     rows = [
-        masked_text(one, f"a {mask} b", Prompt("mask")) for mask in ("[MASK]", "<mask>", "<|mask|>")
+        masked_text(one, f"a {mask} b", PromptForm("mask"))
+        for mask in ("[MASK]", "<mask>", "<|mask|>")
     ]
     assert rows[0] == rows[1] == rows[2] and rows[0].masks == [2]
     for texts in (["no mask"], ["a [MASK]", "[mask]"]):
@@ -133,7 +134,7 @@ def test_ways_to_write_a_mask():
 
 def test_a_model_from_elsewhere_reads_between_cls_and_sep():
     one = trained("encoder")
-    row = masked_text(one, "[MASK]", prompt_for(one, "mask"))
+    row = masked_text(one, "[MASK]", prompt_form(one, "mask"))
     assert row.tokens == [IDS.cls, IDS.mask, IDS.sep] and row.masks == [1]
 
 
@@ -150,7 +151,7 @@ def test_what_is_told_of_batches():
 def revealed(name, text, steps):
     """Texts after each step of a plain loop that writes what it is surest of."""
     one = model(name)
-    prompt = prompt_for(one, "unmask")
+    prompt = prompt_form(one, "unmask")
     row = masked_text(one, text, prompt)
     tokens, total = np.array(row.tokens), len(row.masks)
     for s in range(steps):
@@ -172,7 +173,7 @@ def test_the_surest_are_written_first(name, steps):
     for text in TEXTS[1:3]:
         total = text.count("[MASK]")
         *_, expected = revealed(name, text, steps or total)
-        bos = len(prompt_for(one, "unmask").before)
+        bos = len(prompt_form(one, "unmask").before)
         assert unmask(one, [text], steps=steps) == [CODEC.decode(expected[bos:])]
 
 
