@@ -1,14 +1,14 @@
 """Builders of models: from keyword hyper-parameters to a `Model` of pure functions."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from pretrax.models.config import Config, make_config
-from pretrax.models.heads import HEADS
+from pretrax.models.heads import CLASSIFIERS, HEADS
 from pretrax.models.transformer import Transformer
 
 
@@ -212,8 +212,9 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
     else.
 
     Args:
-      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes' and 'token_classes'
-        (num_classes of them), 'embedding', 'logit_scale', 'replaced'.
+      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes', 'token_classes',
+        'embedding', 'logit_scale', 'replaced'. As an objective has them, a mapping from names to
+        numbers of classes, it sets num_classes.
       settings: num_layers, and any field of `models.config.Config`, as in `decoder`.
 
     Returns:
@@ -230,13 +231,29 @@ def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers, **settings)
     return make_config(
         vocab_size,
         MODERN_BERT,
-        settings,
+        _with_classes(heads, settings),
         heads=_available(heads, ("vocabulary", *HEADS)),
         num_encoder_layers=_at_least_one("num_layers", num_layers),
         num_decoder_layers=0,
         num_ahead=0,
         ahead="parallel",
     )
+
+
+def _with_classes(heads, settings: dict) -> dict:
+    """Returns the settings with the number of classes that the heads have, if they say it.
+
+    Raises ValueError where that is another number than `num_classes` of the settings.
+    """
+    sized = isinstance(heads, Mapping)
+    found = {heads[name] for name in CLASSIFIERS if sized and heads.get(name)}
+    wanted = found | ({settings["num_classes"]} if settings.get("num_classes") else set())
+    if len(wanted) > 1:
+        raise ValueError(
+            f"Got heads and a setting of {' and '.join(map(str, sorted(wanted)))} classes, expected "
+            "one number: leave out the model's num_classes, which the objective sets."
+        )
+    return settings | {"num_classes": wanted.pop()} if found else settings
 
 
 def _available(heads, known):

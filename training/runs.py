@@ -129,14 +129,16 @@ def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | 
         yield checkpoints
 
 
-def saved_heads(shapes: dict[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """The heads that these parameters are of, but for a vocabulary head without any of its own."""
+def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
+    """The heads that have parameters here, with their numbers of classes where they classify."""
     tops = {name.partition("/")[0] for name in shapes}
-    heads = tuple(
-        sorted(t.removeprefix("projections_") for t in tops if t.startswith("projections_"))
-    )
-    ahead = tuple(f"ahead_{k + 2}" for k in range(_num_ahead(shapes)))
-    return (("vocabulary",) if "vocabulary" in tops else ()) + heads + ahead
+    found = {"vocabulary": None} if "vocabulary" in tops else {}
+    for name in sorted(
+        t.removeprefix("projections_") for t in tops if t.startswith("projections_")
+    ):
+        classifier = shapes.get(f"projections_{name}/classifier/kernel")
+        found[name] = classifier[-1] if classifier else None
+    return found | {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
 
 
 def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
@@ -151,7 +153,7 @@ def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
     return max(parallel - 1, sequential, apart["layers"] - 1, apart["modules"], 0)
 
 
-def _with_heads(builder: Callable, rows: int, heads: tuple[str, ...]):
+def _with_heads(builder: Callable, rows: int, heads: dict[str, int | None]) -> Model:
     """The model with these heads, and the vocabulary's where that takes no parameters."""
     model = builder(rows)
     if model.config is None:  # pairs of stacks have the heads that they have
@@ -159,5 +161,5 @@ def _with_heads(builder: Callable, rows: int, heads: tuple[str, ...]):
     if "vocabulary" not in heads:
         c = model.config
         if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
-            heads = ("vocabulary", *heads)
+            heads = {"vocabulary": None} | heads
     return builder(rows, heads)
