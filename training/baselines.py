@@ -1,4 +1,4 @@
-"""Trivial baselines: the loss of a model that looks at nothing, from a term's labels alone.
+"""Trivial baselines: the loss of a model that ignores its input, from a term's labels alone.
 
 Classes are guessed by their share of the training targets (of tokens: a unigram model), numbers by
 the mean of the training targets.
@@ -17,16 +17,16 @@ from pretrax.objectives import Labels
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tally:
-    """What there is to know of labels: tallies of several batches add up to that of all of them."""
+    """Counts of labels; those of several batches add up to the counts of all of them."""
 
-    # Of classes f32[C], how much each counts. Of numbers f32[3]: how much they count together, and
-    # their sum and sum of squares, weighted so.
+    # Of classes f32[C], the summed weights of each. Of numbers f32[3]: the sum of their weights, and
+    # the weighted sums of the numbers and of their squares.
     totals: Any
     numbers: bool = dataclasses.field(metadata={"static": True})
 
 
 def tally(labels: Labels, classes: int) -> Tally:
-    """The tally of a batch's labels, of `classes` classes if they are no numbers."""
+    """Returns the tally of a batch's labels, of `classes` classes unless they are numbers."""
     values, weights = labels.values, labels.weights
     if jnp.issubdtype(values.dtype, jnp.floating):
         return Tally(jnp.stack([jnp.sum(weights * values**k) for k in range(3)]), numbers=True)
@@ -34,7 +34,7 @@ def tally(labels: Labels, classes: int) -> Tally:
 
 
 def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
-    """The summed loss of the held-out labels under the guess that the training labels suggest.
+    """Returns the summed loss of the held-out labels, guessed by the training labels.
 
     Cross-entropy in nats for classes, each counted once more than it was seen; squared error for
     numbers. Without training labels the guess is by the held-out ones themselves.

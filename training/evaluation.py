@@ -1,9 +1,9 @@
 """Held-out loss of every member of the objective, beside a baseline on the same targets.
 
-The baseline is the loss of a model that looks at nothing. Where a term has labels these are guessed
-by their frequency, or mean, among the training targets (`training.baselines`). Else it is the term
-itself for outputs that are all alike: with one embedding for all texts a contrastive loss is the
-logarithm of the batch.
+The baseline is the loss of a model that ignores its input. The labels of a term are guessed by their
+frequency, or mean, among the training targets (`training.baselines`). A term without labels is
+computed for outputs that are equal everywhere: with one embedding for all texts a contrastive loss is
+the logarithm of the number of texts in the batch.
 
 All members are given the same held-out text, cut to their own raw lengths, with noise that depends
 on the row's number alone: the figures of two checkpoints, or two runs, can be compared.
@@ -36,7 +36,7 @@ class Score(NamedTuple):
     member: str
     term: str
     loss: float  # nats per target: token, pair, …
-    baseline: float  # the same for a model that looks at nothing
+    baseline: float  # the same for a model that ignores its input
     targets: int  # how many there were
     of_tokens: bool = False  # targets are ids of the vocabulary: the loss has a perplexity
 
@@ -164,14 +164,17 @@ class Figures:
     sum: Any  # of the loss
     weight: Any
     tally: Tally | None  # of its labels
-    constant: Any  # the sum for outputs that are all alike, of a term without labels
+    constant: Any  # the sum for outputs that are equal everywhere, of a term without labels
     of_tokens: bool = dataclasses.field(metadata={"static": True})
 
 
 def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, Figures]:
-    """The figures of each term of a member's loss on an arranged batch, without dropout."""
+    """Returns the figures of each term of a member's loss on an arranged batch, without dropout."""
     terms = objective.loss(recipe.model.apply(params, batch), batch)
-    constant = objective.loss(constant_outputs(recipe.model, params, batch), batch)
+    unlabelled = any(term.labels is None for term in terms.values() if term.scale is not None)
+    constant = {}
+    if unlabelled:
+        constant = objective.loss(constant_outputs(recipe.model, params, batch), batch)
     return {
         name: Figures(
             sum=jnp.sum(term.sums),
@@ -186,7 +189,7 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
 
 
 def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, Tally]:
-    """Of each term the tally of an arranged batch's labels, each label counted once."""
+    """Returns the tally of each term's labels in an arranged batch, each label counted once."""
     params = unboxed(jax.eval_shape(recipe.model.init, jax.random.key(0), batch))
     terms = objective.loss(constant_outputs(recipe.model, params, batch), batch)
     found = {}
@@ -199,7 +202,7 @@ def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, T
 
 
 def _classes(recipe: Recipe, objective: Objective, labels: Labels) -> int:
-    """How many classes there are among the labels."""
+    """Returns the number of classes of the labels' head."""
     if labels.head not in objective.heads:
         raise ValueError(
             f"A term's labels are of the head {labels.head!r}, the objective names "
@@ -209,7 +212,7 @@ def _classes(recipe: Recipe, objective: Objective, labels: Labels) -> int:
 
 
 def _baseline(figures: Figures, training: Tally | None) -> float:
-    """The term's sum for a model that looks at nothing."""
+    """Returns the term's sum for a model that ignores its input."""
     if figures.tally is None:
         return float(figures.constant)
     return trivial_loss(figures.tally, training)
