@@ -168,7 +168,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     for name in ("step", "objective", "nats", "perplexity", "bits a byte", "baseline", "targets"):
         table.add_column(name, justify="left" if name == "objective" else "right")
     for step in steps:
-        run = open_run(options.run, step, planned.mesh)
+        run = open_run(options.run, step, planned.mesh, planned.recipe.model)
         for score in evaluator(run.params):
             table.add_row(str(run.step), *row_of(score, token_bytes))
     say = functools.partial(console.print, markup=False, soft_wrap=True)

@@ -37,7 +37,6 @@ from pretrax.inference import (
 from pretrax.inference.answer_files import AnswerFile, read_items
 from pretrax.inference.decoding import decoding_form
 from pretrax.inference.speculation import DraftCounts, model_drafter
-from pretrax.inference.trained import TRAINED_FOR
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training.command_line import mistakes_in_words
 from pretrax.training.mesh import make_mesh, placed_on
@@ -277,14 +276,11 @@ def announce(console: Console, options, trained: Trained, mode: str) -> None:
     if mode == "score":
         about = "tells how likely a text is"
     elif options.mode is None:
-        about = f"{MODES[mode][0]}, since it is of layout {trained.model.layout}"
-        names = dict.fromkeys(trained.objectives)
-        if known := [name for name in names if name in TRAINED_FOR]:
-            about = f"{MODES[mode][0]}, for which it was trained ({', '.join(known)})"
-        elif names:
-            about += f"; there is no mode for what it was trained for ({', '.join(names)})"
+        about = f"{MODES[mode].about}, since it is of layout {trained.model.layout}"
+        if trained.prompt_forms:
+            about = f"{MODES[mode].about}, prompted as in training"
     else:
-        about = MODES[mode][0] if mode in MODES else ""
+        about = MODES[mode].about if mode in MODES else ""
     console.print(f"{options.run}: {mode} — {about}.", markup=False, soft_wrap=True, style="dim")
 
 
@@ -374,7 +370,8 @@ def show_similarities(console: Console, options, trained: Trained, records, how:
     right, texts = left, options.texts
     if options.against:
         texts = options.against
-        second = dataclasses.replace(how, second="contrastive_pairs" in trained.objectives)
+        # Where a contrastive objective trained two towers, the second one reads what is compared with.
+        second = dataclasses.replace(how, second=bool(trained.prompt_forms))
         others = answer(trained, "embed", [{"text": text} for text in texts], second)
         right = np.array([record["embedding"] for record in others])
     console.print(f"{len(left)} embeddings of {left.shape[1]} numbers; --file and --out keep them.")

@@ -178,7 +178,9 @@ def evaluator(
         if tasks:
             codec = corpus.codec
             trained = Trained(
-                *(model, params, corpus.ids, codec.encode, codec.decode), (), corpus.classes
+                *(model, params, corpus.ids, codec.encode, codec.decode),
+                prompt_forms=planned.recipe.objective.prompt_forms,
+                classes=corpus.classes,
             )
             figures = task_figures(trained, tasks)
         held_out = {f"heldout/{s.name}": s.loss for s in scores}

@@ -17,7 +17,7 @@ from pretrax.inference.generation import Answer, Decoding, Draft, generate
 from pretrax.inference.infill import Infilled, fill_in_place, greedy_targets, infill
 from pretrax.inference.masks import Guess, fill_masks, unmask
 from pretrax.inference.passages import show_passages
-from pretrax.inference.questions import few_shot_prompt
+from pretrax.inference.prompts import few_shot_prompt
 from pretrax.inference.sampling import Sampling
 from pretrax.inference.scoring import Scored, score
 from pretrax.inference.speculation import model_drafter, own_drafts, speculate

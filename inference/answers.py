@@ -1,4 +1,4 @@
-"""What a trained model makes of texts, by what it is asked to do: one function for each mode.
+"""Answers of a trained model to texts: one function for each mode.
 
     answer(trained, "infill", [{"text": "Thank you <extra_id_0> me."}])
     # [{"filled": "Thank you for inviting me.", "blanks": [" for inviting"], "log_prob": -3.1}]
@@ -16,26 +16,22 @@ from pretrax.inference.classifying import classify, tag
 from pretrax.inference.embeddings import embed
 from pretrax.inference.generation import Answer, Decoding, Draft, generate
 from pretrax.inference.masks import fill_masks, unmask
-from pretrax.inference.questions import (
+from pretrax.inference.prompts import (
     BLANK,
-    ONE_BY_ONE,
     filled,
+    infill_prompt,
+    middle_prompt,
     next_blank,
-    to_complete,
-    to_continue,
-    to_fill_the_middle,
-    to_infill,
-    to_respond,
-    to_restore,
+    text_prompt,
 )
 from pretrax.inference.scoring import score
 from pretrax.inference.speculation import DraftCounts
-from pretrax.inference.trained import Trained, check_mode
+from pretrax.inference.trained import Trained, check_mode, prompt_form
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a mode may be told beside its items."""
+    """Settings of a mode, beside its items."""
 
     decoding: Decoding = Decoding()
     draft: Draft | None = None  # a smaller model for speculative decoding
@@ -57,7 +53,7 @@ def answer(
     options: Options = Options(),  # noqa: B008
     numbers: Sequence[int] | None = None,
 ) -> list[dict]:
-    """What the mode makes of each item. `numbers` of the items: see `inference.generation.generate`.
+    """Returns the mode's answer to each item. `numbers` of the items: see `generation.generate`.
 
     Raises ValueError for a mode that the model cannot have, an item without what the mode reads, and
     texts that do not fit.
@@ -66,7 +62,7 @@ def answer(
         check_mode(trained, mode)
     if not items:
         return []
-    return MODES[mode](trained, items, options, numbers)
+    return _ANSWERS[mode](trained, items, options, numbers)
 
 
 def _text(item: dict) -> str:
@@ -86,7 +82,7 @@ def _string(item: dict, name: str, otherwise: str | None = None) -> str:
 
 
 def _each(items: Sequence, numbers: Sequence[int] | None, make: Callable) -> list:
-    """What `make` makes of each item; its errors tell the number of the item, where it has one."""
+    """Returns `make` of each item; its errors name the number of the item, where it has one."""
     found = []
     for i, item in enumerate(items):
         try:
@@ -98,28 +94,24 @@ def _each(items: Sequence, numbers: Sequence[int] | None, make: Callable) -> lis
     return found
 
 
-def _continue(trained, items, options: Options, numbers):
-    questions = _each(items, numbers, lambda item: to_continue(trained, _text(item)))
-    return [_record(found) for found in _generated(trained, questions, options, numbers)]
-
-
-def _written(to_question: Callable) -> Callable:
-    """The mode that reads each text and answers with another one."""
+def _written(mode: str) -> Callable:
+    """The mode that goes on from each text, or reads it and answers with another one."""
+    causal = mode == "continue"  # no denoiser stands before its texts
 
     def write(trained, items, options: Options, numbers):
-        def asked(item):
-            return to_question(trained, _text(item), options.denoiser)
-
-        questions = _each(items, numbers, asked)
-        return [_record(found) for found in _generated(trained, questions, options, numbers)]
+        denoiser = None if causal else options.denoiser
+        prompts = _each(
+            items, numbers, lambda item: text_prompt(trained, mode, _text(item), denoiser)
+        )
+        return [_record(found) for found in _generated(trained, prompts, options, numbers)]
 
     return write
 
 
-def _generated(trained, questions, options: Options, numbers):
+def _generated(trained, prompts, options: Options, numbers):
     return generate(
         trained,
-        questions,
+        prompts,
         options.decoding,
         draft=options.draft,
         numbers=numbers,
@@ -139,11 +131,11 @@ def _record(found: Sequence[Answer]) -> dict:
 
 def _infill(trained, items, options: Options, numbers):
     texts = _each(items, numbers, _text)
-    questions = _each(texts, numbers, lambda text: to_infill(trained, text, options.denoiser))
-    if ONE_BY_ONE & set(trained.objectives):
-        return _infill_one_by_one(trained, texts, questions, options, numbers)
+    prompts = _each(texts, numbers, lambda text: infill_prompt(trained, text, options.denoiser))
+    if prompt_form(trained, "infill").blanks != "together":
+        return _infill_one_by_one(trained, texts, prompts, options, numbers)
     records = []
-    for text, found in zip(texts, _generated(trained, questions, options, numbers)):
+    for text, found in zip(texts, _generated(trained, prompts, options, numbers)):
         whole, pieces = filled(text, found[0].text)
         record = {"filled": whole, "blanks": pieces, "log_prob": found[0].log_prob}
         if len(found) > 1:
@@ -152,27 +144,27 @@ def _infill(trained, items, options: Options, numbers):
     return records
 
 
-def _infill_one_by_one(trained, texts, questions, options: Options, numbers):
-    """As `causal_masking` and `blank_infilling` train it: after a blank's end the next is asked for."""
+def _infill_one_by_one(trained, texts, prompts, options: Options, numbers):
+    """Each blank has an answer of its own: after its end the next one is prompted for."""
     counts = [max(len(BLANK.findall(text)), 1) for text in texts]
-    told = [[] for _ in texts]
+    answers: list[list[Answer]] = [[] for _ in texts]
     log_probs = [0.0] * len(texts)
     numbers = list(range(len(texts)) if numbers is None else numbers)
     options = dataclasses.replace(
         options, decoding=dataclasses.replace(options.decoding, samples=1), on_text=None
     )
     for blank in range(max(counts)):
-        asked = [i for i, count in enumerate(counts) if count > blank]
+        open_ = [i for i, count in enumerate(counts) if count > blank]
         found = _generated(
-            trained, [questions[i] for i in asked], options, [numbers[i] for i in asked]
+            trained, [prompts[i] for i in open_], options, [numbers[i] for i in open_]
         )
-        for i, (first, *_) in zip(asked, found):
-            told[i].append(first)
+        for i, (first, *_) in zip(open_, found):
+            answers[i].append(first)
             log_probs[i] += first.log_prob
             if counts[i] > blank + 1:
-                questions[i] = next_blank(trained, questions[i], blank + 1, first.tokens)
+                prompts[i] = next_blank(trained, prompts[i], blank + 1, first.tokens)
     records = []
-    for text, pieces, log_prob in zip(texts, told, log_probs):
+    for text, pieces, log_prob in zip(texts, answers, log_probs):
         answer = "".join(f"<extra_id_{k}>{piece.text}" for k, piece in enumerate(pieces))
         whole, blanks = filled(text, answer)
         records.append({"filled": whole, "blanks": blanks, "log_prob": log_prob})
@@ -184,9 +176,9 @@ def _middle(trained, items, options: Options, numbers):
         return tuple(_string(item, name, "") for name in ("prefix", "suffix"))
 
     parts = _each(items, numbers, part_of)
-    questions = _each(parts, numbers, lambda part: to_fill_the_middle(trained, *part))
+    prompts = _each(parts, numbers, lambda part: middle_prompt(trained, *part))
     records = []
-    for (prefix, suffix), found in zip(parts, _generated(trained, questions, options, numbers)):
+    for (prefix, suffix), found in zip(parts, _generated(trained, prompts, options, numbers)):
         whole = f"{prefix}{found[0].text}{suffix}"
         records.append({"middle": found[0].text, "filled": whole, **_record(found)})
     return records
@@ -282,13 +274,13 @@ def _score(trained, items, options: Options, numbers):
     ]
 
 
-MODES = {
-    "continue": _continue,
-    "complete": _written(to_complete),
+_ANSWERS = {
+    "continue": _written("continue"),
+    "complete": _written("complete"),
     "infill": _infill,
     "middle": _middle,
-    "restore": _written(to_restore),
-    "respond": _written(to_respond),
+    "restore": _written("restore"),
+    "respond": _written("respond"),
     "mask": _mask,
     "unmask": _unmask,
     "embed": _embed,

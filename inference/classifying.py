@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted
-from pretrax.inference.trained import Trained
+from pretrax.inference.trained import Trained, prompt_form
 
 
 def classify(
@@ -23,11 +23,11 @@ def classify(
 
     Of a model that tells a number (one class) it is [("", number)].
 
-    Raises ValueError for a model without the head "classes", or a text that is empty or too long.
+    Raises ValueError for a model without a head for classes, or a text that is empty or too long.
     """
     found = []
     rows = [trained.encode(text) for text in texts]
-    for logits in _logits_of(trained, rows, "classes", batch_size, on_batch):
+    for logits in _logits_of(trained, "classify", rows, batch_size, on_batch):
         if logits.shape[-1] == 1:
             found.append([("", float(logits[0, 0]))])
             continue
@@ -47,14 +47,15 @@ def tag(
     A word is read with a space before it, and its first token tells its class, as they were trained
     (`tasks.seqio_corpora`, answers "tags").
 
-    Raises ValueError as `classify` does, of the head "token_classes".
+    Raises ValueError as `classify` does.
     """
     words = [text.split() for text in texts]
     pieces = [[trained.encode(f" {word}") for word in some] for some in words]
     rows = [[token for piece in some for token in piece] for some in pieces]
+    before = len(prompt_form(trained, "tag").before)
     found = []
-    for i, logits in enumerate(_logits_of(trained, rows, "token_classes", batch_size, on_batch)):
-        firsts = 1 + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])  # after [CLS]
+    for i, logits in enumerate(_logits_of(trained, "tag", rows, batch_size, on_batch)):
+        firsts = before + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])
         classes = np.argmax(logits[firsts], -1)
         found.append([(word, _name(trained, k)) for word, k in zip(words[i], classes)])
     return found
@@ -64,22 +65,22 @@ def _name(trained: Trained, number: int) -> str:
     return trained.classes[number] if number < len(trained.classes) else f"class {number}"
 
 
-def _logits_of(trained: Trained, texts: Sequence[Sequence[int]], head: str, batch_size, on_batch):
-    """Logits of the first place, or of all, of each text, in order."""
+def _logits_of(trained: Trained, mode: str, texts: Sequence[Sequence[int]], batch_size, on_batch):
+    """Logits of the first place of each text ("classify"), or of all ("tag"), in order."""
+    prompt = prompt_form(trained, mode)
+    head = prompt.head
     if head not in trained.model.heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
             "them: fine-tune it with sequence_classification or token_classification."
         )
-    cls, sep = trained.ids.special("cls"), trained.ids.special("sep")
     if not all(trained.decode(text).strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
-    rows = [[cls, *text, sep] for text in texts]
-    config = trained.model.config
-    run = jitted(_run, trained.model, head)
+    rows = [[*prompt.before, *text, *prompt.after] for text in texts]
+    run = jitted(_run, trained.model, head, mode == "classify")
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
-        batch = encoder_batch([rows[i] for i in chosen], config.max_positions)
+        batch = encoder_batch([rows[i] for i in chosen], trained.model.max_positions)
         for i, logits in zip(chosen, np.asarray(run(trained.params, batch))):
             found[i] = logits
         if on_batch:
@@ -87,8 +88,8 @@ def _logits_of(trained: Trained, texts: Sequence[Sequence[int]], head: str, batc
     return found
 
 
-def _run(model, head, params, batch):
+def _run(model, head, first, params, batch):
     outputs = model.apply(params, batch)
     states = outputs.hidden["top"]
-    states = states[:, :1] if head == "classes" else states
+    states = states[:, :1] if first else states
     return outputs.head(head, states).astype(jnp.float32)

@@ -22,6 +22,7 @@ from jax import lax
 
 from pretrax.inference.batching import padded_rows
 from pretrax.inference.sampling import GREEDY, Sampling, choose
+from pretrax.models.uncached import without_cache
 from pretrax.models.unrolled import next_token_only, unrolled
 
 
@@ -122,8 +123,12 @@ def encoder_decoder_prompts(
 
 
 def decoding_form(model, params):
-    """Returns (model, params) as `decode` takes them: layers unrolled, next-token head only."""
-    return next_token_only(*unrolled(model, params))
+    """Returns (model, params) as `decode` takes them: layers unrolled, next-token head only.
+
+    A model without a KV cache gets the means to decode without one.
+    """
+    model, params = next_token_only(*unrolled(model, params))
+    return (model if model.extend else without_cache(model)), params
 
 
 def next_batch(prompts: Prompts, tokens_BxT, slots_BxT) -> dict:
@@ -247,7 +252,7 @@ def required_capacity(model, prompts: Prompts, max_new: int) -> int:
     if "encoder_input_tokens" in prompts.batch:
         stacks["encoder"] = prompts.batch["encoder_input_tokens"].shape[1]
     for stack, slots in stacks.items():
-        max_positions = model.config.max_positions if model.config else 0
+        max_positions = model.max_positions
         if max_positions and slots > max_positions:
             raise ValueError(
                 f"Got {slots} slots for the {stack} (prompt and up to {max_new} new tokens), "

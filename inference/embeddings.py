@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted
-from pretrax.inference.trained import Trained, framed
+from pretrax.inference.trained import Trained, prompt_form
 
 POOLINGS = ("first", "mean")
 
@@ -26,8 +26,8 @@ def embed(
 ) -> np.ndarray:
     """f32[N, E]: the embedding of each text, of length 1.
 
-    A model that a contrastive objective trained gives it as its loss saw it: from [CLS] before the
-    text, through the head "embedding". Of another one it is the mean of the states of the tokens.
+    A model that a contrastive objective trained gives it as its loss saw it: pooled as in training,
+    through the head "embedding". Of another one it is the mean of the states of the tokens.
 
     Args:
       pooling: "first" or "mean", over the places of a text; None: as said.
@@ -35,31 +35,24 @@ def embed(
 
     Raises ValueError for a text that is empty, or longer than the model's positions.
     """
-    contrastive = {"contrastive", "contrastive_pairs"} & set(trained.objectives)
-    pooling = pooling or ("first" if contrastive else "mean")
+    prompt = prompt_form(trained, "embed")
+    pooling = pooling or prompt.pooling
     if pooling not in POOLINGS:
         raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")
-    head = "embedding" if contrastive and "embedding" in trained.model.heads else None
-    run = jitted(_embed, trained.model, head, pooling)
-    config = trained.model.config
-    rows = [_row(trained, text, bool(contrastive)) for text in texts]
+    run = jitted(_embed, trained.model, prompt.head, pooling)
+    if not all(text.strip() for text in texts):
+        raise ValueError("Got an empty text, expected some words.")
+    rows = [[*prompt.before, *trained.encode(text), *prompt.after] for text in texts]
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch(
-            [rows[i] for i in chosen], config.max_positions if config else 0, 2 if second else 1
+            [rows[i] for i in chosen], trained.model.max_positions, 2 if second else 1
         )
         for i, vector in zip(chosen, np.asarray(run(trained.params, batch))):
             found[i] = vector
         if on_batch:
             on_batch(len(set(chosen)))
     return np.stack(found)
-
-
-def _row(trained: Trained, text: str, contrastive: bool) -> list[int]:
-    if not text.strip():
-        raise ValueError("Got an empty text, expected some words.")
-    tokens = trained.encode(text)
-    return [trained.ids.special("cls"), *tokens] if contrastive else framed(trained, tokens)
 
 
 def _embed(model, head, pooling, params, batch):

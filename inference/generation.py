@@ -1,6 +1,6 @@
 """Text generation for many prompts: batched by length, decoded, and cut at stop strings.
 
-answers = generate(trained, questions, Decoding(max_new=32, temperature=0.8, top_p=0.95))
+answers = generate(trained, prompts, Decoding(max_new=32, temperature=0.8, top_p=0.95))
 answers[0][0].text
 """
 
@@ -16,10 +16,10 @@ import numpy as np
 from pretrax.inference.batching import by_length, padded_length
 from pretrax.inference.beam_search import beam_search
 from pretrax.inference.decoding import Prompts, decode_stream, decoding_form
-from pretrax.inference.questions import Question, prompt_size, prompts_of
+from pretrax.inference.prompts import Prompt, batch_prompts, prompt_size
 from pretrax.inference.sampling import Sampling
 from pretrax.inference.speculation import DraftCounts, Drafter, own_drafts, speculate
-from pretrax.inference.trained import Trained, may_be_written
+from pretrax.inference.trained import Trained, allowed_token_mask
 
 CHUNK_SIZE = 16  # tokens between two checks for stop strings
 
@@ -96,7 +96,7 @@ class Draft(NamedTuple):
 
 def generate(
     trained: Trained,
-    questions: Sequence[Question],
+    prompts: Sequence[Prompt],
     decoding: Decoding,
     *,
     draft: Draft | None = None,
@@ -105,29 +105,29 @@ def generate(
     on_batch: Callable[[int], None] | None = None,
     on_drafts: Callable[[DraftCounts], None] | None = None,
 ) -> list[list[Answer]]:
-    """Returns `decoding.samples` answers to each question, in the order of the questions.
+    """Returns `decoding.samples` answers to each prompt, in the order of the prompts.
 
-        generate(trained, [to_continue(trained, "Once upon")], Decoding(max_new=8))[0][0].text
+        generate(trained, [text_prompt(trained, "continue", "Once upon")], Decoding(max_new=8))[0][0].text
 
     Args:
       draft: a draft model, for speculative decoding.
-      numbers: the numbers of the questions, which their random keys are derived from; None: 0, 1, ….
-      on_text: called with the answer so far after each chunk of tokens, if there is one question.
-      on_batch: called after each batch with the number of questions that it answered.
+      numbers: the numbers of the prompts, which their random keys are derived from; None: 0, 1, ….
+      on_text: called with the answer so far after each chunk of tokens, if there is one prompt.
+      on_batch: called after each batch with the number of prompts that it answered.
       on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
     Raises:
-      ValueError: a question and its answer do not fit the model's positions.
+      ValueError: a prompt and its answer do not fit the model's positions.
     """
-    answers: list = [None] * len(questions)
-    numbers = range(len(questions)) if numbers is None else numbers
+    answers: list = [None] * len(prompts)
+    numbers = range(len(prompts)) if numbers is None else numbers
     layout = trained.model.layout
-    sizes = [prompt_size(layout, question) for question in questions]
+    sizes = [prompt_size(layout, prompt) for prompt in prompts]
     rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
     write = _writer(trained, decoding, draft, on_drafts)
-    single = on_text if len(questions) == decoding.samples == 1 else None
+    single = on_text if len(prompts) == decoding.samples == 1 else None
     for chosen in by_length(sizes, max(decoding.batch_size // rows_of_each, 1)):
-        batch = [questions[i] for i in chosen]
+        batch = [prompts[i] for i in chosen]
         found = write(batch, [numbers[i] for i in chosen], single)
         for i, answer in zip(chosen, found):
             answers[i] = answer
@@ -137,12 +137,12 @@ def generate(
 
 
 def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts) -> Callable:
-    """Returns (questions, numbers, on_text) -> answers to each; unrolls parameters once."""
+    """Returns (prompts, numbers, on_text) -> answers to each; unrolls parameters once."""
     ids, layout = trained.ids, trained.model.layout
     settings: dict[str, Any] = dict(
         max_new=decoding.max_new,
         stop_ids=(ids.eos,),
-        allowed_tokens=may_be_written(ids, trained.model.vocab_size),
+        allowed_tokens=allowed_token_mask(ids, trained.model.vocab_size),
     )
     if decoding.own_drafts:
         model, params, drafter, draft_params = own_drafts(trained.model, trained.params)
@@ -150,14 +150,14 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
     else:
         model, params = decoding_form(trained.model, trained.params)
 
-    def prompts_for(questions) -> Prompts:
-        return prompts_of(layout, questions, ids, _width(trained, questions, decoding.max_new))
+    def batch_for(prompts) -> Prompts:
+        return batch_prompts(layout, prompts, ids, _width(trained, prompts, decoding.max_new))
 
-    def search(questions, numbers, on_text):
+    def search(prompts, numbers, on_text):
         found = beam_search(
             model,
             params,
-            prompts_for(questions),
+            batch_for(prompts),
             beams=decoding.beams,
             length_penalty=decoding.length_penalty,
             **settings,
@@ -165,29 +165,29 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
         rows = zip(*(np.asarray(x) for x in (found.tokens, found.starts, found.ends, found.scores)))
         return [
             [
-                _answer(trained, question, tokens[k, start : ends[k]], decoding)._replace(
+                _answer(trained, prompt, tokens[k, start : ends[k]], decoding)._replace(
                     log_prob=float(scores[k])
                 )
                 for k in range(decoding.samples)
             ]
-            for question, (tokens, start, ends, scores) in zip(questions, rows)
+            for prompt, (tokens, start, ends, scores) in zip(prompts, rows)
         ]
 
-    def sample(questions, numbers, on_text):
+    def sample(prompts, numbers, on_text):
         samples = decoding.samples
-        repeated = [q for q in questions for _ in range(samples)]
-        prompts = prompts_for(repeated)
+        repeated = [p for p in prompts for _ in range(samples)]
+        batch = batch_for(repeated)
         keys = _keys(decoding.seed, [n * samples + k for n in numbers for k in range(samples)])
         answers: list[Answer] = []
         own = len(set(numbers)) * samples  # rows; the others fill up the batch
-        for decoded in decoded_chunks(prompts, keys, own):
+        for decoded in decoded_chunks(batch, keys, own):
             rows = zip(repeated, *map(np.asarray, decoded))
             # An answer that a stop string ended stays as it is while other rows continue.
             answers = [
                 old
                 if old and old.ended
-                else _answer(trained, question, tokens[start:end], decoding, log_probs[start:end])
-                for old, (question, tokens, start, end, log_probs) in itertools.zip_longest(
+                else _answer(trained, prompt, tokens[start:end], decoding, log_probs[start:end])
+                for old, (prompt, tokens, start, end, log_probs) in itertools.zip_longest(
                     answers, rows
                 )
             ]
@@ -199,20 +199,20 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
             on_text(answers[0].text)
         return [answers[i : i + samples] for i in range(0, len(answers), samples)]
 
-    def decoded_chunks(prompts, keys, own) -> Iterator:
+    def decoded_chunks(batch, keys, own) -> Iterator:
         sampling = decoding.sampling
         if draft is None:
             return decode_stream(
                 model,
                 params,
-                prompts,
+                batch,
                 sampling=sampling,
                 keys=keys,
                 chunk_size=CHUNK_SIZE,
                 **settings,
             )
         decoded, counts = speculate(
-            model, params, *draft, prompts, sampling=sampling, keys=keys, **settings
+            model, params, *draft, batch, sampling=sampling, keys=keys, **settings
         )
         if on_drafts:
             on_drafts(DraftCounts(*(x[:own] for x in counts)))
@@ -221,13 +221,13 @@ def _writer(trained: Trained, decoding: Decoding, draft: Draft | None, on_drafts
     return sample if decoding.beams == 1 else search
 
 
-def _width(trained: Trained, questions: Sequence[Question], max_new: int) -> int:
+def _width(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> int:
     """Returns the slots to pad prompts to: few different numbers, within the model's positions."""
     layout = trained.model.layout
     longest = max(
-        len(q.inputs) if layout == "encoder_decoder" else prompt_size(layout, q) for q in questions
+        len(p.inputs) if layout == "encoder_decoder" else prompt_size(layout, p) for p in prompts
     )
-    limit = trained.model.config.max_positions if trained.model.config else 0
+    limit = trained.model.max_positions
     if limit and layout == "decoder":
         limit = max(limit - max_new, 1)
     return padded_length(longest, limit)
@@ -250,7 +250,7 @@ def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
 
 def _answer(
     trained: Trained,
-    question: Question,
+    prompt: Prompt,
     generated: np.ndarray,
     decoding: Decoding,
     log_probs: np.ndarray = np.zeros(0),  # noqa: B008
@@ -259,12 +259,12 @@ def _answer(
     tokens = [int(x) for x in generated]
     ended = bool(tokens) and tokens[-1] == trained.ids.eos
     tokens, count = (tokens[:-1] if ended else tokens), len(tokens)
-    text = _text_after(trained, question.before, tokens)
+    text = _text_after(trained, prompt.before, tokens)
     cuts = [at for at in (text.find(stop) for stop in decoding.stop_strings) if at >= 0]
     if cuts:
 
         def has_stop(n: int) -> bool:
-            written = _text_after(trained, question.before, tokens[:n])
+            written = _text_after(trained, prompt.before, tokens[:n])
             return any(stop in written for stop in decoding.stop_strings)
 
         count = 1 + bisect.bisect_left(range(1, len(tokens)), True, key=has_stop)

@@ -9,6 +9,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pretrax.inference.masks import states_and_head
 from pretrax.objectives import Objective, Row, RowGroup, TokenIds, batched
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.losses import at_places, predictions
@@ -30,9 +31,9 @@ def infill(
     Each new token runs the whole model again, so this is for looking at a few short rows.
     """
     features = batched(objective, group.features)(keys, rows)
-    # The model is shown an open end, as many targets as there is room for, and none of the truth.
-    room = jnp.ones_like(features["targets"])
-    unknown = features | {"targets": 0 * room, "targets_segments": room, "targets_weights": room}
+    # The model is given every slot of the targets, and none of the truth.
+    ones = jnp.ones_like(features["targets"])
+    unknown = features | {"targets": 0 * ones, "targets_segments": ones, "targets_weights": ones}
     layout = LAYOUTS[model.layout]
     batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos, 1))(unknown)
     decode = jax.jit(
@@ -57,13 +58,13 @@ def fill_in_place(
     features = batched(objective, group.features)(keys, rows)
     layout = LAYOUTS[model.layout]
     batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos, 1))(features)
-    generator = "generator" in objective.heads
+    heads = [form.head for form in objective.prompt_forms if form.mode in ("mask", "unmask")]
 
     def predict(params):
         outputs = model.apply(params, batch)
         _, places, _ = predictions(batch)
-        hidden = at_places(outputs.hidden["generator" if generator else "top"], places)
-        logits = outputs.head("generator" if generator else "vocabulary", hidden)
+        states, project = states_and_head(outputs, heads[0] if heads else None)
+        logits = project(at_places(states, places))
         return jnp.argmax(logits[..., : ids.text[1]], axis=-1)
 
     predicted = jax.jit(predict, out_shardings=_everywhere(params))(params)
@@ -79,8 +80,8 @@ def _numbered(ids: TokenIds, inputs, segments, labels, places, weights, predicte
     sentinels = ids.sentinels[: live.size]
     given = inputs.copy()
     given[places[live]] = sentinels
-    told = [[x for pair in zip(sentinels, y[live]) for x in pair] for y in (predicted, labels)]
-    return Infilled(given[segments > 0].tolist(), *([int(x) for x in y] for y in told))
+    answers = [[x for pair in zip(sentinels, y[live]) for x in pair] for y in (predicted, labels)]
+    return Infilled(given[segments > 0].tolist(), *([int(x) for x in y] for y in answers))
 
 
 def greedy_targets(model, params, batch):

@@ -6,6 +6,7 @@
 Letters: B rows, T places, K masks of a row, V ids.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,12 +17,11 @@ from jax import lax
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted, padded_rows
 from pretrax.inference.sampling import most_likely
-from pretrax.inference.trained import Trained, framed, may_be_written
+from pretrax.inference.trained import Trained, allowed_token_mask, prompt_form
+from pretrax.objectives import PromptForm
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # how people write it
 ORDERS = ("confidence", "random")
-# Objectives that predict a hidden token from its own place, on a decoder too.
-IN_PLACE = {"masked_lm", "masked_diffusion", "then"}
 
 
 class Guess(NamedTuple):
@@ -37,10 +37,8 @@ class Masked(NamedTuple):
     masks: list[int]  # where they are
 
 
-def masked_text(trained: Trained, text: str) -> Masked:
-    """A text with each "[MASK]" as the vocabulary's mask, in the form the model was trained on.
-
-    What predicts masks from the place before them has bos before the text.
+def masked_text(trained: Trained, text: str, prompt: PromptForm) -> Masked:
+    """A text with each "[MASK]" as the vocabulary's mask, and what the prompt has around it.
 
     Raises ValueError for a text without a mask, or a vocabulary without one.
     """
@@ -51,7 +49,7 @@ def masked_text(trained: Trained, text: str) -> Masked:
     tokens = trained.encode(text)
     if mask not in tokens:
         raise ValueError(f"Got a text without a mask, expected one or more [MASK]: {text[:60]!r}.")
-    tokens = [trained.ids.bos, *tokens] if shift_of(trained) else framed(trained, tokens)
+    tokens = [*prompt.before, *tokens, *prompt.after]
     return Masked(tokens, [i for i, token in enumerate(tokens) if token == mask])
 
 
@@ -63,10 +61,11 @@ def fill_masks(
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[list[Guess]]]:
     """For each mask of each text its `top` likeliest tokens, each mask by itself."""
-    read = [masked_text(trained, text) for text in texts]
+    prompt = prompt_form(trained, "mask")
+    read = [masked_text(trained, text, prompt) for text in texts]
     found: list = [None] * len(read)
-    predict = jitted(_mask_logits, trained.model, shift_of(trained))
-    allowed_V = may_be_written(trained.ids, trained.model.vocab_size)
+    predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
     top = min(top, trained.ids.size)
     for chosen in by_length([len(one.tokens) for one in read], batch_size):
         rows = [read[i] for i in chosen]
@@ -114,10 +113,11 @@ def unmask(
         raise ValueError(f"Got steps={steps}, expected 1 or more.")
     if temperature < 0:
         raise ValueError(f"Got temperature={temperature}, expected 0 or a number above.")
-    read = [masked_text(trained, text) for text in texts]
+    prompt = prompt_form(trained, "unmask")
+    read = [masked_text(trained, text, prompt) for text in texts]
     numbers = range(len(read)) if numbers is None else numbers
-    run = jitted(_unmask, trained.model, shift_of(trained), order, bool(temperature))
-    allowed_V = may_be_written(trained.ids, trained.model.vocab_size)
+    run = jitted(_unmask, trained.model, prompt.head, prompt.shift, order, bool(temperature))
+    allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
     allowed_V = allowed_V.at[trained.ids.mask].set(False)
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     found: list = [None] * len(read)
@@ -128,31 +128,16 @@ def unmask(
         steps_B = np.array([steps or len(row.masks) for row in rows], np.int32)
         tokens = run(trained.params, batch, trained.ids.mask, allowed_V, keys, steps_B, temperature)
         for i, row, written in zip(chosen, rows, np.asarray(tokens)):
-            found[i] = _text(trained, written[: len(row.tokens)].tolist())
+            last = len(row.tokens) - len(prompt.after)
+            found[i] = trained.decode(written[len(prompt.before) : last].tolist())
         if on_batch:
             on_batch(len(set(chosen)))
     return found
 
 
-def _text(trained: Trained, tokens: list[int]) -> str:
-    ids = trained.ids
-    around = {ids.cls, ids.sep, ids.bos} - {None}
-    first = 1 if tokens[0] in around else 0
-    last = len(tokens) - (1 if tokens[-1] in around else 0)
-    return trained.decode(tokens[first:last])
-
-
-def shift_of(trained: Trained) -> int:
-    """Where a mask is predicted, from its own place: one before it by decoders that are trained so."""
-    ahead = trained.model.layout == "decoder" and not IN_PLACE & set(trained.objectives)
-    return -1 if ahead else 0
-
-
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
     """Rows that see both ways, for whichever stack the model has."""
-    config = trained.model.config
-    most = config.max_positions if config else 0
-    batch = encoder_batch(rows, most)
+    batch = encoder_batch(rows, trained.model.max_positions)
     if trained.model.layout == "decoder":
         width = batch["encoder_positions"].shape[1]
         return padded_rows("decoder", rows, width)[0]
@@ -168,17 +153,25 @@ def _places(rows: Sequence[Masked]):
     return jnp.array([row.masks + [0] * (most - len(row.masks)) for row in rows], jnp.int32)
 
 
-def _mask_logits(model, shift, params, batch, places_BxK):
+def states_and_head(outputs, head: str | None):
+    """(hidden states [B, T, E], states -> logits) of a head that tells tokens; None: the vocabulary's.
+
+    A head with a stack of its own has that stack's states, as ELECTRA's generator has.
+    """
+    head = head or "vocabulary"
+    states = outputs.hidden[head if head in outputs.hidden else "top"]
+    return states, functools.partial(outputs.head, head)
+
+
+def _mask_logits(model, head, shift, params, batch, places_BxK):
     """f32[B, K, V] at these places."""
-    name = "generator" if "generator" in model.heads else "vocabulary"
-    hidden = model.apply(params, batch)
-    states = hidden.hidden["generator" if name == "generator" else "top"]
+    states_BxTxE, project = states_and_head(model.apply(params, batch), head)
     rows = jnp.arange(places_BxK.shape[0])[:, None]
-    return hidden.head(name, states[rows, jnp.maximum(places_BxK + shift, 0)])
+    return project(states_BxTxE[rows, jnp.maximum(places_BxK + shift, 0)])
 
 
 def _unmask(
-    model, shift, order, sampled, params, batch, mask, allowed_V, keys_B, steps_B, temperature
+    model, head, shift, order, sampled, params, batch, mask, allowed_V, keys_B, steps_B, temperature
 ):
     stack = "decoder" if model.layout == "decoder" else "encoder"
     tokens_BxT = batch[f"{stack}_input_tokens"]
@@ -188,7 +181,7 @@ def _unmask(
     def step(s, tokens_BxT):
         masked_BxT = tokens_BxT == mask
         given = batch | {f"{stack}_input_tokens": tokens_BxT}
-        logits = _mask_logits(model, shift, params, given, all_BxT)
+        logits = _mask_logits(model, head, shift, params, given, all_BxT)
         logits = jnp.where(allowed_V, logits, -1e30)
         keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, s)))(keys_B)
         if sampled:

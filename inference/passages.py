@@ -15,6 +15,7 @@ from pretrax.objectives.layouts import LAYOUTS
 
 Decode = Callable[[Sequence[int]], str]
 
+FILLING = {"complete", "infill", "restore", "respond", "mask", "unmask"}  # modes that write tokens
 PASSAGE = 96  # tokens; fewer where the model has few positions
 
 
@@ -34,12 +35,12 @@ def show_passages(
     Passages are cut from the documents laid end to end, or `whole` documents, as examples are.
 
     Shows nothing where no member does (causal language modelling gives no inputs to fill in, pairs
-    and views have nothing to be filled in), and where what is told is no token.
+    and views have nothing to be filled in), and where labels are no tokens.
     """
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective) if _fills(m.objective)]
     # Inputs and targets together are not much longer than the passage.
-    most = model.config.max_positions // 2 if model.config else 0
+    most = model.max_positions // 2
     size = min(PASSAGE, most) if most else PASSAGE
     tokens, segments = (_whole if whole else _cut)(documents, size, rows)
     if not members or not tokens.size:
@@ -81,8 +82,9 @@ def _whole(documents: Sequence[np.ndarray], size: int, rows: int):
 
 def _fills(objective: Objective) -> bool:
     lengths = objective.lengths(2)
-    tokens = {"vocabulary", "generator"} & set(objective.heads)
-    return bool(tokens) and "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
+    modes = {form.mode for form in objective.prompt_forms}
+    streams = "inputs" in lengths and ("targets" in lengths or "labels" in lengths)
+    return streams and bool(modes & FILLING)
 
 
 def print_example(

@@ -14,16 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.inference.batching import by_length, jitted, padded_length
-from pretrax.inference.masks import batch_of
-from pretrax.inference.questions import (
+from pretrax.inference.masks import batch_of, states_and_head
+from pretrax.inference.prompts import (
     BLANK,
-    Question,
+    Prompt,
+    batch_prompts,
+    completes,
+    infill_prompt,
     prompt_size,
-    prompts_of,
-    to_infill,
-    to_respond,
+    text_prompt,
 )
-from pretrax.inference.trained import Trained, framed, mode_of
+from pretrax.inference.trained import Trained, mode_of, prompt_form
 from pretrax.objectives.losses import cross_entropy
 
 
@@ -63,31 +64,29 @@ def score(
         raise ValueError("Got an empty text to be scored, expected some words.")
     if trained.model.layout == "encoder":
         return _score_in_place(trained, pairs, batch_size, on_batch)
-    asked = [_question(trained, given, text, denoiser) for given, text in pairs]
-    questions = [question for question, _ in asked]
+    answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]
+    prompts = [prompt for prompt, _ in answered]
     layout, found = trained.model.layout, [None] * len(pairs)
-    sizes = [prompt_size(layout, question) for question in questions]
+    sizes = [prompt_size(layout, prompt) for prompt in prompts]
     run = jitted(_log_probs, trained.model)
-    config = trained.model.config
+    most = trained.model.max_positions
     for chosen in by_length(sizes, batch_size):
-        rows = [questions[i] for i in chosen]
+        rows = [prompts[i] for i in chosen]
         longest = max(
-            len(q.inputs) if layout == "encoder_decoder" else prompt_size(layout, q) for q in rows
+            len(p.inputs) if layout == "encoder_decoder" else prompt_size(layout, p) for p in rows
         )
-        most = config.max_positions if config else 0
         if most and max(sizes[i] for i in chosen) > most:
             raise ValueError(
                 f"Got a text of {max(sizes[i] for i in chosen)} places to be scored, expected at most "
                 f"{most}, for which this model has positions: give a shorter one."
             )
         width = padded_length(longest, most)
-        prompts = prompts_of(layout, rows, trained.ids, width)
-        told_BxT = np.asarray(run(trained.params, prompts.batch))
-        for i, row, told in zip(chosen, rows, told_BxT):
-            # The token after place p is told at place p; before the first stand inputs and bos.
+        batch = batch_prompts(layout, rows, trained.ids, width).batch
+        for i, row, log_probs_T in zip(chosen, rows, np.asarray(run(trained.params, batch))):
+            # Slot p predicts the token of slot p + 1; inputs and bos come before the first.
             end = len(row.start) + (0 if layout == "encoder_decoder" else len(row.inputs))
-            scored = asked[i][1]
-            log_probs = told[end - scored : end]
+            scored = answered[i][1]
+            log_probs = log_probs_T[end - scored : end]
             text = BLANK.sub("", pairs[i][1]).encode()
             names = [trained.decode([token]) for token in row.start[-scored:]]
             found[i] = Scored(names, [float(x) for x in log_probs], len(text))
@@ -96,10 +95,10 @@ def score(
     return found
 
 
-def _question(
+def _answered_prompt(
     trained: Trained, given: str, text: str, denoiser: str | None
-) -> tuple[Question, int]:
-    """What is read and its answer, in the form of training; and how many of the last tokens count."""
+) -> tuple[Prompt, int]:
+    """Returns a prompt with its answer, in the form of training, and the number of tokens to score."""
     tokens = trained.encode(text)
     if trained.model.layout == "encoder_decoder" and not given:
         raise ValueError(
@@ -107,18 +106,22 @@ def _question(
             "answer to a text. Give both, such as predict.py --score TEXT --target=ANSWER."
         )
     if not given:
-        return Question([], tokens), len(tokens)
-    if trained.model.layout == "decoder" and mode_of(trained) == "continue":
-        return Question([], [*trained.encode(given), *tokens]), len(tokens)
-    fills = mode_of(trained) == "infill" and (BLANK.search(given) or "ul2" in trained.objectives)
-    asked = (to_infill if fills else to_respond)(trained, given, denoiser)
+        return Prompt([], tokens), len(tokens)
+    mode = mode_of(trained)
+    if trained.model.layout == "decoder" and mode == "continue":
+        return Prompt([], [*trained.encode(given), *tokens]), len(tokens)
+    if mode == "infill" and (BLANK.search(given) or completes(trained)):
+        prompt = infill_prompt(trained, given, denoiser)
+    else:
+        reads = mode if mode in ("complete", "respond", "restore") else "respond"
+        prompt = text_prompt(trained, reads, given, denoiser)
     closed = [*tokens, trained.ids.eos]
-    blanks = [*asked.blanks, *asked.blanks[-1:] * len(closed)]
-    return Question(asked.inputs, [*asked.start, *closed], blanks), len(closed)
+    blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(closed)]
+    return Prompt(prompt.inputs, [*prompt.start, *closed], blanks), len(closed)
 
 
 def _log_probs(model, params, batch):
-    """f32[B, T]: at each place the log-probability of the token in the next one."""
+    """Returns f32[B, T]: in each slot the log-probability of the token in the next one."""
     outputs = model.apply(params, batch)
     next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
     losses, _ = cross_entropy(outputs.head("vocabulary", outputs.hidden["top"]), next_BxT)
@@ -130,8 +133,8 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
         raise ValueError(
             "Got a text and its answer, expected one text: an encoder scores texts by themselves."
         )
-    mask, run = trained.ids.special("mask"), jitted(_log_prob_at, trained.model)
-    before = framed(trained, [mask]).index(mask)
+    mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
+    run, before = jitted(_log_prob_at, trained.model, form.head), len(form.before)
     found = []
     for _, text in pairs:
         tokens = trained.encode(text)
@@ -139,10 +142,13 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
         for first in range(0, len(tokens), batch_size):
             # Full batches alone, so that all texts of a length share a program.
             places = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
-            rows = [framed(trained, tokens[:p] + [mask] + tokens[p + 1 :]) for p in places]
+            rows = [
+                [*form.before, *tokens[:p], mask, *tokens[p + 1 :], *form.after] for p in places
+            ]
             batch = batch_of(trained, rows)
-            told = run(trained.params, batch, before + places, np.array(tokens)[places])
-            log_probs += [float(x) for x in np.asarray(told)[: len(tokens) - first]]
+            at = before + places + form.shift
+            found_B = run(trained.params, batch, at, np.array(tokens)[places])
+            log_probs += [float(x) for x in np.asarray(found_B)[: len(tokens) - first]]
         names = [trained.decode([token]) for token in tokens]
         found.append(Scored(names, log_probs, len(text.encode())))
         if on_batch:
@@ -150,9 +156,8 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
     return found
 
 
-def _log_prob_at(model, params, batch, places_B, tokens_B):
+def _log_prob_at(model, head, params, batch, places_B, tokens_B):
     outputs = model.apply(params, batch)
-    name = "generator" if "generator" in model.heads else "vocabulary"
-    states = outputs.hidden["generator" if name == "generator" else "top"]
-    hidden_BxE = states[jnp.arange(places_B.shape[0]), places_B]
-    return -cross_entropy(outputs.head(name, hidden_BxE), tokens_B)[0]
+    states_BxTxE, project = states_and_head(outputs, head)
+    hidden_BxE = states_BxTxE[jnp.arange(places_B.shape[0]), places_B]
+    return -cross_entropy(project(hidden_BxE), tokens_B)[0]

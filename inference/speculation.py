@@ -316,7 +316,7 @@ def own_drafts(model, params) -> OwnDrafts:
     Raises:
       ValueError: the model has no such heads.
     """
-    if not model.config.num_ahead:
+    if model.config is None or not model.config.num_ahead:
         raise ValueError(
             "Got a model without heads for tokens ahead, expected one that was trained by "
             "multi_token_prediction: decode plainly, or give a draft model."
@@ -399,7 +399,7 @@ def model_drafter(model, number: int) -> Drafter:
         raise ValueError(f"Got {number} drafts a step, expected 1 or more.")
 
     def start(params, prompts, capacity):
-        max_positions = model.config.max_positions if model.config else 0
+        max_positions = model.max_positions
         slots = capacity - number
         if max_positions and slots > max_positions:  # drafts beyond the last slot are not accepted
             raise ValueError(

@@ -70,8 +70,8 @@ def score_task(
         metrics,
         figures([task.guess] * len(answers)),
         [
-            {"text": text, "target": target, "answer": told}
-            for text, target, told in zip(task.texts, task.targets, answers)
+            {"text": text, "target": target, "answer": given}
+            for text, target, given in zip(task.texts, task.targets, answers)
         ],
     )
 

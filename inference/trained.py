@@ -1,4 +1,4 @@
-"""A trained model that reads and writes text, and what it was trained for."""
+"""A trained model with its vocabulary, and the forms in which it is prompted."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,57 +6,32 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives import TokenIds
+from pretrax.objectives import PromptForm, TokenIds
 
-# What a model does that was trained on an objective, by the name of its builder.
-TRAINED_FOR = {
-    "causal_lm": "continue",
-    "multi_token_prediction": "continue",
-    "prefix_lm": "complete",
-    "span_corruption": "infill",
-    "iid_denoising": "infill",
-    "ul2": "infill",
-    "causal_masking": "infill",
-    "blank_infilling": "infill",
-    "fill_in_the_middle": "middle",
-    "bart": "restore",
-    "text_infilling": "restore",
-    "token_masking": "restore",
-    "token_deletion": "restore",
-    "sentence_permutation": "restore",
-    "document_rotation": "restore",
-    "deshuffling": "restore",
-    "masked_lm": "mask",
-    "masked_next_token": "mask",
-    "replaced_token_detection": "mask",
-    "then": "mask",
-    "masked_diffusion": "unmask",
-    "contrastive": "embed",
-    "contrastive_pairs": "embed",
-    "text_to_text": "respond",
-    "dialogue": "respond",
-    "sequence_classification": "classify",
-    "sequence_regression": "classify",
-    "token_classification": "tag",
-}
 
-# What there is to ask for, and of which layouts.
+class Mode(NamedTuple):
+    """A way to use a model."""
+
+    about: str
+    layouts: tuple[str, ...]  # of the models that can do it
+
+
 MODES = {
-    "continue": ("goes on from a text", ("decoder",)),
-    "complete": ("goes on from a text that it reads both ways", ("encoder_decoder", "decoder")),
-    "infill": ("fills blanks, <extra_id_0> and so on", ("encoder_decoder", "decoder")),
-    "middle": ("writes what stands between --prefix and --suffix", ("decoder",)),
-    "restore": ("writes a damaged text as it was", ("encoder_decoder", "decoder")),
-    "respond": ("answers a text with a text", ("encoder_decoder", "decoder")),
-    "mask": ("tells what each [MASK] may be", ("encoder", "decoder")),
-    "unmask": ("writes all [MASK]s, the surest first", ("encoder", "decoder")),
-    "embed": ("gives each text an embedding", ("encoder",)),
-    "classify": ("tells the class of each text, or its number", ("encoder",)),
-    "tag": ("tells the class of each word", ("encoder",)),
+    "continue": Mode("goes on from a text", ("decoder",)),
+    "complete": Mode("goes on from a text that it reads both ways", ("encoder_decoder", "decoder")),
+    "infill": Mode("fills blanks, <extra_id_0> and so on", ("encoder_decoder", "decoder")),
+    "middle": Mode("writes what stands between --prefix and --suffix", ("decoder",)),
+    "restore": Mode("writes a damaged text as it was", ("encoder_decoder", "decoder")),
+    "respond": Mode("answers a text with a text", ("encoder_decoder", "decoder")),
+    "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
+    "unmask": Mode("writes all [MASK]s, the surest first", ("encoder", "decoder")),
+    "embed": Mode("gives each text an embedding", ("encoder",)),
+    "classify": Mode("predicts the class of each text, or its number", ("encoder",)),
+    "tag": Mode("predicts the class of each word", ("encoder",)),
 }
 
-# Where there is no objective, as in a model from elsewhere, or one that is not known.
-BY_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
+# The mode of an imported model, and of one whose objective states no prompt form.
+MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
 
 
 class Trained(NamedTuple):
@@ -67,22 +42,58 @@ class Trained(NamedTuple):
     ids: TokenIds
     encode: Callable[[str], list[int]]  # text with special tokens by name, <extra_id_0>
     decode: Callable[[list[int]], str]
-    objectives: tuple[str, ...] = ()  # names of their builders; a mixture's are its members'
-    classes: tuple[str, ...] = ()  # names of what a head tells apart
+    prompt_forms: tuple[PromptForm, ...] = ()  # of its objective; an imported model has none
+    classes: tuple[str, ...] = ()  # their names, of a model that classifies
     step: int = 0  # of the checkpoint
 
 
 def mode_of(trained: Trained) -> str:
-    """What the model was trained for: a name among `MODES`."""
-    known = [TRAINED_FOR[name] for name in trained.objectives if name in TRAINED_FOR]
-    if known:
-        return known[0]
+    """Returns the mode that the model was trained for: a name among `MODES`.
+
+    It is "infill" for a model that both completes and infills: a text without a blank is completed.
+    """
+    modes = [form.mode for form in trained.prompt_forms]
+    if modes:
+        return "infill" if modes[0] == "complete" and "infill" in modes else modes[0]
     layout, heads = trained.model.layout, trained.model.heads
-    return BY_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
+    return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
+
+
+def prompt_form(trained: Trained, mode: str) -> PromptForm:
+    """Returns the prompt form for a mode: that of training, else the usual one of the layout."""
+    for form in trained.prompt_forms:
+        if form.mode == mode:
+            return form
+    for form in trained.prompt_forms:  # these read a text alike
+        if form.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
+            return form._replace(mode=mode, head=None if mode == "embed" else form.head)
+    return _usual_form(trained, mode)
+
+
+def _usual_form(trained: Trained, mode: str) -> PromptForm:
+    ids, heads = trained.ids, trained.model.heads
+    cls, sep = (() if x is None else (x,) for x in (ids.cls, ids.sep))
+    if mode in ("continue", "middle"):
+        return PromptForm(mode, causal=True)
+    if mode in ("mask", "unmask") and trained.model.layout == "decoder":
+        return PromptForm(mode, before=(ids.bos,), shift=-1)
+    if mode in ("mask", "unmask"):
+        return PromptForm(mode, cls, sep, head="generator" if "generator" in heads else None)
+    if mode == "embed":
+        return PromptForm(mode, cls, sep)
+    if mode in ("classify", "tag"):
+        head = "classes" if mode == "classify" else "token_classes"
+        return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
+    # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. One
+    # that was added after the text ids no imported model knows.
+    opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()
+    if mode == "infill" or trained.prompt_forms or trained.model.layout != "encoder_decoder":
+        opening = ()
+    return PromptForm(mode, before=opening, after=(ids.eos,), start=opening)
 
 
 def check_mode(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode that there is not, or that this model cannot have."""
+    """Raises ValueError for a mode that does not exist, or that this model's layout cannot have."""
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(MODES)}.")
     layouts = MODES[mode][1]
@@ -94,21 +105,8 @@ def check_mode(trained: Trained, mode: str) -> None:
         )
 
 
-def framed(trained: Trained, tokens: list[int]) -> list[int]:
-    """A text as an encoder reads it: a model from elsewhere, and BERT's objective, have [CLS] before
-    it and [SEP] after it; our other objectives have the text alone."""
-    if trained.objectives and "then" not in trained.objectives:
-        return tokens
-    before, after = trained.ids.cls, trained.ids.sep
-    return [
-        *([] if before is None else [before]),
-        *tokens,
-        *([] if after is None else [after]),
-    ]
-
-
-def may_be_written(ids: TokenIds, rows: int):
-    """bool[rows]: the ids that may come in an answer: neither padding, nor rows that are no ids."""
+def allowed_token_mask(ids: TokenIds, rows: int):
+    """Returns the allowed-token mask, bool[rows]: neither padding, nor rows that are no ids."""
     allowed = np.arange(rows) < ids.size
     if ids.pad != ids.eos:
         allowed[ids.pad] = False

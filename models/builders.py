@@ -1,19 +1,62 @@
 """Builders of models: from keyword hyper-parameters to a `Model` of pure functions."""
 
 import functools
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from pretrax.models.config import Config, make_config
-from pretrax.models.heads import HEADS
+from pretrax.models.heads import CLASSIFIERS, HEADS
 from pretrax.models.transformer import Transformer
+
+
+class Init(Protocol):
+    """Makes parameters."""
+
+    def __call__(self, key: jax.Array, batch: dict, /) -> dict:
+        """Returns fresh parameters, float32, of which only the batch's shapes are looked at.
+
+        They are a nested dict of arrays; an array may be boxed with the names of its axes
+        (`flax.linen.with_logical_partitioning`), by which it is sharded. Others are replicated.
+        """
+
+
+class Apply(Protocol):
+    """The forward pass."""
+
+    def __call__(self, params: dict, batch: dict, rngs: dict | None = None) -> "Outputs":
+        """Returns the outputs for a batch; `rngs={'dropout': key}` turns dropout on."""
+
+
+class Flops(Protocol):
+    """The work of the forward pass."""
+
+    def __call__(self, lengths: dict[str, int], /) -> int:
+        """Returns the floating-point operations of one row; see `forward_flops`."""
+
+
+class Prefill(Protocol):
+    """Reads prompts into a KV cache."""
+
+    def __call__(self, params: dict, batch: dict, capacity: int, /) -> tuple["Outputs", Any]:
+        """Returns the outputs for a batch of at most `capacity` slots, and the cache."""
+
+
+class Extend(Protocol):
+    """Goes on from a KV cache."""
+
+    def __call__(self, params: dict, cache: Any, batch: dict, /) -> tuple["Outputs", Any]:
+        """Returns the outputs for the next tokens alone, and the cache with them in it."""
 
 
 class Model(NamedTuple):
     """A network as pure functions.
+
+    The first six fields are enough for a model of one's own to be trained, evaluated and decoded.
+    `prefill` and `extend` make decoding fast: without them each new token reads its whole row again
+    (`models.uncached`).
 
         model = models.decoder(vocab_size=512, emb_dim=128, num_heads=4, head_dim=32,
                                mlp_dim=384, num_layers=4)
@@ -44,15 +87,16 @@ class Model(NamedTuple):
     are over cache slots, or the encoder's slots. Writing to a used slot overwrites it.
     """
 
-    init: Callable  # (key, batch) -> params, boxed with the names of their axes; batch: shapes only
-    apply: Callable  # (params, batch, rngs=None) -> Outputs; rngs={'dropout': key} turns dropout on
+    init: Init
+    apply: Apply
     layout: str  # 'encoder_decoder', 'decoder' or 'encoder': the features it takes
-    heads: tuple  # the names that Outputs.head knows, and 'ahead_2', 'ahead_3', …
-    flops: Callable  # (lengths) -> int: forward FLOPs of one row, see `forward_flops`
+    heads: tuple[str, ...]  # the names that Outputs.head knows, and 'ahead_2', 'ahead_3', …
+    flops: Flops
     vocab_size: int  # rows of the embedding and of the logits
+    max_positions: int = 0  # slots of the longest row that it can read; 0: any number
     config: Config | None = None  # its settings; None of a model that is no `Transformer`
-    prefill: Callable | None = None  # (params, batch, capacity) -> Outputs, cache
-    extend: Callable | None = None  # (params, cache, batch) -> Outputs, cache
+    prefill: Prefill | None = None
+    extend: Extend | None = None
 
 
 class Outputs(NamedTuple):
@@ -168,8 +212,9 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
     else.
 
     Args:
-      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes' and 'token_classes'
-        (num_classes of them), 'embedding', 'logit_scale', 'replaced'.
+      heads: 'vocabulary', and those of `models.heads`: 'pair', 'classes', 'token_classes',
+        'embedding', 'logit_scale', 'replaced'. As an objective has them, a mapping from names to
+        numbers of classes, it sets num_classes.
       settings: num_layers, and any field of `models.config.Config`, as in `decoder`.
 
     Returns:
@@ -186,13 +231,29 @@ def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers, **settings)
     return make_config(
         vocab_size,
         MODERN_BERT,
-        settings,
+        _with_classes(heads, settings),
         heads=_available(heads, ("vocabulary", *HEADS)),
         num_encoder_layers=_at_least_one("num_layers", num_layers),
         num_decoder_layers=0,
         num_ahead=0,
         ahead="parallel",
     )
+
+
+def _with_classes(heads, settings: dict) -> dict:
+    """Returns the settings with the number of classes that the heads have, if they say it.
+
+    Raises ValueError where that is another number than `num_classes` of the settings.
+    """
+    sized = isinstance(heads, Mapping)
+    found = {heads[name] for name in CLASSIFIERS if sized and heads.get(name)}
+    wanted = found | ({settings["num_classes"]} if settings.get("num_classes") else set())
+    if len(wanted) > 1:
+        raise ValueError(
+            f"Got heads and a setting of {' and '.join(map(str, sorted(wanted)))} classes, expected "
+            "one number: leave out the model's num_classes, which the objective sets."
+        )
+    return settings | {"num_classes": wanted.pop()} if found else settings
 
 
 def _available(heads, known):
@@ -248,7 +309,7 @@ def model_of(config: Config) -> Model:
         hidden=ahead,
         flops=lambda lengths: forward_flops(config, lengths),
         vocab_size=config.vocab_size,
-    )._replace(config=config)
+    )._replace(config=config, max_positions=config.max_positions)
 
 
 def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):

@@ -83,6 +83,8 @@ class TokenClassificationHead(nn.Module):
         return _classifier(self.classes, self.dtype)(hidden)
 
 
+CLASSIFIERS = ("classes", "token_classes")  # heads of `Config.num_classes`
+
 HEADS: dict[str, Callable[[Config], nn.Module]] = {
     "pair": lambda c: ClassificationHead(2, c.dtype),
     "classes": lambda c: ClassificationHead(c.num_classes, c.dtype),

@@ -21,6 +21,8 @@ STACKED = ("layers", "modules")
 def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model, dict]:
     """Returns (model, params) without scans over layers; the outputs are the same.
 
+    A model without scans, or without a `Config`, is returned as it is.
+
     Args:
       donate: deletes each stacked array once it is split, so that the model is never in memory
         twice; `params` cannot be used after that.

@@ -11,9 +11,11 @@ from pretrax.objectives.autoencoding import (
 )
 from pretrax.objectives.blanks import blank_infilling
 from pretrax.objectives.contract import (
+    Labels,
     Member,
     Objective,
     Outputs,
+    PromptForm,
     Row,
     Term,
     TokenIds,
@@ -51,9 +53,11 @@ from pretrax.objectives.supervised import (
 )
 
 __all__ = [
+    "Labels",
     "Member",
     "Objective",
     "Outputs",
+    "PromptForm",
     "Row",
     "RowGroup",
     "Term",

@@ -11,7 +11,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import ratio, round_ratio, traced
-from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import input_sequence, target_sequence
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.pieces import Pieces, interleaved, pieces, with_markers, write
@@ -67,6 +67,7 @@ def blank_infilling(
         lengths=lengths,
         corrupt=Partial(_blank_spans, law, specials),
         loss=token_loss,
+        prompt_forms=(PromptForm("infill", blanks="masks"),),
         rows="documents",
         closes_documents=True,
     )

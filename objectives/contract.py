@@ -8,8 +8,10 @@ Axis letters used in this package:
     P  places pooled (one hidden state for a document, a pair or a view)
 """
 
+import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -17,6 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 
 Array = Any  # a NumPy or JAX array
+
+VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the usual head
+
+
+def _static(**settings):
+    """A field that is no array: `jax.jit` keeps it as it is."""
+    return dataclasses.field(metadata={"static": True}, **settings)
 
 
 class TokenIds(NamedTuple):
@@ -153,15 +162,67 @@ class Outputs(Protocol):
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
 
 
-class Term(NamedTuple):
-    """One term of a loss, kept as sums so that accumulation and sharding change nothing.
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The right answers that a term scores, from which its trivial baseline follows.
+
+    Classes are guessed by how often each is right among the training targets; numbers by their
+    mean there.
+    """
+
+    values: Array  # i32[B, N] classes, or f32[B, N] numbers
+    weights: Array  # f32[B, N] what each counts in the term's sums; 0: nothing
+    head: str = _static()  # of `Objective.heads`, which says how many classes there are
+    # The model itself makes them (ELECTRA's generator): the guess is by their own frequency.
+    from_outputs: bool = _static(default=False)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """One term of a loss, or a metric, kept as sums so that accumulation and sharding change nothing.
 
     The total is the sum over terms of `scale * sums.sum() / weights.sum()`.
+
+    A term's trivial baseline is that of its labels; without any, it is the term itself for outputs
+    that are the same whatever the batch (hidden states of 0, heads that give 1).
     """
 
     sums: Array  # f32[B] summed loss of each row
     weights: Array  # f32[B] what to divide by; a function of the batch alone, never of outputs
-    scale: Any = 1.0  # a number, or a function of the step (an optax schedule)
+    # A number, or a function of the step (an optax schedule). None: a metric, which is logged and
+    # is no part of the loss.
+    scale: Any = _static(default=1.0)
+    labels: Labels | None = None
+    # f32[B] summed squares of the log-partition, by the same weights: `z_loss` times it is added to
+    # the loss of a run that asks for it (Chowdhery et al. 2022, PaLM, section 5).
+    squared_log_partition: Array | None = None
+
+
+class PromptForm(NamedTuple):
+    """How the training of an objective makes a text a prompt.
+
+    The prompt is `before`, the text and `after`, read both ways unless `causal`. The answer begins
+    with `ids.bos` and `start`. T5's span corruption, and GPT's language modelling:
+
+        PromptForm("infill", after=(ids.eos,))
+        PromptForm("continue", causal=True)
+    """
+
+    # What the model then does: "continue", "complete", "infill", "middle", "restore", "respond",
+    # "mask", "unmask", "embed", "classify" or "tag" (`inference.trained.MODES`).
+    mode: str
+    before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
+    after: tuple[int, ...] = ()  # ids after it
+    start: tuple[int, ...] = ()
+    causal: bool = False  # the answer continues the text: nothing is read both ways
+    # Of "infill": "together", one answer names every blank by its sentinel; "in turn", each blank
+    # has an answer of its own, after its sentinel; "masks", the same, where blanks are mask tokens.
+    blanks: str = "together"
+    shift: int = 0  # slots from a mask to where its token is predicted
+    head: str | None = None  # that answers; None: the vocabulary projection, of "embed" no head
+    pooling: str = "mean"  # of "embed": over the "first" slot of a text or the "mean" of all
 
 
 class Lengths(Protocol):
@@ -225,9 +286,12 @@ class Objective(NamedTuple):
     lengths: Lengths
     corrupt: Corrupt
     loss: Loss
-    heads: tuple[str, ...] = ("vocabulary",)  # what the loss will ask of the model
+    # What the loss asks of the model: names of heads, and how many classes each tells apart. None:
+    # the ids of the vocabulary, or no classes.
+    heads: Mapping[str, int | None] = VOCABULARY
     rows: str = "stream"  # what rows it is made for: one of `ROWS`
     closes_documents: bool = False  # it marks where documents end; a stream need not
+    prompt_forms: tuple[PromptForm, ...] = ()  # of models that it trained, the default one first
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is no sum over rows
 
@@ -263,6 +327,22 @@ def joint_rows(kinds: Iterable[str]) -> str:
             "both, so train them in two runs."
         )
     return max(kinds, key=list(ROWS).index)
+
+
+def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
+    """The heads of several objectives together.
+
+    Raises ValueError where two of them want another number of classes of one head.
+    """
+    heads: dict[str, int | None] = {}
+    for objective in objectives:
+        for name, classes in objective.heads.items():
+            if heads.setdefault(name, classes) != classes:
+                raise ValueError(
+                    f"Two objectives share the head {name!r}, and one has {heads[name]} classes, the "
+                    f"other {classes}: give them the same number."
+                )
+    return heads
 
 
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:

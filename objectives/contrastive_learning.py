@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
-from pretrax.objectives.contract import Objective, Term, TokenIds
+from pretrax.objectives.contract import Objective, PromptForm, Term, TokenIds
 from pretrax.objectives.features import fit, input_sequence
 from pretrax.objectives.losses import at_places, cross_entropy
 from pretrax.objectives.noising import (
@@ -75,6 +75,7 @@ def contrastive(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
         corrupt=Partial(_two_views, noise.apply, cls),
         loss=_contrastive_loss(2, temperature, pooling, symmetric),
+        prompt_forms=(_form(ids, pooling),),
         heads=_heads(temperature),
         rows="document",
         closes_documents=True,
@@ -116,6 +117,7 @@ def contrastive_pairs(
         lengths=lambda n: {"inputs": n + 1, "pools": texts},
         corrupt=Partial(_split_at_separators, jnp.zeros(texts, jnp.int32), specials),
         loss=_contrastive_loss(texts, temperature, pooling, symmetric),
+        prompt_forms=(_form(ids, pooling),),
         heads=_heads(temperature),
         rows="parts",
         closes_documents=True,
@@ -160,8 +162,12 @@ def _unit(x):
 # --- the loss ------------------------------------------------------------------------------------
 
 
-def _heads(temperature) -> tuple[str, ...]:
-    return ("embedding", "logit_scale") if temperature is None else ("embedding",)
+def _heads(temperature) -> dict[str, None]:
+    return {"embedding": None} | ({"logit_scale": None} if temperature is None else {})
+
+
+def _form(ids: TokenIds, pooling: str) -> PromptForm:
+    return PromptForm("embed", before=(ids.special("cls"),), head="embedding", pooling=pooling)
 
 
 def _contrastive_loss(texts: int, temperature, pooling: str, symmetric: bool) -> Callable:

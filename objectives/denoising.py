@@ -11,7 +11,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, traced
-from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import sequence_pair
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.noising import (
@@ -89,6 +89,7 @@ def span_corruption(
         lengths=lengths,
         corrupt=Partial(_corrupt_spans, numbers, specials),
         loss=token_loss,
+        prompt_forms=(PromptForm("infill", before=head, after=(ids.eos,)),),
         closes_documents=True,
     )
 
@@ -147,7 +148,10 @@ def iid_denoising(
             'predict to "everything", or replace to "mask".'
         )
     asked = iid_told(ids, noise_density, replace) if predict == "noise" else None
-    return from_noise(ids, given, asked, mode)
+    # Only sentinels say which blank a part of the answer belongs to.
+    by_noise = "infill" if replace in ("spans", "tokens") else None
+    prompt_mode = "restore" if predict == "everything" else by_noise
+    return from_noise(ids, given, asked, mode, prompt_mode=prompt_mode)
 
 
 def deshuffling(ids: TokenIds) -> Objective:

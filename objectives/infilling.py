@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, hits, share24
-from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import target_sequence
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.pieces import Pieces, interleaved, joined, pieces, with_markers, write
@@ -71,6 +71,7 @@ def fill_in_the_middle(
         lengths=lambda n: {"targets": n + 4},
         corrupt=Partial(_move_middles, jnp.array(numbers, jnp.int32), specials),
         loss=token_loss,
+        prompt_forms=(PromptForm("middle", causal=True),),
         rows="documents",
         closes_documents=True,
     )
@@ -141,6 +142,7 @@ def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
         lengths=lambda n: {"targets": n + 3 * min(max_spans, _most_spans(n))},
         corrupt=Partial(_move_spans, table, specials),
         loss=token_loss,
+        prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
         rows="documents",
         closes_documents=True,
     )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
-from pretrax.objectives.contract import Objective, TokenIds
+from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import sequence_pair, target_sequence
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.splicing import (
@@ -42,6 +42,7 @@ def causal_lm(ids: TokenIds) -> Objective:
         lengths=lambda n: {"targets": n},
         corrupt=Partial(_copy_row),
         loss=token_loss,
+        prompt_forms=(PromptForm("continue", causal=True),),
     )
 
 
@@ -86,6 +87,7 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
         lengths=lengths,
         corrupt=Partial(_split_rows, traced(Fraction(given)), closing),
         loss=token_loss,
+        prompt_forms=(PromptForm("complete", before=head, after=(ids.eos,)),),
         closes_documents=True,
     )
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from pretrax.objectives.contract import Outputs, Term
+from pretrax.objectives.contract import Labels, Outputs, Term
 
 
 def cross_entropy(logits, labels):
@@ -54,14 +54,24 @@ def token_loss(
     Where the predicted places are fewer than the places of the stack (`…_target_places`), only
     those reach the vocabulary projection.
 
-    Terms: "tokens", and "z", the squared log-partition, of scale 0 until a run asks for a z-loss
-    (Chowdhery et al. 2022, PaLM, section 5).
+    Terms: "tokens", with its squared log-partition.
     """
     tokens, places, weights = predictions(batch)
     states, w = outputs.hidden[hidden], weights.astype(jnp.float32)
     states = states if places is None else at_places(states, places)
     losses, log_partition = cross_entropy(outputs.head(head, states), tokens)
-    return {
-        "tokens": Term(jnp.sum(losses * w, -1), jnp.sum(w, -1)),
-        "z": Term(jnp.sum(log_partition**2 * w, -1), jnp.sum(w, -1), scale=0.0),
-    }
+    squares = jnp.sum(log_partition**2 * w, -1)
+    return {"tokens": class_term(losses, tokens, w, head, squared_log_partition=squares)}
+
+
+def class_term(losses, classes, weights, head: str, **settings) -> Term:
+    """The term of losses f32[B, N] of classes i32[B, N] that `head` ought to tell.
+
+    `settings`: further fields of `Term`.
+
+    >>> term = class_term(jnp.ones((1, 2)), jnp.array([[4, 0]]), jnp.array([[1.0, 0.0]]), "pair")
+    >>> term.sums, term.weights
+    (Array([1.], dtype=float32), Array([1.], dtype=float32))
+    """
+    labels = Labels(classes, weights, head)
+    return Term(jnp.sum(losses * weights, -1), jnp.sum(weights, -1), labels=labels, **settings)

@@ -4,13 +4,15 @@ Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1
 (MDLM), whose log-linear schedule is the same law.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import hits, share24
-from pretrax.objectives.contract import Objective, Outputs, Term, TokenIds
+from pretrax.objectives.contract import Objective, Outputs, PromptForm, Term, TokenIds
 from pretrax.objectives.features import fit, input_sequence, labels_in_place
 from pretrax.objectives.losses import predictions, token_loss
 from pretrax.objectives.splicing import documents, single, splice
@@ -49,6 +51,7 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},  # any token may be masked
         corrupt=Partial(_mask_at_drawn_rates, *settings),
         loss=_diffusion_loss,
+        prompt_forms=(PromptForm("unmask"),),
     )
 
 
@@ -62,7 +65,7 @@ def _diffusion_loss(outputs: Outputs, batch) -> dict[str, Term]:
     inverse = 2.0**24 / jnp.maximum(rates, 1)  # rows of other objectives have rates of 0
     terms = token_loss(outputs, batch | {f"{stack}_loss_weights": weights * inverse})
     live = jnp.sum(segments > 0, axis=-1).astype(jnp.float32)
-    return {name: term._replace(weights=live) for name, term in terms.items()}
+    return {name: dataclasses.replace(term, weights=live) for name, term in terms.items()}
 
 
 def _mask_at_drawn_rates(lowest, mask, text, key, row, partner, lengths, max_documents):

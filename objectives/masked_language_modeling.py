@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, hits, share24
-from pretrax.objectives.contract import Objective, Outputs, Row, Term, TokenIds
+from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Row, Term, TokenIds
 from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.losses import binary_cross_entropy, token_loss
 from pretrax.objectives.selection import Selection, choose, quota, selection_of
@@ -70,7 +70,7 @@ def masked_lm(
     if static_copies is not None and static_copies < 1:
         raise ValueError(f"static_copies must be at least 1 or None, got {static_copies}.")
     copies = None if static_copies is None else np.int32(static_copies)
-    return _in_place(chosen, replacement, copies=copies)
+    return _in_place(chosen, replacement, PromptForm("mask"), copies=copies)
 
 
 def masked_next_token(
@@ -94,7 +94,8 @@ def masked_next_token(
     Raises ValueError as `masked_lm` does.
     """
     replacement = _replacement(ids, mask_share, random_share)
-    return _in_place(selection_of(ids, rate), replacement, head=(ids.bos,))
+    form = PromptForm("mask", before=(ids.bos,), shift=-1)
+    return _in_place(selection_of(ids, rate), replacement, form)
 
 
 def replaced_token_detection(
@@ -112,16 +113,17 @@ def replaced_token_detection(
 
     Features: those of `masked_lm`.
 
-    Terms: "tokens" (and "z") of the generator; "replaced", over all tokens, with scale 50; and, for
-    reading, the share of tokens that were replaced.
+    Terms: "tokens" of the generator; "replaced", over all tokens, with scale 50; and, as a metric,
+    the share of tokens that were replaced.
 
     >>> replaced_token_detection(ids).heads
-    ('generator', 'replaced')
+    {'generator': None, 'replaced': 2}
 
     Raises ValueError as `masked_lm` does.
     """
-    objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0))
-    return objective._replace(loss=_detection_loss, heads=("generator", "replaced"))
+    form = PromptForm("mask", head="generator")
+    objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0), form)
+    return objective._replace(loss=_detection_loss, heads={"generator": None, "replaced": 2})
 
 
 def _detection_loss(outputs: Outputs, batch) -> dict[str, Term]:
@@ -131,9 +133,10 @@ def _detection_loss(outputs: Outputs, batch) -> dict[str, Term]:
     replaced = outputs.hidden["replaced"]
     losses = binary_cross_entropy(logits, replaced)
     tokens = jnp.sum(live, -1)
+    labels = Labels(replaced, live, "replaced", from_outputs=True)
     return token_loss(outputs, batch, hidden="generator", head="generator") | {
-        "replaced": Term(jnp.sum(losses * live, -1), tokens, scale=50.0),
-        "replaced_share": Term(jnp.sum(replaced * live, -1), tokens, scale=0.0),
+        "replaced": Term(jnp.sum(losses * live, -1), tokens, scale=50.0, labels=labels),
+        "replaced_share": Term(jnp.sum(replaced * live, -1), tokens, scale=None),
     }
 
 
@@ -161,14 +164,22 @@ def _replacement(ids, mask_share, random_share, together=False) -> Replacement:
     )
 
 
-def _in_place(selection: Selection, replacement: Replacement, head=(), copies=None) -> Objective:
-    """The objective that hides tokens in place, behind `head`, 0 or 1 tokens before a document."""
+def _in_place(
+    selection: Selection, replacement: Replacement, form: PromptForm, copies=None
+) -> Objective:
+    """The objective that hides tokens in place, behind what the form has before a text."""
+    head = form.before  # 0 or 1 tokens
 
     def lengths(n: int) -> dict[str, int]:
         return {"inputs": len(head) + n, "labels": int(quota(n, selection, np))}
 
     settings = selection, replacement, np.array(head, np.int32), copies
-    return Objective(lengths, Partial(_mask_in_place, *settings), token_loss)
+    return Objective(
+        lengths=lengths,
+        corrupt=Partial(_mask_in_place, *settings),
+        loss=token_loss,
+        prompt_forms=(form,),
+    )
 
 
 def _mask_in_place(selection, replacement, head, copies, key, row, partner, lengths, max_documents):

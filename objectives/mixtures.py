@@ -4,6 +4,7 @@ Which member a row belongs to is data (`Row.member`), decided when the row is cu
 row has the raw length of its own member; nothing is drawn here.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping
 
@@ -12,7 +13,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import Corrupt, Member, Objective, Term, TokenIds, joint_rows
+from pretrax.objectives.contract import (
+    Corrupt,
+    Member,
+    Objective,
+    Term,
+    TokenIds,
+    joined_heads,
+    joint_rows,
+)
 from pretrax.objectives.denoising import span_corruption
 from pretrax.objectives.features import complete
 from pretrax.objectives.language_modeling import prefix_lm
@@ -62,7 +71,8 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         lengths=lengths,
         corrupt=_shared_kernels([o.corrupt for o in objectives]),
         loss=_joint_loss([o.loss for o in objectives]),
-        heads=tuple(dict.fromkeys(head for o in objectives for head in o.heads)),
+        heads=joined_heads(objectives),
+        prompt_forms=tuple(dict.fromkeys(prompt for o in objectives for prompt in o.prompt_forms)),
         rows=_rows_of(built),
         closes_documents=all(o.closes_documents for o in objectives),
         members=tuple(built),
@@ -151,6 +161,10 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
 
 
 def _joint_loss(losses: list[Callable]) -> Callable:
+    """The loss of rows of several members: terms of one name are one term.
+
+    Its terms have no labels: a baseline is that of a member, of its own loss.
+    """
     distinct = list(dict.fromkeys(losses))
     if len(distinct) == 1:
         return distinct[0]
@@ -160,14 +174,30 @@ def _joint_loss(losses: list[Callable]) -> Callable:
         for one in distinct:
             mine = jnp.array([other is one for other in losses])[batch["member"]]
             for name, term in one(outputs, batch).items():
-                sums = jnp.where(mine, term.sums, 0.0)
-                weights = jnp.where(mine, term.weights, 0.0)
-                if name in terms:
-                    sums, weights = sums + terms[name].sums, weights + terms[name].weights
-                terms[name] = Term(sums, weights, term.scale)
+                own = jax.tree.map(
+                    lambda x, mine=mine: jnp.where(mine, x, 0.0),
+                    dataclasses.replace(term, labels=None),
+                )
+                terms[name] = _added(name, terms[name], own) if name in terms else own
         return terms
 
     return loss
+
+
+def _added(name: str, one: Term, other: Term) -> Term:
+    if one.scale != other.scale:
+        raise ValueError(
+            f"Two members of the mixture have a term {name!r} in their losses, with the scales "
+            f"{one.scale} and {other.scale}: expected the same, or terms of different names."
+        )
+    squares = [t.squared_log_partition for t in (one, other)]
+    given = [x for x in squares if x is not None]
+    return Term(
+        one.sums + other.sums,
+        one.weights + other.weights,
+        one.scale,
+        squared_log_partition=sum(given) if given else None,
+    )
 
 
 # name, builder's settings, rate

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.objectives.contract import Objective, Term, TokenIds
+from pretrax.objectives.contract import VOCABULARY, Labels, Objective, Term, TokenIds
 from pretrax.objectives.language_modeling import causal_lm
 from pretrax.objectives.losses import at_places, cross_entropy, predictions, token_loss
 
@@ -34,8 +34,8 @@ def multi_token_prediction(
 
     Only one head's logits are in memory at a time, in the gradient too.
 
-    >>> multi_token_prediction(ids, tokens=3).heads
-    ('vocabulary', 'ahead_2', 'ahead_3')
+    >>> list(multi_token_prediction(ids, tokens=3).heads)
+    ['vocabulary', 'ahead_2', 'ahead_3']
 
     Raises ValueError when tokens is below 2.
     """
@@ -43,38 +43,48 @@ def multi_token_prediction(
         raise ValueError(f"tokens must be a whole number from 2, got {tokens}; 1 is causal_lm.")
 
     def loss(outputs, batch) -> dict[str, Term]:
-        sums, weights = ahead_losses(outputs, batch, tokens - 1)
-        ahead = {
-            f"ahead_{k + 2}": Term(sums[k], weights[k], ahead_scale) for k in range(tokens - 1)
-        }
-        return token_loss(outputs, batch) | ahead
+        terms = token_loss(outputs, batch)
+        for k, sums in enumerate(ahead_losses(outputs, batch, tokens - 1), 1):
+            name = f"ahead_{k + 1}"
+            later, weights = ahead_tokens(batch, k)
+            labels = Labels(later, weights, name)
+            terms[name] = Term(sums, jnp.sum(weights, -1), ahead_scale, labels)
+        return terms
 
-    heads = ("vocabulary", *(f"ahead_{k}" for k in range(2, tokens + 1)))
-    return causal_lm(ids)._replace(loss=loss, heads=heads)
+    ahead = {f"ahead_{k}": None for k in range(2, tokens + 1)}
+    return causal_lm(ids)._replace(loss=loss, heads=VOCABULARY | ahead)
 
 
-def ahead_losses(outputs, batch, count: int):
-    """Sums and weights f32[count, B] of the losses of `outputs.hidden["ahead"]` [count, B, T, d]."""
+def ahead_tokens(batch, k):
+    """(tokens i32[B, T], weights f32[B, T]): from each place the token k places after the next one.
+
+    Only those within their document, and within the row, count.
+    """
     tokens, places, weights = predictions(batch)
     documents = batch["decoder_segment_ids"]
     if places is None:
         documents = documents[:, : tokens.shape[1]]
     else:
         documents = jnp.take_along_axis(documents, places, axis=1)
-    place = jnp.arange(tokens.shape[1])[None]
+
+    def later(x):
+        return jnp.roll(x, -k, axis=1)
+
+    live = (weights > 0) & (jnp.arange(tokens.shape[1])[None] + k < tokens.shape[1])
+    live &= (later(weights) > 0) & (later(documents) == documents)
+    return later(tokens), live.astype(jnp.float32)
+
+
+def ahead_losses(outputs, batch, count: int):
+    """Sums f32[count, B] of the losses of `outputs.hidden["ahead"]` [count, B, T, d]."""
+    _, places, _ = predictions(batch)
 
     def one_head(_, numbered):
         hidden, k = numbered
         hidden = hidden if places is None else at_places(hidden, places)
-
-        def later(x):
-            return jnp.roll(x, -k, axis=1)
-
-        live = (weights > 0) & (place + k < tokens.shape[1])
-        live &= (later(weights) > 0) & (later(documents) == documents)
-        w = live.astype(jnp.float32)
-        losses, _ = cross_entropy(outputs.head("vocabulary", hidden), later(tokens))
-        return None, (jnp.sum(losses * w, -1), jnp.sum(w, -1))
+        tokens, w = ahead_tokens(batch, k)
+        losses, _ = cross_entropy(outputs.head("vocabulary", hidden), tokens)
+        return None, jnp.sum(losses * w, -1)
 
     numbered = (outputs.hidden["ahead"], jnp.arange(1, count + 1))
     return lax.scan(jax.checkpoint(one_head), None, numbered)[1]

@@ -19,7 +19,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, hits, isqrt, ratio, share24, traced
-from pretrax.objectives.contract import Array, Objective, TokenIds
+from pretrax.objectives.contract import Array, Objective, PromptForm, TokenIds
 from pretrax.objectives.features import sequence_pair
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.span_lengths import (
@@ -92,6 +92,7 @@ def from_noise(
     targets: Noise | None = None,
     mode: str | None = None,
     rows: str = "stream",
+    prompt_mode: str | None = "restore",
 ) -> Objective:
     """The objective that shows documents under one noise and asks for them under another.
 
@@ -100,6 +101,7 @@ def from_noise(
       targets: what is done to those that are asked for; None: they are asked for as they were.
       mode: name of a mode token put before each document's inputs.
       rows: what rows it is made for (`contract.ROWS`).
+      prompt_mode: what a model that it trained does (`PromptForm.mode`); None: nothing usual.
 
     End-of-sequence closes inputs and targets of every document, outside of the noise.
 
@@ -119,6 +121,9 @@ def from_noise(
         corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, closing),
         loss=token_loss,
         rows=rows,
+        prompt_forms=()
+        if prompt_mode is None
+        else (PromptForm(prompt_mode, before=head, after=(ids.eos,)),),
         closes_documents=True,
     )
 

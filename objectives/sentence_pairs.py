@@ -16,9 +16,17 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below
-from pretrax.objectives.contract import Objective, Row, Term, TokenIds, joint_rows
+from pretrax.objectives.contract import (
+    Objective,
+    PromptForm,
+    Row,
+    Term,
+    TokenIds,
+    joined_heads,
+    joint_rows,
+)
 from pretrax.objectives.features import fit, input_sequence
-from pretrax.objectives.losses import at_places, cross_entropy
+from pretrax.objectives.losses import at_places, class_term, cross_entropy
 from pretrax.objectives.pieces import Pieces, joined, pieces, write
 from pretrax.objectives.splicing import (
     Documents,
@@ -110,17 +118,32 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         return arranged | two.lengths(arranged["inputs"])
 
     def loss(outputs, batch) -> dict[str, Term]:
-        return one.loss(outputs, batch) | two.loss(outputs, batch)
+        ours, theirs = one.loss(outputs, batch), two.loss(outputs, batch)
+        if both := sorted(ours.keys() & theirs.keys()):
+            raise ValueError(
+                f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one would "
+                "be lost: expected terms of different names."
+            )
+        return ours | theirs
 
     return Objective(
         lengths=lengths,
         corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=loss,
-        heads=tuple(dict.fromkeys(one.heads + two.heads)),
+        heads=joined_heads([one, two]),
+        prompt_forms=_framed_forms(one.prompt_forms, two.prompt_forms),
         rows=joint_rows([one.rows, two.rows]),
         closes_documents=one.closes_documents or two.closes_documents,
         couples_rows=one.couples_rows or two.couples_rows,
     )
+
+
+def _framed_forms(
+    first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]
+) -> tuple[PromptForm, ...]:
+    """Those of the second objective, framed as the first one frames a text; and those of the first."""
+    frames = [{"before": one.before, "after": one.after} for one in first[:1]]
+    return (*(two._replace(**frame) for frame in frames or [{}] for two in second), *first)
 
 
 def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
@@ -133,9 +156,9 @@ def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
 def pair_loss(outputs, batch) -> dict[str, Term]:
     """Cross-entropy of the class of each pair, from the state of its first place."""
     states = at_places(outputs.hidden["top"], batch["pools_places"])
-    losses, _ = cross_entropy(outputs.head("pair", states), batch["pools_labels"])
-    w = batch["pools_weights"].astype(jnp.float32)
-    return {"pair": Term(jnp.sum(losses * w, -1), jnp.sum(w, -1))}
+    classes, w = batch["pools_labels"], batch["pools_weights"].astype(jnp.float32)
+    losses, _ = cross_entropy(outputs.head("pair", states), classes)
+    return {"pair": class_term(losses, classes, w, "pair")}
 
 
 # --- from two stretches of text to features ------------------------------------------------------
@@ -148,7 +171,8 @@ def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Ob
         lengths=lambda n: {"inputs": n + 3, "types": n + 3, "pools": 1},
         corrupt=Partial(_corrupt_pairs, Partial(draw), ends, specials),
         loss=pair_loss,
-        heads=("pair",),
+        heads={"pair": 2},
+        prompt_forms=(PromptForm("embed", (ids.special("cls"),), (ids.special("sep"),)),),
         rows="document",
         closes_documents=True,
     )

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import Objective, Outputs, Term, TokenIds
+from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Term, TokenIds
 from pretrax.objectives.features import (
     fit,
     input_sequence,
@@ -27,7 +27,7 @@ from pretrax.objectives.features import (
     sequence_pair,
     target_sequence,
 )
-from pretrax.objectives.losses import at_places, cross_entropy, predictions, token_loss
+from pretrax.objectives.losses import at_places, class_term, cross_entropy, predictions, token_loss
 from pretrax.objectives.pieces import joined, pieces, write
 from pretrax.objectives.splicing import documents, of_document, with_specials
 
@@ -71,9 +71,10 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
         }
 
     return Objective(
-        lengths,
-        Partial(_divide, jnp.int32(longest_answer), specials),
-        token_loss,
+        lengths=lengths,
+        corrupt=Partial(_divide, jnp.int32(longest_answer), specials),
+        loss=token_loss,
+        prompt_forms=(PromptForm("respond", before=head, after=(ids.eos,)),),
         rows="parts",
         closes_documents=True,
     )
@@ -127,9 +128,10 @@ def dialogue(ids: TokenIds) -> Objective:
     """
     specials = jnp.array([ids.special("sep"), ids.eos], jnp.int32)
     return Objective(
-        lambda n: {"targets": n + 1},
-        Partial(_take_turns, specials),
-        token_loss,
+        lengths=lambda n: {"targets": n + 1},
+        corrupt=Partial(_take_turns, specials),
+        loss=token_loss,
+        prompt_forms=(PromptForm("respond", after=(ids.special("sep"),), causal=True),),
         rows="parts",
         closes_documents=True,
     )
@@ -188,14 +190,16 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
-        losses, _ = cross_entropy(logits, jnp.clip(labels, 0, num_classes - 1))
-        return {"classes": Term(jnp.sum(losses * weights, -1), jnp.sum(weights, -1))}
+        labels = jnp.clip(labels, 0, num_classes - 1)
+        losses, _ = cross_entropy(logits, labels)
+        return {"classes": class_term(losses, labels, weights, "classes")}
 
     return Objective(
-        _framed_lengths,
-        Partial(_frame, specials, 1),
-        loss,
-        heads=("classes",),
+        lengths=_framed_lengths,
+        corrupt=Partial(_frame, specials, 1),
+        loss=loss,
+        heads={"classes": num_classes},
+        prompt_forms=(_form(ids, "classify", "classes"),),
         rows="labels",
         closes_documents=True,
     )
@@ -219,12 +223,24 @@ def sequence_regression(ids: TokenIds) -> Objective:
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
-        errors = logits[..., 0] - labels.astype(jnp.float32) / _UNIT
-        return {"squared_error": Term(jnp.sum(errors**2 * weights, -1), jnp.sum(weights, -1), 0.5)}
+        numbers = labels.astype(jnp.float32) / _UNIT
+        errors = logits[..., 0] - numbers
+        term = Term(
+            jnp.sum(errors**2 * weights, -1),
+            jnp.sum(weights, -1),
+            scale=0.5,
+            labels=Labels(numbers, weights, "classes"),
+        )
+        return {"squared_error": term}
 
-    corrupt = Partial(_frame, specials, _DIGITS)
     return Objective(
-        _framed_lengths, corrupt, loss, heads=("classes",), rows="labels", closes_documents=True
+        lengths=_framed_lengths,
+        corrupt=Partial(_frame, specials, _DIGITS),
+        loss=loss,
+        heads={"classes": 1},
+        prompt_forms=(_form(ids, "classify", "classes"),),
+        rows="labels",
+        closes_documents=True,
     )
 
 
@@ -260,14 +276,19 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
         states = at_places(outputs.hidden["top"], places)
         losses, _ = cross_entropy(outputs.head("token_classes", states), labels)
         weights = weights.astype(jnp.float32)
-        return {"token_classes": Term(jnp.sum(losses * weights, -1), jnp.sum(weights, -1))}
+        return {"token_classes": class_term(losses, labels, weights, "token_classes")}
 
     def lengths(n: int) -> dict[str, int]:
         return {"inputs": n + 2, "labels": max(n // 2, 1)}
 
-    corrupt = Partial(_frame_tokens, _framing(ids), jnp.int32(num_classes))
     return Objective(
-        lengths, corrupt, loss, heads=("token_classes",), rows="labels", closes_documents=True
+        lengths=lengths,
+        corrupt=Partial(_frame_tokens, _framing(ids), jnp.int32(num_classes)),
+        loss=loss,
+        heads={"token_classes": num_classes},
+        prompt_forms=(_form(ids, "tag", "token_classes"),),
+        rows="labels",
+        closes_documents=True,
     )
 
 
@@ -303,6 +324,10 @@ def pair_document(ids: TokenIds, given: Sequence[int], answer: Sequence[int]) ->
 def _framed_lengths(n: int) -> dict[str, int]:
     # A document without an answer is given whole, between [CLS] and [SEP].
     return {"inputs": n + 2, "pools": 1}
+
+
+def _form(ids: TokenIds, mode: str, head: str) -> PromptForm:
+    return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
 
 
 def _framing(ids: TokenIds):

@@ -5,9 +5,8 @@ from jax.sharding import Mesh
 from pretrax.inference import Trained
 from pretrax.models.unrolled import unrolled
 from pretrax.tasks import vocabularies
-from pretrax.training.bound import Bound
 from pretrax.training.configuration import read_directory
-from pretrax.training.runs import open_run
+from pretrax.training.runs import model_of_run, open_run
 
 
 def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None) -> Trained:
@@ -24,7 +23,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
     Raises:
         ValueError: no run, no checkpoint, or no vocabulary there.
     """
-    run = open_run(run_dir, step, mesh)
+    fields = read_directory(run_dir)
     try:
         vocabulary = vocabularies.load_vocabulary(run_dir)
     except FileNotFoundError as error:
@@ -32,6 +31,8 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
             "token ids, or imported without a tokenizer."
         ) from error
+    objective = fields.get("objective")  # an imported model has none
+    run = open_run(run_dir, step, mesh, model_of_run(fields, vocabulary.ids))
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
@@ -41,16 +42,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
         vocabulary.ids,
         codec.encode,
         codec.decode,
-        objective_names(read_directory(run_dir).get("objective")),
+        objective(vocabulary.ids).prompt_forms if objective else (),
         tuple(vocabularies.load_classes(run_dir)),
         run.step,
     )
-
-
-def objective_names(objective: Bound | None) -> tuple[str, ...]:
-    """The names of an objective's builder, of a mixture those of its members'."""
-    if objective is None:
-        return ()
-    if objective.function.__name__ != "mixture":
-        return (objective.function.__name__,)
-    return tuple(build.function.__name__ for build, _ in objective.settings["members"].values())

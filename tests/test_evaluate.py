@@ -214,11 +214,12 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"), STEPS=4)
     one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
     out = run(capsys, f"--run={one.dir}", "--heldout", "--all_checkpoints")
-    rows = [line.split() for line in out if re.match(r" *\d+ +(span|prefix) ", line)]
+    rows = [line.split() for line in out if re.match(r" *\d+ +(span|prefix)/tokens ", line)]
     assert [row[:2] for row in rows] == [
-        [step, name] for step in ("2", "4") for name in ("prefix", "span")
+        [step, name] for step in ("2", "4") for name in ("prefix/tokens", "span/tokens")
     ]
-    written = {line["step"]: line for line in read_metrics(one.dir) if "heldout/span" in line}
+    lines = read_metrics(one.dir)
+    written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
     planned = plan(run_of_directory(str(one.dir)))
     evaluator = heldout_evaluator(planned)
     for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits a byte
@@ -285,7 +286,7 @@ def test_fine_tuning_is_scored_as_it_goes(tmp_path, capsys):
     scored = [line for line in read_metrics(directory) if "task/colours/accuracy" in line]
     assert [line["step"] for line in scored] == [2, 4]
     for line in scored:
-        assert {"task/colours_ids/log_likelihood", "heldout/all"} <= line.keys()
+        assert {"task/colours_ids/log_likelihood", "heldout/all/tokens"} <= line.keys()
         assert line["baseline/task/colours/accuracy"] == 0.25
         assert "baseline/task/colours_ids/log_likelihood" not in line
     assert "step 2 task/colours/accuracy: 0" in re.sub(" +", " ", said)

@@ -92,6 +92,23 @@ def test_a_model_in_a_file_of_ones_own(tmp_path):
     write_example("my_models.py", tmp_path)
     run = write_example("my_model_run.gin", tmp_path)
     train(tmp_path, f"--gin_file={run}")
+    program = f"""
+from pretrax import evaluate, predict
+run = "--run={tmp_path}/run"
+predict.main([run, "import os", "--max_new=3"])
+predict.main([run, "import os", "--score"])
+evaluate.main([run, "--heldout"])
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(tmp_path), "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "continue — goes on from a text" in finished.stdout
+    assert "nats over" in finished.stdout and "all/tokens" in finished.stdout
 
 
 @pytest.mark.parametrize("path", re.findall(r"gin_configs/\w+/\w+\.gin", README))

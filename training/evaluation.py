@@ -1,28 +1,31 @@
 """Held-out loss of every member of the objective, beside a baseline on the same targets.
 
-The baseline is the objective's own loss of a model that looks at nothing: it predicts tokens by
-their frequency among the training targets (a unigram model), classes by their share, and gives all
-texts one embedding (the loss is then the logarithm of the batch).
+The baseline is the loss of a model that ignores its input. The labels of a term are guessed by their
+frequency, or mean, among the training targets (`training.baselines`). A term without labels is
+computed for outputs that are equal everywhere: with one embedding for all texts a contrastive loss is
+the logarithm of the number of texts in the batch.
 
 All members are given the same held-out text, cut to their own raw lengths, with noise that depends
 on the row's number alone: the figures of two checkpoints, or two runs, can be compared.
 """
 
+import dataclasses
 import functools
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pretrax.objectives import members_of
-from pretrax.objectives.losses import predictions
+from pretrax.objectives import Labels, Objective, members_of
+from pretrax.training.baselines import Tally, tally, trivial_loss
 from pretrax.training.data import DocumentStream, Piece
 from pretrax.training.mesh import batch_sharding, batch_shards, placed_on, replicated
 from pretrax.training.packing import PackedRow, Packing, rows_of_documents, stacked
-from pretrax.training.step import Recipe, arranged, evaluate_batch
+from pretrax.training.state import unboxed
+from pretrax.training.step import Recipe, arranged, constant_outputs
 
 EVALUATION_SEED = 20_200_101  # noise of held-out rows; the same in every run
 
@@ -31,18 +34,15 @@ class Score(NamedTuple):
     """Held-out figures of one term of one member's loss."""
 
     member: str
-    term: str  # "tokens" nearly always
+    term: str
     loss: float  # nats per target: token, pair, …
-    baseline: float  # the same for a model that looks at nothing
+    baseline: float  # the same for a model that ignores its input
     targets: int  # how many there were
+    of_tokens: bool = False  # targets are ids of the vocabulary: the loss has a perplexity
 
     @property
     def name(self) -> str:
-        return label(self.member, self.term)
-
-    @property
-    def of_tokens(self) -> bool:
-        return self.term == "tokens" or self.term.startswith("ahead_")
+        return f"{self.member}/{self.term}"
 
     @property
     def gain(self) -> float:
@@ -50,13 +50,11 @@ class Score(NamedTuple):
         return 1.0 - self.loss / self.baseline if self.baseline else 0.0
 
 
-def label(member: str, term: str) -> str:
-    """How figures of a member's term are called.
-
-    >>> label("x_3_50", "tokens"), label("x_3_50", "pair")
-    ('x_3_50', 'x_3_50/pair')
-    """
-    return member if term == "tokens" else f"{member}/{term}"
+class _HeldOutMember(NamedTuple):
+    name: str
+    batches: list[dict]
+    figures: Callable  # (params, batch) -> {term: Figures}
+    training: dict[str, Tally]  # of the labels of each term, in training text
 
 
 class Evaluator:
@@ -78,16 +76,26 @@ class Evaluator:
         size = _up(rows, int(np.lcm(2, batch_shards(mesh))))
         # Replicated, so that every process can read the figures.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
-        self._score = jit(functools.partial(evaluate_batch, recipe))
-        count = jit(functools.partial(_count_targets, recipe))
+        by_loss: dict = {}  # members that differ in their noise alone share a program
+
+        def programs(objective: Objective) -> tuple[Callable, Callable]:
+            key = objective.loss, tuple(objective.heads.items())
+            if key not in by_loss:
+                by_loss[key] = (
+                    jit(functools.partial(term_figures, recipe, objective)),
+                    jit(functools.partial(training_tallies, recipe, objective)),
+                )
+            return by_loss[key]
+
         # Frequencies for the baseline: of rather more text than is held out, from training.
         seen = _pieces(training, 8 * tokens)
-        self._batches, self._constants, self._baselines = {}, {}, {}
+        self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
             arrange = jax.jit(
                 functools.partial(arranged, recipe, group), out_shardings=batch_sharding(mesh)
             )
             for member in group.members:
+                name, objective, *_ = members_of(recipe.objective)[member]
 
                 def batches_of(pieces, tokens, member=member, group=group, arrange=arrange):
                     packed = rows_of_documents(
@@ -99,30 +107,26 @@ class Evaluator:
                     )
                     return self._arranged(arrange, packed, member, group.row_length, size)
 
-                self._batches[member] = batches_of(heldout, tokens)
-                counts = self._sum(count(batch) for batch in batches_of(seen, 8 * tokens))
-                self._constants[member] = {
-                    head: _log_shares(count, _size_of(recipe, head))
-                    for head, count in counts.items()
-                }
+                figures, tallies = programs(objective)
+                self._members[member] = _HeldOutMember(
+                    name,
+                    batches_of(heldout, tokens),
+                    figures,
+                    self._sum(tallies(batch) for batch in batches_of(seen, 8 * tokens)),
+                )
 
     def __call__(self, params) -> list[Score]:
         scores = []
-        for number, member in enumerate(members_of(self._recipe.objective)):
-            batches = self._batches[number]
-            terms = self._sum(self._score(params, batch) for batch in batches)
-            if number not in self._baselines:
-                constants = self._constants[number]
-                blank = self._sum(self._score(params, batch, constants) for batch in batches)
-                self._baselines[number] = blank
-            share = terms.pop("replaced_share", None)
-            for term in sorted(terms, key=lambda term: term != "tokens"):
-                total, weight = terms[term]
-                baseline = self._baselines[number][term][0]
-                if term == "replaced":  # what was replaced changes with the generator
-                    baseline = weight * _entropy(share[0] / max(weight, 1.0))
-                mean = [float(x / max(weight, 1.0)) for x in (total, baseline)]
-                scores.append(Score(member.name, term, *mean, targets=int(weight)))
+        for number in range(len(self._members)):
+            member = self._members[number]
+            figures = self._sum(member.figures(params, batch) for batch in member.batches)
+            for term, found in figures.items():
+                weight = max(float(found.weight), 1.0)
+                baseline = _baseline(found, member.training.get(term))
+                loss, baseline = float(found.sum) / weight, baseline / weight
+                scores.append(
+                    Score(member.name, term, loss, baseline, int(found.weight), found.of_tokens)
+                )
         return scores
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
@@ -152,43 +156,66 @@ def _spread(x: np.ndarray, sharding) -> jax.Array:
     return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
 
 
-def _count_targets(recipe: Recipe, batch) -> dict:
-    """{head: f32[classes]}: how often each class is what a head ought to say."""
-    tokens, _, weights = predictions(batch)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """One term of some rows, summed."""
+
+    sum: Any  # of the loss
+    weight: Any
+    tally: Tally | None  # of its labels
+    constant: Any  # the sum for outputs that are equal everywhere, of a term without labels
+    of_tokens: bool = dataclasses.field(metadata={"static": True})
+
+
+def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, Figures]:
+    """Returns the figures of each term of a member's loss on an arranged batch, without dropout."""
+    terms = objective.loss(recipe.model.apply(params, batch), batch)
+    unlabelled = any(term.labels is None for term in terms.values() if term.scale is not None)
+    constant = {}
+    if unlabelled:
+        constant = objective.loss(constant_outputs(recipe.model, params, batch), batch)
+    return {
+        name: Figures(
+            sum=jnp.sum(term.sums),
+            weight=jnp.sum(term.weights),
+            tally=term.labels and tally(term.labels, _classes(recipe, objective, term.labels)),
+            constant=None if term.labels else jnp.sum(constant[name].sums),
+            of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
+        )
+        for name, term in terms.items()
+        if term.scale is not None
+    }
+
+
+def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, Tally]:
+    """Returns the tally of each term's labels in an arranged batch, each label counted once."""
+    params = unboxed(jax.eval_shape(recipe.model.init, jax.random.key(0), batch))
+    terms = objective.loss(constant_outputs(recipe.model, params, batch), batch)
     found = {}
-    if tokens is not None:
-        of_classes = "token_classes" in recipe.objective.heads
-        names = ("token_classes",) if of_classes else ("vocabulary", "generator")
-        for name in names:
-            size = _size_of(recipe, name) if of_classes else recipe.ids.size
-            found[name] = jnp.zeros(size).at[tokens].add((weights > 0).astype(jnp.float32))
-    if "pools_labels" in batch:
-        right = batch["pools_weights"].astype(jnp.float32)
-        for name in {"pair", "classes"} & set(recipe.objective.heads):
-            # A number that is to be told is no class.
-            if _size_of(recipe, name) > 1:
-                shares = jnp.zeros(_size_of(recipe, name))
-                found[name] = shares.at[batch["pools_labels"]].add(right)
+    for name, term in terms.items():
+        labels = term.labels
+        if labels is not None and not labels.from_outputs:
+            once = dataclasses.replace(labels, weights=(labels.weights > 0).astype(jnp.float32))
+            found[name] = tally(once, _classes(recipe, objective, labels))
     return found
 
 
-def _size_of(recipe: Recipe, head: str) -> int:
-    """How many classes a head tells apart."""
-    if head == "pair":
-        return 2
-    return recipe.model.config.num_classes if "classes" in head else recipe.model.vocab_size
+def _classes(recipe: Recipe, objective: Objective, labels: Labels) -> int:
+    """Returns the number of classes of the labels' head."""
+    if labels.head not in objective.heads:
+        raise ValueError(
+            f"A term's labels are of the head {labels.head!r}, the objective names "
+            f"{sorted(objective.heads)}: name the head that the term scores."
+        )
+    return objective.heads[labels.head] or recipe.ids.size
 
 
-def _log_shares(counts, classes: int):
-    """Logits of the shares of these counts, each raised by one; classes beyond them never come."""
-    never = jnp.full(classes - len(counts), -1e9)
-    return jnp.concatenate([jnp.log(counts + 1).astype(jnp.float32), never])
-
-
-def _entropy(share: float) -> float:
-    """Nats per answer of saying yes with this probability, when it is right so often."""
-    inside = [p for p in (share, 1 - share) if p > 0]
-    return -sum(p * np.log(p) for p in inside)
+def _baseline(figures: Figures, training: Tally | None) -> float:
+    """Returns the term's sum for a model that ignores its input."""
+    if figures.tally is None:
+        return float(figures.constant)
+    return trivial_loss(figures.tally, training)
 
 
 def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:

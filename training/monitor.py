@@ -9,10 +9,10 @@ import numpy as np
 from pretrax.objectives import members_of
 from pretrax.training.bound import bound
 from pretrax.training.console import StepProgress
-from pretrax.training.evaluation import label
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan
 from pretrax.training.run import Run
+from pretrax.training.step import kind_of
 from pretrax.training.throughput import peak_flops, step_flops
 
 # Those of a step that must be finite. The loss and the gradient belong to the parameters before
@@ -94,12 +94,12 @@ class Monitor:
         names = [name for name in self._recent[0] if name != "member_terms"]
         means = {name: float(np.mean([v[name] for v in self._recent])) for name in names}
         if len(self._members) > 1:
-            terms = self._recent[0]["member_terms"]
-            for term in (name for name in terms if name != "z"):
-                total = np.sum([v["member_terms"][term] for v in self._recent], axis=0)
-                for member, sums, weights in zip(self._members, *total):
-                    if weights:
-                        means[f"loss/{label(member.name, term)}"] = float(sums / weights)
+            for term in self._recent[0]["member_terms"]:
+                steps = [v["member_terms"][term] for v in self._recent]
+                total = jax.tree.map(lambda *x: np.sum(x, axis=0), *steps)
+                for i in np.flatnonzero(total.weights):
+                    name = f"{kind_of(total)}/{self._members[i].name}/{term}"
+                    means[name] = float(total.sums[i] / total.weights[i])
         return means
 
 

@@ -9,12 +9,15 @@ import jax.numpy as jnp
 from etils import epath
 from jax.sharding import Mesh, SingleDeviceSharding
 
+from pretrax.models import Model
 from pretrax.models.builders import abstract_params
 from pretrax.models.trees import named
+from pretrax.objectives import TokenIds
 from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, damage_in_words, differences
 from pretrax.training.configuration import read_directory
 from pretrax.training.mesh import shardings_of
+from pretrax.training.planning import padded_vocabulary
 from pretrax.training.state import unboxed
 
 
@@ -27,11 +30,20 @@ class SavedModel(NamedTuple):
     params: dict  # float32
 
 
-def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) -> SavedModel:
+def open_run(
+    directory: str,
+    step: int | None = None,
+    mesh: Mesh | None = None,
+    model: Model | None = None,
+) -> SavedModel:
     """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
 
-    The model has the heads that were saved, whatever objective it was trained with. The parameters
-    are spread over the mesh as in training, or, without one, whole on this machine's first device.
+    Args:
+      model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that were
+        saved, which can be told of the models of this package.
+
+    The parameters are spread over the mesh as in training, or, without one, whole on this machine's
+    first device.
 
     Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
     another model.
@@ -55,13 +67,7 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
                 for name, shape in checkpoints.shapes(step).items()
                 if name.startswith("params/")
             }
-        rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
-        if rows is None:
-            raise ValueError(
-                f"Checkpoint {step} of {directory} holds no token_embedding, so its model is none of "
-                "`models`: train.py alone reads it."
-            )
-        model = _with_heads(builder, rows, saved_heads(shapes))
+        model = model or _saved_model(builder, shapes, f"Checkpoint {step} of {directory}")
         target = _spread(abstract_params(model), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
@@ -73,6 +79,25 @@ def open_run(directory: str, step: int | None = None, mesh: Mesh | None = None) 
         with damage_in_words(directory, step):
             params = checkpoints.load_params(step, target)
     return SavedModel(directory, step, model, params)
+
+
+def model_of_run(fields: Mapping[str, Any], ids: TokenIds) -> Model | None:
+    """The model of a run's fields, with the heads that its objective asks for; None: it has none."""
+    if fields.get("model") is None or fields.get("objective") is None:
+        return None
+    rows = padded_vocabulary(ids, fields.get("vocabulary_rows"))
+    return fields["model"](rows, fields["objective"](ids).heads)
+
+
+def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: str) -> Model:
+    """The model that has parameters of these shapes."""
+    rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
+    if rows is None:
+        raise ValueError(
+            f"{where} holds no token_embedding, so its model is none of `models`, and its heads cannot "
+            "be told by its parameters: expected a run with an objective and a vocabulary."
+        )
+    return _with_heads(builder, rows, saved_heads(shapes))
 
 
 def _spread(params, mesh: Mesh | None) -> dict:
@@ -104,14 +129,16 @@ def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | 
         yield checkpoints
 
 
-def saved_heads(shapes: dict[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """The heads that these parameters are of, but for a vocabulary head without any of its own."""
+def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
+    """The heads that have parameters here, with their numbers of classes where they classify."""
     tops = {name.partition("/")[0] for name in shapes}
-    heads = tuple(
-        sorted(t.removeprefix("projections_") for t in tops if t.startswith("projections_"))
-    )
-    ahead = tuple(f"ahead_{k + 2}" for k in range(_num_ahead(shapes)))
-    return (("vocabulary",) if "vocabulary" in tops else ()) + heads + ahead
+    found = {"vocabulary": None} if "vocabulary" in tops else {}
+    for name in sorted(
+        t.removeprefix("projections_") for t in tops if t.startswith("projections_")
+    ):
+        classifier = shapes.get(f"projections_{name}/classifier/kernel")
+        found[name] = classifier[-1] if classifier else None
+    return found | {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
 
 
 def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
@@ -126,7 +153,7 @@ def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
     return max(parallel - 1, sequential, apart["layers"] - 1, apart["modules"], 0)
 
 
-def _with_heads(builder: Callable, rows: int, heads: tuple[str, ...]):
+def _with_heads(builder: Callable, rows: int, heads: dict[str, int | None]) -> Model:
     """The model with these heads, and the vocabulary's where that takes no parameters."""
     model = builder(rows)
     if model.config is None:  # pairs of stacks have the heads that they have
@@ -134,5 +161,5 @@ def _with_heads(builder: Callable, rows: int, heads: tuple[str, ...]):
     if "vocabulary" not in heads:
         c = model.config
         if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
-            heads = ("vocabulary", *heads)
+            heads = {"vocabulary": None} | heads
     return builder(rows, heads)

@@ -4,7 +4,9 @@ The step is given raw rows. Corruption, arrangement, the model, the loss and the
 jitted program: the host ships token ids, and every epoch draws new noise.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -13,7 +15,7 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from pretrax.objectives import Objective, Row, RowGroup, TokenIds, batched, members_of
+from pretrax.objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.mesh import BATCH
 from pretrax.training.state import State
@@ -51,8 +53,9 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     """Takes one step. Returns the new state and the step's metrics:
 
     loss             in nats, as differentiated
-    loss/TERM        mean of each term
-    member_terms     {term: f32[2, members]}: sums and weights over the rows of each member
+    loss/TERM        mean of each term; metric/TERM of one that is no part of the loss
+    z_loss/TERM      what the z-loss adds for it, in a run that has one
+    member_terms     {TERM: Term}, with sums and weights f32[members] over the rows of each member
     useful           share of the stacks' slots that hold a token
     text_tokens      tokens of text in the rows, before corruption
     gradient_norm    before clipping
@@ -61,20 +64,28 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     noise_key, dropout_key = jax.random.split(jax.random.fold_in(seed_key, state.step))
     batches = make_batches(recipe, noise_key, rows)
     weights = term_weights(recipe, state.params, batches)
-    loss, sums, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
+    loss, terms, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     metrics = {
         "loss": loss,
-        "member_terms": {name: jnp.stack([sums[name], weights[name]]) for name in sums},
+        "member_terms": terms,
         "useful": useful_share(batches),
         "text_tokens": sum(jnp.sum(group_rows.segments > 0) for group_rows in rows),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
     }
-    for name in sums:
-        metrics[f"loss/{name}"] = jnp.sum(sums[name]) / _total(weights[name])
+    for name, term in terms.items():
+        total = _total(weights[name])
+        metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / total
+        if recipe.z_loss and term.squared_log_partition is not None:
+            metrics[f"z_loss/{name}"] = _z_loss(recipe, term) / total
     return State(state.step + 1, params, opt_state), metrics
+
+
+def kind_of(term: Term) -> str:
+    """How the name of a term's metric begins: "loss", or "metric" where it is no part of the loss."""
+    return "metric" if term.scale is None else "loss"
 
 
 def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
@@ -110,19 +121,18 @@ def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
     return total
 
 
-def constant_outputs(model, params, batch, constants: Mapping[str, jax.Array] | None = None):
+def constant_outputs(model, params, batch):
     """Outputs that do not look at the batch, of the shapes that the model gives; nothing is run.
 
-    Hidden states are zeros; a head gives `constants[name]`, or ones, everywhere.
+    Hidden states are zeros, and a head gives ones everywhere.
     """
-    constants = constants or {}
     shapes = jax.eval_shape(lambda p, b: model.apply(p, b).hidden, params, batch)
 
     def head(name, hidden):
         like = jax.eval_shape(
             lambda p, b, h: model.apply(p, b).head(name, h), params, batch, hidden
         )
-        return jnp.broadcast_to(constants.get(name, jnp.ones((1,) * len(like.shape))), like.shape)
+        return jnp.ones(like.shape, like.dtype)
 
     return _Constant(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), head)
 
@@ -133,7 +143,7 @@ class _Constant(NamedTuple):
 
 
 def gradients(recipe: Recipe, params, batches, weights, step, key):
-    """Loss, sums by term and member, and gradients, over all row groups and microbatches."""
+    """Loss, its terms by member, and gradients, over all row groups and microbatches."""
     total = None
     for number, batch in enumerate(batches):
         group_key = jax.random.fold_in(key, number)
@@ -144,8 +154,8 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
         else:
             more = _summed_gradients(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
-    (loss, sums), grads = total
-    return loss, sums, grads
+    (loss, terms), grads = total
+    return loss, terms, grads
 
 
 def _differentiated(recipe: Recipe, params, batch, weights, step, key):
@@ -194,7 +204,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, hidden))
         return weighted_loss(recipe, outputs, whole, weights, step)
 
-    (value, sums), (grads, of_hidden) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+    (value, terms), (grads, of_hidden) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
         params, hidden
     )
 
@@ -204,7 +214,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         return jax.tree.map(jnp.add, total, pull_back(cotangents)[0]), None
 
     grads, _ = lax.scan(carry_on, grads, (pieces, of_hidden))
-    return (value, sums), grads
+    return (value, terms), grads
 
 
 def _microbatches(recipe: Recipe, batch):
@@ -227,20 +237,23 @@ def _joined_rows(x):
 
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
-    """These rows' share of the loss of the whole step, and the sums it is made of."""
+    """These rows' share of the loss of the whole step, and its terms, summed over each member."""
     terms = recipe.objective.loss(outputs, batch)
-    loss = sum(
-        term_scale(recipe, name, term, step) * jnp.sum(term.sums) / _total(weights[name])
-        for name, term in terms.items()
-    )
-    return loss, {name: by_member(recipe, batch, term.sums) for name, term in terms.items()}
+    loss = 0.0
+    for name, term in terms.items():
+        if term.scale is None:
+            continue
+        scale = term.scale(step) if callable(term.scale) else term.scale
+        loss += (scale * jnp.sum(term.sums) + _z_loss(recipe, term)) / _total(weights[name])
+    unlabelled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
+    return loss, jax.tree.map(functools.partial(by_member, recipe, batch), unlabelled)
 
 
-def term_scale(recipe: Recipe, name: str, term, step):
-    """What a term of the loss is multiplied by in the total at this step."""
-    if name == "z":
-        return recipe.z_loss
-    return term.scale(step) if callable(term.scale) else term.scale
+def _z_loss(recipe: Recipe, term: Term):
+    """What the run's z-loss adds to the sums of a term."""
+    if not recipe.z_loss or term.squared_log_partition is None:
+        return 0.0
+    return recipe.z_loss * jnp.sum(term.squared_log_partition)
 
 
 def _total(weights_by_member):
@@ -258,17 +271,3 @@ def useful_share(batches: Sequence[dict]):
     """Non-padding places over all places that the model computes."""
     segments = [b[name] for b in batches for name in b if name.endswith("_segment_ids")]
     return sum(jnp.sum(s > 0) for s in segments) / sum(s.size for s in segments)
-
-
-def evaluate_batch(recipe: Recipe, params, batch, constants=None) -> dict:
-    """{term: (sum, weight)} of an arranged batch, without dropout.
-
-    With `constants` the outputs are those of `constant_outputs`.
-    """
-    outputs = (
-        recipe.model.apply(params, batch)
-        if constants is None
-        else constant_outputs(recipe.model, params, batch, constants)
-    )
-    terms = recipe.objective.loss(outputs, batch)
-    return {name: (jnp.sum(t.sums), jnp.sum(t.weights)) for name, t in terms.items() if name != "z"}

@@ -44,8 +44,11 @@ def settings_of(builder: str, **more) -> dict:
 
 def heads_of(names) -> tuple[str, ...]:
     """What these objectives ask of a model."""
-    built = (getattr(objectives, name)(IDS, **SETTINGS.get(name, {})) for name in names)
-    return tuple(dict.fromkeys(head for one in built for head in one.heads))
+    return tuple(dict.fromkeys(head for one in _built(names) for head in one.heads))
+
+
+def _built(names) -> list[objectives.Objective]:
+    return [getattr(objectives, name)(IDS, **SETTINGS.get(name, {})) for name in names]
 
 
 @functools.cache
@@ -66,7 +69,8 @@ def trained(builder: str, *names: str, heads=None, classes=(), **settings) -> Tr
     """A model of `models.BUILDER` as if these objectives had trained it; none: from elsewhere."""
     heads = heads or (heads_of(names) if names else ("vocabulary",))
     model, params = small(builder, heads, **settings)
-    return Trained(model, params, IDS, CODEC.encode, CODEC.decode, names, tuple(classes))
+    prompts = tuple(prompt for one in _built(names) for prompt in one.prompt_forms)
+    return Trained(model, params, IDS, CODEC.encode, CODEC.decode, prompts, tuple(classes))
 
 
 def write_run(

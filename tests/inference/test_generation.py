@@ -1,4 +1,4 @@
-"""Answers to many questions: what each is does not depend on the others, nor on how they are batched."""
+"""Answers to many prompts: what each is does not depend on the others, nor on how they are batched."""
 
 import functools
 
@@ -7,7 +7,7 @@ import pytest
 
 from pretrax.inference.decoding import decode, decoding_form
 from pretrax.inference.generation import Decoding, Draft, _answer, _without_partial_stop, generate
-from pretrax.inference.questions import Question, prompts_of, to_complete, to_continue
+from pretrax.inference.prompts import Prompt, batch_prompts, text_prompt
 from pretrax.inference.sampling import Sampling
 from pretrax.inference.speculation import model_drafter
 from tests.inference.runs import CODEC, IDS, trained
@@ -20,16 +20,17 @@ MAX_NEW = 20  # more than a part
 def model(layout):
     name = "prefix_lm" if layout == "encoder_decoder" else "causal_lm"
     one = trained(layout, name)
-    return one, to_complete if layout == "encoder_decoder" else to_continue
+    mode = "complete" if layout == "encoder_decoder" else "continue"
+    return one, lambda one, text: text_prompt(one, mode, text)
 
 
-def questions(layout, texts=TEXTS):
-    one, to_question = model(layout)
-    return [to_question(one, text) for text in texts]
+def prompts_for(layout, texts=TEXTS):
+    one, text_prompt = model(layout)
+    return [text_prompt(one, text) for text in texts]
 
 
 def answers(layout, decoding, texts=TEXTS, **settings):
-    return generate(model(layout)[0], questions(layout, texts), decoding, **settings)
+    return generate(model(layout)[0], prompts_for(layout, texts), decoding, **settings)
 
 
 def assert_same(got, expected):
@@ -69,7 +70,7 @@ def test_answers_do_not_depend_on_batches_or_their_order(way, layout):
 
 def test_answers_equal_the_decoding_loop():
     one = model("decoder")[0]
-    prompts = prompts_of("decoder", questions("decoder"), IDS)
+    prompts = batch_prompts("decoder", prompts_for("decoder"), IDS)
     allowed = np.arange(one.model.vocab_size) < IDS.size
     allowed[IDS.pad] = False
     found = decode(
@@ -154,9 +155,9 @@ def test_a_first_word_keeps_its_space():
         return "".join(words[token] for token in tokens).lstrip(" ")
 
     one = model("decoder")[0]._replace(decode=decode)
-    question = Question([], [1, 2, 3], before=[1, 2, 3])
-    assert _answer(one, question, np.array([4]), Decoding()).text == " Paris"
-    assert _answer(one, Question([], []), np.array([4]), Decoding()).text == "Paris"
+    prompt = Prompt([], [1, 2, 3], before=[1, 2, 3])
+    assert _answer(one, prompt, np.array([4]), Decoding()).text == " Paris"
+    assert _answer(one, Prompt([], []), np.array([4]), Decoding()).text == "Paris"
 
 
 def test_callbacks_while_generating():
@@ -176,25 +177,25 @@ def test_callbacks_while_generating():
 def test_drafts_change_no_answer():
     heads = ("vocabulary", "ahead_2", "ahead_3")
     one = trained("decoder", "multi_token_prediction", heads=heads, num_layers=2)
-    questions = [to_continue(one, text) for text in TEXTS[:3]]
-    plain = generate(one, questions, Decoding(MAX_NEW))
+    prompts = [text_prompt(one, "continue", text) for text in TEXTS[:3]]
+    plain = generate(one, prompts, Decoding(MAX_NEW))
     counts = []
-    drafted = generate(one, questions, Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append)
+    drafted = generate(one, prompts, Decoding(MAX_NEW, own_drafts=True), on_drafts=counts.append)
     assert_same(drafted, plain)
     assert len(counts) == 1 and int(np.sum(counts[0].drafted)) > 0
     small, params = decoding_form(*model("decoder")[0][:2])
     draft = Draft(model_drafter(small, 2), params)
-    assert_same(generate(one, questions, Decoding(MAX_NEW), draft=draft), plain)
+    assert_same(generate(one, prompts, Decoding(MAX_NEW), draft=draft), plain)
 
 
 def test_answers_beyond_the_positions_are_refused():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
-    ask = functools.partial(to_continue, short)
+    ask = functools.partial(text_prompt, short, "continue")
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
     with pytest.raises(ValueError, match="expected at most 16"):
         generate(short, [ask("a" * 12)], Decoding(4))
     with pytest.raises(ValueError, match="before it writes"):
-        generate(model("encoder_decoder")[0], [Question([], [5])], Decoding(4))
+        generate(model("encoder_decoder")[0], [Prompt([], [5])], Decoding(4))
 
 
 @pytest.mark.parametrize(

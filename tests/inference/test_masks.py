@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference.masks import batch_of, fill_masks, masked_text, shift_of, unmask
+from pretrax.inference.masks import batch_of, fill_masks, masked_text, unmask
+from pretrax.inference.trained import prompt_form
+from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 DOCUMENT = tuple(CODEC.encode(TEXT))
@@ -72,7 +74,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
         read = [token for token in live(features, "inputs") if token != IDS.bos]
         if IDS.mask in read:
             break
-    row = masked_text(one, CODEC.decode(read))
+    row = masked_text(one, CODEC.decode(read), prompt_form(one, "mask"))
     batch = batch_of(one, [row.tokens])
     for stream in ("input_tokens", "positions", "key_intervals", "segment_ids"):
         got = np.asarray(batch[f"{layout}_{stream}"][0])[..., : len(row.tokens)]
@@ -81,7 +83,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
     assert np.sum(expected[layout][f"{layout}_segment_ids"] > 0) == len(row.tokens)
     # Where a mask is told is where the objective has its label.
     labelled = features["labels_places"][features["labels_weights"] > 0]
-    assert {at + shift_of(one) for at in row.masks} <= set(labelled.tolist())
+    assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labelled.tolist())
 
 
 @pytest.mark.parametrize(
@@ -92,8 +94,9 @@ def test_guesses_are_those_of_the_model(name):
     one = model(name)
     found = fill_masks(one, TEXTS, top=4, batch_size=3)
     for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
-        row = masked_text(one, text)
-        logits = logits_of(name)(row.tokens)[np.array(row.masks) + shift_of(one)]
+        prompt = prompt_form(one, "mask")
+        row = masked_text(one, text, prompt)
+        logits = logits_of(name)(row.tokens)[np.array(row.masks) + prompt.shift]
         assert len(masks) == text.count("[MASK]") == len(logits)
         logits[:, IDS.size :] = logits[:, IDS.pad] = -np.inf
         expected = np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
@@ -112,7 +115,10 @@ def test_all_guesses_together_are_one():
 
 def test_ways_to_write_a_mask():
     one = model("masked_lm")
-    rows = [masked_text(one, f"a {mask} b") for mask in ("[MASK]", "<mask>", "<|mask|>")]
+    rows = [
+        masked_text(one, f"a {mask} b", PromptForm("mask"))
+        for mask in ("[MASK]", "<mask>", "<|mask|>")
+    ]
     assert rows[0] == rows[1] == rows[2] and rows[0].masks == [2]
     for texts in (["no mask"], ["a [MASK]", "[mask]"]):
         with pytest.raises(ValueError, match=r"expected one or more \[MASK\]: '(no|\[mask)"):
@@ -127,7 +133,8 @@ def test_ways_to_write_a_mask():
 
 
 def test_a_model_from_elsewhere_reads_between_cls_and_sep():
-    row = masked_text(trained("encoder"), "[MASK]")
+    one = trained("encoder")
+    row = masked_text(one, "[MASK]", prompt_form(one, "mask"))
     assert row.tokens == [IDS.cls, IDS.mask, IDS.sep] and row.masks == [1]
 
 
@@ -144,17 +151,18 @@ def test_what_is_told_of_batches():
 def revealed(name, text, steps):
     """Texts after each step of a plain loop that writes what it is surest of."""
     one = model(name)
-    row = masked_text(one, text)
+    prompt = prompt_form(one, "unmask")
+    row = masked_text(one, text, prompt)
     tokens, total = np.array(row.tokens), len(row.masks)
     for s in range(steps):
         logits = logits_of(name)(tokens)
         logits[:, IDS.size :] = logits[:, IDS.pad] = logits[:, IDS.mask] = -1e30
         p = np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
         masks = [at for at in row.masks if tokens[at] == IDS.mask]
-        sure = sorted(masks, key=lambda at: -p[at + shift_of(one)].max())
+        sure = sorted(masks, key=lambda at: -p[at + prompt.shift].max())
         count = total * (s + 1) // steps - total * s // steps
         for at in sure[:count]:
-            tokens[at] = p[at + shift_of(one)].argmax()
+            tokens[at] = p[at + prompt.shift].argmax()
         yield tokens.copy()
 
 
@@ -165,7 +173,7 @@ def test_the_surest_are_written_first(name, steps):
     for text in TEXTS[1:3]:
         total = text.count("[MASK]")
         *_, expected = revealed(name, text, steps or total)
-        bos = 1 if shift_of(one) else 0
+        bos = len(prompt_form(one, "unmask").before)
         assert unmask(one, [text], steps=steps) == [CODEC.decode(expected[bos:])]
 
 

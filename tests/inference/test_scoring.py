@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from pretrax.inference.generation import Decoding, generate
-from pretrax.inference.questions import to_infill
+from pretrax.inference.prompts import infill_prompt
 from pretrax.inference.scoring import Scored, score
+from pretrax.objectives import text_to_text
 from tests.inference.runs import CODEC, IDS, trained
 
 TEXTS = ["a", "Ada, ça va?", "tea"]
@@ -157,9 +158,9 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
     _, one = run("decoder", name)
     text = "so <extra_id_0> it"
     # What cannot be written is left out of distributions by `generate` alone.
-    monkeypatch.setattr("pretrax.inference.generation.may_be_written", lambda ids, rows: None)
+    monkeypatch.setattr("pretrax.inference.generation.allowed_token_mask", lambda ids, rows: None)
     drawn = Decoding(4, temperature=1.0, samples=64, batch_size=64)
-    answers = generate(one, [to_infill(one, text)], drawn)[0]
+    answers = generate(one, [infill_prompt(one, text)], drawn)[0]
     answers = [a for a in answers if not a.ended and CODEC.encode(a.text) == a.tokens]
     assert answers  # whose bytes are text
     for answer, got in zip(answers, score(one, [(text, answer.text) for answer in answers])):
@@ -196,7 +197,7 @@ def test_what_cannot_be_scored():
 def test_ul2_is_asked_with_its_mode_and_names_of_blanks_are_no_bytes():
     """Blanks as R has them, other texts as S, or as a denoiser says; written out, the mode is the same."""
     _, one = run("encoder_decoder", "ul2")
-    plain = one._replace(objectives=("text_to_text",))
+    plain = one._replace(prompt_forms=text_to_text(IDS).prompt_forms)
     blanks, answer = "a <extra_id_0> b", "<extra_id_0>ça"
     cases = ((None, blanks, "R"), ("X", blanks, "X"), (None, "a b", "S"))
     scores = set()

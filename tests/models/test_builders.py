@@ -90,6 +90,13 @@ def test_every_parameter_names_its_axes(builder, scan_layers):
         assert ahead and all((x.names[0] == "layers") == scan_layers for x in ahead)
 
 
+def test_an_objective_says_how_many_classes_there_are():
+    assert models.encoder(64, {"classes": 3}, **SMALL).config.num_classes == 3
+    assert models.encoder(64, {"vocabulary": None}, **SMALL).config.num_classes == 0
+    with pytest.raises(ValueError, match="3 and 4 classes, expected one number"):
+        models.encoder(64, {"classes": 3}, num_classes=4, **SMALL)
+
+
 @pytest.mark.parametrize("name", ENCODER_HEADS)
 def test_an_encoder_has_exactly_the_required_heads(name):
     model, plain = models.encoder(64, (name,), num_classes=3, **SMALL), models.encoder(64, **SMALL)

@@ -76,7 +76,7 @@ def _toy(name, loss):
             lengths=lambda n: {"targets": n},
             corrupt=jax.tree_util.Partial(lambda key, row, partner, lengths: {}),
             loss=loss,
-            heads=(name,),
+            heads={name: None},
         )
 
     return build
@@ -100,7 +100,7 @@ def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
     outputs, weights = jnp.array([1.0, 10.0, 100.0, 1000.0]), jnp.array([1.0, 2.0, 3.0, 4.0])
     member = jnp.array([0, 1, 2, 1])
     terms = built.loss(outputs, {"weights": weights, "member": member})
-    assert built.heads == ("x", "y")
+    assert built.heads == {"x": None, "y": None}
     np.testing.assert_array_equal(terms["first"].sums, [2, 0, 200, 0])
     np.testing.assert_array_equal(terms["first"].weights, [2, 0, 6, 0])
     np.testing.assert_array_equal(terms["second"].sums, [0, 30, 0, 3000])

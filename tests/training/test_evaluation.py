@@ -6,7 +6,14 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import batched, causal_lm
+from pretrax import models
+from pretrax.objectives import (
+    batched,
+    causal_lm,
+    contrastive,
+    masked_diffusion,
+    replaced_token_detection,
+)
 from pretrax.training.data import Piece
 from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
 from pretrax.training.mesh import placed_on
@@ -125,7 +132,61 @@ def test_the_loss_is_that_of_the_model_on_those_rows():
         assert score.loss == pytest.approx(np.log(128), rel=1e-5)
 
 
+IDS = tiny.IDS._replace(sentinels=(), cls=110, mask=111)
+OTHERS = {
+    "views": (models.encoder, contrastive(IDS, "deletion")),
+    "generated": (models.electra, replaced_token_detection(IDS, rate=0.4)),
+    "masked": (models.encoder, masked_diffusion(IDS)),
+}
+
+
+@functools.cache
+def figures_of(kind):
+    """(scores by term, arranged held-out batches, the outputs for each) of an objective."""
+    build, objective = OTHERS[kind]
+    model = build(
+        128, objective.heads, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1
+    )
+    mesh = tiny.mesh_of(1)
+    one = tiny.plan(model, objective, {"encoder": 32}, mesh=mesh)
+    params = new_state(abstract_state_of(one), 0, mesh).params
+    made = evaluator(one=one)
+    (batches,) = (member.batches for member in made._members.values())
+    hidden = [jax.jit(lambda p, b: model.apply(p, b).hidden)(params, batch) for batch in batches]
+    return {score.term: score for score in made(params)}, batches, hidden
+
+
+def test_texts_that_are_all_alike_cost_the_logarithm_of_the_batch():
+    scores, batches, _ = figures_of("views")
+    texts = [int((np.asarray(batch["pools_weights"]) > 0).sum()) // 2 for batch in batches]
+    expected = np.average(np.log(texts), weights=texts)
+    assert scores["contrastive"].baseline == pytest.approx(expected, rel=1e-5)
+    assert scores["contrastive"].targets == sum(texts) and not scores["contrastive"].of_tokens
+
+
+def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
+    scores, batches, hidden = figures_of("generated")
+    assert set(scores) == {"tokens", "replaced"}  # their share is a metric
+    live = [np.asarray(batch["encoder_segment_ids"]) > 0 for batch in batches]
+    count = sum(x.sum() for x in live)
+    share = sum(np.asarray(h["replaced"])[x].sum() for h, x in zip(hidden, live)) / count
+    assert 0.1 < share < 0.5 and scores["replaced"].targets == count
+    entropy = -(share * np.log(share) + (1 - share) * np.log(1 - share))
+    assert scores["replaced"].baseline == pytest.approx(entropy, rel=1e-5)
+
+
+def test_perplexity_is_of_tokens():
+    assert figures_of("generated")[0]["tokens"].of_tokens
+    assert not figures_of("generated")[0]["replaced"].of_tokens
+
+
+def test_a_targets_weight_counts_in_its_baseline():
+    """A masked token of masked diffusion counts 1 / rate of its document."""
+    (score,) = figures_of("masked")[0].values()
+    assert score.baseline == pytest.approx(4.5, rel=0.2)  # near the logarithm of a hundred ids
+
+
 def test_gain():
     score = Score("a", "tokens", loss=3.0, baseline=4.0, targets=10)
-    assert score.gain == 0.25
+    assert score.gain == 0.25 and score.name == "a/tokens"
     assert Score("a", "pair", loss=1.0, baseline=0.0, targets=0).gain == 0.0

@@ -6,20 +6,21 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import answers, questions
+from pretrax.inference import answers, prompts
 from pretrax.inference.decoding import next_batch
 from pretrax.inference.generation import Answer
-from pretrax.inference.questions import Question, few_shot_prompt, filled, prompts_of, to_respond
-from pretrax.objectives import supervised
+from pretrax.inference.prompts import Prompt, batch_prompts, few_shot_prompt, filled, text_prompt
+from pretrax.inference.trained import mode_of
+from pretrax.objectives import PromptForm, supervised
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 KEYS = range(3)
 BOTH = ("encoder_decoder", "decoder")
 
 
-def assert_same_form(layout, question, expected):
+def assert_same_form(layout, prompt, expected):
     """All that the prompt has stands in the arranged row, at the same places."""
-    prompts = prompts_of(layout, [question], IDS)
+    prompts = batch_prompts(layout, [prompt], IDS)
     assert {"decoder_input_tokens", "decoder_key_intervals"} <= prompts.batch.keys()
     for name, array in prompts.batch.items():
         got = np.asarray(array[0])
@@ -46,18 +47,26 @@ DOCUMENT = tuple(CODEC.encode(TEXT))
 
 # --- read both ways ------------------------------------------------------------------------------
 
-READ = {  # objective -> (its builder, how its question is made of the text that is read)
-    "span_corruption": (objectives.span_corruption, questions.to_infill),
-    "iid_denoising": (objectives.iid_denoising, questions.to_infill),
-    "prefix_lm": (objectives.prefix_lm, questions.to_complete),
-    "bart": (objectives.bart, questions.to_restore),
-    "text_infilling": (objectives.text_infilling, questions.to_restore),
-    "token_masking": (objectives.token_masking, questions.to_restore),
-    "token_deletion": (objectives.token_deletion, questions.to_restore),
-    "sentence_permutation": (objectives.sentence_permutation, questions.to_restore),
-    "document_rotation": (objectives.document_rotation, questions.to_restore),
-    "deshuffling": (objectives.deshuffling, questions.to_restore),
+READ = {  # objective -> the mode in which its texts are read
+    "span_corruption": "infill",
+    "iid_denoising": "infill",
+    "prefix_lm": "complete",
+    "bart": "restore",
+    "text_infilling": "restore",
+    "token_masking": "restore",
+    "token_deletion": "restore",
+    "sentence_permutation": "restore",
+    "document_rotation": "restore",
+    "deshuffling": "restore",
 }
+
+
+def asked(one, text, denoiser=None):
+    """The prompt in the mode that the model was trained for."""
+    mode = mode_of(one)
+    if mode == "infill":
+        return prompts.infill_prompt(one, text, denoiser)
+    return text_prompt(one, mode, text, denoiser)
 
 
 QUICK = ("span_corruption", "prefix_lm", "bart")
@@ -67,13 +76,14 @@ CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("name", CASES)
 def test_texts_that_are_read(name, layout):
-    build, to_question = READ[name]
+    one = trained(layout, name)
+    assert mode_of(one) == READ[name]
     for key in KEYS:
-        features, expected = arranged(build, DOCUMENT, key, slack=3)
+        features, expected = arranged(getattr(objectives, name), DOCUMENT, key, slack=3)
         *read, eos = live(features, "inputs")
         assert eos == IDS.eos
-        question = to_question(trained(layout, name), text_of(read))
-        assert_same_form(layout, question, expected[layout])
+        prompt = asked(one, text_of(read))
+        assert_same_form(layout, prompt, expected[layout])
 
 
 DENOISERS = {
@@ -90,12 +100,37 @@ def test_denoisers_of_ul2(denoiser, layout):
     features, expected = arranged(DENOISERS[denoiser or "R"], DOCUMENT, 1)
     mode, *read, _ = live(features, "inputs")
     assert mode == IDS.mode(denoiser or "R")
-    ul2 = trained(layout, "ul2")
-    if denoiser == "S":  # a text without a blank, and nothing said
-        question = questions.to_infill(ul2, text_of(read))
-    else:
-        question = questions.to_infill(ul2, text_of(read), denoiser)
-    assert_same_form(layout, question, expected[layout])
+    denoiser = None if denoiser == "S" else denoiser  # a text without a blank says as much
+    for one in (trained(layout, "ul2"), written_as_a_mixture(layout)):
+        prompt = asked(one, text_of(read), denoiser)
+        assert_same_form(layout, prompt, expected[layout])
+
+
+def written_as_a_mixture(layout):
+    """UL2 by another name, its members in another order."""
+    members = {name: (build, 1) for name, build in reversed(DENOISERS.items())}
+    members = {name: members[name] for name in ("S", "R", "X")}
+    return trained(layout)._replace(prompt_forms=objectives.mixture(IDS, members).prompt_forms)
+
+
+def test_modes_before_a_text_are_those_of_training():
+    """A single denoiser is prompted with its mode token, as UL2 is."""
+    for mode, build in DENOISERS.items():
+        one = trained("decoder")._replace(prompt_forms=build(IDS).prompt_forms)
+        assert asked(one, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(mode)
+
+
+def test_an_objective_of_ones_own_states_its_prompt():
+    prompt = PromptForm("respond", before=(IDS.cls,), after=(IDS.sep,), causal=True)
+    one = trained("decoder")._replace(prompt_forms=(prompt,))
+    assert mode_of(one) == "respond"
+    prompt = asked(one, "tea")
+    assert (prompt.inputs, prompt.start) == ([], [IDS.cls, *CODEC.encode("tea"), IDS.sep])
+    silent = trained("decoder")  # its layout says what to do
+    assert mode_of(silent) == "continue" and asked(silent, "tea").start == CODEC.encode("tea")
+    misspelt = one._replace(prompt_forms=(prompt._replace(mode="reply"),))
+    with pytest.raises(ValueError, match="mode 'reply', expected one of continue"):
+        answers.answer(misspelt, mode_of(misspelt), [{"text": "tea"}])
 
 
 ANSWERS = {
@@ -110,8 +145,9 @@ def test_text_to_text(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
     pair = supervised.pair_document(IDS, given, answer)
     _, expected = arranged(ANSWERS[mode], tuple(pair.tolist()), 0, slack=2)
-    question = questions.to_respond(trained(layout, "text_to_text"), "translate: tea", mode)
-    assert_same_form(layout, question, expected[layout])
+    one = trained(layout)._replace(prompt_forms=ANSWERS[mode](IDS).prompt_forms)
+    prompt = asked(one, "translate: tea")
+    assert_same_form(layout, prompt, expected[layout])
 
 
 # --- begun by the answer -------------------------------------------------------------------------
@@ -120,8 +156,8 @@ def test_text_to_text(layout, mode):
 def test_causal_language_modelling():
     _, expected = arranged(objectives.causal_lm, DOCUMENT, 0)
     for end in (1, 13, len(TEXT) - 1):
-        question = questions.to_continue(trained("decoder", "causal_lm"), TEXT[:end])
-        assert_same_form("decoder", question, expected["decoder"])
+        prompt = asked(trained("decoder", "causal_lm"), TEXT[:end])
+        assert_same_form("decoder", prompt, expected["decoder"])
 
 
 PSM = functools.partial(objectives.fill_in_the_middle, rate=1, spm_rate=0)
@@ -132,22 +168,22 @@ def test_fill_in_the_middle(key):
     features, expected = arranged(PSM, DOCUMENT, key)
     told = live(features, "targets")
     before, after, middle = (told.index(i) for i in IDS.fim)
-    question = questions.to_fill_the_middle(
+    prompt = prompts.middle_prompt(
         trained("decoder", "fill_in_the_middle"),
         text_of(told[before + 1 : after]),
         text_of(told[after + 1 : middle]),
     )
-    assert question.size == middle + 1
-    assert_same_form("decoder", question, expected["decoder"])
+    assert prompt.size == middle + 1
+    assert_same_form("decoder", prompt, expected["decoder"])
 
 
 def answered_by(true, monkeypatch):
-    """The questions that will be asked, each of which gets the next of these answers."""
+    """The prompts that will be asked, each of which gets the next of these answers."""
     asked = []
 
     def generated(trained, asked_now, options, numbers):
-        (question,) = asked_now
-        asked.append(question)
+        (prompt,) = asked_now
+        asked.append(prompt)
         tokens = true[len(asked) - 1]
         return [[Answer(text_of(tokens), tokens, -1.0, True)]]
 
@@ -156,7 +192,7 @@ def answered_by(true, monkeypatch):
 
 
 def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
-    """Each question is the row up to the next blank's text, when the answers before are the true ones."""
+    """Each prompt is the row up to the next blank's text, when the answers before are the true ones."""
     for key in range(40):
         features, expected = arranged(objectives.causal_masking, DOCUMENT, key)
         told = live(features, "targets")
@@ -169,9 +205,9 @@ def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
     true = [told[at + 1 : told.index(IDS.eos, at)] for at in spans[count:]]
     asked = answered_by(true, monkeypatch)
     (record,) = answers.answer(trained("decoder", "causal_masking"), "infill", [{"text": read}])
-    assert [question.size for question in asked] == [at + 1 for at in spans[count:]]
-    for question in asked:
-        assert_same_form("decoder", question, expected["decoder"])
+    assert [prompt.size for prompt in asked] == [at + 1 for at in spans[count:]]
+    for prompt in asked:
+        assert_same_form("decoder", prompt, expected["decoder"])
     assert record == {
         "filled": TEXT,
         "blanks": [text_of(span) for span in true],
@@ -196,12 +232,12 @@ def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
     asked = answered_by(true, monkeypatch)
     (record,) = answers.answer(trained("decoder", "blank_infilling"), "infill", [{"text": read}])
     begins = [0, *(end + 1 for end in ends[:-1])]
-    assert [len(question.start) for question in asked] == begins
-    for question in asked:
-        assert_same_form("decoder", question, expected["decoder"])
+    assert [len(prompt.start) for prompt in asked] == begins
+    for prompt in asked:
+        assert_same_form("decoder", prompt, expected["decoder"])
     assert record["filled"] == TEXT and record["blanks"] == [text_of(span) for span in true]
     # What is made next stands in the last blank, and counts on in it.
-    prompts = prompts_of("decoder", asked, IDS)
+    prompts = batch_prompts("decoder", asked, IDS)
     new = prompts.lengths[:, None] + np.arange(2)[None]
     batch = next_batch(prompts, 0 * new, new)
     for row, begin in enumerate(begins):
@@ -227,8 +263,8 @@ def test_dialogue_asks_for_its_last_answer():
     separators = [i for i, token in enumerate(written) if token == IDS.sep]
     model = trained("decoder", "dialogue")
     for at in separators:
-        question = questions.to_respond(model, text_of(written[:at]))
-        assert_same_form("decoder", question, expected["decoder"])
+        prompt = asked(model, text_of(written[:at]))
+        assert_same_form("decoder", prompt, expected["decoder"])
         assert features["targets_weights"][at + 1]  # an answer begins here
 
 
@@ -236,12 +272,12 @@ def test_dialogue_asks_for_its_last_answer():
 
 
 @pytest.mark.parametrize("layout", BOTH)
-def test_a_batch_of_questions_is_each_of_them(layout):
-    ask = functools.partial(questions.to_complete, trained(layout, "prefix_lm"))
+def test_a_batch_of_prompts_is_each_of_them(layout):
+    ask = functools.partial(asked, trained(layout, "prefix_lm"))
     several = [ask("a"), ask("some more"), ask("and yet more text")]
-    together = prompts_of(layout, several, IDS, width=32)
-    for i, question in enumerate(several):
-        alone = prompts_of(layout, [question], IDS)
+    together = batch_prompts(layout, several, IDS, width=32)
+    for i, prompt in enumerate(several):
+        alone = batch_prompts(layout, [prompt], IDS)
         for name, array in alone.batch.items():
             got = np.asarray(together.batch[name][i])[..., : array.shape[-1]]
             np.testing.assert_array_equal(got, np.asarray(array[0]), name)
@@ -251,11 +287,11 @@ def test_a_batch_of_questions_is_each_of_them(layout):
 
 def test_an_encoder_decoder_reads_before_it_writes():
     with pytest.raises(ValueError, match="without anything to read"):
-        prompts_of("encoder_decoder", [Question([], [5])], IDS)
+        batch_prompts("encoder_decoder", [Prompt([], [5])], IDS)
 
 
 def test_a_text_without_a_blank_gets_one_at_its_end():
-    asked = questions.to_infill(trained("encoder_decoder", "span_corruption"), "tea is")
+    asked = prompts.infill_prompt(trained("encoder_decoder", "span_corruption"), "tea is")
     assert asked.inputs == [*CODEC.encode("tea is"), IDS.sentinels[0], IDS.eos]
     assert filled("tea is", " hot") == ("tea is hot", [" hot"])
     assert filled("tea is", "<extra_id_0> hot<extra_id_1>") == ("tea is hot", [" hot"])
@@ -272,18 +308,18 @@ def test_blanks_are_filled_by_name():
 @pytest.mark.parametrize(
     "ask, said",
     [
-        (lambda t: questions.to_infill(t, "a <extra_id_1> b"), "in that order"),
-        (lambda t: questions.to_infill(t, "<extra_id_0> <extra_id_0>"), "each once"),
+        (lambda t: prompts.infill_prompt(t, "a <extra_id_1> b"), "in that order"),
+        (lambda t: prompts.infill_prompt(t, "<extra_id_0> <extra_id_0>"), "each once"),
         (
-            lambda t: questions.to_infill(t, "".join(f"<extra_id_{k}>" for k in range(13))),
+            lambda t: prompts.infill_prompt(t, "".join(f"<extra_id_{k}>" for k in range(13))),
             "at most 12",
         ),
-        (lambda t: questions.to_complete(t, " \n"), "empty text"),
-        (lambda t: questions.to_infill(t, ""), "empty text"),
-        (lambda t: questions.to_infill(t, "a", "Z"), "mode token 'Z'"),
-        (lambda t: questions.to_fill_the_middle(t, "", ""), "neither a prefix nor a suffix"),
+        (lambda t: text_prompt(t, "complete", " \n"), "empty text"),
+        (lambda t: prompts.infill_prompt(t, ""), "empty text"),
+        (lambda t: prompts.infill_prompt(t, "a", "Z"), "mode token 'Z'"),
+        (lambda t: prompts.middle_prompt(t, "", ""), "neither a prefix nor a suffix"),
         (
-            lambda t: questions.to_fill_the_middle(t._replace(ids=IDS._replace(fim=())), "a", "b"),
+            lambda t: prompts.middle_prompt(t._replace(ids=IDS._replace(fim=())), "a", "b"),
             "no markers",
         ),
     ],
@@ -307,8 +343,8 @@ def test_both_texts_of_a_bart_begin_with_its_own_token():
     one = trained("encoder_decoder")  # from elsewhere
     of_bart = one._replace(ids=IDS._replace(cls=2))
     assert of_bart.ids.cls < of_bart.ids.text[0] < one.ids.cls
-    question = to_respond(of_bart, "tea")
-    assert (question.inputs, question.start) == ([2, *CODEC.encode("tea"), IDS.eos], [2])
-    for other in (one, of_bart._replace(objectives=("bart",))):
-        question = to_respond(other, "tea")
-        assert (question.inputs, question.start) == ([*CODEC.encode("tea"), IDS.eos], [])
+    prompt = asked(of_bart, "tea")
+    assert (prompt.inputs, prompt.start) == ([2, *CODEC.encode("tea"), IDS.eos], [2])
+    for other in (one, of_bart._replace(prompt_forms=objectives.bart(IDS).prompt_forms)):
+        prompt = asked(other, "tea")
+        assert (prompt.inputs, prompt.start) == ([*CODEC.encode("tea"), IDS.eos], [])

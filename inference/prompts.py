@@ -1,0 +1,211 @@
+"""Prompts: a text in the very form that the model was trained on.
+
+Which token ids stand around the text is said by the objective (`objectives.PromptForm`).
+`batch_prompts` arranges prompts for an encoder-decoder, or joins them for a decoder, as
+`objectives.layouts` does.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pretrax.inference.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
+from pretrax.inference.trained import Trained, prompt_form
+from pretrax.objectives import PromptForm, TokenIds
+
+BLANK = re.compile(r"<extra_id_(\d+)>")
+CONTEXT = 8  # last tokens of a text that decide how the first generated one is written
+
+
+class Prompt(NamedTuple):
+    """The token ids that a model continues, and those that it reads both ways."""
+
+    inputs: list[int]  # read both ways, by the encoder or as a prefix; none of a causal model
+    start: list[int]  # what the answer begins with, after bos
+    blanks: list[int] = []  # of bos and of the start: indices of the inputs that they fill (GLM)
+    before: list[int] = []  # the last tokens of a text that the answer continues
+
+    @property
+    def size(self) -> int:
+        return len(self.inputs) + len(self.start)
+
+
+def batch_prompts(
+    layout: str, prompts: Sequence[Prompt], ids: TokenIds, width: int | None = None
+) -> Prompts:
+    """Returns the prompts as one batch, padded to `width`: of the encoder's rows, or the decoder's.
+
+    Raises ValueError for a causal prompt to an encoder-decoder, which reads before it writes.
+    """
+    if layout == "encoder_decoder":
+        if not all(prompt.inputs for prompt in prompts):
+            raise ValueError(
+                "Got a text without anything to read, expected some: an encoder-decoder reads "
+                "before it writes."
+            )
+        starts = [[ids.bos, *prompt.start] for prompt in prompts]
+        return encoder_decoder_prompts([prompt.inputs for prompt in prompts], starts, width)
+    rows = [[*prompt.inputs, ids.bos, *prompt.start] for prompt in prompts]
+    blanks = [prompt.blanks for prompt in prompts]
+    prefixes = [len(prompt.inputs) for prompt in prompts]
+    return decoder_prompts(rows, prefixes, width, blanks if any(blanks) else None)
+
+
+def prompt_size(layout: str, prompt: Prompt) -> int:
+    """Returns the slots that a prompt takes in the longer of its stacks."""
+    if layout == "encoder_decoder":
+        return max(len(prompt.inputs), len(prompt.start) + 1)
+    return prompt.size + 1
+
+
+def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = None) -> Prompt:
+    """Returns the prompt for a text that the model continues, or reads and answers, by its mode.
+
+    Args:
+      denoiser: name of a mode token before the text, in place of what the form has there.
+
+    Raises ValueError for a text without words, where the mode reads one.
+    """
+    if mode != "continue":  # a causal model can start from nothing
+        _check_words(text)
+    return _in_form(_with_denoiser(trained, mode, denoiser), trained.encode(text))
+
+
+def _with_denoiser(trained: Trained, mode: str, denoiser: str | None) -> PromptForm:
+    form = prompt_form(trained, mode)
+    return form if denoiser is None else form._replace(before=(trained.ids.mode(denoiser),))
+
+
+def _in_form(form: PromptForm, tokens: list[int]) -> Prompt:
+    whole = [*form.before, *tokens, *form.after]
+    if not form.causal:
+        return Prompt(whole, [*form.start])
+    return Prompt([], whole, before=[] if form.after else tokens[-CONTEXT:])
+
+
+def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> Prompt:
+    """Returns the prompt for a text with blanks: for all of them, or for the first (`next_blank`).
+
+    A text without a blank is completed by a model that was trained to complete as well, such as
+    UL2's; for any other it gets a blank at its end.
+
+    Raises ValueError where blanks are not numbered 0, 1, …, or the vocabulary has too few of them.
+    """
+    _check_words(text)
+    sentinels = trained.ids.sentinels
+    numbers = [int(x) for x in BLANK.findall(text)]
+    if numbers != list(range(len(numbers))):
+        raise ValueError(
+            f"Got blanks {', '.join(f'<extra_id_{x}>' for x in numbers)}, expected <extra_id_0>, "
+            "<extra_id_1> and so on, each once and in that order."
+        )
+    if len(numbers) > len(sentinels):
+        raise ValueError(
+            f"Got {len(numbers)} blanks, expected at most {len(sentinels)}: this vocabulary has no "
+            "more sentinels."
+        )
+    if not numbers and denoiser is None and completes(trained):
+        return text_prompt(trained, "complete", text)
+    if not numbers:
+        text += "<extra_id_0>"
+    form, tokens = _with_denoiser(trained, "infill", denoiser), trained.encode(text)
+    if form.blanks == "masks":
+        mask = trained.ids.special("mask")
+        inputs = [mask if token in sentinels else token for token in tokens]
+        return Prompt(inputs, [], [inputs.index(mask)])
+    if form.blanks == "in turn":
+        form = form._replace(after=(sentinels[0],))
+    return _in_form(form, tokens)
+
+
+def completes(trained: Trained) -> bool:
+    """Returns whether the model was trained to complete a text that it reads both ways."""
+    return any(form.mode == "complete" for form in trained.prompt_forms)
+
+
+def next_blank(trained: Trained, prompt: Prompt, number: int, written: list[int]) -> Prompt:
+    """Returns the prompt for blank `number`, once the one before it is filled with `written`.
+
+    For a model that fills each blank by itself: its form's `blanks` are not "together".
+    """
+    ids, start = trained.ids, [*prompt.start, *written, trained.ids.eos]
+    if not prompt.blanks:
+        return Prompt([], [*start, ids.sentinels[number]])
+    masks = [index for index, token in enumerate(prompt.inputs) if token == ids.mask]
+    before = prompt.blanks[-1]
+    blanks = [*prompt.blanks, *[before] * len(written), masks[number]]
+    return Prompt(prompt.inputs, start, blanks)
+
+
+def middle_prompt(trained: Trained, prefix: str, suffix: str) -> Prompt:
+    """Returns the prompt in the order prefix, suffix, middle: the answer is the middle.
+
+    Raises ValueError for two empty texts, or a vocabulary without markers.
+    """
+    if len(trained.ids.fim) != 3:
+        raise ValueError(
+            "The vocabulary has no markers for prefix, suffix and middle: use a model that "
+            "fill_in_the_middle trained."
+        )
+    if not prefix and not suffix:
+        raise ValueError("Got neither a prefix nor a suffix, expected text in one of them.")
+    before, after, middle = trained.ids.fim
+    first, last = trained.encode(prefix), trained.encode(suffix)
+    return Prompt([], [before, *first, after, *last, middle], before=first[-CONTEXT:])
+
+
+def filled(text: str, answer: str) -> tuple[str, list[str]]:
+    """Returns (the text with its blanks filled, what fills each) from an answer that names blanks.
+
+    filled("a <extra_id_0> c", "<extra_id_0>b<extra_id_1>")    # ("a b c", ["b"])
+
+    A text without a blank is followed by the answer.
+    """
+    if not BLANK.search(text):
+        text += "<extra_id_0>"
+        answer = answer if BLANK.search(answer) else f"<extra_id_0>{answer}"
+    parts = BLANK.split(answer)
+    fills = dict(zip(parts[1::2], parts[2::2]))
+    pieces = [fills.get(number, "") for number in BLANK.findall(text)]
+    whole = BLANK.sub(lambda match: fills.get(match[1], ""), text)
+    return whole, pieces
+
+
+def few_shot_prompt(
+    template: str, examples: Sequence[dict], item: dict, answer: str, separator: str = "\n\n"
+) -> str:
+    """Returns examples written out by a template, then the item up to where its answer belongs.
+
+        few_shot_prompt("Q: {q}\\nA: {a}", [{"q": "1+1", "a": "2"}], {"q": "2+2"}, "a")
+        # "Q: 1+1\\nA: 2\\n\\nQ: 2+2\\nA:"
+
+    Raises ValueError for a template without the answer's field, and for an example or item that
+    lacks a field of the template.
+    """
+    if f"{{{answer}}}" not in template:
+        raise ValueError(
+            f"Got a template without {{{answer}}}, the field of the answer: {template!r}."
+        )
+
+    def written(form: str, fields: dict) -> str:
+        try:
+            return form.format(**fields)
+        except IndexError as error:
+            raise ValueError(
+                f"Got the template {template!r}, expected fields by name, such as {{text}}."
+            ) from error
+        except KeyError as error:
+            raise ValueError(
+                f"Got an item with the fields {', '.join(fields) or 'none'}, expected {error} as "
+                "well, which the template names."
+            ) from error
+
+    shown = [written(template, example) for example in examples]
+    last = written(template[: template.index(f"{{{answer}}}")], item)
+    # Without the space before the answer, which belongs to the answer's first token.
+    return separator.join([*shown, last.rstrip(" ")])
+
+
+def _check_words(text: str) -> None:
+    if not text.strip():
+        raise ValueError("Got an empty text, expected some words.")

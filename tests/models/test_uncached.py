@@ -1,0 +1,62 @@
+"""A model without a KV cache decodes what it would decode with one."""
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax.inference.beam_search import beam_search
+from pretrax.inference.decoding import (
+    decode,
+    decoder_prompts,
+    decoding_form,
+    encoder_decoder_prompts,
+)
+from pretrax.inference.sampling import Sampling
+from pretrax.models.uncached import without_cache
+from tests.inference.runs import small
+
+ROWS = [[40, 50, 60], [70, 80, 90, 100, 110]]
+
+
+def prompts_for(layout):
+    if layout == "decoder":
+        return decoder_prompts(ROWS, prefixes=[2, 0])
+    return encoder_decoder_prompts(ROWS, [[0], [0, 45]])
+
+
+def both_forms(layout):
+    """(model, params) in the form for decoding, with its cache and as a model of one's own."""
+    model, params = small(layout)
+    own = model._replace(prefill=None, extend=None, config=None)
+    return decoding_form(model, params), decoding_form(own, params)
+
+
+@pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
+def test_the_same_tokens_as_with_a_cache(layout):
+    prompts = prompts_for(layout)
+    sampling = Sampling(temperature=1.0, top_k=20)
+    keys = jax.random.split(jax.random.key(3), 2)
+    cached, plain = (
+        decode(*form, prompts, max_new=6, sampling=sampling, keys=keys)
+        for form in both_forms(layout)
+    )
+    np.testing.assert_array_equal(cached.tokens, plain.tokens)
+    assert len(set(np.asarray(cached.tokens)[0, -6:].tolist())) > 2
+    np.testing.assert_allclose(cached.token_log_probs, plain.token_log_probs, atol=1e-4)
+
+
+def test_the_same_beams_as_with_a_cache():
+    prompts = prompts_for("decoder")
+    cached, plain = (
+        beam_search(*form, prompts, beams=3, max_new=5, stops=(7,))
+        for form in both_forms("decoder")
+    )
+    np.testing.assert_array_equal(cached.tokens, plain.tokens)
+    np.testing.assert_allclose(cached.scores, plain.scores, atol=1e-4)
+
+
+def test_one_model_is_given_one_form_so_that_its_programs_are_found_again():
+    model, _ = small("decoder")
+    own = model._replace(prefill=None, extend=None, config=None)
+    assert without_cache(own) is without_cache(own)
+    assert decoding_form(model, small("decoder")[1])[0].config is not None

@@ -1,0 +1,150 @@
+"""The labels of a term are what its loss scores: baselines follow from them alone."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from pretrax import objectives
+from pretrax.objectives import Labels, Objective, Term, mixture
+from tests.objectives.registry import CASES, IDS
+
+B, T, K, P, V = 4, 12, 5, 2, 11
+LOGITS = {  # what each head says whatever it is given
+    "vocabulary": np.linspace(-1, 2, V),
+    "generator": np.linspace(2, -1, V) ** 2,
+    "pair": np.array([0.3, -0.4]),
+    "classes": np.array([0.5, 0.1, -0.7]),
+    "token_classes": np.linspace(-1, 1, 5),
+    "replaced": np.array([-1.5]),
+    "embedding": np.ones(3),
+}
+
+
+class AllAlike(NamedTuple):
+    """A model's outputs that do not look at the batch."""
+
+    hidden: dict
+
+    def head(self, name, hidden):
+        logits = jnp.asarray(LOGITS[name])
+        return jnp.broadcast_to(logits, (*hidden.shape[:-1], logits.size))
+
+
+def outputs():
+    states = jnp.zeros((B, T, 4))
+    replaced = jax.random.bernoulli(jax.random.key(9), 0.3, (B, T)).astype(jnp.int32)
+    ahead = jnp.zeros((3, B, T, 4))
+    return AllAlike({"top": states, "generator": states, "ahead": ahead, "replaced": replaced})
+
+
+def batch(stack: str, classes: int, places: bool) -> dict:
+    draw = np.random.default_rng(0)
+    slots = K if places else T
+    chosen = {
+        f"{stack}_target_tokens": draw.integers(0, classes, (B, slots)),
+        f"{stack}_loss_weights": draw.integers(0, 2, (B, slots)),
+        f"{stack}_segment_ids": np.repeat([[1] * 5 + [2] * 5 + [0] * 2], B, 0),
+        "pools_places": draw.integers(0, T, (B, P)),
+        "pools_labels": draw.integers(0, min(classes, 2), (B, P)),
+        "pools_weights": np.array([[1, 1], [1, 0], [1, 1], [0, 0]]),
+        "rates": draw.integers(2**22, 2**24, (B, 2)),
+    }
+    if places:
+        chosen[f"{stack}_target_places"] = draw.integers(0, 10, (B, slots))
+    return {name: jnp.asarray(x, jnp.int32) for name, x in chosen.items()}
+
+
+KINDS = {  # case of the registry -> stack, classes among the targets, whether they are at places
+    "causal": ("decoder", V, False),
+    "span": ("decoder", V, True),
+    "ahead": ("decoder", V, False),
+    "masked_lm": ("encoder", V, True),
+    "diffusion": ("encoder", V, True),
+    "replaced": ("encoder", V, True),
+    "order": ("encoder", 2, True),
+    "order_masked": ("encoder", V, True),
+    "sequence_classification": ("encoder", 3, True),
+    "sequence_regression": ("encoder", 1000, True),
+    "token_classification": ("encoder", 5, True),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
+    objective = CASES[name].objective
+    terms = objective.loss(outputs(), batch(*KINDS[name]))
+    labelled = {name: term for name, term in terms.items() if term.scale is not None}
+    for name, term in labelled.items():
+        values, weights = np.asarray(term.labels.values), np.asarray(term.labels.weights)
+        assert term.labels.head in objective.heads
+        logits = LOGITS["vocabulary" if name.startswith("ahead_") else term.labels.head]
+        if np.issubdtype(values.dtype, np.floating):
+            expected = ((logits[0] - values) ** 2 * weights).sum(-1)
+        else:
+            logits = np.append(0.0, logits) if logits.size == 1 else logits
+            expected = ((scipy.special.logsumexp(logits) - logits[values]) * weights).sum(-1)
+        assert expected.any()
+        np.testing.assert_allclose(term.sums, expected, rtol=1e-5)
+
+
+def test_every_kind_of_loss_is_here():
+    """Each head that a class or number is told by, over all objectives."""
+    labelled = {head for name in KINDS for head in CASES[name].objective.heads}
+    unlabelled = {"embedding", "logit_scale"}
+    everywhere = {head for case in CASES.values() for head in case.objective.heads}
+    assert everywhere - unlabelled == labelled
+
+
+def test_heads_say_how_many_classes_they_tell_apart():
+    assert CASES["sequence_classification"].objective.heads == {"classes": 3}
+    assert CASES["sequence_regression"].objective.heads == {"classes": 1}
+    assert CASES["order_masked"].objective.heads == {"pair": 2, "vocabulary": None}
+
+
+def toy(term: Term, heads=None):
+    def build(ids):
+        return Objective(
+            lengths=lambda n: {"targets": n},
+            corrupt=jax.tree_util.Partial(lambda key, row, partner, lengths: {}),
+            loss=lambda outputs, batch: {"mine": term},
+            heads=heads or {"vocabulary": None},
+        )
+
+    return build
+
+
+def test_a_mixture_adds_the_squared_log_partition_and_leaves_labels_to_its_members():
+    x = jnp.ones(2)
+    labels = Labels(jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1)), "vocabulary")
+    with_squares = Term(x, x, labels=labels, squared_log_partition=jnp.array([3.0, 4.0]))
+    joint = mixture(IDS, {"a": (toy(with_squares), 1), "b": (toy(Term(x, x)), 1)})
+    terms = joint.loss(None, {"member": jnp.array([0, 1])})
+    np.testing.assert_array_equal(terms["mine"].squared_log_partition, [3, 0])
+    assert terms["mine"].labels is None
+
+
+def test_terms_of_one_name_and_different_scales_are_refused():
+    x = jnp.ones(2)
+    joint = mixture(IDS, {"a": (toy(Term(x, x, 2.0)), 1), "b": (toy(Term(x, x, 1.0)), 1)})
+    with pytest.raises(ValueError, match="'mine'.*scales 2.0 and 1.0.*different names"):
+        joint.loss(None, {"member": jnp.array([0, 1])})
+
+
+def test_heads_of_one_name_and_different_classes_are_refused():
+    term = Term(jnp.ones(2), jnp.ones(2))
+    members = {"a": (toy(term, {"classes": 3}), 1), "b": (toy(term, {"classes": 5}), 1)}
+    with pytest.raises(ValueError, match="'classes'.*3 classes.*other 5"):
+        mixture(IDS, members)
+
+
+def test_two_losses_one_after_the_other_may_not_share_a_name():
+    def first(ids):
+        return objectives.masked_lm(ids)
+
+    both = objectives.then(IDS, first, objectives.masked_lm)
+    with pytest.raises(ValueError, match="'tokens'.*lost"):
+        both.loss(outputs(), batch("encoder", V, True))

@@ -1,0 +1,67 @@
+"""What a model that looks at nothing would get, from labels alone."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.objectives import Labels
+from pretrax.training.baselines import Tally, tally, trivial_loss
+
+CLASSES = 7
+
+
+def labels(shape, numbers=False, seed=0):
+    draw = np.random.default_rng(seed)
+    values = draw.normal(2.0, 3.0, shape) if numbers else draw.integers(0, 3, shape)
+    weights = draw.integers(0, 3, shape) / 2
+    dtype = jnp.float32 if numbers else jnp.int32
+    return Labels(jnp.asarray(values, dtype), jnp.asarray(weights, jnp.float32), "any")
+
+
+def host(found: Tally) -> Tally:
+    return Tally(np.asarray(found.totals, np.float64), found.numbers)
+
+
+def test_classes_are_guessed_by_their_share_of_the_training_targets():
+    heldout, training = labels((4, 6), seed=1), labels((20, 6), seed=2)
+    shares = np.ones(CLASSES)
+    np.add.at(shares, np.asarray(training.values), np.asarray(training.weights))
+    shares /= shares.sum()
+    expected = -(np.log(shares[np.asarray(heldout.values)]) * heldout.weights).sum()
+    got = trivial_loss(host(tally(heldout, CLASSES)), host(tally(training, CLASSES)))
+    assert got == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_numbers_are_guessed_by_the_mean_of_the_training_targets():
+    heldout, training = labels((4, 6), True, seed=1), labels((20, 6), True, seed=2)
+    guess = np.average(training.values, weights=training.weights)
+    expected = ((np.asarray(heldout.values) - guess) ** 2 * heldout.weights).sum()
+    got = trivial_loss(host(tally(heldout, 1)), host(tally(training, 1)))
+    assert got == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_without_training_labels_the_guess_is_by_the_heldout_ones():
+    """ELECTRA's generator makes the labels of the discriminator: their entropy."""
+    heldout = Tally(np.array([90.0, 10.0, 0.0]), numbers=False)
+    entropy = -(0.9 * np.log(0.9) + 0.1 * np.log(0.1))
+    assert trivial_loss(heldout) == pytest.approx(100 * entropy)
+    numbers = host(tally(labels((5, 5), True), 1))
+    count, total, squares = numbers.totals
+    assert trivial_loss(numbers) == pytest.approx(squares - total**2 / count)
+
+
+def test_tallies_of_two_batches_add_up_to_that_of_both():
+    for numbers in (False, True):
+        one, two = labels((4, 6), numbers, 1), labels((3, 6), numbers, 2)
+        both = Labels(
+            jnp.concatenate([one.values, two.values]),
+            jnp.concatenate([one.weights, two.weights]),
+            "any",
+        )
+        added = tally(one, CLASSES).totals + tally(two, CLASSES).totals
+        np.testing.assert_allclose(added, tally(both, CLASSES).totals, rtol=1e-5)
+
+
+def test_nothing_heldout_costs_nothing():
+    nothing = Tally(np.zeros(CLASSES), numbers=False)
+    assert trivial_loss(nothing, nothing) == 0.0

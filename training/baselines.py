@@ -1,0 +1,55 @@
+"""Trivial baselines: the loss of a model that ignores its input, from a term's labels alone.
+
+Classes are guessed by their share of the training targets (of tokens: a unigram model), numbers by
+the mean of the training targets.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrax.objectives import Labels
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Tally:
+    """Counts of labels; those of several batches add up to the counts of all of them."""
+
+    # Of classes f32[C], the summed weights of each. Of numbers f32[3]: the sum of their weights, and
+    # the weighted sums of the numbers and of their squares.
+    totals: Any
+    numbers: bool = dataclasses.field(metadata={"static": True})
+
+
+def tally(labels: Labels, classes: int) -> Tally:
+    """Returns the tally of a batch's labels, of `classes` classes unless they are numbers."""
+    values, weights = labels.values, labels.weights
+    if jnp.issubdtype(values.dtype, jnp.floating):
+        return Tally(jnp.stack([jnp.sum(weights * values**k) for k in range(3)]), numbers=True)
+    return Tally(jnp.zeros(classes).at[values].add(weights), numbers=False)
+
+
+def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
+    """Returns the summed loss of the held-out labels, guessed by the training labels.
+
+    Cross-entropy in nats for classes, each counted once more than it was seen; squared error for
+    numbers. Without training labels the guess is by the held-out ones themselves.
+
+    >>> round(trivial_loss(Tally(np.array([1.0, 1.0]), False), Tally(np.array([2.0, 0.0]), False)), 4)
+    1.674
+    >>> trivial_loss(Tally(np.array([2.0, 6.0, 20.0]), True), Tally(np.array([1.0, 1.0, 1.0]), True))
+    10.0
+    """
+    if heldout.numbers:
+        count, total, _ = (training or heldout).totals
+        guess = total / max(count, 1e-9)
+        count, total, squares = heldout.totals
+        return float(squares - 2 * guess * total + guess**2 * count)
+    counts = heldout.totals if training is None else training.totals + 1
+    seen = heldout.totals > 0
+    shares = counts[seen] / counts.sum()
+    return float(-np.sum(heldout.totals[seen] * np.log(shares)))
