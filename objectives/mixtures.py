@@ -7,6 +7,7 @@ row has the raw length of its own member; nothing is drawn here.
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -201,7 +202,7 @@ def _added(name: str, one: Term, other: Term) -> Term:
 
 
 # name, builder's settings, rate
-_UL2_PRESETS = {
+_UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
     # Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", table 1: seven denoisers with
     # about equal participation.
     "paper": (
