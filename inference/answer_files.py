@@ -95,10 +95,19 @@ class AnswerFile:
             os.fsync(file.fileno())
         self.done += len(lines)
 
-    def count(self, predicate: Callable[[dict], bool]) -> int:
-        """Returns the number of answers for which the predicate is true."""
+    def answer_rest(
+        self, answer: Callable[[list[dict], Sequence[int]], Sequence[dict]], chunk: int
+    ) -> None:
+        """Appends the answers that are missing: `answer` gets `chunk` items and their numbers."""
+        for first in range(self.done, len(self._items), chunk):
+            numbers = range(first, min(first + chunk, len(self._items)))
+            self.append(answer([self._items[number] for number in numbers], numbers))
+
+    def exact_matches(self, field: str) -> int:
+        """The number of answers that are equal to this field, but for white space around them."""
         with self._path.open(encoding="utf-8") as lines:
-            return sum(predicate(json.loads(line)) for line in lines)
+            records = map(json.loads, lines)
+            return sum(x["answer"].strip() == str(x[field]).strip() for x in records)
 
     def _made_by(self) -> Path:
         return Path(f"{self._path}.made_by.json")

@@ -18,7 +18,13 @@ from pretrax.inference.beam_search import beam_search
 from pretrax.inference.decoding import Prompts, decode_stream, decoding_form
 from pretrax.inference.prompts import Prompt, batch_prompts, prompt_size
 from pretrax.inference.sampling import Sampling
-from pretrax.inference.speculation import DraftCounts, Drafter, own_drafts, speculate
+from pretrax.inference.speculation import (
+    DraftCounts,
+    Drafter,
+    model_drafter,
+    own_drafts,
+    speculate,
+)
 from pretrax.inference.trained import Trained, allowed_token_mask
 
 CHUNK_SIZE = 16  # tokens between two checks for stop strings
@@ -92,6 +98,24 @@ class Draft(NamedTuple):
 
     drafter: Drafter
     params: dict
+
+
+def draft_model(small: Trained, trained: Trained, number: int) -> Draft:
+    """`small` as the draft model of `trained`, with `number` drafts a step.
+
+    Raises ValueError where they differ in vocabulary or layout.
+    """
+    if small.ids != trained.ids:
+        raise ValueError(
+            "Got a draft model with another vocabulary than the model's: expected the same one."
+        )
+    if small.model.layout != trained.model.layout:
+        raise ValueError(
+            f"Got a draft model of layout {small.model.layout!r} for a model of layout "
+            f"{trained.model.layout!r}: expected the same one."
+        )
+    model, params = decoding_form(small.model, small.params)
+    return Draft(model_drafter(model, number), params)
 
 
 def generate(

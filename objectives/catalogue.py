@@ -1,10 +1,12 @@
-"""What each objective of `gin_configs/objectives` is good for: words, and nothing else to import.
+"""Facts about each objective of `gin_configs/objectives`: words and numbers, nothing to import.
 
-Names are those of the files:
+Names are those of the files; `find` takes the short names that people type as well:
 
     CATALOGUE["span_corruption"].paper -> "T5, arXiv:1910.10683"
+    find("t5") -> "span_corruption"
 """
 
+import difflib
 from typing import NamedTuple
 
 
@@ -13,10 +15,11 @@ class Entry(NamedTuple):
     attention: str  # what a token sees; of an encoder-decoder, in one stack and in the other
     good_for: str
     paper: str
+    # Slots with a loss in a row of 512 tokens of text, on average; sentinels and ends count.
+    loss_slots: int
     # What is known of the lengths of hidden spans: "composition" (a number of tokens split into
     # spans, all ways equally likely) or "poisson" (with the mean that the builder is given).
     span_law: str | None = None
-    paired: bool = False  # a document is two texts with a separator between them
     run: str | None = None  # the small run, where it is not that of the architecture
 
 
@@ -51,134 +54,155 @@ _ALBERT = "ALBERT, arXiv:1909.11942"
 
 CATALOGUE = {
     # what comes next
-    "causal_lm": Entry(
-        "decoder",
-        _LEFT,
-        "generating text; prompting",
-        "GPT-3, arXiv:2005.14165",
-    ),
-    "prefix_lm": Entry("encoder_decoder", _ACROSS, "going on from a prompt", _T5),
+    "causal_lm": Entry("decoder", _LEFT, "generation; prompting", "GPT-3, arXiv:2005.14165", 512),
+    "prefix_lm": Entry("encoder_decoder", _ACROSS, "continuing a prompt", _T5, 257),
     "multi_token_prediction": Entry(
-        "decoder",
-        _LEFT,
-        "code; faster decoding",
-        "MTP, arXiv:2404.19737",
+        "decoder", _LEFT, "code; faster decoding", "MTP, arXiv:2404.19737", 512
     ),
     # what is hidden, written out
     "span_corruption": Entry(
-        "encoder_decoder", _ACROSS, "fine-tuning to text-to-text tasks", _T5, "composition"
+        "encoder_decoder",
+        _ACROSS,
+        "fine-tuning to text-to-text tasks",
+        _T5,
+        104,
+        span_law="composition",
     ),
-    "iid_denoising": Entry("encoder_decoder", _ACROSS, "comparing tokens with spans", _T5),
-    "deshuffling": Entry("encoder_decoder", _ACROSS, "comparing: word order alone", _T5),
+    "iid_denoising": Entry("encoder_decoder", _ACROSS, "ablation: tokens, not spans", _T5, 144),
+    "deshuffling": Entry("encoder_decoder", _ACROSS, "ablation: word order alone", _T5, 513),
     "ul2": Entry(
         "encoder_decoder",
         _ACROSS,
         "understanding and generating",
         _UL2,
-        "composition",
+        186,
+        span_law="composition",
     ),
     "ul2_tutorial": Entry(
-        "encoder_decoder", _ACROSS, "a lighter mixture than UL2", _UL2, "composition"
+        "encoder_decoder", _ACROSS, "a lighter mixture than UL2", _UL2, 144, span_law="composition"
     ),
     "ul2r": Entry(
         "decoder",
         _PREFIX,
-        "going on from a causal model",
+        "adapting a causal model",
         "U-PaLM, arXiv:2210.11399",
-        "composition",
+        146,
+        span_law="composition",
     ),
     "spans_and_prefix": Entry(
-        "encoder_decoder", _ACROSS, "a mixture to copy and change", _T5, "composition"
+        "encoder_decoder",
+        _ACROSS,
+        "the smallest mixture, to start from",
+        _T5,
+        142,
+        span_law="composition",
     ),
     "blank_infilling": Entry(
-        "decoder",
-        _PREFIX,
-        "as ul2, with a single stack",
-        "GLM, arXiv:2103.10360",
+        "decoder", _PREFIX, "as ul2, with a single stack", "GLM, arXiv:2103.10360", 102
     ),
     # the whole text from a noisy one
-    "bart": Entry("encoder_decoder", _ACROSS, "summaries and other rewriting", _BART),
+    "bart": Entry("encoder_decoder", _ACROSS, "summarisation and other rewriting", _BART, 513),
     "text_infilling": Entry(
-        "encoder_decoder", _ACROSS, "telling how much is missing", _BART, "poisson"
+        "encoder_decoder", _ACROSS, "inferring how much is missing", _BART, 513, span_law="poisson"
     ),
-    "token_masking": Entry("encoder_decoder", _ACROSS, "comparing: masks alone", _BART),
-    "token_deletion": Entry("encoder_decoder", _ACROSS, "comparing: finding what is gone", _BART),
+    "token_masking": Entry("encoder_decoder", _ACROSS, "ablation: masks alone", _BART, 513),
+    "token_deletion": Entry(
+        "encoder_decoder", _ACROSS, "ablation: finding what is deleted", _BART, 513
+    ),
     "sentence_permutation": Entry(
-        "encoder_decoder", _ACROSS, "comparing: order of sentences", _BART
+        "encoder_decoder", _ACROSS, "ablation: order of sentences", _BART, 513
     ),
-    "document_rotation": Entry("encoder_decoder", _ACROSS, "comparing: where a text begins", _BART),
+    "document_rotation": Entry(
+        "encoder_decoder", _ACROSS, "ablation: where a text begins", _BART, 513
+    ),
     # parts moved to the end
     "fill_in_the_middle": Entry(
-        "decoder", _LEFT, "code completion at the cursor", "FIM, arXiv:2207.14255"
+        "decoder", _LEFT, "code completion at the cursor", "FIM, arXiv:2207.14255", 514
     ),
-    "causal_masking": Entry("decoder", _LEFT, "infilling long spans", "CM3, arXiv:2201.07520"),
+    "causal_masking": Entry("decoder", _LEFT, "infilling long spans", "CM3, arXiv:2201.07520", 513),
     # what is hidden, predicted in place
-    "masked_lm": Entry(
-        "encoder",
-        _BOTH,
-        "classifying, tagging, retrieval",
-        _BERT,
+    "masked_lm": Entry("encoder", _BOTH, "classifying, tagging, retrieval", _BERT, 77),
+    "whole_word_masking": Entry("encoder", _BOTH, "as masked_lm, by whole words", _BERT, 77),
+    "spanbert": Entry(
+        "encoder", _BOTH, "extractive question answering", "SpanBERT, arXiv:1907.10529", 77
     ),
-    "whole_word_masking": Entry("encoder", _BOTH, "as masked_lm, by whole words", _BERT),
-    "spanbert": Entry("encoder", _BOTH, "answers that are spans", "SpanBERT, arXiv:1907.10529"),
-    "albert_ngrams": Entry(
-        "encoder",
-        _BOTH,
-        "as masked_lm, by short phrases",
-        _ALBERT,
-    ),
-    "masked_next_token": Entry(
-        "decoder",
-        _BOTH,
-        "masked LM for a causal model",
-        _GPT_BERT,
-    ),
+    "albert_ngrams": Entry("encoder", _BOTH, "as masked_lm, by short phrases", _ALBERT, 77),
+    "masked_next_token": Entry("decoder", _BOTH, "masked LM for a causal model", _GPT_BERT, 77),
     "gpt_bert": Entry(
-        "decoder",
-        "bidirectional or causal",
-        "one small model for both",
-        _GPT_BERT,
+        "decoder", "bidirectional or causal", "one small model for both", _GPT_BERT, 104
     ),
     "antlm": Entry(
         "decoder",
         "bidirectional or causal",
         "learning from little text",
         "AntLM, arXiv:2412.03275",
+        294,
     ),
     "replaced_token_detection": Entry(
-        "electra",
-        _BOTH,
-        "learning from every token",
-        "ELECTRA, arXiv:2003.10555",
+        "electra", _BOTH, "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
     "masked_diffusion": Entry(
-        "encoder",
-        _BOTH,
-        "generating in any order",
-        "LLaDA, arXiv:2502.09992",
+        "encoder", _BOTH, "generating in any order", "LLaDA, arXiv:2502.09992", 256
     ),
     # texts as a whole
-    "bert": Entry("encoder", _BOTH, "BERT as published", _BERT, run="sentence_pairs"),
+    "bert": Entry("encoder", _BOTH, "BERT as published", _BERT, 65, run="sentence_pairs"),
     "next_sentence_prediction": Entry(
-        "encoder", _BOTH, "pairs of texts", _BERT, run="sentence_pairs_after_bert"
+        "encoder", _BOTH, "pairs of texts", _BERT, 1, run="sentence_pairs_after_bert"
     ),
     "sentence_order_prediction": Entry(
-        "encoder", _BOTH, "coherence of texts", _ALBERT, run="sentence_pairs_after_bert"
+        "encoder", _BOTH, "coherence of texts", _ALBERT, 1, run="sentence_pairs_after_bert"
     ),
     "contrastive": Entry(
-        "encoder",
-        _BOTH,
-        "embeddings without labels",
-        "SimCSE, arXiv:2104.08821",
+        "encoder", _BOTH, "embeddings without labels", "SimCSE, arXiv:2104.08821", 2
     ),
     "contrastive_pairs": Entry(
         "two_towers",
         _BOTH,
         "search: questions and answers",
         "CLIP, arXiv:2103.00020",
-        paired=True,
+        2,
     ),
 }
+
+# Short names: the field's abbreviations, and the models known for an objective.
+ALIASES = {
+    "clm": "causal_lm",
+    "mtp": "multi_token_prediction",
+    "t5": "span_corruption",
+    "glm": "blank_infilling",
+    "fim": "fill_in_the_middle",
+    "cm3": "causal_masking",
+    "mlm": "masked_lm",
+    "wwm": "whole_word_masking",
+    "mntp": "masked_next_token",
+    "rtd": "replaced_token_detection",
+    "electra": "replaced_token_detection",
+    "mdlm": "masked_diffusion",
+    "llada": "masked_diffusion",
+    "nsp": "next_sentence_prediction",
+    "sop": "sentence_order_prediction",
+    "simcse": "contrastive",
+    "clip": "contrastive_pairs",
+}
+
+
+def find(name: str) -> str:
+    """Returns the catalogue's name of an objective, from that name or a short one.
+
+    >>> find("mlm"), find("Span-Corruption")
+    ('masked_lm', 'span_corruption')
+
+    Raises ValueError for a name that is neither, with the nearest that is.
+    """
+    plain = name.lower().replace("-", "_")
+    if (found := ALIASES.get(plain, plain)) in CATALOGUE:
+        return found
+    near = difflib.get_close_matches(plain, [*CATALOGUE, *ALIASES], 1)
+    raise ValueError(
+        f"There is no objective {name!r}"
+        + (f"; did you mean {near[0]}? " if near else ". ")
+        + f"Expected one of {', '.join(CATALOGUE)}; or a short name: {', '.join(ALIASES)}."
+    )
 
 
 def run_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What each query sees, as a picture: white where it sees a key, in the colour of its document."""
+"""Attention patterns as pixels and as rectangles, made from key intervals."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from pretrax.showing.examples import Attention
 
 
 def picture(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The pattern with at most so many pixels a side, of one scale in both directions.
+    """Returns the pattern scaled down to at most `most` pixels a side, queries as rows.
 
     Returns:
-      share f[rows, columns]: of the pairs of query and key under a pixel, how many see each other.
-      documents i32[rows]: number of the document that a row's first query is of.
+      share f[rows, columns]: the share of a pixel's query-key pairs that attend.
+      documents i32[rows]: the document of a row's first query.
 
     >>> causal = Attention("decoder", np.array([[0, 0, 0], [1, 2, 3]]), 3, np.ones(3, int))
     >>> picture(causal, 8)[0]
@@ -31,7 +31,7 @@ def picture(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rectangles(attention: Attention) -> list[tuple[int, int, int, int, int]]:
-    """(first key, first query, keys, queries, document) of the blocks that are seen.
+    """(first key, first query, keys, queries, document) of queries with the same key interval.
 
     >>> both_sides = Attention("encoder", np.array([[0, 0], [2, 2]]), 2, np.ones(2, int))
     >>> rectangles(both_sides)

@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colours from the page it stands in, light or dark."""
+"""Charts as SVG that takes its colours from the page around it, light or dark."""
 
 import functools
 import io
@@ -33,13 +33,13 @@ SETTINGS = {
 
 
 def chart_of_noise(figures: Figures) -> str:
-    """How long hidden spans are, beside the law if it is known; and where in a row they lie."""
-    panels = (_draw_spans, _draw_places)
+    """The lengths of hidden spans, with their law where it is known, and where in a row they are."""
+    panels = (_draw_spans, _draw_where)
     return _drawn([functools.partial(draw, figures=figures) for draw in panels], height=2.1)
 
 
 def chart_of_slots(all_figures: Sequence[Figures]) -> str:
-    """Of the slots that a row pays for, how many hold a token."""
+    """Slots of each stack that hold a token: the mean, and the range over rows."""
     bars = [(f"{f.name} {stack}".strip(), use) for f in all_figures for stack, use in f.use.items()]
     return _drawn([functools.partial(_draw_slots, bars=bars)], height=0.55 + 0.27 * len(bars))
 
@@ -82,14 +82,14 @@ def _draw_spans(axes, figures: Figures) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _draw_places(axes, figures: Figures) -> None:
-    place = (np.arange(BINS) + 0.5) / BINS
+def _draw_where(axes, figures: Figures) -> None:
+    where = (np.arange(BINS) + 0.5) / BINS
     same = np.allclose(figures.hidden_at, figures.predicted_at)
-    words = "hidden, and predicted" if same else "hidden"
-    axes.step(place, figures.hidden_at, color=FIRST, where="mid", label=words)
-    axes.fill_between(place, figures.hidden_at, step="mid", color=FIRST, alpha=0.2, linewidth=0)
+    words = "hidden and predicted" if same else "hidden"
+    axes.step(where, figures.hidden_at, color=FIRST, where="mid", label=words)
+    axes.fill_between(where, figures.hidden_at, step="mid", color=FIRST, alpha=0.2, linewidth=0)
     if not same:
-        axes.step(place, figures.predicted_at, color=SECOND, where="mid", label="predicted")
+        axes.step(where, figures.predicted_at, color=SECOND, where="mid", label="predicted")
     top = max(figures.hidden_at.max(), figures.predicted_at.max())
     axes.set(
         title="Where in the text",
@@ -128,7 +128,7 @@ def _drawn(panels: Sequence[Callable], height: float) -> str:
 
 
 def on_page(svg: str) -> str:
-    """An SVG file as an element of a page: in its colours, without names that could clash."""
+    """An SVG file as an element of a page: with the page's colours, and no ids that could clash."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="[A-Za-z]+[A-Za-z_]*_\d+"', "", svg)

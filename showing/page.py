@@ -2,13 +2,22 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 from pretrax.showing.attention import rectangles
 from pretrax.showing.charts import chart_of_noise, chart_of_slots
 from pretrax.showing.examples import NO_SPAN, Attention, Example, Slot, Stack, Token
 from pretrax.showing.statistics import Figures
-from pretrax.showing.terminal import ATTENDS, LEGEND, compact, pool_words
+from pretrax.showing.terminal import (
+    ATTENDS,
+    LEGEND,
+    POOLED,
+    compact,
+    pool_words,
+    slots_in_words,
+    text_in_words,
+)
 
 SPANS = 6  # colours of spans and documents
 
@@ -79,11 +88,20 @@ class Heading(NamedTuple):
     name: str
     facts: Sequence[str]  # a line each: what it is good for, its paper, …
     command: str
-    source: str  # what the statistics were counted on
+    stream: str  # the name of the text that the statistics were counted on
+
+
+def write_page(
+    file: str, heading: Heading, examples: Sequence[Example], figures: Sequence[Figures]
+) -> None:
+    """Writes `page` to a file, whose folder is made."""
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(heading, examples, figures), encoding="utf-8")
 
 
 def page(heading: Heading, examples: Sequence[Example], figures: Sequence[Figures]) -> str:
-    """The page as text; everything that is not ours is escaped."""
+    """The page as HTML; names, tokens and paths are escaped."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -94,7 +112,7 @@ def page(heading: Heading, examples: Sequence[Example], figures: Sequence[Figure
         + legend(examples)
         + "".join(_example(one, number, len(examples)) for number, one in enumerate(examples))
         + "<h2>Statistics</h2>\n"
-        + f'<p class="soft">{escape(heading.source)}</p>\n'
+        + f'<p class="soft">{escape(counted_on(heading.stream, figures))}</p>\n'
         + statistics(figures)
         + f"<footer>Made by <code>{escape(heading.command)}</code></footer>\n"
         + "</main></body>\n</html>\n"
@@ -114,18 +132,15 @@ def legend(examples: Iterable[Example]) -> str:
 
 
 def _example(one: Example, number: int, of: int) -> str:
-    tokens = [token for document in one.text for token in document]
-    hidden = sum(token.span != NO_SPAN for token in tokens)
     title = one.name or (f"Draw {number + 1} of {of}" if of > 1 else "One draw")
-    about = f"{len(tokens)} tokens" + (f", {hidden} hidden" if hidden else "")
     pools = "; ".join(map(pool_words, one.pools))
     return (
         f'<details class="card"{"" if number else " open"}>\n'
         + f"<summary>{escape(title)}</summary>\n"
-        + f"<h3>Text <small>{about}</small></h3>\n"
+        + f"<h3>Text <small>{text_in_words(one)}</small></h3>\n"
         + "".join(_flow(document) for document in one.text)
         + "".join(_stack(stack) for stack in one.stacks)
-        + (f"<h3>Pooled</h3><p>{pools}</p>\n" if pools else "")
+        + (f"<h3>Pooled <small>{POOLED}</small></h3><p>{pools}</p>\n" if pools else "")
         + f'<div class="patterns">{"".join(pattern(a) for a in one.attentions)}</div>\n</details>\n'
     )
 
@@ -151,19 +166,16 @@ def _token(token: Token, one_line: bool = False) -> str:
 
 
 def _stack(stack: Stack) -> str:
-    predicted = sum(slot.predicted is not None for slot in stack.slots)
-    padding = stack.size - len(stack.slots)
-    about = f"{len(stack.slots)} slots" + (f" and {padding} of padding" if padding else "")
-    about += f"; {predicted} predicted, below where they are" if predicted else ""
     body = (
         f'<div class="cells">{"".join(map(_cell, stack.slots))}</div>\n'
-        if predicted
+        if any(slot.predicted for slot in stack.slots)
         else _flow(slot.given for slot in stack.slots)
     )
     rows = "".join(
         f"<dt>{name}</dt><dd>{compact(values, 60)}</dd>" for name, values in stack.tracks.items()
     )
-    return f"<h3>{stack.name.capitalize()} <small>{about}</small></h3>\n{body}<dl>{rows}</dl>\n"
+    heading = f"{stack.name.capitalize()} <small>{slots_in_words(stack)}</small>"
+    return f"<h3>{heading}</h3>\n{body}<dl>{rows}</dl>\n"
 
 
 def _cell(slot: Slot) -> str:
@@ -172,7 +184,7 @@ def _cell(slot: Slot) -> str:
 
 
 def pattern(attention: Attention) -> str:
-    """An attention pattern as an SVG: a rectangle for each block of queries that see alike."""
+    """An attention pattern as an SVG: a rectangle for consecutive queries with the same keys."""
     queries = attention.documents.size
     blocks = "".join(
         f'<rect x="{x}" y="{y}" width="{w}" height="{h}" style="fill:var(--s{(d + 4) % SPANS})"/>'
@@ -189,11 +201,24 @@ def pattern(attention: Attention) -> str:
 # --- statistics ------------------------------------------------------------------------------------
 
 
+def counted_on(stream: str, figures: Sequence[Figures]) -> str:
+    """
+    >>> counted_on("Python's library", figures)
+    "Counted over 1,000 rows of Python's library, one document each, of up to 512 encoder slots."
+    """
+    rows, stack = sum(one.rows for one in figures), next(iter(figures[0].use))
+    slots = max(one.use[stack].slots for one in figures)
+    return (
+        f"Counted over {rows:,} rows of {stream}, one document each, of up to {slots:,} {stack} "
+        "slots."
+    )
+
+
 def statistics(figures: Sequence[Figures]) -> str:
     several = len(figures) > 1
     parts = ['<section class="card">\n', _table(figures) if several else _tiles(figures[0])]
     parts.append(
-        f'<h3>Slots used of those paid for</h3><div class="chart">{chart_of_slots(figures)}</div>\n'
+        f'<h3>Slots that hold a token, of all slots of a row</h3><div class="chart">{chart_of_slots(figures)}</div>\n'
     )
     for one in figures:
         if one.hidden:  # else there is nothing to be drawn
@@ -207,7 +232,7 @@ def _tiles(one: Figures) -> str:
         (f"{one.length:,}", "tokens of text in a row"),
         (f"{one.hidden:.1%}", "of them hidden"),
         (f"{one.predicted:.1%}", "of them predicted"),
-        (f"{100 * one.with_loss:.1f}", "places that give a loss, for 100 tokens of text"),
+        (f"{100 * one.with_loss:.1f}", "slots with a loss, for 100 tokens of text"),
         *(
             (f"{use.share:.0%}", f"of {use.slots} {stack} slots hold a token")
             for stack, use in one.use.items()
@@ -219,7 +244,7 @@ def _tiles(one: Figures) -> str:
 
 def _table(figures: Sequence[Figures]) -> str:
     stacks = list(dict.fromkeys(stack for f in figures for stack in f.use))
-    heads = ["", "rows", "tokens", "hidden", "predicted", "loss places", *stacks]
+    heads = ["", "rows", "tokens", "hidden", "predicted", "with a loss", *stacks]
     lines = [
         [
             escape(f.name),

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +49,16 @@ def rows_of(tokens: np.ndarray, length: int, count: int) -> list[list[np.ndarray
     """Rows of one document each, cut one after another from a stream of text, as training does."""
     stream = np.resize(tokens, count * length)
     return [[row] for row in stream.reshape(count, length)]
+
+
+def measure_each(
+    members: Iterable[Subject], stream: np.ndarray, *, rows: int, **settings
+) -> list[Figures]:
+    """Measures each member of a mixture on its share of `rows`, or 64; for `settings` see `measure`."""
+    return [
+        measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
+        for member in members
+    ]
 
 
 def measure(
@@ -172,18 +182,3 @@ def _spans(seen: Seen, hidden, law: str | None, mean: float | None):
         size = max(counts.size, expected.size)
         return tuple(np.pad(x, (0, size - x.size)) for x in (counts, expected))
     return counts, None
-
-
-# --- what gives a loss -----------------------------------------------------------------------------
-
-
-def loss_places(whole: Subject, rates: Sequence[float], rows: Sequence, seed: int = 0) -> float:
-    """Places of a row that give a loss, on average; members of a mixture count by their rates.
-
-    Args:
-      whole: an objective, or a mixture as a whole, whose members take turns.
-      rates: of the members; [1.0] for an objective.
-      rows: lists of documents; their number is a multiple of that of the members.
-    """
-    found = look(whole, rows, seed).gives_loss.sum(axis=1)
-    return float(np.average(found.reshape(-1, len(rates)).mean(axis=0), weights=rates))

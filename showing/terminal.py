@@ -1,4 +1,4 @@
-"""Examples in the terminal, in the colours that it has."""
+"""Examples in the terminal, in its own colours: tokens by span, attention by document."""
 
 from collections.abc import Iterable, Sequence
 
@@ -32,16 +32,17 @@ KINDS = {
 LEGEND = {
     "sentinel": "stands for a hidden span",
     "mask": "hides a token or a span",
-    "kept": "predicted, yet left as it is",
-    "replaced": "another token in its place",
+    "kept": "predicted, left unchanged",
+    "replaced": "replaced by another token",
     "other": "from another text",
-    "mark": "separator",
-    "mode": "which denoiser",
+    "mark": "special token of the objective",
+    "mode": "mode token: which denoiser",
     "start": "start",
     "end": "end",
 }
-PIXELS = 32  # of an attention picture, a side
+PIXELS = 32  # of an attention pattern, a side
 RUNS = 24  # of a track, before it is cut
+POOLED = "slots whose hidden state stands for a text or a pair of texts"
 ATTENDS = {
     "encoder": "encoder attends to itself",
     "cross": "decoder attends to encoder",
@@ -49,30 +50,45 @@ ATTENDS = {
 }
 
 
+def print_heading(console: Console, name: str, layout: str, facts: Sequence[str]) -> None:
+    """The objective's name and layout, and a line for each fact."""
+    article = "an" if layout[0] == "e" else "a"
+    on = f"  on {article} {layout.replace('_', '-')}"
+    console.print()
+    console.print(Text.assemble((name, "bold reverse"), (on, "bold")))
+    for fact in facts:
+        console.print(Text(fact, "dim"))
+
+
+def print_examples(console: Console, examples: Sequence[Example]) -> None:
+    """The legend of their special tokens, and each example."""
+    console.print()
+    console.print(legend(examples))
+    console.print()
+    for one in examples:
+        print_example(console, one)
+
+
 def print_example(console: Console, example: Example) -> None:
-    """The text, what each stack gets and predicts, and which queries see which keys."""
+    """The text, each stack's inputs and targets, and which queries attend to which keys."""
     if example.name:
         console.print(Rule(Text(example.name, "bold"), align="left", style="dim"))
-    tokens = [token for document in example.text for token in document]
-    hidden = sum(token.span != NO_SPAN for token in tokens)
-    documents = f", {len(example.text)} documents" if len(example.text) > 1 else ""
-    title = f"{len(tokens)} tokens{documents}" + (f", {hidden} of them hidden" if hidden else "")
-    console.print(_headed("Text", title))
+    console.print(_headed("Text", text_in_words(example)))
     for document in example.text:
         console.print(Padding(flowing(document), (0, 2, 1, 2)))
     for stack in example.stacks:
-        console.print(_headed(stack.name.capitalize(), _about(stack)))
+        console.print(_headed(stack.name.capitalize(), slots_in_words(stack)))
         console.print(Padding(_body(stack, console.width - 4), (0, 2)))
         console.print(Padding(tracks(stack), (1, 2)))
     if example.pools:
-        console.print(_headed("Pooled", "places whose state stands for all of their text"))
+        console.print(_headed("Pooled", POOLED))
         console.print(Padding("; ".join(map(pool_words, example.pools)), (0, 2, 1, 2)))
     pictures = [_panel(attention) for attention in example.attentions]
     console.print(Padding(Columns(pictures, padding=(0, 1)), (0, 2, 1, 2)))
 
 
 def legend(examples: Sequence[Example]) -> Text:
-    """What the colours of the special tokens in these examples mean."""
+    """The meaning of each kind of special token that these examples have."""
     tokens = [slot.given for e in examples for stack in e.stacks for slot in stack.slots]
     first = {token.kind: token for token in reversed(tokens)}
     line = Text("  ")
@@ -87,12 +103,34 @@ def _headed(word: str, about: str) -> Text:
     return Text.assemble((f"{word}  ", "bold"), (about, "dim"))
 
 
-def _about(stack: Stack) -> str:
-    predicted = sum(slot.predicted is not None for slot in stack.slots)
-    words = f"{len(stack.slots)} slots"
+def slots_in_words(stack: Stack) -> str:
+    """Such as "233 slots and 23 of padding; 39 targets, below the slots that predict them"."""
+    targets = sum(slot.predicted is not None for slot in stack.slots)
+    words = _count(len(stack.slots), "slot")
     if stack.size > len(stack.slots):
         words += f" and {stack.size - len(stack.slots)} of padding"
-    return words + (f"; {predicted} predicted, below where they are" if predicted else "")
+    if targets:
+        below = (
+            "below the slot that predicts it"
+            if targets == 1
+            else "below the slots that predict them"
+        )
+        words += f"; {_count(targets, 'target')}, {below}"
+    return words
+
+
+def text_in_words(example: Example) -> str:
+    """Such as "258 tokens in 2 documents; 39 hidden"."""
+    tokens = [token for document in example.text for token in document]
+    hidden = sum(token.span != NO_SPAN for token in tokens)
+    words = _count(len(tokens), "token")
+    if len(example.text) > 1:
+        words += f" in {len(example.text)} documents"
+    return words + (f"; {hidden} hidden" if hidden else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 # --- tokens ----------------------------------------------------------------------------------------
@@ -124,7 +162,7 @@ def _body(stack: Stack, width: int) -> RenderableType:
 
 
 def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
-    """Lines of tokens; under each of them, where anything is, a line of what is predicted there."""
+    """Lines of given tokens, each with a line below it of the targets of its slots, if any."""
     pairs = [(Text(no_wrap=True), Text(no_wrap=True))]
     for slot in slots:
         words = _word(slot.given), _word(slot.predicted) if slot.predicted else Text()
@@ -149,7 +187,7 @@ def tracks(stack: Stack) -> Table:
 
 
 def compact(values: Sequence[int], most: int = RUNS) -> str:
-    """Numbers in runs: equal ones as value×count, ascending ones as first…last.
+    """Numbers as text, shortened: equal ones as value×count, ascending ones as first…last.
 
     >>> compact([1, 1, 1, 2, 2, 0, 1, 2, 3])
     '1×3 2×2 0…3'
@@ -169,13 +207,17 @@ def compact(values: Sequence[int], most: int = RUNS) -> str:
             runs.append(f"{values[at]}×{end - at}")
         at = end
     more = len(runs) - most
-    return " ".join(runs[:most]) + (f" … and {more} runs more" if more > 0 else "")
+    return " ".join(runs[:most]) + (f" … and {more} more" if more > 0 else "")
 
 
 def pool_words(pool: Pool) -> str:
+    """
+    >>> pool_words(Pool(slot=4, label=1, counts=True))
+    'slot 4, class 1'
+    """
     if not pool.counts:
-        return "one that does not count"
-    return f"slot {pool.slot}" + ("" if pool.label is None else f", to be class {pool.label}")
+        return "one without a loss"
+    return f"slot {pool.slot}" + ("" if pool.label is None else f", class {pool.label}")
 
 
 # --- attention -------------------------------------------------------------------------------------
@@ -198,7 +240,7 @@ def _panel(attention: Attention) -> Panel:
 
 
 def half_blocks(share: np.ndarray, documents: np.ndarray) -> Text:
-    """A picture of two rows a line, from ▀, ▄ and █; it needs no colour to be read."""
+    """A picture with two of its rows in a line, in ▀, ▄ and █: readable without colours."""
     text = Text(no_wrap=True)
     for top in range(0, len(share), 2):
         pair = share[top : top + 2] >= 0.5

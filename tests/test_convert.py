@@ -1,4 +1,4 @@
-"""The command line of `convert.py`: there and back with the same bits, and what it refuses."""
+"""The verb `convert`: there and back with the same bits, and what it refuses."""
 
 import inspect
 import json
@@ -28,6 +28,7 @@ from pretrax.tasks import vocabularies
 from pretrax.tasks.sentencepiece_training import train_sentencepiece
 from pretrax.training.configuration import read_fields, read_run
 from pretrax.training.planning import plan
+from pretrax.training.run_directory import IMPORTED
 from pretrax.training.runs import open_run
 from tests.models import test_t5x as t5x
 from tests.training import tiny
@@ -307,7 +308,7 @@ def run_with(tmp_path, tokenizer):
     """A run directory as one leaves it that read text with this tokenizer."""
     source, _ = written(tmp_path / "hf", llama(1024))
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
-    shutil.rmtree(tmp_path / "run" / convert.KEPT)
+    shutil.rmtree(tmp_path / "run" / IMPORTED)
     ids = vocabularies.token_ids(tokenizer, sentinels=20)
     vocabularies.save_vocabulary(str(tmp_path / "run"), tokenizer, ids, {})
     return ids
@@ -435,16 +436,16 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     """Of the gin files it names the last before the run's own is `train`, and they set up a step."""
     vocabulary = given_tokenizer(make, tmp_path, *flags)
     said = capsys.readouterr().out
-    assert f"the model's table {make().vocab_size} rows: grown by" in said
+    assert f"the model's embedding {make().vocab_size} rows: " in said
     assert f"pretrax predict --run={tmp_path}/run" in said
     if train is None:
         assert "pretrax train" not in said and "--specials=mask" in said
         return
-    line = next(x for x in said.splitlines() if x.startswith("Next: pretrax train"))
+    (line,) = re.findall(r"^To train it further: (.*)$", said, re.MULTILINE)
     files = re.findall(r"--gin_file=(\S+)", line)
     assert files[-3:] == [train, "corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
     (tmp_path / "text.txt").write_text(inspect.getsource(convert))
-    arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[3:]
+    arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[2:]
     bindings = [x.removeprefix("--gin.").replace("=", " = ", 1) for x in arguments if "--gin." in x]
     one = read_run(files, bindings)
     assert plan(one).corpus.ids == vocabulary.ids

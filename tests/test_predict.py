@@ -1,4 +1,4 @@
-"""The command line of `predict.py`: what each run does, many items at once, and what is refused."""
+"""The verb `predict`: what each run does, many items at once, and its errors."""
 
 import json
 import os
@@ -111,7 +111,7 @@ def slow(*case):
         ("tags", ["ab cd"], "tag — predicts the class of each word",
          r"ab/(red|green|blue) cd/(red|green|blue)"),
         ("causal", ["Ada", "--score"], "score — tells how likely a text is",
-         r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits a byte: 'Ada'"),
+         r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits per byte: 'Ada'"),
         ("respond", ["Ada", "--score", "--target=tea"], "score",
          r"nats over 4 tokens, .*: 'tea'"),
         ("prefix", ["Ada", "--mode=respond"], "respond — answers a text with a text.", ".*"),
@@ -131,21 +131,6 @@ def test_several_samples_and_a_draft(run_of, said):
     drafted = said(f"--run={run_of('causal')}", "Ada", f"--draft={run_of('elsewhere')}")
     assert "accepted" in drafted[-2]
     assert drafted[1] == said(f"--run={run_of('causal')}", "Ada")[1]
-
-
-def test_the_cursor_is_where_an_editor_has_it(run_of, tmp_path):
-    file = tmp_path / "code.py"
-    text = "first\f line\nsecond\u2028 still\n\nlast"
-    file.write_text(text)
-    for line, column, before in (
-        (1, 1, ""),
-        (1, 12, "first\f line"),
-        (2, 7, "first\f line\nsecond"),
-        (3, 1, "first\f line\nsecond\u2028 still\n"),
-        (4, 5, text),
-    ):
-        around = predict.around_cursor(f"{file}:{line}:{column}")
-        assert around == {"prefix": before, "suffix": text[len(before) :]}
 
 
 @pytest.mark.parametrize("name", ["causal", slow("spans"), slow("ahead"), slow("masked")])
@@ -199,7 +184,7 @@ def test_answers_of_a_file(run_of, said, tmp_path, name):
     assert all(line.keys() == FIELDS[name] | {"text", "id"} for line in found)
     before = out.read_bytes()
     told = said(*arguments)
-    assert any("holds 3 answers already: going on after them" in line for line in told)
+    assert any("holds 3 answers already: continuing after them" in line for line in told)
     assert out.read_bytes() == before
 
 
@@ -294,10 +279,10 @@ def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name
         (["--file=in.jsonl"], "--file and --out go together"),
         (["--out=out.jsonl", "a"], "--file and --out go together"),
         (["a", "--examples=ex.jsonl"], "--examples and --template go together"),
-        (["a", "--own_drafts", "--draft=runs/x"], "two ways to the same"),
-        (["a", "--top=many"], "invalid int value: 'many'"),
-        (["a", "--top=0"], "--top=0: expected 1 or more"),
-        (["a", "--masks=-2"], "--masks=-2: expected 0 or more"),
+        (["a", "--own_drafts", "--draft=runs/x"], "exclude each other"),
+        (["a", "--top=many"], "--top: expected a whole number, 1 or more, got 'many'"),
+        (["a", "--top=0"], "--top: expected a whole number, 1 or more, got '0'"),
+        (["a", "--masks=-2"], "--masks: expected a whole number, 0 or more, got '-2'"),
         (["a", "--stop="], "is in every text"),
         (["a", "--target=b"], "give --score as well"),
         (["--file=a", "--out=b", "--score", "--target=b"], "a line of --file has its own"),
@@ -305,8 +290,8 @@ def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name
         (["--file=a.jsonl", "--out=./a.jsonl"], "answers need a file of their own"),
     ],
 )
-def test_arguments_that_go_not_together(run_of, capsys, arguments, error):
-    assert error in fails(capsys, f"--run={run_of('causal')}", *arguments)
+def test_arguments_that_exclude_each_other(capsys, arguments, error):
+    assert error in fails(capsys, "--run=not_opened", *arguments)
 
 
 def test_no_such_run(run_of, capsys, tmp_path):
@@ -320,29 +305,14 @@ def test_no_such_run(run_of, capsys, tmp_path):
     )
 
 
-def test_a_draft_of_another_vocabulary(run_of, capsys, tmp_path):
+def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path):
     ids = vocabularies.token_ids(TOKENIZER, sentinels=3)
     other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
-    said = fails(capsys, f"--run={run_of('causal')}", "a", f"--draft={other}")
-    assert f"{other} has another vocabulary than {run_of('causal')}" in said
-
-
-def test_a_draft_of_another_layout(run_of, capsys):
-    said = fails(capsys, f"--run={run_of('causal')}", "a", f"--draft={run_of('spans')}")
-    assert "is of layout 'encoder_decoder'" in said and "must have the same one" in said
-
-
-def test_cursors_that_are_nowhere(run_of, capsys, tmp_path):
-    file = tmp_path / "code.py"
-    file.write_text("one\ntwo\n")
-    for place, error in (
-        (f"{file}:9:1", "has no line 9 with a column 1"),
-        (f"{file}:1:9", "has no line 1 with a column 9"),
-        (f"{file}:0:1", "expected FILE:LINE:COLUMN, both from 1"),
-        (f"{file}:2", "expected FILE:LINE:COLUMN"),
-        (f"{tmp_path}/none.py:1:1", "there is no"),
-    ):
-        assert error in fails(capsys, f"--run={run_of('middle')}", f"--cursor={place}")
+    causal = f"--run={run_of('causal')}"
+    said = fails(capsys, causal, "a", f"--draft={other}")
+    assert "Got a draft model with another vocabulary than the model's" in said
+    said = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
+    assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
 
 
 def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):

@@ -9,7 +9,7 @@ T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR`
 import argparse
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -78,6 +78,18 @@ def gin_arguments(
         bindings.append(f"{name} = {value}")
     paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
     return GinArguments(tuple(options.gin_file), tuple(bindings), tuple(paths))
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option whose value is a whole number, `least` or more."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            words = f"expected a whole number, {least} or more, got {text!r}"
+            raise argparse.ArgumentTypeError(words)
+        return int(text)
+
+    return number
 
 
 def explanation(error: Exception) -> str | None:

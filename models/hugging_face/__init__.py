@@ -20,7 +20,7 @@ from pretrax.models import builders
 from pretrax.models.builders import Model
 from pretrax.models.config import Config
 from pretrax.models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
-from pretrax.models.hugging_face.family import Family, class_names
+from pretrax.models.hugging_face.family import Family, class_labels, class_names
 from pretrax.models.hugging_face.files import Source, open_source, read_json, write_directory
 from pretrax.models.hugging_face.links import (
     exported,
@@ -36,6 +36,7 @@ __all__ = [
     "FAMILIES",
     "Recognised",
     "check_names",
+    "class_labels",
     "class_names",
     "family_of",
     "left_out",
@@ -214,8 +215,7 @@ def write_model(
         "dtype": dtype,
     }
     if "classes" in config.heads and len(values.get("id2label") or {}) != config.num_classes:
-        names = {str(i): f"LABEL_{i}" for i in range(config.num_classes)}
-        values |= {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
+        values |= class_labels([f"LABEL_{i}" for i in range(config.num_classes)])
     left = left_out(family, config, params)
     if "projections_classes" in left:
         raise ValueError(

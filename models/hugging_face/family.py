@@ -1,6 +1,6 @@
 """`Family`: how a kind of Hugging Face model maps to ours, and helpers to write one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pretrax.models.config import Config
@@ -51,6 +51,18 @@ def class_names(hf: dict) -> list[str]:
     names = [named[number] for number in sorted(named)]
     plain = [f"LABEL_{number}" for number in range(len(names))]
     return names if names != plain and len(set(names)) == len(names) else []
+
+
+def class_labels(names: Sequence[str]) -> dict:
+    """The entries of a config.json for names of classes; none where there are no names.
+
+    >>> class_labels(["no", "yes"])
+    {'id2label': {'0': 'no', '1': 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
+    """
+    if not names:
+        return {}
+    numbered = {str(number): name for number, name in enumerate(names)}
+    return {"id2label": numbered, "label2id": {name: int(i) for i, name in numbered.items()}}
 
 
 def activation(hf: dict, key: str) -> str:

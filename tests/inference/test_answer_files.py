@@ -83,10 +83,26 @@ def test_killed_at_any_byte_and_started_again(tmp_path):
         assert file.read_bytes() == whole, kept
 
 
-def test_count(tmp_path):
-    out = write(tmp_path / "out.jsonl")
-    assert out.count(lambda line: "\u2028" in line["text"]) == 1
-    assert out.count(lambda line: "\u2028" in line["answer"]) == len(ITEMS)
+def test_answers_that_are_missing_are_made_in_chunks(tmp_path):
+    out, asked = write(tmp_path / "out.jsonl", upto=1), []
+
+    def answer(items, numbers):
+        asked.append(list(numbers))
+        assert items == [ITEMS[number] for number in numbers]
+        return [RECORDS[number] for number in numbers]
+
+    out.answer_rest(answer, 2)
+    assert asked == [[1, 2], [3]] and out.done == len(ITEMS)
+    whole = write(tmp_path / "whole.jsonl")
+    assert whole.done == len(ITEMS)
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_exact_matches(tmp_path):
+    items = [{"text": str(k), "label": k} for k in range(4)]
+    out = AnswerFile(str(tmp_path / "out.jsonl"), items)
+    out.append([{"answer": answer} for answer in ("0", " 1\n", "22", "\u2028")])
+    assert out.exact_matches("label") == 2
 
 
 def test_answers_to_other_items_are_refused_and_left_alone(tmp_path):

@@ -11,7 +11,7 @@ def test_numbers_in_runs():
     assert compact([1] * 40 + [2] * 17) == "1×40 2×17"
     assert compact([*range(40), *range(17)]) == "0…39 0…16"
     assert compact([0, 0, 5, 3, 4]) == "0×2 5 3…4"
-    assert compact([7, 3] * 4, most=3) == "7 3 7 … and 5 runs more"
+    assert compact([7, 3] * 4, most=3) == "7 3 7 … and 5 more"
     assert compact([]) == ""
 
 

@@ -1,0 +1,52 @@
+"""The objective that is shown: its name, what the catalogue says of it, and the layout it is on."""
+
+import contextlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pretrax.objectives import TokenIds, members_of
+from pretrax.objectives.catalogue import ARCHITECTURES, Entry
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.showing.rows import Builder
+
+
+class Choice(NamedTuple):
+    name: str
+    build: Builder
+    entry: Entry | None = None  # None: it is not in the catalogue
+    model: Callable | None = None  # (vocabulary rows, heads) -> the run's model, if it names one
+    mark_document_ends: bool | None = None  # None: as in any run of the objective
+    mean_span_length: float | None = None  # where the objective is given one
+
+    @property
+    def facts(self) -> list[str]:
+        """Lines of the heading: what it is good for, its model, its paper."""
+        if self.entry is None:
+            return []
+        return [
+            f"Good for: {self.entry.good_for}",
+            f"Model: {ARCHITECTURES[self.entry.architecture]}; attention: {self.entry.attention}",
+            f"Paper: {self.entry.paper}",
+        ]
+
+
+def layout_for(choice: Choice, ids: TokenIds) -> str:
+    """Returns the layout of the run's model, else the catalogue's, else the first that fits.
+
+    >>> layout_for(Choice("mine", objectives.causal_lm), ids)
+    'decoder'
+
+    Raises ValueError for features that no layout takes.
+    """
+    if choice.model is not None:
+        return choice.model(ids.size, choice.build(ids).heads).layout
+    if choice.entry:
+        architecture = choice.entry.architecture
+        return architecture if architecture in LAYOUTS else "encoder"
+    members = members_of(choice.build(ids))
+    for name in ("encoder_decoder", "encoder", "decoder"):
+        with contextlib.suppress(ValueError):
+            for member in members:
+                LAYOUTS[name].lengths(member.objective.lengths(100))
+            return name
+    raise ValueError(f"{choice.name} has no features that a model could learn from.")

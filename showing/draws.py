@@ -1,0 +1,73 @@
+"""Draws: the same documents corrupted several times, each time with noise of its own."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pretrax.objectives import Objective, TokenIds
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.showing.examples import STACKS, Example, Reader, example
+from pretrax.showing.rows import Subject, look, planned
+
+
+def draws(
+    subject: Subject,
+    documents: Sequence[np.ndarray],
+    other: np.ndarray,
+    reader: Reader,
+    *,
+    count: int,
+    slots: int,
+    seed: int,
+) -> list[Example]:
+    """Returns `count` examples of one row that holds these documents.
+
+    Args:
+      documents: i32[n] each, as `prepared` gives them.
+      other: another text i32[n], for objectives that pair a row with the next one.
+      slots: of the first stack, which bound how long the documents may be.
+
+    Raises ValueError for documents that are too long, or of a single token.
+    """
+    _check_fits(subject, documents, slots)
+    # The other row has as many documents, of the same lengths.
+    ends = np.cumsum([len(document) for document in documents])
+    others = np.split(np.resize(other, ends[-1]), ends[:-1])
+    seen = look(subject, [list(documents), others] * count, seed)
+    return [example(subject, seen, reader, 2 * i) for i in range(count)]
+
+
+def prepared(
+    documents: Sequence[np.ndarray], objective: Objective, ids: TokenIds, mark_document_ends: bool
+) -> list[np.ndarray]:
+    """Documents as training gives them to the objective.
+
+    Of an objective of two parts each document is cut into two, with a separator between them;
+    of others end-of-sequence closes each document if `mark_document_ends`.
+    """
+    if objective.rows == "parts":
+        return [halved(document, ids) for document in documents]
+    closing = [ids.eos] if mark_document_ends else []
+    return [np.append(document, closing).astype(np.int32) for document in documents]
+
+
+def halved(document: np.ndarray, ids: TokenIds) -> np.ndarray:
+    """A document with a separator at the sentence's end that is nearest to its middle."""
+    ends = np.flatnonzero(ids.flags("sentence_ends")[document[:-1]]) + 1
+    ends = ends if ends.size else np.array([document.size // 2])
+    middle = ends[np.argmin(np.abs(ends - document.size / 2))]
+    return np.insert(document, middle, ids.special("sep"))
+
+
+def _check_fits(subject: Subject, documents: Sequence[np.ndarray], slots: int) -> None:
+    lengths = [len(document) for document in documents]
+    who = f"{subject.name}: " if subject.name else ""
+    if sum(lengths) < 2:
+        raise ValueError("The text is a single token, which leaves nothing to hide: give more.")
+    needs = LAYOUTS[subject.layout].lengths(planned(subject.build(subject.ids), lengths))
+    stack = next(stack for stack in STACKS if stack in needs)
+    if needs[stack] > slots:
+        raise ValueError(
+            f"{who}the text has {sum(lengths):,} tokens, which take {needs[stack]:,} slots of the "
+            f"{stack}; there are {slots}: shorten it, or raise --length."
+        )

@@ -1,0 +1,31 @@
+"""The catalogue of objectives as a table for the terminal."""
+
+from rich.table import Table
+
+from pretrax.objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE
+
+LEGEND = (
+    "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
+    "end-of-sequence count."
+)
+
+
+def objectives_table() -> Table:
+    """One line an objective, in the catalogue's order, with its short names."""
+    table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
+    table.add_column("objective", style="bold", no_wrap=True)
+    table.add_column("or", style="dim", no_wrap=True)
+    table.add_column("loss", justify="right", no_wrap=True)
+    for heading in ("model", "attention", "good for", "paper"):
+        table.add_column(heading)
+    for name, entry in CATALOGUE.items():
+        table.add_row(
+            name,
+            " ".join(short for short, long in ALIASES.items() if long == name),
+            str(entry.loss_slots),
+            ARCHITECTURES[entry.architecture],
+            entry.attention,
+            entry.good_for,
+            entry.paper,
+        )
+    return table

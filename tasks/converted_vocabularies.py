@@ -1,0 +1,114 @@
+"""Vocabularies of models that are imported from `transformers` or T5X, or exported to it.
+
+vocabulary = imported_vocabulary(Path("t5-v1_1-small"), config, sentinels=128)
+export_vocabulary("runs/t5", "exported")
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pretrax.tasks import vocabularies
+from pretrax.tasks.tokenizer_json import write_tokenizer
+from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
+
+TOKENIZERS = (TOKENIZER, "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+
+
+def imported_vocabulary(
+    path: Path,
+    config: Mapping[str, Any],
+    *,
+    tokenizer: str | None = None,
+    sentinels: int | None = None,
+    specials: Sequence[str] = (),
+) -> Vocabulary | None:
+    """Returns the tokenizer of a directory with its special ids; None where there is no tokenizer.
+
+    Args:
+      path: a directory of `transformers`, or a T5X checkpoint. Where a run was exported to it, its
+        vocabulary.json says which special ids there are.
+      config: its config.json.
+      tokenizer: a file for a directory that holds none.
+      sentinels, specials: more special ids, see `vocabularies.published_ids`.
+
+    Raises ValueError where the directory leaves no room for what is asked.
+    """
+    wanted = sentinels is not None or bool(specials)
+    exported_run = (path / VOCABULARY).exists()
+    if wanted and exported_run:
+        raise ValueError(
+            f"Got --sentinels or --specials with {path}, which a run was exported to: expected "
+            f"neither, for its {VOCABULARY} says which special ids there are."
+        )
+    names = [VOCABULARY] if exported_run else TOKENIZERS
+    file = next((path / name for name in names if (path / name).exists()), None)
+    if tokenizer is not None and file is not None:
+        raise ValueError(
+            f"Got --tokenizer={tokenizer} with {path}, which holds {file.name}: leave it out, for "
+            "another tokenizer's ids are not those that the model learned."
+        )
+    if exported_run:
+        return vocabularies.load_vocabulary(str(path))
+    if tokenizer is not None:
+        file = Path(tokenizer)
+    if file is None:
+        if wanted:
+            raise ValueError(
+                f"Got --sentinels or --specials with {path}, which holds no tokenizer (one of "
+                f"{', '.join(TOKENIZERS)}): give one with --tokenizer=FILE, or leave them out."
+            )
+        return None
+    opened = vocabularies.open_tokenizer(str(file))
+    ids = vocabularies.published_ids(opened, file.parent, config, sentinels, specials)
+    return Vocabulary(opened, ids, {"vocabulary": str(file)})
+
+
+def config_ids(run_dir: str) -> dict[str, int | None]:
+    """The ids that a config.json names, from the run's vocabulary; empty where it has none."""
+    try:
+        ids = vocabularies.load_vocabulary(run_dir).ids
+    except FileNotFoundError:
+        return {}
+    return {
+        "pad_token_id": ids.pad,
+        "eos_token_id": ids.eos,
+        "bos_token_id": ids.bos,
+        "decoder_start_token_id": ids.bos,
+    }
+
+
+def export_vocabulary(run_dir: str, target: str) -> str:
+    """Writes the run's vocabulary, also as a tokenizer of `transformers`.
+
+    Args:
+      target: an export; a tokenizer that came with an imported model is in it already, and only ids
+        that were added to that are written.
+
+    Returns what could not be written, in words, or "".
+    """
+    folder = Path(target)
+    there = any((folder / name).exists() for name in (*TOKENIZERS, VOCABULARY))
+    try:
+        vocabulary = vocabularies.load_vocabulary(run_dir)
+    except FileNotFoundError:
+        return ""
+    added = vocabulary.ids.size - vocabulary.tokenizer.size
+    if there and added <= 0:
+        return ""
+    if not there:
+        for name in (VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER):
+            if (Path(run_dir) / name).exists():
+                shutil.copyfile(Path(run_dir) / name, folder / name)
+    try:
+        write_tokenizer(target, vocabulary)
+    except ValueError as error:
+        what = "The ids that were added are in no" if there else "It holds no"
+        said = f"{what} tokenizer.json: {error}."
+        if (folder / SENTENCEPIECE_MODEL).exists():  # under the name that transformers looks for
+            shutil.copyfile(folder / SENTENCEPIECE_MODEL, folder / "spiece.model")
+            said += f" It reads spiece.model, without {added} ids that were added to it."
+        return said
+    return ""

@@ -1,0 +1,64 @@
+"""Models of Hugging Face and T5X with their vocabularies: what an import makes a run directory of."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pretrax.models import Model, hugging_face, t5x
+from pretrax.tasks.converted_vocabularies import imported_vocabulary
+from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.imported_runs import settings_of
+
+
+class Imported(NamedTuple):
+    """A model whose files were checked; its parameters are yet to be read."""
+
+    kind: str  # in words
+    model: Model
+    settings: Mapping[str, Any]  # keywords of its builder
+    arrays: Iterable[tuple[str, np.ndarray]]  # (path, parameter), read one at a time
+    vocabulary: Vocabulary | None  # None: no tokenizer came with it
+    classes: Sequence[str] = ()  # names of the classes, where it has such a head
+    directory: Path | None = None  # whose files beside the weights belong to the model
+
+
+def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
+    """Opens a directory that `save_pretrained` wrote.
+
+    Args:
+      vocabulary: `tokenizer`, `sentinels` and `specials`, see `imported_vocabulary`.
+
+    Raises ValueError for a directory that is not whole, and a model that `models` cannot build.
+    """
+    source = hugging_face.open_source(directory)
+    found = hugging_face.recognise(source)
+    return Imported(
+        found.family.model_type,
+        found.model,
+        found.settings,
+        hugging_face.read_params(source, found),
+        imported_vocabulary(source.path, source.config, **vocabulary),
+        hugging_face.class_names(source.config) if "classes" in found.heads else (),
+        source.path,
+    )
+
+
+def from_t5x(
+    directory: str, builder: Callable[[int], Model], unscaled: Sequence[str], **vocabulary: Any
+) -> Imported:
+    """Opens a T5X checkpoint.
+
+    Args:
+      builder: rows of the vocabulary -> the encoder-decoder that the checkpoint is of.
+      unscaled: norms that have no scale there, see `models.t5x.read_params`.
+      vocabulary: as for `from_hugging_face`.
+
+    Raises ValueError for a checkpoint that is not whole, or of another model.
+    """
+    source = t5x.open_t5x(directory)
+    model = builder(t5x.vocabulary_rows(source))
+    arrays = t5x.read_params(source, model, unscaled=unscaled)
+    kept = imported_vocabulary(source.path, {}, **vocabulary)
+    return Imported("a model of T5X", model, settings_of(model), arrays, kept)

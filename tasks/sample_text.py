@@ -1,0 +1,146 @@
+"""Text for people to look at, as token ids: their own, a SeqIO task's, or some of Python's."""
+
+import codecs
+import contextlib
+import importlib
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from pretrax.tasks import corpora, vocabularies
+from pretrax.tasks.python_library import library_documents
+from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.run_directory import VOCABULARY
+
+STREAM = 300_000  # tokens that statistics are cut from
+OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
+
+
+class SampleText(NamedTuple):
+    """Text as ids of one vocabulary."""
+
+    vocabulary: Vocabulary
+    documents: list[np.ndarray]  # i32[n] each, to be shown
+    other: np.ndarray  # i32[n], another text for objectives that pair rows
+    stream: Callable[[], np.ndarray]  # () -> i32[n], plenty of text to count on
+    stream_name: str
+
+
+def of_texts(
+    vocabulary: Vocabulary, texts: Sequence[str] | None = None, file: str | None = None
+) -> SampleText:
+    """Returns documents with Python's library as the stream.
+
+    Args:
+      texts: the documents; a blank line separates two of them.
+      file: a text file in their place, as one document. Without either: the Zen of Python.
+
+    Raises ValueError where they are empty, or the file cannot be read.
+    """
+    if file is not None:
+        documents = [_read(file)]
+    else:
+        texts = [_zen_of_python()] if texts is None else texts
+        documents = [part for text in texts for part in re.split(r"\n\s*\n", text)]
+    documents = [document for document in documents if document.strip()]
+    if not documents:
+        raise ValueError("The text is empty: give --text='some words', or --file with some.")
+    encoded = vocabulary.tokenizer.encode_batch([*documents, OTHER_TEXT])
+    return SampleText(
+        vocabulary,
+        encoded[:-1],
+        encoded[-1],
+        lambda: _library_tokens(vocabulary),
+        "Python's library",
+    )
+
+
+def of_task(folder: str, name: str, module: str | None, length: int) -> SampleText:
+    """Returns the first held-out document of a SeqIO task or mixture, and its text as the stream.
+
+    Args:
+      folder: for the vocabulary, which is that of the task.
+      module: a module, or a file, that registers the task.
+      length: the document is cut to half of it.
+    """
+    from pretrax.tasks import seqio_corpora  # TensorFlow, for this alone
+
+    corpus = seqio_corpora.seqio_mixture(
+        folder, mixture_or_task_name=name, module=module, shuffle=False
+    )
+    documents = [piece.tokens for piece in corpus.heldout(4 * length)]
+
+    def stream() -> np.ndarray:
+        pieces, read = corpus.train(0, 1), []
+        while sum(map(len, read)) < STREAM:
+            read.append(pieces.next_document().tokens)
+        return np.concatenate(read)
+
+    return SampleText(
+        vocabularies.load_vocabulary(folder),
+        [documents[0][: length // 2]],
+        documents[-1],
+        stream,
+        f"SeqIO {name}",
+    )
+
+
+def open_vocabulary(
+    cache: str,
+    run: str | None = None,
+    name: str | None = None,
+    notice: Callable[[str], None] = print,
+) -> Vocabulary:
+    """Returns a run's vocabulary, or the one that `open_tokenizer` finds by this name.
+
+    Without either it is one of Python's library, learned once and kept in the folder `cache`;
+    `notice` is called with a line for the user before that is learned.
+    """
+    if run is not None:
+        return vocabularies.load_vocabulary(run)
+    if name is not None:
+        tokenizer = vocabularies.open_tokenizer(name)
+        return Vocabulary(tokenizer, vocabularies.token_ids(tokenizer), {})
+    if not os.path.exists(os.path.join(cache, VOCABULARY)):
+        notice(f"Learning a vocabulary from Python's library, once: it is kept in {cache}.")
+    return corpora.run_vocabulary(
+        cache,
+        "bpe",
+        lambda: (document.read() for document in library_documents()),
+        size=4096,
+        sentinels=128,
+        specials=vocabularies.DEFAULT_SPECIALS,
+    )
+
+
+def _read(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is no UTF-8 text: {error}.") from error
+
+
+def _zen_of_python() -> str:
+    """A short text that comes with Python, without its title."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        this = importlib.import_module("this")
+    return codecs.decode(this.s, "rot13").partition("\n\n")[2]
+
+
+def _library_tokens(vocabulary: Vocabulary) -> np.ndarray:
+    """Documents of Python's library in a random order, until there are enough."""
+    documents = library_documents()
+    order = np.random.default_rng(0).permutation(len(documents))
+    tokens: list[np.ndarray] = []
+    for number in order:
+        tokens += vocabulary.tokenizer.encode_batch([documents[number].read()])
+        if sum(map(len, tokens)) >= STREAM:
+            break
+    return np.concatenate(tokens)

@@ -1,0 +1,45 @@
+"""Items of a command: the place of a cursor, and what is refused."""
+
+import pytest
+
+from pretrax.inference.items import around_cursor, items_of, with_masks
+
+
+def test_the_cursor_is_where_an_editor_has_it(tmp_path):
+    file = tmp_path / "code.py"
+    text = "first\f line\nsecond\u2028 still\n\nlast"
+    file.write_text(text)
+    for line, column, before in (
+        (1, 1, ""),
+        (1, 12, "first\f line"),
+        (2, 7, "first\f line\nsecond"),
+        (3, 1, "first\f line\nsecond\u2028 still\n"),
+        (4, 5, text),
+    ):
+        item = {"prefix": before, "suffix": text[len(before) :]}
+        assert around_cursor(f"{file}:{line}:{column}") == item
+        assert items_of("middle", cursor=f"{file}:{line}:{column}") == [item]
+
+
+@pytest.mark.parametrize(
+    "place, error",
+    [
+        ("code.py:9:1", "has no line 9 with a column 1"),
+        ("code.py:1:9", "has no line 1 with a column 9"),
+        ("code.py:0:1", "expected FILE:LINE:COLUMN, both from 1"),
+        ("code.py:2", "expected FILE:LINE:COLUMN"),
+        ("none.py:1:1", "there is no none.py"),
+    ],
+)
+def test_a_cursor_that_is_nowhere(place, error, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code.py").write_text("one\ntwo\n")
+    with pytest.raises(ValueError, match=error):
+        around_cursor(place)
+
+
+def test_items_of_texts():
+    assert items_of("respond", texts=["a", "b"]) == [{"text": "a"}, {"text": "b"}]
+    assert items_of("score", texts=["a"], target="b") == [{"text": "a", "target": "b"}]
+    assert items_of("middle", suffix="") == [{"suffix": ""}]
+    assert with_masks([{"text": "a"}, {"text": 5}], 2) == [{"text": "a[MASK][MASK]"}, {"text": 5}]

@@ -1,0 +1,113 @@
+"""The catalogue of objectives: what it says of each is so."""
+
+import re
+import typing
+
+import numpy as np
+import pytest
+
+from pretrax import objectives
+from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids
+from pretrax.objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE, find
+from pretrax.showing.choice import Choice, layout_for
+from pretrax.showing.draws import halved
+from pretrax.showing.rows import Subject, look, subjects
+from pretrax.training.configuration import read_fields
+from tests.training.tiny import ROOT
+
+GIN_FILES = sorted((ROOT / "gin_configs" / "objectives").glob("*.gin"))
+LENGTH = 512  # tokens of text in the rows that are counted
+
+
+def test_every_objective_is_in_the_catalogue():
+    assert [path.stem for path in GIN_FILES] == sorted(CATALOGUE)
+
+
+def test_every_exported_builder_is_in_some_gin_file():
+    builders = {
+        name
+        for name in objectives.__all__
+        if callable(getattr(objectives, name))
+        if typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
+    }
+    texts = "".join(path.read_text() for path in (ROOT / "gin_configs").rglob("*.gin"))
+    named = re.findall(r"@objectives\.(\w+)", texts)
+    assert len(builders) > 20 and builders <= set(named)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_an_entry_has_what_it_should(name):
+    entry = CATALOGUE[name]
+    assert entry.architecture in ARCHITECTURES
+    assert re.search(r"arXiv:\d{4}\.\d{5}$", entry.paper)
+    assert 4 < len(entry.good_for) < 36 and entry.attention
+    assert entry.span_law in (None, "composition", "poisson")
+
+
+def test_short_names():
+    assert set(ALIASES.values()) <= set(CATALOGUE) and not set(ALIASES) & set(CATALOGUE)
+    assert find("MLM") == find("masked-lm") == find("masked_lm") == "masked_lm"
+    with pytest.raises(ValueError, match=r"'mask_lm'; did you mean masked_lm\? .*causal_lm.*clm"):
+        find("mask_lm")
+
+
+# --- slots with a loss: as textbooks have them, or counted ----------------------------------------
+
+# Textbooks count 511 for a causal model, which is given the first token; here the start token
+# predicts that one as well. Prefixes are uniform in 1 … 511, so the mean is 256 and end-of-sequence.
+# Of span corruption's 104, 77 are text (15%), 26 sentinels and one end-of-sequence.
+TEXTBOOK = {
+    "causal_lm": 512,
+    "prefix_lm": 256 + 1,
+    "masked_lm": 77,
+    "span_corruption": 77 + 26 + 1,
+    "replaced_token_detection": 512,
+    "masked_diffusion": 256,
+    "gpt_bert": round((15 * 77 + 512) / 16),
+    "contrastive": 2,
+}
+QUICK = ("causal_lm", "masked_lm", "span_corruption", "prefix_lm", "contrastive")
+
+
+def test_slots_with_a_loss_are_those_of_textbooks():
+    assert {name: CATALOGUE[name].loss_slots for name in TEXTBOOK} == TEXTBOOK
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CATALOGUE]
+)
+def test_slots_with_a_loss_are_as_counted(name):
+    """Within four standard errors of the count, and the rounding to a whole number."""
+    build = read_fields([f"objectives/{name}.gin"])["objective"]
+    entry, ids = CATALOGUE[name], everything()
+    rates = np.array([subject.rate for subject in subjects(build, "", ids)])
+    whole = Subject("", 1.0, build, layout_for(Choice(name, build, entry), ids), ids)
+    draw, (first, last) = np.random.default_rng(0), ids.text
+    rows = draw.integers(first, last, (64 * len(rates), LENGTH), dtype=np.int32)
+    two_parts = build(ids).rows == "parts"
+    found = look(whole, [[halved(row, ids) if two_parts else row] for row in rows], 0)
+    # Members of a mixture take turns.
+    counts = found.gives_loss.sum(axis=1).reshape(-1, len(rates))
+    error = np.sqrt(np.sum(rates**2 * counts.var(axis=0)) / len(counts))
+    assert abs(counts.mean(axis=0) @ rates - entry.loss_slots) <= 4 * error + 0.5
+
+
+def everything() -> TokenIds:
+    """A vocabulary with every special token; words have two tokens, sentences sixteen."""
+    text, names = 1024, iter(range(1026, 1300))
+    size = text + 2 + 300
+    every = np.arange(size)
+    return check_token_ids(
+        TokenIds(
+            size=size,
+            text=(2, 2 + text),
+            mask=next(names),
+            cls=next(names),
+            sep=next(names),
+            modes=tuple((name, next(names)) for name in "RSX"),
+            fim=(next(names), next(names), next(names)),
+            sentinels=tuple(names),
+            word_starts=bitmap(every % 2 == 0),
+            sentence_ends=bitmap(every % 16 == 0),
+        )
+    )

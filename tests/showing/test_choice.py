@@ -1,0 +1,27 @@
+"""The layout that an objective is shown on."""
+
+import functools
+
+import pytest
+
+from pretrax import models, objectives
+from pretrax.objectives.catalogue import CATALOGUE
+from pretrax.showing.choice import Choice, layout_for
+from tests.showing.letters import IDS
+
+
+@pytest.mark.parametrize(
+    "name, layout",
+    [("causal_lm", "decoder"), ("masked_lm", "encoder"), ("ul2", "encoder_decoder")],
+)
+def test_a_layout_that_takes_the_features_is_found(name, layout):
+    choice = Choice(name, getattr(objectives, name))
+    assert layout_for(choice, IDS) == layout
+    assert layout_for(choice._replace(entry=CATALOGUE[name]), IDS) == layout
+
+
+def test_a_runs_own_layout_comes_first():
+    name, build = "span_corruption", objectives.span_corruption
+    sizes = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+    model = functools.partial(models.decoder, **sizes)
+    assert layout_for(Choice(name, build, CATALOGUE[name], model), IDS) == "decoder"

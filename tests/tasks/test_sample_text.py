@@ -1,0 +1,43 @@
+"""Text to be shown: vocabularies that are learned once, and what is refused."""
+
+import pytest
+
+from pretrax.tasks import sample_text
+
+BYTES = sample_text.open_vocabulary("unused", name="bytes")
+
+
+def test_the_vocabulary_is_learned_once_and_kept(tmp_path, monkeypatch):
+    few = sample_text.library_documents()[:60]
+    monkeypatch.setattr(sample_text, "library_documents", lambda: few)
+    first = sample_text.open_vocabulary(str(tmp_path / "kept"))
+    monkeypatch.setattr(sample_text, "library_documents", None)
+    assert sample_text.open_vocabulary(str(tmp_path / "kept")).ids == first.ids
+    assert sample_text.open_vocabulary("unused", run=str(tmp_path / "kept")).ids == first.ids
+
+
+def decoded(text):
+    return [text.vocabulary.tokenizer.decode(document) for document in text.documents]
+
+
+def test_documents(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("one\n\ntwo")
+    assert decoded(sample_text.of_texts(BYTES, ["one\n \ntwo", " ", "three"])) == [
+        *("one", "two", "three")
+    ]
+    assert decoded(sample_text.of_texts(BYTES, file=str(file))) == ["one\n\ntwo"]
+    assert decoded(sample_text.of_texts(BYTES))[0].startswith("Beautiful is better than ugly.")
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (dict(texts=[" \n "]), "text is empty"),
+        (dict(file="absent.txt"), "absent.txt cannot be read: No such file"),
+        (dict(file="docs/quickstart.png"), "no UTF-8 text"),
+    ],
+)
+def test_text_that_cannot_be_shown_is_refused(arguments, expected):
+    with pytest.raises(ValueError, match=expected):
+        sample_text.of_texts(BYTES, **arguments)
