@@ -182,7 +182,10 @@ def t5x() -> str:
         for node in module.body
         if isinstance(node, ast.Assign) and node.targets[0].id == "T5X_NAMES"
     )
-    return table(["in T5X", "here"], [[f"`{name}`", here] for name, here in names.items()])
+    return table(
+        ["in T5X", "here"],
+        [[f"`{name}`", here.replace("{", "&#123;")] for name, here in names.items()],
+    )
 
 
 def load(path: str):
