@@ -6,6 +6,7 @@ little training as shows that they start. What needs another machine is read as 
 """
 
 import argparse
+import dataclasses
 import gzip
 import importlib
 import json
@@ -15,13 +16,17 @@ import runpy
 import shlex
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
-from pretrax import verbs
+from pretrax import train, verbs
 from pretrax.tasks import corpora, python_library
+from pretrax.training import optimizers
+from pretrax.training.bound import Bound
 from pretrax.training.command_line import add_gin_arguments, gin_arguments
 from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
@@ -181,12 +186,40 @@ def test_a_command(folder, command):
 
 
 @pytest.mark.parametrize(
-    "block",
-    [b for b in BLOCKS if b.language == "python" and not (b.file or "").startswith("my_")],
-    ids=lambda b: b.place,
+    "block", [b for b in BLOCKS if b.language == "python" and not b.file], ids=lambda b: b.place
 )
-def test_a_block_of_python(folder, block):
+def test_a_block_of_python(folder, block, monkeypatch):
+    def two_steps(run):
+        optimizer = Bound(
+            optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant, peak=0.1)
+        )
+        small = {"steps": 2, "batch_size": 8, "heldout_tokens": 400, "optimizer": optimizer}
+        return train.train(dataclasses.replace(run, **small))
+
+    few = types.ModuleType("pretrax.train")
+    few.train = two_steps
+    monkeypatch.setitem(sys.modules, "pretrax.train", few)
     exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
+
+
+def test_objectives_as_seqio_tasks(folder):
+    import seqio
+
+    if "my_text" in seqio.TaskRegistry.names():  # of the command that trains on it
+        seqio.TaskRegistry.remove("my_text")
+    importlib.import_module("my_objective_tasks")
+    spans, masks = (seqio.get_mixture_or_task(name) for name in ("my_spans", "my_masks"))
+    example = next(iter(spans.get_dataset({"inputs": 64, "targets": 32}, "train")))
+    assert sorted(example) == ["inputs", "targets"]
+    example = next(iter(masks.get_dataset({"inputs": 64}, "train")))
+    assert {"inputs", "labels", "labels_places", "labels_weights"} <= set(example)
+
+
+def test_a_batch_for_pytorch(folder):
+    torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
+    batch = importlib.import_module("torch_batch").torch_batch(np.full((4, 64), 5), seed=0)
+    assert batch["inputs"].shape == (4, 64) and batch["inputs"].dtype == torch.int64
+    assert (batch["labels"][batch["labels_weights"] == 1] == 5).all()
 
 
 def run_verb(arguments):
