@@ -38,6 +38,12 @@ TEST = [
     "mypy>=2.4,<2.5",
 ]
 
+DOCS = [
+    "mkdocs>=1.6.1,<1.7",
+    "mkdocs-material>=9.8.1,<10",
+    "mkdocstrings>=1.0.8,<2",
+    "mkdocstrings-python>=2.0.11,<3",
+]
 PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]
 
 FOLDERS = ("inference", "models", "objectives", "showing", "tasks", "training")
@@ -65,5 +71,5 @@ setup(
     cmdclass={"build_py": BuildWithoutSetup},
     entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
     install_requires=TRAINING + DATA,
-    extras_require={"test": TEST, "parity": PARITY},
+    extras_require={"test": TEST, "parity": PARITY, "docs": DOCS},
 )

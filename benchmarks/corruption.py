@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     report(results, options)
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
 """Fine-tunes a pre-trained model, and the same model from scratch, and compares them over seeds.
 
-    python train.py                              # the quickstart, which is gone on from
+    pretrax train                                # the quickstart, from which half of the runs start
     python benchmarks/finetuning.py              # twenty seeds each; an hour on one core
     python benchmarks/finetuning.py --run=finetune_classification --steps=200 --seeds=5
 
@@ -10,10 +10,12 @@ differences, 95%. Runs are kept in runs/finetuning/, and one that is finished is
 """
 
 import argparse
-import subprocess
+import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import track
@@ -21,57 +23,59 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pretrax.training.metrics import read_metrics
+from pretrax.train import train
+from pretrax.training import results
+from pretrax.training.configuration import read_run
 
-FOLDER = Path("runs/finetuning")
-STARTS = {"pre-trained": [], "from scratch": ["--gin.training.Run.initial_run=None"]}
+STARTS = ("pre-trained", "from scratch")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    console = Console(width=110, highlight=False)
+    pairs = [(start, seed) for seed in range(options.seeds) for start in STARTS]
+    scores = {pair: trained(options, *pair) for pair in track(pairs, "Training", console=console)}
+    console.print(table(options, scores))
+    console.print(
+        f"The runs are in {options.folder}. Next: "
+        f"pretrax evaluate --run={options.folder}/NAME --task=…"
+    )
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", default="finetune_text_to_text", help="of gin_configs/runs")
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=20)
-    options = parser.parse_args()
-    console = Console(width=110, highlight=False)
-    pairs = [(start, seed) for seed in range(options.seeds) for start in STARTS]
-    scores = {
-        pair: train(options.run, options.steps, *pair)
-        for pair in track(pairs, "Training", console=console)
-    }
-    console.print(table(options, scores))
-    console.print(
-        f"The runs are in {FOLDER}. Next: python evaluate.py --run={FOLDER}/NAME --task=…"
+    parser.add_argument("--seeds", type=int, default=20, help="2 or more")
+    parser.add_argument("--folder", type=Path, default=Path("runs/finetuning"), help="of the runs")
+    parser.add_argument("--gin_bindings", action="append", default=[], help="of every run")
+    options = parser.parse_args(arguments)
+    if options.seeds < 2:
+        parser.error(f"a deviation needs 2 seeds or more, got {options.seeds}")
+    return options
+
+
+def trained(options: argparse.Namespace, start: str, seed: int) -> dict[str, float]:
+    """The task's figures after the last step of one run, and its baselines."""
+    steps = options.steps
+    folder = options.folder / f"{options.run}-{start.replace(' ', '_')}-{steps}-{seed}"
+    found = results.read(str(folder))
+    if found is not None and found.step == steps:
+        return found.tasks
+    order = f"seqio_corpora.seqio_pairs.seed = {seed}"  # of the examples
+    run = read_run([f"runs/{options.run}.gin"], [*options.gin_bindings, order])
+    run = dataclasses.replace(
+        run, run_dir=str(folder), steps=steps, evaluate_every=steps, seed=seed
     )
-
-
-def train(run: str, steps: int, start: str, seed: int) -> dict[str, float]:
-    """The task's figures after the last step of one run."""
-    folder = FOLDER / f"{run}-{start.replace(' ', '_')}-{steps}-{seed}"
-    found = figures(folder, steps)
-    if found:
-        return found
+    if start == "from scratch":
+        run = dataclasses.replace(run, initial_run=None)
     folder.mkdir(parents=True, exist_ok=True)
-    command = [
-        *(sys.executable, "train.py", f"--gin_file=runs/{run}.gin"),
-        *(f"--gin.RUN_DIR='{folder}'", f"--gin.STEPS={steps}", f"--gin.training.Run.seed={seed}"),
-        f"--gin.seqio_corpora.seqio_pairs.seed={seed}",  # the order of the examples
-        f"--gin.training.Run.evaluate_every={steps}",
-        *STARTS[start],
-    ]
     with open(folder / "output.txt", "w") as output:
-        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed: see {folder}/output.txt")
-    return figures(folder, steps)
-
-
-def figures(folder: Path, step: int) -> dict[str, float]:
-    """The task's figures that a run wrote at a step, and its baselines; none before that."""
-    lines = [line for line in read_metrics(folder) if line["step"] == step]
-    return {name: x for line in lines for name, x in line.items() if "task/" in name}
+        result = train(run, Console(file=output, width=100))
+    jax.clear_caches()
+    return result.tasks
 
 
 def table(options, scores: dict) -> Table:

@@ -6,24 +6,27 @@
 
 The baseline is the objective's own loss, on the same held-out rows, of a model that looks at
 nothing: tokens predicted by their frequency, classes by their share, one embedding for all texts.
-Runs are kept in runs/objectives/NAME; a run that is finished is not repeated.
+Runs and what they printed are kept in runs/objectives/NAME; a run that is finished is not repeated.
 """
 
 import argparse
-import subprocess
+import dataclasses
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 from rich.console import Console
 from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pretrax.objectives.catalogue import CATALOGUE, run_of
-from pretrax.training.metrics import read_metrics
-
-FOLDER = Path("runs/objectives")
+from pretrax.train import train
+from pretrax.training import results
+from pretrax.training.configuration import read_run
+from pretrax.training.results import Result
 
 # How long each run goes on: about until it has left its baseline behind. An encoder learns from 15%
 # of its places only, and whether two texts belong together from one label a pair.
@@ -40,48 +43,45 @@ STEPS = {
 PEAKS = {"quickstart": 0.1}
 
 
-def main() -> None:
-    options = parse()
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
     console = Console(highlight=False)
     names = options.names or list(CATALOGUE)  # "bert" before those that start with it
+    found = {}
     for number, name in enumerate(names, 1):
         started = time.monotonic()
-        train(name, options.steps or STEPS[run_of(name)])
+        found[name] = trained(name, options)
         console.print(
             f"{number}/{len(names)} {name}: {time.monotonic() - started:.0f} s", style="dim"
         )
-    console.print(table(names))
-    console.print(f"The runs are in {FOLDER}/NAME. Next: python show.py --objective=NAME")
+    console.print(table(found))
+    console.print(f"The runs are in {options.folder}/NAME. Next: pretrax show --objective=NAME")
 
 
-def train(name: str, steps: int) -> None:
-    """Runs `train.py`; its output is kept beside the run."""
-    folder = FOLDER / name
+def trained(name: str, options: argparse.Namespace) -> Result:
+    """What the small run of an objective came to."""
+    folder, small = options.folder / name, run_of(name)
+    steps = options.steps or STEPS[small]
+    found = results.read(str(folder))
+    if found is not None and found.step == steps:
+        return found
+    bindings = list(options.gin_bindings)
+    if small in PEAKS:
+        bindings.append(f"optimizers.warmup_cosine.peak = {PEAKS[small]}")
+    run = read_run([f"runs/{small}.gin", f"objectives/{name}.gin"], bindings)
+    run = dataclasses.replace(run, run_dir=str(folder), steps=steps)
+    if small == "sentence_pairs_after_bert":
+        run = dataclasses.replace(run, initial_run=str(options.folder / "bert"))
     folder.mkdir(parents=True, exist_ok=True)
-    command = [
-        *(sys.executable, "train.py"),
-        f"--gin_file=runs/{run_of(name)}.gin",
-        f"--gin_file=objectives/{name}.gin",
-        f"--gin.RUN_DIR='{folder}'",
-        f"--gin.STEPS={steps}",
-    ]
-    if run_of(name) in PEAKS:
-        command.append(f"--gin.optimizers.warmup_cosine.peak={PEAKS[run_of(name)]}")
-    if run_of(name) == "sentence_pairs_after_bert":
-        command.append(f"--gin.INITIAL_RUN='{FOLDER}/bert'")
     with open(folder / "output.txt", "w") as output:
-        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
-    if done.returncode:
-        sys.exit(f"{name} failed; the end of {folder}/output.txt:\n{tail(folder)}")
+        result = train(run, Console(file=output, width=100))
+    jax.clear_caches()  # the next run shares no program with this one
+    return result
 
 
-def tail(folder: Path, lines: int = 15) -> str:
-    return "\n".join((folder / "output.txt").read_text().splitlines()[-lines:])
-
-
-def table(names: list[str]) -> Table:
+def table(found: dict[str, Result]) -> Table:
     """One line for each term of each member's loss."""
-    result = Table(
+    made = Table(
         title="Held-out loss, nats per target",
         title_justify="left",
         box=None,
@@ -89,31 +89,24 @@ def table(names: list[str]) -> Table:
     )
     words = ("objective", "run", "member")
     for heading in (*words[:2], "steps", words[2], "loss", "baseline", "better by"):
-        result.add_column(heading, justify="left" if heading in words else "right")
-    for name in names:
-        last = [line for line in read_metrics(FOLDER / name) if _members(line)][-1]
-        for member in _members(last):
-            loss, baseline = last[f"heldout/{member}"], last[f"baseline/{member}"]
-            gain = f"{1 - loss / baseline:.0%}"
-            steps = str(last["step"])
-            result.add_row(
-                name, run_of(name), steps, member, f"{loss:.3f}", f"{baseline:.3f}", gain
-            )
-    return result
+        made.add_column(heading, justify="left" if heading in words else "right")
+    for name, result in found.items():
+        for score in result.scores:
+            figures = f"{score.loss:.3f}", f"{score.baseline:.3f}"
+            gain = f"{1 - score.loss / score.baseline:.0%}"
+            made.add_row(name, run_of(name), str(result.step), score.name, *figures, gain)
+    return made
 
 
-def _members(line: dict) -> list[str]:
-    prefix = "baseline/"
-    return [key.removeprefix(prefix) for key in line if key.startswith(prefix)]
-
-
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
     parser.add_argument("--steps", type=int, help=f"of each run; by default {STEPS}")
-    options = parser.parse_args()
+    parser.add_argument("--folder", type=Path, default=Path("runs/objectives"), help="of the runs")
+    parser.add_argument("--gin_bindings", action="append", default=[], help="of every run")
+    options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(CATALOGUE))
     if unknown:
         parser.error(f"no such objectives: {unknown}; there are {sorted(CATALOGUE)}")

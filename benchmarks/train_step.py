@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     print("Corruption is part of the step; aim: at most 1% of it.")
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -5,7 +5,8 @@ import re
 import jax
 import pytest
 
-from benchmarks import corruption, decode, packing, train_step
+from benchmarks import corruption, decode, finetuning, objectives, packing, train_step
+from pretrax.tasks import corpora, python_library, python_tasks
 
 
 @pytest.fixture(autouse=True)
@@ -48,3 +49,33 @@ def test_decode(monkeypatch, capsys):
     said = capsys.readouterr().out
     for model in ("decoder", "T5"):
         assert re.search(rf"{model} +2 +pretrax +\d", said)
+
+
+def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeypatch):
+    few = python_library.library_documents()[::50]
+    for module in (corpora, python_tasks):
+        monkeypatch.setattr(module, "library_documents", lambda: few)
+    common = [
+        f"--gin_bindings={binding}"
+        for binding in (
+            "training.Run.batch_size = 8",
+            "training.Run.heldout_tokens = 300",
+            "optimizers.warmup_cosine.warmup_steps = 1",
+        )
+    ]
+    start = tmp_path / "objectives"
+    arguments = ["span_corruption", "--steps=2", f"--folder={start}", *common]
+    objectives.main(arguments)
+    assert re.search(
+        r"span_corruption +quickstart +2 +all +\d\.\d+ +\d\.\d+", capsys.readouterr().out
+    )
+    objectives.main(arguments)  # a run that is finished is not repeated
+    assert "span_corruption +quickstart" not in capsys.readouterr().err
+
+    finetuning.main(
+        [
+            *("--steps=2", "--seeds=2", f"--folder={tmp_path / 'finetuning'}", *common),
+            f"--gin_bindings=INITIAL_RUN = '{start / 'span_corruption'}'",
+        ]
+    )
+    assert re.search(r"python_modules/accuracy +0\.\d+ ± ", capsys.readouterr().out)

@@ -1,0 +1,212 @@
+"""Pages that MkDocs generates from the sources: the front page, tables, and the API reference.
+
+A line `<!-- table: NAME -->` in a page becomes the table that `TABLES[NAME]` returns. Sources are
+read as text: nothing that they import is needed to build the site.
+"""
+
+import ast
+import importlib.util
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("objectives", "models", "training", "inference", "tasks", "showing")
+FROM_THE_ROOT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
+
+
+# --- what MkDocs calls ---------------------------------------------------------------------------
+
+
+@event_priority(100)  # before mkdocstrings reads its configuration
+def on_config(config):
+    """Gives mkdocstrings the folders as a package `pretrax`, and lists the reference."""
+    global _copy  # lives as long as the build
+    _copy = tempfile.TemporaryDirectory(prefix="pretrax-docs-")
+    package = Path(_copy.name) / "pretrax"
+    package.mkdir()
+    (package / "__init__.py").touch()  # so that no installed `pretrax` is searched as well
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [str(package.parent)]
+    reference = [
+        {
+            name: [
+                index_page(name),
+                *({m.removeprefix(f"{name}."): page_of(m)} for m in modules(name)),
+            ]
+        }
+        for name in PACKAGES
+    ]
+    config.nav.insert(len(config.nav) - 1, {"API reference": reference})
+    return config
+
+
+def on_files(files, config):
+    """Adds the pages of the API reference."""
+    for name in PACKAGES:
+        files.append(File.generated(config, index_page(name), content=index_text(name)))
+        for module in modules(name):
+            text = f"# {module}\n\n::: pretrax.{module}\n"
+            files.append(File.generated(config, page_of(module), content=text))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Fills in tables; two pages are files of the root, their links as seen from docs/."""
+    source = FROM_THE_ROOT.get(page.file.src_uri)
+    if source:
+        markdown = (ROOT / source).read_text().replace("](docs/", "](")
+        markdown = markdown.replace("](CONTRIBUTING.md)", "](contributing.md)")
+    return re.sub(r"<!-- table: (\w+) -->", lambda m: TABLES[m[1]](), markdown)
+
+
+# --- API reference -------------------------------------------------------------------------------
+
+
+def modules(package: str) -> list[str]:
+    """The public modules of a package, as `objectives.contract`."""
+    paths = sorted((ROOT / package).rglob("*.py"))
+    names = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in paths]
+    return [name.removesuffix(".__init__") for name in names if name != f"{package}.__init__"]
+
+
+def page_of(module: str) -> str:
+    return f"api/{module.replace('.', '/')}.md"
+
+
+def index_page(package: str) -> str:
+    return f"api/{package}/index.md"
+
+
+def index_text(package: str) -> str:
+    """What a package is, and its modules by the first sentence of their docstrings."""
+    rows = [
+        [f"[`{name}`]({page_of(name).removeprefix(f'api/{package}/')})", summary(name)]
+        for name in modules(package)
+    ]
+    about = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text())) or ""
+    return f"# {package}\n\n{about}\n\n" + table(["module", "about"], rows)
+
+
+def summary(module: str) -> str:
+    path = ROOT / module.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return text.split("\n\n")[0].replace("\n", " ")
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def objectives() -> str:
+    """Every file of gin_configs/objectives, from objectives/catalogue.py."""
+    catalogue = load("objectives/catalogue.py")
+    rows = [
+        [
+            documented(name),
+            entry.attention,
+            catalogue.ARCHITECTURES[entry.architecture],
+            entry.good_for,
+            f"`{catalogue.run_of(name)}`",
+            paper(entry.paper),
+        ]
+        for name, entry in catalogue.CATALOGUE.items()
+    ]
+    return table(["objective", "attention", "model", "good for", "small run", "paper"], rows)
+
+
+def documented(name: str) -> str:
+    """An objective's name, as a link to the builder that its gin file binds."""
+    text = (ROOT / "gin_configs" / "objectives" / f"{name}.gin").read_text()
+    builder = re.search(r"\.objective = @objectives\.(\w+)", text)[1]
+    exports = (ROOT / "objectives" / "__init__.py").read_text()
+    module = next(
+        node.module.removeprefix("pretrax.")
+        for node in ast.parse(exports).body
+        if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
+    )
+    return f"[`{name}`]({page_of(module)}#pretrax.{module}.{builder})"
+
+
+def paper(text: str) -> str:
+    """`T5, arXiv:1910.10683` as a link to the paper."""
+    name, number = text.split(", arXiv:")
+    return f"[{name}](https://arxiv.org/abs/{number})"
+
+
+def configs(folder: str) -> str:
+    """The gin files of a folder, with the first sentence of their heads."""
+    paths = sorted((ROOT / "gin_configs" / folder).glob("*.gin"))
+    return table(["file", "about"], [[f"`{folder}/{p.name}`", head(p)] for p in paths])
+
+
+def head(path: Path) -> str:
+    """The first sentence of the comment that opens a gin file, commands left out."""
+    lines = []
+    for line in path.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    paragraphs = [p.replace("\n", " ") for p in "\n".join(lines).split("\n\n")]
+    prose = [p for p in paragraphs if not p.startswith(("python ", "pretrax "))]
+    return re.split(r"(?<=\.)(?<!al\.)\s", prose[0])[0] if prose else ""
+
+
+def run_fields() -> str:
+    """The fields of training.Run: a comment line begins a group, a trailing comment explains."""
+    text = (ROOT / "training" / "run.py").read_text()
+    body = text[text.index("class Run:") :].split("\n\n\n")[0]
+    # A comment of a field of several lines follows its closing bracket.
+    body = re.sub(r"\(\s+(\S.*)\n    \)", r"\1", body)
+    rows = []
+    for line in body.splitlines():
+        field = re.match(r"    (\w+): (.*?)(?: = (.+?))?(?:  # (.*))?$", line)
+        if line.startswith("    # "):
+            rows.append([f"**{line[6:]}**", "", ""])
+        elif field:
+            name, _, default, about = field.groups()
+            rows.append([f"`{name}`", f"`{default}`" if default else "", about or ""])
+    return table(["field of `training.Run`", "default", "what it is"], rows)
+
+
+def t5x() -> str:
+    """What T5X calls a setting, from training/configuration.py."""
+    module = ast.parse((ROOT / "training" / "configuration.py").read_text())
+    names = next(
+        ast.literal_eval(node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "T5X_NAMES"
+    )
+    return table(
+        ["in T5X", "here"],
+        [[f"`{name}`", here.replace("{", "&#123;")] for name, here in names.items()],
+    )
+
+
+def load(path: str):
+    """A module of the project that imports nothing else of it."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+TABLES = {
+    "objectives": objectives,
+    "objective_files": lambda: configs("objectives"),
+    "run_fields": run_fields,
+    "t5x": t5x,
+    "corpus_files": lambda: configs("corpora"),
+    "run_files": lambda: configs("runs"),
+    "model_files": lambda: configs("models"),
+}

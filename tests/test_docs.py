@@ -1,0 +1,296 @@
+"""The documentation builds, and what it shows runs: every command and every block of code.
+
+A block that begins with `# name.py` or `# name.gin` is a file of the reader's. Commands run in a
+folder that holds these files and small stand-ins for the reader's data, runs and models, with as
+little training as shows that they start. What needs another machine is read as far as this one can.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import importlib
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from pretrax import train, verbs
+from pretrax.tasks import corpora, python_library
+from pretrax.training import optimizers
+from pretrax.training.bound import Bound
+from pretrax.training.command_line import add_gin_arguments, gin_arguments
+from pretrax.training.configuration import read_run
+from pretrax.training.planning import plan
+from tests.inference.runs import write_run
+from tests.training.tiny import ROOT
+
+# In the order of the site's navigation: what one page makes, later ones use.
+NAVIGATION = re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in NAVIGATION)]
+
+
+class Block(NamedTuple):
+    place: str  # page and line
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        """The name of the reader's file that the block is."""
+        named = re.match(r"# (\w+\.(?:py|gin))\n", self.text)
+        return named and named[1]
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [Block(f"{page.name}:{text[: m.start()].count(chr(10)) + 1}", m[1], m[2]) for m in found]
+
+
+def commands_of(block: Block) -> list[str]:
+    lines = re.sub(r"\\\n\s*", "", block.text).splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+COMMANDS = {}  # each once, by its first place
+for _block in BLOCKS:
+    if _block.language == "sh":
+        for _command in commands_of(_block):
+            COMMANDS.setdefault(_command, _block.place)
+
+
+def test_every_block_says_what_it_is():
+    for block in BLOCKS:
+        assert block.language in ("sh", "python", "gin", "text"), block.place
+        assert block.language != "gin" or block.file, block.place
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) <= 10_000
+
+
+def test_a_file_is_the_same_wherever_it_is_shown():
+    files = {}
+    for block in BLOCKS:
+        if block.file:
+            assert files.setdefault(block.file, block.text) == block.text, block.place
+
+
+def test_the_site_builds_without_warnings(tmp_path):
+    pytest.importorskip("mkdocstrings", reason="pip install -e '.[docs]'")
+    finished = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    reference = (tmp_path / "api/objectives/denoising/index.html").read_text()
+    assert "share of tokens hidden" in reference  # of a docstring's list of arguments
+    table = (tmp_path / "objectives/index.html").read_text()
+    assert (
+        'href="../api/objectives/denoising/#pretrax.objectives.denoising.span_corruption"' in table
+    )
+
+
+# --- the reader's folder -------------------------------------------------------------------------
+
+RUNS = {  # what commands suppose to be there, beside the quickstart: model, objective, settings
+    "decoder": ("decoder", "causal_lm", {}),
+    "encoder": ("encoder", "masked_lm", {}),
+    "bytes_ahead": ("decoder", "multi_token_prediction", {"num_layers": 2}),
+    "finetune_text_to_text": ("encoder_decoder", "text_to_text", {}),
+}
+SMALL = [  # of `pretrax train`: two steps of few rows
+    "--gin.training.Run.steps=2",
+    "--gin.training.Run.batch_size=8",
+    "--gin.training.Run.heldout_tokens=400",
+    "--gin.optimizers.warmup_cosine.warmup_steps=1",
+]
+ONE_DENOISER = [  # in place of UL2's seven, and rows of one shape
+    "--gin_file=objectives/span_corruption.gin",
+    "--gin.training.Run.sequence_lengths={'encoder': 64, 'decoder': 64}",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the files of the pages, some text, and models that have learned nothing."""
+    here = tmp_path_factory.mktemp("reader")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.syspath_prepend(str(here))
+        patch.setenv("COLUMNS", "120")
+        # Of Python's library one file in a hundred.
+        few = python_library.library_documents()[::100]
+        patch.setattr(corpora, "library_documents", lambda: few)
+        write_files(here)
+        for name, (model, objective, settings) in RUNS.items():
+            write_run(here / f"runs/{name}", model, objective, **settings)
+        verbs.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
+        verbs.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
+        yield here
+
+
+def write_files(here: Path):
+    for block in BLOCKS:
+        if block.file:
+            (here / block.file).write_text(block.text)
+    lines = [f"Line {i} says that {i} and {i} are {2 * i}.\n" for i in range(400)]
+    for name, of_it in (("train", lines), ("heldout", lines[:40])):
+        (here / f"{name}.txt").write_text("".join(of_it))
+        (here / f"{name}.tsv").write_text("".join(f"{x[:-1]}\tyes\n" for x in of_it))
+    for name in ("data", "more"):
+        (here / name).mkdir()
+    for i in range(40):
+        (here / f"data/{i}.txt").write_text("".join(lines[10 * i :]))
+    with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
+        file.writelines(json.dumps({"text": text}) + "\n" for text in lines)
+    (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
+    (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
+
+
+# --- what runs -----------------------------------------------------------------------------------
+
+# Runs that are trained; the others are planned: read, their corpus opened, all of it checked.
+TRAINED = {
+    "--gin_file=my_run.gin": [],
+    "--gin_file=my_model_run.gin": [],
+    "--gin_file=runs/own_task.gin": ONE_DENOISER,
+}
+# What keeps other verbs short.
+MORE = {
+    "show": ["--length=64"],
+    "predict": ["--max_new=4"],
+    "evaluate": ["--examples=2"],
+    "convert": [],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{COMMANDS[c]} {c[:40]}")
+def test_a_command(folder, command):
+    for word, *arguments in parts_of(command):
+        TOOLS[word](arguments)
+
+
+def parts_of(command: str) -> list[list[str]]:
+    """The words of each command of a line.
+
+    >>> parts_of("cd a && ls 'b && c'")
+    [['cd', 'a'], ['ls', 'b && c']]
+    """
+    parts: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word == "&&":
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts
+
+
+@pytest.mark.parametrize(
+    "block", [b for b in BLOCKS if b.language == "python" and not b.file], ids=lambda b: b.place
+)
+def test_a_block_of_python(folder, block, monkeypatch):
+    def two_steps(run):
+        optimizer = Bound(
+            optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant, peak=0.1)
+        )
+        small = {"steps": 2, "batch_size": 8, "heldout_tokens": 400, "optimizer": optimizer}
+        return train.train(dataclasses.replace(run, **small))
+
+    few = types.ModuleType("pretrax.train")
+    few.train = two_steps
+    monkeypatch.setitem(sys.modules, "pretrax.train", few)
+    exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
+
+
+def test_objectives_as_seqio_tasks(folder):
+    import seqio
+
+    if "my_text" in seqio.TaskRegistry.names():  # of the command that trains on it
+        seqio.TaskRegistry.remove("my_text")
+    importlib.import_module("my_objective_tasks")
+    spans, masks = (seqio.get_mixture_or_task(name) for name in ("my_spans", "my_masks"))
+    example = next(iter(spans.get_dataset({"inputs": 64, "targets": 32}, "train")))
+    assert sorted(example) == ["inputs", "targets"]
+    example = next(iter(masks.get_dataset({"inputs": 64}, "train")))
+    assert {"inputs", "labels", "labels_places", "labels_weights"} <= set(example)
+
+
+def test_a_batch_for_pytorch(folder):
+    torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
+    batch = importlib.import_module("torch_batch").torch_batch(np.full((4, 64), 5), seed=0)
+    assert batch["inputs"].shape == (4, 64) and batch["inputs"].dtype == torch.int64
+    assert (batch["labels"][batch["labels_weights"] == 1] == 5).all()
+
+
+def run_verb(arguments):
+    verb, *rest = arguments
+    if verb == "train":
+        start(rest)
+    elif "t5x:" in " ".join(rest):
+        with pytest.raises(SystemExit):  # such a checkpoint is not there
+            verbs.run(verb, rest)
+    else:
+        verbs.run(verb, rest + ([] if "--heldout" in rest else MORE[verb]))
+
+
+def start(arguments):
+    parser = argparse.ArgumentParser()
+    add_gin_arguments(parser)
+    given = gin_arguments(parser, *parser.parse_known_args(arguments))
+    run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
+    if arguments and arguments[0] in TRAINED:
+        verbs.run("train", [*arguments, *SMALL, *TRAINED[arguments[0]]])
+    elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
+        plan(run)
+
+
+def run_script(arguments):
+    script, *rest = arguments
+    if Path(script).parent.name == "benchmarks":  # tests/test_benchmarks.py runs them
+        importlib.import_module(f"benchmarks.{Path(script).stem}").parse(rest)
+    else:
+        runpy.run_path(script, run_name="__main__")
+
+
+def check_extras(arguments):
+    """What is installed of this project is an extra of setup.py."""
+    setup = (ROOT / "setup.py").read_text()
+    for extras in re.findall(r"\.\[([\w,]+)\]", " ".join(arguments)):
+        assert all(f'"{extra}":' in setup for extra in extras.split(","))
+
+
+def check_paths(arguments):
+    assert all((ROOT / path).exists() for path in arguments)
+
+
+def on_other_machines(arguments):
+    """What a command lets other machines run is read."""
+    for argument in arguments:
+        for word, *rest in parts_of(argument.removeprefix("--command=")):
+            if word == "pretrax":
+                run_verb(rest)
+
+
+TOOLS = {
+    "pretrax": run_verb,
+    "python": run_script,
+    "pip": check_extras,
+    "pytest": check_paths,
+    "gcloud": on_other_machines,
+    "srun": lambda arguments: run_verb(arguments[arguments.index("pretrax") + 1 :]),
+}
