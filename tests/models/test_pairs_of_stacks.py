@@ -43,7 +43,7 @@ def electra():
         "encoder_target_tokens": LABELS,
         "encoder_loss_weights": LIVE,
     }
-    batch = {name: np.asarray(x, np.int32) for name, x in batch.items()}
+    batch = {name: jnp.asarray(x, jnp.int32) for name, x in batch.items()}
     return model, batch, init(model, batch)
 
 

@@ -12,7 +12,7 @@ from pretrax import models, objectives
 from pretrax.models import transformer
 from pretrax.models.config import REMAT_POLICIES, Config
 
-SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
+SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, remat_policy="none")
 LAYOUTS = ["encoder_decoder", "decoder"]
 
 
@@ -114,7 +114,7 @@ def mask(intervals, keys=8):
 
 def init(model, batch):
     """Parameters drawn by NumPy: compiling the model's own draws takes longer than most tests."""
-    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
+    shapes = shapes_of(model, tuple((name, x.shape) for name, x in batch.items()))
     rng = np.random.default_rng(0)
 
     def draw(path, x):
@@ -122,6 +122,13 @@ def init(model, batch):
         return jnp.asarray(rng.normal("scale" in str(path), deviation, x.shape), x.dtype)
 
     return jax.tree.map_with_path(draw, shapes)
+
+
+@functools.cache
+def shapes_of(model, batch):
+    """Of the parameters of a model, for a batch of these (name, shape)s."""
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in batch}
+    return nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
 
 
 @functools.cache

@@ -171,10 +171,14 @@ def test_meshes_and_microbatches_change_nothing(name, shape, microbatches):
     jax.tree.map(close, got, expected)
 
 
+# Of the largest, whose step takes longest to compile, both tests below look at the same one.
+MICROBATCHES = {"encoder_decoder_ul2_two_groups": 4}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_changes_every_parameter(name):
     """Else the equalities above could hold for a step that does nothing."""
-    (first, _), (second, _) = steps_of(name, (1, 1, 1), 1)
+    (first, _), (second, _) = steps_of(name, (1, 1, 1), MICROBATCHES.get(name, 1))
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), first, second)
     assert all(jax.tree.leaves(changed)), changed
 
@@ -184,6 +188,11 @@ def batch_of(one):
     rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
     (batch,) = jax.jit(functools.partial(make_batches, one.recipe))(jax.random.key(5), rows)
     return batch, init(one.recipe.model, batch)
+
+
+def distance(a, b):
+    squares = jax.tree.map(lambda x, y: np.square(x - y).sum(dtype=np.float64), a, b)
+    return np.sqrt(sum(jax.tree.leaves(squares)))
 
 
 def test_texts_of_other_microbatches_are_negatives():
@@ -198,9 +207,8 @@ def test_texts_of_other_microbatches_are_negatives():
     after, metrics = steps_of("two_towers", (1, 1, 1), 4)[0]
     np.testing.assert_array_equal(metrics["member_terms"]["contrastive"][1], [32])
     assert metrics["loss"] > added_up["loss"] + 1.0  # ln(32 / 8) = 1.4 where all is alike
-    update = jax.tree.map(jnp.subtract, after, state.params)
-    wrong = jax.tree.map(jnp.subtract, new.params, after)
-    assert optax.tree.norm(wrong) > 0.05 * optax.tree.norm(update)
+    before, new = jax.device_get((state.params, new.params))
+    assert distance(new, after) > 0.05 * distance(after, before)
 
 
 def test_both_passes_over_a_microbatch_drop_the_same():
@@ -281,6 +289,11 @@ def test_weights_are_those_of_the_loss_itself(name):
         assert (np.asarray(weights[term]) > 0).any(), term
 
 
+def evaluate(recipe, *arguments):
+    terms = jax.jit(functools.partial(evaluate_batch, recipe))(*arguments)
+    return jax.tree.map(np.asarray, terms)
+
+
 def test_a_model_that_looks_at_nothing():
     """The logarithm of the batch for texts all alike, and the entropy of the labels of pairs."""
     for name in ("two_towers", "pairs_and_masks"):
@@ -288,14 +301,14 @@ def test_a_model_that_looks_at_nothing():
         batch, params = batch_of(one)
         live = np.asarray(batch["pools_weights"]) > 0
         if name == "two_towers":
-            total, weight = evaluate_batch(one.recipe, params, batch, {})["contrastive"]
+            total, weight = evaluate(one.recipe, params, batch, {})["contrastive"]
             assert weight == live.sum() / 2 == 32
             np.testing.assert_allclose(total / weight, np.log(32), rtol=1e-5)
         else:
             share = np.asarray(batch["pools_labels"])[live].mean()
             shares = np.array([1 - share, share])
-            constants = {"pair": jnp.log(shares), "vocabulary": jnp.zeros(128)}
-            terms = evaluate_batch(one.recipe, params, batch, constants)
+            constants = {"pair": np.log(shares), "vocabulary": np.zeros(128)}
+            terms = evaluate(one.recipe, params, batch, constants)
             total, weight = terms["pair"]
             assert 0.2 < share < 0.8 and weight == live.sum()
             np.testing.assert_allclose(total / weight, -shares @ np.log(shares), rtol=1e-5)
@@ -422,7 +435,7 @@ def test_metrics_are_what_they_say():
     recipe = one.recipe
     state = new_state(abstract_state_of(one), 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
-    new, metrics = steps_of(name, (1, 1, 1), 4)[0]
+    new, metrics = steps_of(name, (1, 1, 1), MICROBATCHES[name])[0]
     key, _ = jax.random.split(jax.random.fold_in(jax.random.key(0), 0))
     forward = jax.jit(
         lambda params, batch: (outputs := recipe.model.apply(params, batch)).head(

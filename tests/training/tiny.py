@@ -207,6 +207,7 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": re.sub(r"(device_count=)\d+", rf"\g<1>{devices}", os.environ["XLA_FLAGS"]),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "PYTHONPATH": str(ROOT / "tests/training/without_torch"),
         **more,
     }
 
