@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.training import tiny
+
 README = Path("README.md").read_text()
 FEW_STEPS = ["--gin.STEPS=2", "--gin.training.Run.heldout_tokens=600"]
 SMALL = ["--gin.training.Run.batch_size=4", "--gin.optimizers.warmup_cosine.warmup_steps=1"]
@@ -23,11 +25,10 @@ def write_example(name: str, directory: Path) -> Path:
 
 
 def train(directory: Path, *arguments: str) -> str:
-    flags = "--xla_backend_optimization_level=0"
     finished = subprocess.run(
         [sys.executable, "train.py", *arguments, *FEW_STEPS, *SMALL]
         + [f"--gin.RUN_DIR='{directory}/run'"],
-        env=os.environ | {"PYTHONPATH": str(directory), "XLA_FLAGS": flags},
+        env=tiny.environment(PYTHONPATH=str(directory)),
         capture_output=True,
         text=True,
         timeout=300,

@@ -24,6 +24,7 @@ from pretrax.training.run import Run as Settings
 from pretrax.training.token_array_files import write_token_array
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+WITHOUT_TORCH = ROOT / "tests" / "training" / "without_torch"
 IDS = TokenIds(
     size=120,
     text=(2, 100),
@@ -207,8 +208,8 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": re.sub(r"(device_count=)\d+", rf"\g<1>{devices}", os.environ["XLA_FLAGS"]),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "PYTHONPATH": str(ROOT / "tests/training/without_torch"),
         **more,
+        "PYTHONPATH": os.pathsep.join([more.get("PYTHONPATH", ""), str(WITHOUT_TORCH)]),
     }
 
 
