@@ -404,9 +404,9 @@ def test_corruption_adds_no_collective_and_the_same_bits_on_a_mesh(name):
     rows = next(tiny.batches(one, mesh, data_shards=16))
     make = functools.partial(make_batches, one.recipe)
     with placed_on(mesh):
-        compiled = jax.jit(make, out_shardings=batch_sharding(mesh)).lower(jax.random.key(3), rows)
-        text = compiled.compile().as_text()
-        spread = jax.jit(make)(jax.random.key(3), rows)
+        sharded = jax.jit(make, out_shardings=batch_sharding(mesh))
+        compiled = sharded.lower(jax.random.key(3), rows).compile()
+        text, spread = compiled.as_text(), compiled(jax.random.key(3), rows)
     for collective in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "scatter-r"):
         assert collective not in text
     alone = jax.jit(make)(jax.random.key(3), jax.device_get(rows))
