@@ -30,12 +30,16 @@ def infill(
 
     Each new token runs the whole model again, so this is for looking at a few short rows.
     """
-    features = batched(objective, group.features)(keys, rows)
-    # The model is given every slot of the targets, and none of the truth.
-    ones = jnp.ones_like(features["targets"])
-    unknown = features | {"targets": 0 * ones, "targets_segments": ones, "targets_weights": ones}
-    layout = LAYOUTS[model.layout]
-    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos, 1))(unknown)
+
+    @jax.jit
+    def corrupt(keys, rows):
+        features = batched(objective, group.features)(keys, rows)
+        # The model is given every slot of the targets, and none of the truth.
+        ones = jnp.ones_like(features["targets"])
+        unknown = {"targets": 0 * ones, "targets_segments": ones, "targets_weights": ones}
+        return features, _arranged(model, features | unknown, group, ids)
+
+    features, batch = corrupt(keys, rows)
     decode = jax.jit(
         lambda params: greedy_targets(model, params, batch), out_shardings=_everywhere(params)
     )
@@ -55,9 +59,13 @@ def fill_in_place(
     In what it gives, sentinel k stands for the k-th mask. Tokens that an objective predicts without
     masking them are left out; rows without a mask, and masks beyond the sentinels, as well.
     """
-    features = batched(objective, group.features)(keys, rows)
-    layout = LAYOUTS[model.layout]
-    batch = jax.vmap(lambda row: layout.arrange(row, group.stacks, ids.bos, 1))(features)
+
+    @jax.jit
+    def corrupt(keys, rows):
+        features = batched(objective, group.features)(keys, rows)
+        return features, _arranged(model, features, group, ids)
+
+    features, batch = corrupt(keys, rows)
     heads = [form.head for form in objective.prompt_forms if form.mode in ("mask", "unmask")]
 
     def predict(params):
@@ -72,6 +80,12 @@ def fill_in_place(
     rows = zip(*jax.device_get([features[column] for column in columns]), np.asarray(predicted))
     filled = [_numbered(ids, *row) for row in rows]
     return [example for example in filled if example.truth]
+
+
+def _arranged(model, features, group: RowGroup, ids: TokenIds) -> dict:
+    """The batch of the model, of rows of one document each."""
+    arrange = LAYOUTS[model.layout].arrange
+    return jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1))(features)
 
 
 def _numbered(ids: TokenIds, inputs, segments, labels, places, weights, predicted) -> Infilled:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from pretrax.inference.beam_search import beam_search
 from pretrax.inference.decoding import decode, decoding_form
@@ -20,6 +21,7 @@ from tests.inference.test_decoding import (
     prompts_of,
     single,
 )
+from tests.models.test_families import logits_of
 from tests.models.test_transformer import init
 
 VOCAB, NEW = 5, 3  # 125 sequences, 85 with a stop id
@@ -46,12 +48,8 @@ def all_sequences(row, stops):
     tokens = np.array(list(itertools.product(range(VOCAB), repeat=NEW)))
     batch = prompts_of(model, [[*row, *more] for more in tokens]).batch
 
-    @jax.jit
-    def log_probabilities(params, batch):
-        outputs = model.apply(params, batch)
-        return jax.nn.log_softmax(outputs.head("vocabulary", outputs.hidden["top"]))
-
-    log_p = np.asarray(log_probabilities(params, batch))[:, len(row) - 1 : -1]
+    logits = np.asarray(logits_of(model)(params, batch))
+    log_p = special.log_softmax(logits, -1)[:, len(row) - 1 : -1]
     chosen = np.take_along_axis(log_p, tokens[..., None], 2)[..., 0]
     found = {}
     for more, scores in zip(tokens.tolist(), chosen):
@@ -100,8 +98,7 @@ def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
         np.testing.assert_allclose(scores, [of[more] for more in got], atol=1e-4)
 
 
-@pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0])
-@pytest.mark.parametrize("beams", [1, 2, 4])
+@pytest.mark.parametrize("beams, penalty", [(1, 1.0), (2, 0.0), (4, 2.0)])
 def test_scores_are_those_of_the_sequences_and_fall(beams, penalty):
     model, params = small_form()
     found = beam_search(

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from pretrax import models
 from pretrax.inference.batching import by_length
@@ -228,9 +229,10 @@ def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
     model, tokens, total = made(name)[0], list(row), 0.0
     capacity = len(row) + max_new
     while len(tokens) < capacity and (len(tokens) == len(row) or tokens[-1] not in stops):
-        padded = tokens + [0] * (capacity - len(tokens))
+        padded = tokens + [0] * (CAPACITY - len(tokens))  # of one width, and one program
         batch = whole_batch(model, [padded], [len(row)] if both_ways else None)
-        scores = jax.nn.log_softmax(whole(name, batch)["top"][0, len(tokens) - 1])
+        logits = np.asarray(whole(name, batch)["top"])[0, len(tokens) - 1]
+        scores = special.log_softmax(logits)
         tokens.append(int(scores.argmax()))
         total += scores[tokens[-1]]
     return tokens[len(row) :], total
@@ -303,7 +305,7 @@ def test_log_probabilities_are_before_temperature_and_filters():
     )
     for i, (row, more) in enumerate(zip(PROMPTS, made_tokens(found))):
         batch = decoder_prompts([[*row, *more]]).batch
-        log_p = jax.nn.log_softmax(whole("llama3", batch)["top"])[0]
+        log_p = special.log_softmax(np.asarray(whole("llama3", batch)["top"]), -1)[0]
         at = np.arange(len(row) - 1, len(row) - 1 + len(more))
         np.testing.assert_allclose(
             found.log_probs[i], log_p[at, np.array(more)].sum(), rtol=1e-4, atol=1e-4
@@ -427,10 +429,8 @@ def test_eight_devices_equal_one(name):
     keys = jax.random.split(jax.random.key(3), 3)
 
     def run(model, params, prompts):
-        go_on = functools.partial(decode, *decoding_form(model, params), prompts, max_new=6)
-        return go_on(), go_on(sampling=Sampling(temperature=1.5, top_p=0.9), keys=keys)
+        sampled = dict(sampling=Sampling(temperature=1.5, top_p=0.9), keys=keys)
+        return decode(*decoding_form(model, params), prompts, max_new=6, **sampled)
 
-    for found, expected in zip(
-        on_eight_devices(model, params, prompts, run), run(model, params, prompts)
-    ):
-        assert_same_rows(found, [expected])
+    found, expected = on_eight_devices(model, params, prompts, run), run(model, params, prompts)
+    assert_same_rows(found, [expected])

@@ -2,7 +2,6 @@
 
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +26,8 @@ from pretrax.objectives import (
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
+from tests.models.test_families import logits_of
+from tests.models.test_transformer import init
 from tests.training import tiny
 
 MODELS = {"encoder_decoder": tiny.encoder_decoder, "decoder": tiny.decoder}
@@ -58,7 +59,7 @@ def filled(layout, rows=None):
 @pytest.mark.parametrize("layout", MODELS)
 def test_given_and_truth_are_the_objectives_inputs_and_targets(layout):
     objective, _, _, group, keys, rows = case(layout)
-    features = batched(objective, group.features)(keys, rows)
+    features = jax.jit(batched(objective, group.features))(keys, rows)
     for example, inputs, targets in zip(
         filled(layout), *map(np.asarray, (features["inputs"], features["targets"]))
     ):
@@ -91,7 +92,7 @@ def test_predictions_depend_on_what_is_given(layout):
 def test_greedy_equals_argmax_step_by_step(layout):
     """Targets written by hand, one run of the model for each prefix that is as long as it."""
     objective, model, params, group, keys, rows = case(layout)
-    features = batched(objective, group.features)(keys, rows)
+    features = jax.jit(batched(objective, group.features))(keys, rows)
     arrange = LAYOUTS[layout].arrange
     T = group.features["targets"]
     tokens = np.zeros((ROWS, T), np.int32)
@@ -111,9 +112,9 @@ def test_greedy_equals_argmax_step_by_step(layout):
     for t in range(T):
         segments = np.broadcast_to((np.arange(T) <= t).astype(np.int32)[None], (ROWS, T))
         tokens[:, t] = np.asarray(logits(tokens, segments))[:, t].argmax(-1)
-    room = jnp.ones((ROWS, T), jnp.int32)
+    room = np.ones((ROWS, T), np.int32)
     blank = features | {"targets": 0 * room, "targets_segments": room, "targets_weights": room}
-    batch = jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos, 1))(blank)
+    batch = jax.jit(jax.vmap(lambda row: arrange(row, group.stacks, tiny.IDS.bos, 1)))(blank)
     np.testing.assert_array_equal(
         jax.jit(lambda b: greedy_targets(model, params, b))(batch), tokens
     )
@@ -203,13 +204,11 @@ def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
     model = models.encoder(128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
     (group,) = plan(objective, LAYOUTS["encoder"], ids, [{"encoder": LENGTH}])
     *_, keys, rows = case("decoder")
-    features = jax.tree.map(np.asarray, batched(objective, group.features)(keys, rows))
-    batch = jax.vmap(lambda row: LAYOUTS["encoder"].arrange(row, group.stacks, ids.bos, 1))(
-        features
-    )
-    params = nn.unbox(model.init(jax.random.key(0), batch))
-    outputs = model.apply(params, batch)
-    best = np.argmax(outputs.head("vocabulary", outputs.hidden["top"])[..., :100], -1)
+    features = jax.tree.map(np.asarray, jax.jit(batched(objective, group.features))(keys, rows))
+    arrange = LAYOUTS["encoder"].arrange
+    batch = jax.jit(jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1)))(features)
+    params = init(model, batch)
+    best = np.argmax(logits_of(model)(params, batch)[..., :100], -1)
     filled = fill_in_place(objective, model, params, ids, group, keys, rows)
     assert len(filled) == ROWS
     for example, inputs, tokens, guess in zip(filled, features["inputs"], rows.tokens, best):

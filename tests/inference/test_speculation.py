@@ -71,24 +71,20 @@ def test_greedy_speculation_equals_plain_decoding(name):
     plain, four = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS)
     free = made_tokens(decode(*plain, prompts, max_new=NEW))
-    # Stop ids that come early in one row, late in another, and those that never come.
-    for stops in ((), (free[0][2], free[1][5])):
-        expected = decode(*plain, prompts, max_new=NEW, stop_ids=stops)
-        found, counts = speculate(*four, prompts, max_new=NEW, stop_ids=stops)
-        jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
-        np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
-        made_of_row = np.asarray(found.ends - found.starts)
-        assert (np.asarray(counts.steps) < made_of_row).all()  # the first token is no step's
-        assert (0 <= np.asarray(counts.accepted)).all()
-        np.testing.assert_array_equal(counts.drafted, counts.steps * four[2].number)
-        assert (made_of_row <= 1 + np.asarray(counts.steps + counts.accepted)).all()
-
-
-def test_some_drafts_are_accepted_and_some_rejected():
-    """Else the test above would show less than it says."""
-    plain, four = speculator("llama3 with another")
-    _, counts = speculate(*four, prompts_of(plain[0], PROMPTS), max_new=NEW)
-    assert 0 < counts.accepted.sum() < counts.drafted.sum()
+    # Stop ids that come early in one row, late in another, and in the third perhaps never.
+    stops = (free[0][2], free[1][5])
+    expected = decode(*plain, prompts, max_new=NEW, stop_ids=stops)
+    found, counts = speculate(*four, prompts, max_new=NEW, stop_ids=stops)
+    jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
+    np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
+    made_of_row = np.asarray(found.ends) - np.asarray(found.starts)
+    steps, accepted, drafted = map(np.asarray, (counts.steps, counts.accepted, counts.drafted))
+    assert (steps < made_of_row).all()  # the first token is no step's
+    assert (0 <= accepted).all()
+    np.testing.assert_array_equal(drafted, steps * four[2].number)
+    assert (made_of_row <= 1 + steps + accepted).all()
+    if name == "llama3 with another":  # else all drafts, or none, might be accepted
+        assert 0 < accepted.sum() < drafted.sum()
 
 
 @pytest.mark.parametrize("max_new", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
@@ -146,7 +142,10 @@ def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     np.testing.assert_allclose(found.log_probs, log_probs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=1.5, top_k=20)])
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(GREEDY, marks=pytest.mark.slow), Sampling(temperature=1.5, top_k=20)],
+)
 def test_drafts_of_the_model_itself_are_always_accepted(sampling):
     plain, four = speculator("llama3 with itself")
     prompts, keys = prompts_of(plain[0], PROMPTS), jax.random.split(jax.random.key(0), 3)
@@ -182,12 +181,16 @@ def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
 
 
 def first_drafts(model, params, drafter, draft_params, prompts, pending):
-    outputs, _ = model.prefill(params, prompts.batch, 12)
-    verified = Verified(outputs, prompts.batch, prompts.lengths - 1, jnp.array([pending]))
-    state = drafter.start(draft_params, prompts, 12)
     keys = jax.random.split(jax.random.key(0), 1)
-    _, drafts = drafter.draft(draft_params, state, prompts, verified, keys, GREEDY)
-    return drafts.tokens[0].tolist()
+
+    @jax.jit
+    def first(params, draft_params, prompts, pending):
+        outputs, _ = model.prefill(params, prompts.batch, 12)
+        verified = Verified(outputs, prompts.batch, prompts.lengths - 1, pending)
+        state = drafter.start(draft_params, prompts, 12)
+        return drafter.draft(draft_params, state, prompts, verified, keys, GREEDY)[1].tokens[0]
+
+    return first(params, draft_params, prompts, jnp.array([pending])).tolist()
 
 
 # --- the distribution ----------------------------------------------------------------------------
@@ -244,12 +247,14 @@ def test_drafts_are_accepted_where_the_distributions_agree():
     logits = np.random.default_rng(0).normal(size=(100, 3, SMALL)).astype(np.float32)
     keys = jax.random.split(jax.random.key(0), 100)
     for sampling in SAMPLINGS.values():
-        q = jax.vmap(lambda x, s=sampling: adjusted(x, s), 1, 1)(jnp.asarray(logits[:, :2]))
-        tokens = jax.vmap(jax.random.categorical)(keys, q).astype(jnp.int32)
-        accepted, _ = verify(
-            keys, jnp.asarray(logits), Drafts(tokens, jnp.asarray(logits[:, :2])), sampling
-        )
-        np.testing.assert_array_equal(accepted, 2)
+
+        @jax.jit
+        def accepted(keys, logits, sampling=sampling):
+            q = jax.vmap(lambda x: adjusted(x, sampling), 1, 1)(logits[:, :2])
+            tokens = jax.vmap(jax.random.categorical)(keys, q).astype(jnp.int32)
+            return verify(keys, logits, Drafts(tokens, logits[:, :2]), sampling)[0]
+
+        np.testing.assert_array_equal(accepted(keys, logits), 2)
 
 
 @functools.cache

@@ -1,5 +1,7 @@
 """The attention kernel against the dense mask, values and gradients."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from pretrax.models import attention
 B, T, S, H, D = 3, 6, 9, 4, 8
 
 
+@functools.partial(jax.jit, static_argnames="softcap")
 def dense(q, k, v, intervals, bias=None, softcap=None):
     """Plain attention with a mask, differentiated by JAX."""
     k, v = (jnp.repeat(x, H // x.shape[2], axis=2) for x in (k, v))

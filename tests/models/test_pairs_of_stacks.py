@@ -36,7 +36,7 @@ def electra():
     tokens = TOKENS.copy()
     for i in range(2):
         tokens[i, PLACES[i][LIVE[i] > 0]] = 2
-    batch = jax.tree.map(lambda x: jnp.concatenate([x, x]), encoder_batch())
+    batch = jax.tree.map(lambda x: np.concatenate([x, x]), encoder_batch())
     batch |= {
         "encoder_input_tokens": tokens,
         "encoder_target_places": PLACES,
@@ -71,11 +71,11 @@ def draws(count=2000):
     drawn = jax.jit(draw)(params, keys)
     # Each traced anew: one program would give the same twice, whatever it drew when it was made.
     anew = [jax.jit(lambda params: states(params, None))(params) for _ in range(2)]
-    without = [jax.tree.map(lambda x: x[None], pair) for pair in anew]
+    without = [jax.tree.map(lambda x: np.asarray(x)[None], pair) for pair in anew]
     top, replaced = (np.concatenate(x) for x in zip(drawn, *without))
     scale = params["discriminator"]["final_norm"]["scale"][None]
-    directions = params["token_embedding"] * scale
-    directions = np.asarray(directions / jnp.linalg.norm(directions, axis=-1, keepdims=True))
+    directions = np.asarray(params["token_embedding"]) * np.asarray(scale)
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
     return (top @ directions.T).argmax(-1), replaced
 
 

@@ -285,12 +285,9 @@ STEPS = {  # builder: objective, lengths as in the small runs
 }
 
 
-# Compiled whenever tests run: one or two of each layout, to keep this file under a minute.
-QUICK = ("bert_tiny", "t5_1_1_tiny")
-
-
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TINY]
+@pytest.mark.parametrize(  # the small runs take steps of other layouts, the slow tests of all
+    "name",
+    [name if name == "bert_tiny" else pytest.param(name, marks=pytest.mark.slow) for name in TINY],
 )
 def test_a_step_of_each_tiny_preset(name):
     """With rows as long as those of the small runs; the loss of a fresh model is near chance."""

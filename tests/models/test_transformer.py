@@ -12,7 +12,7 @@ from pretrax import models, objectives
 from pretrax.models import transformer
 from pretrax.models.config import REMAT_POLICIES, Config
 
-SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
+SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, remat_policy="none")
 LAYOUTS = ["encoder_decoder", "decoder"]
 
 
@@ -72,7 +72,12 @@ def make_batch(decoder=CAUSAL, cross=None):
     if cross:
         batch |= features("encoder", ENCODER[cross], SEGMENTS["encoder"][cross], 40)
         batch["cross_key_intervals"] = CROSS[cross]
-    return {name: jnp.asarray(x, jnp.int32)[None] for name, x in batch.items()}
+    return rows_of(batch)
+
+
+def rows_of(features):
+    """A batch of one row, of NumPy: each slice of a JAX array would be a program of its own."""
+    return {name: np.asarray(x, np.int32)[None] for name, x in features.items()}
 
 
 def build_encoder(**changes):
@@ -81,12 +86,25 @@ def build_encoder(**changes):
 
 def encoder_batch(intervals=PACKED):
     segments = SEGMENTS["decoder"]["packed" if intervals is PACKED else "whole"]
-    batch = features("encoder", intervals, segments, 20)
-    return {name: jnp.asarray(x, jnp.int32)[None] for name, x in batch.items()}
+    return rows_of(features("encoder", intervals, segments, 20))
 
 
 def batch_for(layout):
     return make_batch(PACKED_CAUSAL, cross="packed" if layout == "encoder_decoder" else None)
+
+
+def alone(batch, decoder, encoder):
+    """One document of a packed batch in a row of its own, with padding after it."""
+    part = {}
+    for name, x in batch.items():
+        start, end = encoder if name.startswith("encoder") else decoder
+        part[name] = np.zeros_like(x)
+        part[name][..., : end - start] = x[..., start:end]
+        if "intervals" in name:
+            offset = decoder[0] if name.startswith("decoder") else encoder[0]
+            part[name][..., : end - start] -= offset
+            part[name][..., 1, end - start :] = 1  # padding sees the first key
+    return part
 
 
 def mask(intervals, keys=8):
@@ -96,7 +114,7 @@ def mask(intervals, keys=8):
 
 def init(model, batch):
     """Parameters drawn by NumPy: compiling the model's own draws takes longer than most tests."""
-    shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
+    shapes = shapes_of(model, tuple((name, x.shape) for name, x in batch.items()))
     rng = np.random.default_rng(0)
 
     def draw(path, x):
@@ -106,8 +124,21 @@ def init(model, batch):
     return jax.tree.map_with_path(draw, shapes)
 
 
+@functools.cache
+def shapes_of(model, batch):
+    """Of the parameters of a model, for a batch of these (name, shape)s."""
+    batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in batch}
+    return nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
+
+
+@functools.cache
+def hidden_of(model):
+    """(params, batch, rngs) -> hidden states, compiled once for each model and shape."""
+    return jax.jit(lambda *args: model.apply(*args).hidden)
+
+
 def top(model, params, batch, rngs=None):
-    return jax.jit(lambda *args: model.apply(*args).hidden["top"])(params, batch, rngs)
+    return hidden_of(model)(params, batch, rngs)["top"]
 
 
 def assert_close(got, expected, atol=1e-5):
@@ -128,13 +159,17 @@ def reach(model, batch, name="top"):
     Tokens are all different, so that a row of the embedding is a slot of the batch.
     """
     params = init(model, batch)
+    jacobian = jacobian_of(model, name)(params["token_embedding"], params, batch)
+    return np.abs(jacobian).sum(-1) > 0
 
-    def hidden(table):
+
+@functools.cache
+def jacobian_of(model, name):
+    def hidden(table, params, batch):
         states = model.apply(params | {"token_embedding": table}, batch).hidden[name]
         return states[..., 0, :, :].sum(-1)
 
-    jacobian = jax.jit(jax.jacrev(hidden))(params["token_embedding"])
-    return np.abs(jacobian).sum(-1) > 0
+    return jax.jit(jax.jacrev(hidden))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -167,15 +202,11 @@ def test_encoder_attends_to_its_intervals_only(intervals):
 def test_packed_documents_equal_separate_rows(layout):
     model, batch = build(layout, layers=2), batch_for(layout)
     params = init(model, batch)
-    packed = top(model, params, batch)[0]
+    packed = np.asarray(top(model, params, batch)[0])
     for decoder, encoder in [((0, 3), (0, 6)), ((3, 7), (6, 9))]:
-        alone = {}
-        for name, x in batch.items():
-            start, end = encoder if name.startswith("encoder") else decoder
-            alone[name] = x[..., start:end]
-            if "intervals" in name:
-                alone[name] -= decoder[0] if name.startswith("decoder") else encoder[0]
-        assert_close(top(model, params, alone)[0], packed[decoder[0] : decoder[1]])
+        start, end = decoder
+        got = np.asarray(top(model, params, alone(batch, decoder, encoder))[0])
+        assert_close(got[: end - start], packed[start:end])
 
 
 def test_scanned_layers_equal_unrolled_ones():
@@ -271,8 +302,7 @@ def test_dropout_requires_a_key():
     params = init(model, batch)
     one, two = {"dropout": jax.random.key(1)}, {"dropout": jax.random.key(2)}
     assert_close(top(model, params, batch), top(without, params, batch, one), atol=0)
-    forward = jax.jit(lambda rngs: model.apply(params, batch, rngs).hidden["top"])
-    first, again, other = forward(one), forward(one), forward(two)
+    first, again, other = (np.asarray(top(model, params, batch, x)) for x in (one, one, two))
     assert_close(first, again, atol=0)
     assert np.abs(first - other).max() > 0.1
     # The last dropout of the stack shows in the output: about half of the columns are 0.
@@ -309,8 +339,8 @@ def test_dropout_differs_between_views_of_one_text(build_one):
     model = build_one(dropout_rate=0.5)
     batch = {f"{model.layout}_{k}": jnp.asarray(x, jnp.int32)[None] for k, x in VIEWS.items()}
     params = init(model, batch)
-    forward = jax.jit(lambda rngs: model.apply(params, batch, rngs).hidden["top"][0])
-    plain, dropped = forward(None), forward({"dropout": jax.random.key(1)})
+    rngs = {"dropout": jax.random.key(1)}
+    plain, dropped = (np.asarray(top(model, params, batch, x)[0]) for x in (None, rngs))
     assert_close(plain[:4], plain[4:])
     kept_mask = np.asarray(dropped != 0)  # the last dropout shows in the output
     differ = (kept_mask[:4] != kept_mask[4:]).mean()
@@ -357,15 +387,13 @@ def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
     batch = make_batch(PACKED_CAUSAL)
     params = init(model, batch)
     stack = params["decoder"]
-    hidden = jax.jit(lambda params: model.apply(params, batch).hidden)(params)
+    hidden = hidden_of(model)(params, batch, None)
     assert hidden["top"].shape == (1, 8, 16) and hidden["ahead"].shape == (2, 1, 8, 16)
     for k, expected in enumerate((hidden["top"], *hidden["ahead"])):
         last = jax.tree.map(lambda x, k=k: x[k : k + 1], stack["ahead"]["layers"]["layer"])
-        alone = {
-            "layers": jax.tree.map(lambda *x: jnp.concatenate(x), stack["layers"], last),
-            "final_norm": stack["ahead"]["final_norm"],
-        }
-        assert_close(top(plain, params | {"decoder": alone}, batch), expected)
+        layers = jax.tree.map(lambda *x: np.concatenate(x), stack["layers"], last)
+        decoder = {"layers": layers, "final_norm": stack["ahead"]["final_norm"]}
+        assert_close(top(plain, params | {"decoder": decoder}, batch), expected)
 
 
 def test_parallel_heads_attend_to_no_later_token():
@@ -430,8 +458,7 @@ def test_dropout_after_the_norm_is_drawn_for_each_head(ahead):
     model = build("decoder", layers=2, heads=THREE, ahead=ahead, dropout_rate=0.5)
     batch = make_batch()
     params = init(model, batch)
-    hidden = jax.jit(lambda key: model.apply(params, batch, {"dropout": key}).hidden)
-    hidden = hidden(jax.random.key(0))
+    hidden = jax.device_get(hidden_of(model)(params, batch, {"dropout": jax.random.key(0)}))
     columns = [(x[0] == 0).all(0) for x in (hidden["top"], *hidden["ahead"])]
     assert all(0.1 < x.mean() < 0.9 for x in columns)
     assert (columns[0] != columns[1]).any() and (columns[1] != columns[2]).any()
@@ -569,7 +596,7 @@ def test_any_mesh_equals_one_device():
     model, batch = build("encoder_decoder"), batch_for("encoder_decoder")
     devices = len(jax.devices())
     data, tensor = (devices // 2, 2) if devices % 2 == 0 else (devices, 1)
-    batch = {name: jnp.concatenate([x] * data) for name, x in batch.items()}
+    batch = {name: np.concatenate([x] * data) for name, x in batch.items()}
     params = init(model, batch)
     expected = loss_and_gradients(model, params, batch)
     mesh = jax.make_mesh(

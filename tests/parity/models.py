@@ -5,7 +5,7 @@ import torch
 import transformers
 
 VOCAB = 60
-_WIDTHS = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48)
+_WIDTHS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
 _IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 _T5 = dict(
     d_model=32, d_kv=6, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4, dropout_rate=0.0
@@ -79,7 +79,7 @@ MODELS = {
         transformers.ModernBertConfig(
             vocab_size=VOCAB,
             local_attention=8,
-            **(_WIDTHS | dict(num_hidden_layers=5)),
+            **(_WIDTHS | dict(num_hidden_layers=4)),
             **_IDS,
             cls_token_id=1,
             sep_token_id=2,
@@ -104,7 +104,7 @@ MODELS = {
         transformers.GPT2Config(
             vocab_size=VOCAB,
             n_embd=32,
-            n_layer=3,
+            n_layer=2,
             n_head=4,
             n_positions=40,
             bos_token_id=1,

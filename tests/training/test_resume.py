@@ -1,4 +1,7 @@
-"""A run that was stopped, however, goes on as if it had not been: bit for bit."""
+"""A run that was stopped, however, goes on as if it had not been: bit for bit.
+
+What is to be killed is a process of its own, with as many devices as this one; all else runs here.
+"""
 
 import contextlib
 import itertools
@@ -8,6 +11,7 @@ import shutil
 import signal
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -42,7 +46,7 @@ def data(tmp_path_factory):
 def whole(data, tmp_path_factory):
     """An uninterrupted run, its lines and final arrays."""
     run = tiny.Run(tmp_path_factory.mktemp("whole"), data)
-    run.finish()
+    tiny.run_here(run.arguments())
     assert [line["step"] for line in run.lines() if "loss" in line] == list(range(1, 13))
     return run.lines(), tiny.saved_arrays(run.dir, 12)
 
@@ -51,7 +55,7 @@ def whole(data, tmp_path_factory):
 def stopped(data, tmp_path_factory):
     """The folder of a run with checkpoints 4 and 8 that was asked to stop after them."""
     run = tiny.Run(tmp_path_factory.mktemp("stopped"), data)
-    run.finish(STEPS=8)
+    tiny.run_here(run.arguments(STEPS=8))
     return run
 
 
@@ -68,6 +72,10 @@ def assert_equals_whole(run, whole, evaluations=(12,)):
     got = [line for line in run.lines() if "loss" in line or line["step"] in evaluations]
     assert got == lines
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), arrays)
+
+
+def start(run, **settings):
+    return run.start(devices=jax.device_count(), **SLOW, **settings)
 
 
 def wait_for(process, there, seconds=120):
@@ -90,34 +98,33 @@ def reached(run, step):
     return False
 
 
-def test_killed_three_times_equals_never_killed(data, whole, tmp_path):
+def test_killed_three_times_equals_never_killed(data, whole, tmp_path, capsys):
     """Before the first checkpoint, after one, and in the middle of a save."""
     run = tiny.Run(tmp_path, data)
     saved = run.dir / "checkpoints"
 
-    process = run.start(**SLOW)
+    process = start(run)
     wait_for(process, lambda: reached(run, 2))
     kill(process)
     assert not list(saved.glob("[0-9]*"))
 
-    process = run.start(**SLOW)
+    process = start(run)
     wait_for(process, lambda: reached(run, 6) and (saved / "4").exists())
     kill(process)
     assert [p.name for p in saved.glob("[0-9]*")] == ["4"]
 
-    process = run.start(program=("-c", STALLED), **SLOW)
+    process = start(run, program=("-c", STALLED))
     wait_for(process, lambda: list(saved.glob("8.*tmp*/data*/shard_00000.npz")))
     kill(process)
     assert not (saved / "8").exists() and list(saved.glob("8.*tmp*"))
 
-    said = run.finish()
-    assert "Going on from the checkpoint of step 4." in said
+    assert "Going on from the checkpoint of step 4." in run.here(capsys)
     assert_equals_whole(run, whole)
 
 
-def test_sigterm_saves_and_ends_well(data, whole, tmp_path):
+def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
-    process = run.start(**SLOW)
+    process = start(run)
     wait_for(process, lambda: reached(run, 5))
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
@@ -125,7 +132,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path):
     step = run.lines()[-1]["step"]
     assert f"Stopped at step {step} of 12 as asked; a checkpoint is saved." in out
     assert 5 <= step < 12 and (run.dir / "checkpoints" / str(step)).is_dir()
-    assert f"Going on from the checkpoint of step {step}." in run.finish()
+    assert f"Going on from the checkpoint of step {step}." in run.here(capsys)
     assert_equals_whole(run, whole)
 
 
@@ -133,7 +140,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path):
 def test_killed_at_random_moments_equals_never_killed(data, whole, tmp_path):
     run, moments = tiny.Run(tmp_path, data), random.Random(0)
     for attempt in itertools.count():
-        process = run.start(WAIT=0.01)
+        process = run.start(devices=jax.device_count(), WAIT=0.01)
         if attempt == 12:
             break
         time.sleep(moments.uniform(1.0, 8.0))
@@ -145,9 +152,7 @@ def test_killed_at_random_moments_equals_never_killed(data, whole, tmp_path):
 
 
 def flip_bytes(file):
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 0xFF
-    file.write_bytes(bytes(data))
+    file.write_bytes(bytes(byte ^ 0xFF for byte in file.read_bytes()))
 
 
 @pytest.mark.parametrize(
@@ -158,7 +163,7 @@ def flip_bytes(file):
 def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, damage):
     for file in (half.dir / "checkpoints" / "8").glob(name):
         damage(file)
-    said = half.finish()
+    said = half.here(capsys)
     assert "warning: checkpoint 8 is damaged" in " ".join(said.split())
     assert "Going on from the checkpoint of step 4." in said
     assert (half.dir / "damaged_checkpoints" / "8").is_dir()
@@ -176,9 +181,9 @@ def test_all_checkpoints_damaged_is_an_error(half, capsys):
     assert "Start anew in another run directory." in said
 
 
-def test_a_checkpoint_ends_a_line_of_the_log(half, whole):
+def test_a_checkpoint_ends_a_line_of_the_log(half, whole, capsys):
     """A line is a mean since the last one: had it begun before a stop, part of it would be lost."""
-    half.finish(training__Run__log_every=5, training__Run__checkpoint_every=3)
+    half.here(capsys, training__Run__log_every=5, training__Run__checkpoint_every=3)
     each = {line["step"]: line["loss"] for line in whole[0] if "loss" in line}
     got = {line["step"]: line["loss"] for line in half.lines() if "loss" in line}
     assert list(got) == [*range(1, 9), 9, 10, 12]
@@ -287,12 +292,14 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
 
 
 @pytest.mark.slow
-def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_on(half, whole):
+def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_on(
+    half, whole, capsys
+):
     """One step is enough for them, and its loss, taken before it, is still finite."""
-    process = half.start(PEAK=1e39, training__Run__checkpoint_every=1)
+    process = half.start(devices=jax.device_count(), PEAK=1e39, training__Run__checkpoint_every=1)
     _, err = process.communicate()
     assert process.returncode == 2 and "Traceback" not in err
     assert "At step 9 " in err and "parameter_norm" in err
     assert_all_saved_is_finite(half)
-    assert "Going on from the checkpoint of step 8." in half.finish()
+    assert "Going on from the checkpoint of step 8." in half.here(capsys)
     assert_equals_whole(half, whole)

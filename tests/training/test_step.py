@@ -170,10 +170,14 @@ def test_meshes_and_microbatches_change_nothing(name, shape, microbatches):
     jax.tree.map(close, got, expected)
 
 
+# Of the largest, whose step takes longest to compile, both tests below look at the same one.
+MICROBATCHES = {"encoder_decoder_ul2_two_groups": 4}
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_changes_every_parameter(name):
     """Else the equalities above could hold for a step that does nothing."""
-    (first, _), (second, _) = steps_of(name, (1, 1, 1), 1)
+    (first, _), (second, _) = steps_of(name, (1, 1, 1), MICROBATCHES.get(name, 1))
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), first, second)
     assert all(jax.tree.leaves(changed)), changed
 
@@ -183,6 +187,11 @@ def batch_of(one):
     rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
     (batch,) = jax.jit(functools.partial(make_batches, one.recipe))(jax.random.key(5), rows)
     return batch, init(one.recipe.model, batch)
+
+
+def distance(a, b):
+    squares = jax.tree.map(lambda x, y: np.square(x - y).sum(dtype=np.float64), a, b)
+    return np.sqrt(sum(jax.tree.leaves(squares)))
 
 
 def test_texts_of_other_microbatches_are_negatives():
@@ -197,9 +206,8 @@ def test_texts_of_other_microbatches_are_negatives():
     after, metrics = steps_of("two_towers", (1, 1, 1), 4)[0]
     np.testing.assert_array_equal(metrics["member_terms"]["contrastive"].weights, [32])
     assert metrics["loss"] > added_up["loss"] + 1.0  # ln(32 / 8) = 1.4 where all is alike
-    update = jax.tree.map(jnp.subtract, after, state.params)
-    wrong = jax.tree.map(jnp.subtract, new.params, after)
-    assert optax.tree.norm(wrong) > 0.05 * optax.tree.norm(update)
+    before, new = jax.device_get((state.params, new.params))
+    assert distance(new, after) > 0.05 * distance(after, before)
 
 
 def test_both_passes_over_a_microbatch_drop_the_same():
@@ -369,9 +377,9 @@ def test_corruption_adds_no_collective_and_the_same_bits_on_a_mesh(name):
     rows = next(tiny.batches(one, mesh, data_shards=16))
     make = functools.partial(make_batches, one.recipe)
     with placed_on(mesh):
-        compiled = jax.jit(make, out_shardings=batch_sharding(mesh)).lower(jax.random.key(3), rows)
-        text = compiled.compile().as_text()
-        spread = jax.jit(make)(jax.random.key(3), rows)
+        sharded = jax.jit(make, out_shardings=batch_sharding(mesh))
+        compiled = sharded.lower(jax.random.key(3), rows).compile()
+        text, spread = compiled.as_text(), compiled(jax.random.key(3), rows)
     for collective in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "scatter-r"):
         assert collective not in text
     alone = jax.jit(make)(jax.random.key(3), jax.device_get(rows))
@@ -400,7 +408,7 @@ def test_metrics_are_what_they_say():
     recipe = one.recipe
     state = new_state(abstract_state_of(one), 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
-    new, metrics = steps_of(name, (1, 1, 1), 4)[0]
+    new, metrics = steps_of(name, (1, 1, 1), MICROBATCHES[name])[0]
     key, _ = jax.random.split(jax.random.fold_in(jax.random.key(0), 0))
     forward = jax.jit(
         lambda params, batch: (outputs := recipe.model.apply(params, batch)).head(

@@ -24,6 +24,7 @@ from pretrax.training.run import Run as Settings
 from pretrax.training.token_array_files import write_token_array
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+WITHOUT_TORCH = ROOT / "tests" / "training" / "without_torch"
 IDS = TokenIds(
     size=120,
     text=(2, 100),
@@ -76,22 +77,16 @@ class TextStream(Stream):
         return piece._replace(tokens=documents(1, seed=int(piece.tokens[0]))[0])
 
 
+WIDTHS = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, remat_policy="none")
+
+
 def decoder(**settings):
-    return models.decoder(
-        128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=2, **settings
-    )
+    return models.decoder(128, **(WIDTHS | dict(num_layers=2) | settings))
 
 
 def encoder_decoder(**settings):
     return models.encoder_decoder(
-        128,
-        emb_dim=16,
-        num_heads=2,
-        head_dim=8,
-        mlp_dim=32,
-        num_encoder_layers=2,
-        num_decoder_layers=2,
-        **settings,
+        128, **(WIDTHS | dict(num_encoder_layers=2, num_decoder_layers=2) | settings)
     )
 
 
@@ -183,6 +178,7 @@ models.decoder.num_heads = 2
 models.decoder.head_dim = 8
 models.decoder.mlp_dim = 32
 models.decoder.num_layers = 2
+models.decoder.remat_policy = "none"
 training.Run.mesh = @mesh.make_mesh
 training.Run.optimizer = @optimizers.adamw
 optimizers.adamw.learning_rate = @optimizers.warmup_constant
@@ -203,11 +199,13 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
     shared = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_")
     own = ("JAX_", "XLA_", "PYTHON")
     kept = {k: v for k, v in os.environ.items() if k.startswith(shared) or not k.startswith(own)}
+    own_path = [more["PYTHONPATH"]] if "PYTHONPATH" in more else []
     return kept | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": re.sub(r"(device_count=)\d+", rf"\g<1>{devices}", os.environ["XLA_FLAGS"]),
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         **more,
+        "PYTHONPATH": os.pathsep.join([*own_path, str(WITHOUT_TORCH)]),
     }
 
 
