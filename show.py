@@ -35,6 +35,7 @@ from pretrax import verbs
 from pretrax.models import Model
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, Entry
+from pretrax.objectives.laws import check_objective, is_own
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.showing.examples import STACKS, Example, Reader, example
 from pretrax.showing.page import Heading, page
@@ -97,6 +98,8 @@ def show(
     text = open_text(console, options)
     ids = text.vocabulary.ids
     layout = options.layout or layout_of(chosen, ids)
+    if is_own(objective := chosen.build(ids)):
+        check_objective(objective, ids)
     shown = subjects(chosen.build, layout, ids)
     documents = prepared(text.documents, chosen, ids)
     cap = shown[:MOST_MEMBERS]
@@ -407,20 +410,10 @@ def text_of_task(options: argparse.Namespace) -> Shown:
 
 
 def prepared(documents: Sequence[np.ndarray], chosen: Chosen, ids: TokenIds) -> list[np.ndarray]:
-    """Documents as a run would give them: closed, or two texts with a separator."""
-    if chosen.entry and chosen.entry.paired:
-        return [halved(document, ids) for document in documents]
+    """Documents as a run would give them: closed, where it closes them."""
     _, marked = resolve(chosen.build(ids), None, chosen.marks_ends)
     closing = [ids.eos] if marked else []
     return [np.append(document, closing).astype(np.int32) for document in documents]
-
-
-def halved(document: np.ndarray, ids: TokenIds) -> np.ndarray:
-    """A document with a separator at the sentence's end that is nearest to its middle."""
-    ends = np.flatnonzero(ids.flags("sentence_ends")[document[:-1]]) + 1
-    ends = ends if ends.size else np.array([document.size // 2])
-    middle = ends[np.argmin(np.abs(ends - document.size / 2))]
-    return np.insert(document, middle, ids.special("sep"))
 
 
 def reader_of(vocabulary: Vocabulary) -> Reader:
@@ -536,7 +529,7 @@ def counted_loss_places(name: str) -> float:
     rows = []
     for _ in range(2 * len(rates) * -(-16 // len(rates))):
         text = draw.integers(first, last, LISTED_LENGTH, dtype=np.int32)
-        rows.append([halved(text, ids) if chosen.entry and chosen.entry.paired else text])
+        rows.append([text])
     return loss_places(whole, rates, rows)
 
 

@@ -11,6 +11,7 @@ from pretrax.objectives.autoencoding import (
 )
 from pretrax.objectives.blanks import blank_infilling
 from pretrax.objectives.contract import (
+    NO_LABEL,
     Member,
     Objective,
     Outputs,
@@ -42,6 +43,7 @@ from pretrax.objectives.sentence_pairs import (
     sentence_order_prediction,
     then,
 )
+from pretrax.objectives.standalone import corruptor
 from pretrax.objectives.supervised import (
     dialogue,
     sequence_classification,
@@ -51,6 +53,7 @@ from pretrax.objectives.supervised import (
 )
 
 __all__ = [
+    "NO_LABEL",
     "Member",
     "Objective",
     "Outputs",
@@ -67,6 +70,7 @@ __all__ = [
     "check_token_ids",
     "contrastive",
     "contrastive_pairs",
+    "corruptor",
     "deshuffling",
     "dialogue",
     "document_rotation",

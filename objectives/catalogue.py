@@ -16,7 +16,6 @@ class Entry(NamedTuple):
     # What is known of the lengths of hidden spans: "composition" (a number of tokens split into
     # spans, all ways equally likely) or "poisson" (with the mean that the builder is given).
     span_law: str | None = None
-    paired: bool = False  # a document is two texts with a separator between them
     run: str | None = None  # the small run, where it is not that of the architecture
 
 
@@ -176,7 +175,6 @@ CATALOGUE = {
         _BOTH,
         "search: questions and answers",
         "CLIP, arXiv:2103.00020",
-        paired=True,
     ),
 }
 

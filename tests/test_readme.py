@@ -43,6 +43,19 @@ def test_an_objective_in_a_file_of_ones_own(tmp_path):
     train(tmp_path, f"--gin_file={run}")
 
 
+def test_the_objectives_alone(tmp_path):
+    path = write_example("my_loop.py", tmp_path)
+    said = (
+        "\nprint({name: x.shape for name, x in batch.items()})"
+        "\nimport sys; assert not {'gin', 'tensorflow', 'flax'} & sys.modules.keys()"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", path.read_text() + said], capture_output=True, text=True, timeout=300
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    assert "'inputs': (8, 513)" in finished.stdout, finished.stdout
+
+
 def test_a_task_in_a_file_of_ones_own(tmp_path):
     tasks = write_example("my_tasks.py", tmp_path)
     for name, lines in (("train.txt", 400), ("heldout.txt", 40)):

@@ -10,7 +10,6 @@ from pretrax.inference import answers, questions
 from pretrax.inference.decoding import next_batch
 from pretrax.inference.generation import Answer
 from pretrax.inference.questions import Question, few_shot_prompt, filled, prompts_of, to_respond
-from pretrax.objectives import supervised
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 KEYS = range(3)
@@ -108,8 +107,8 @@ ANSWERS = {
 @pytest.mark.parametrize("mode", ANSWERS)
 def test_text_to_text(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
-    pair = supervised.pair_document(IDS, given, answer)
-    _, expected = arranged(ANSWERS[mode], tuple(pair.tolist()), 0, slack=2)
+    parts = (0,) * len(given) + (1,) * len(answer)
+    _, expected = arranged(ANSWERS[mode], (*given, *answer), 0, slack=2, parts=parts)
     question = questions.to_respond(trained(layout, "text_to_text"), "translate: tea", mode)
     assert_same_form(layout, question, expected[layout])
 
@@ -219,10 +218,8 @@ def test_fields_of_a_template_have_names():
 
 def test_dialogue_asks_for_its_last_answer():
     turns = [CODEC.encode(text) for text in ("hello", "hi!", "who is it?", "me")]
-    told = turns[0]
-    for turn in turns[1:]:
-        told = [*told, IDS.sep, *turn]
-    features, expected = arranged(objectives.dialogue, tuple(told), 0)
+    parts = tuple(number for number, turn in enumerate(turns) for _ in turn)
+    features, expected = arranged(objectives.dialogue, tuple(sum(turns, [])), 0, parts=parts)
     written = live(features, "targets")
     separators = [i for i, token in enumerate(written) if token == IDS.sep]
     model = trained("decoder", "dialogue")
