@@ -23,6 +23,7 @@ from rich.progress import track
 
 from pretrax import verbs
 from pretrax.objectives.catalogue import CATALOGUE, find, run_of
+from pretrax.objectives.laws import check_objective, is_own
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.showing.choice import Choice, layout_for
 from pretrax.showing.draws import draws, prepared
@@ -82,6 +83,8 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     ids = text.vocabulary.ids
     layout = options.layout or layout_for(choice, ids)
     objective = choice.build(ids)
+    if is_own(objective):
+        check_objective(objective, ids)
     _, marked = resolve(objective, None, choice.mark_document_ends)
     documents = prepared(text.documents, objective, ids, marked)
     members = subjects(choice.build, layout, ids)

@@ -205,8 +205,7 @@ def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: C
             state.params,
             corpus.ids,
             corpus.codec.decode,
-            [piece.tokens for piece in corpus.heldout(4000)],
-            whole=planned.packing.policy == "single",
+            corpus.heldout(4000),
         )
     shown = Text.from_ansi(captured.get())
     console.print(shown)

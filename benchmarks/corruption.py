@@ -106,7 +106,7 @@ def bare_calls(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
 def bare_call(name: str, batch: int):
     """(corrupt, keys, rows): rows of one document of random text, as long as the row can hold.
 
-    In the middle of a document is a separator, by which objectives on pairs of texts divide it.
+    For objectives that read parts, a document has two halves.
     """
     import jax
     import numpy as np
@@ -120,12 +120,16 @@ def bare_call(name: str, batch: int):
     used = np.broadcast_to(raw, members)[member]
     filled = np.arange(used.max()) < used[:, None]
     text = np.random.default_rng(0).integers(*ids.text, filled.shape)
-    text[np.arange(batch), used // 2] = ids.sep
     rows = objectives.Row(
         tokens=np.where(filled, text, 0).astype(np.int32),
         segments=filled.astype(np.int32),
         member=member.astype(np.int32),
     )
+    if objective.rows == "parts":
+        second = np.arange(used.max()) >= used[:, None] // 2
+        rows = rows._replace(parts=(second & filled).astype(np.int32))
+    elif objective.rows == "labels":
+        rows = rows._replace(labels=np.zeros_like(rows.tokens))
     keys = jax.random.split(jax.random.key(0), batch)
     return objectives.batched(objective, lengths), keys, rows
 

@@ -1,6 +1,7 @@
 """Shows people a model at work: passages with blanks, predictions beside the truth."""
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -16,6 +17,16 @@ from pretrax.objectives.layouts import LAYOUTS
 Decode = Callable[[Sequence[int]], str]
 
 FILLING = {"complete", "infill", "restore", "respond", "mask", "unmask"}  # modes that write tokens
+
+
+class Document(Protocol):
+    """A held-out document, as `training.data.Piece`."""
+
+    tokens: np.ndarray  # i32[n]
+    parts: np.ndarray | None  # i32[n], as in `Row`
+    labels: np.ndarray | None  # i32[n], as in `Row`
+
+
 PASSAGE = 96  # tokens; fewer where the model has few positions
 
 
@@ -26,13 +37,13 @@ def show_passages(
     params,
     ids: TokenIds,
     decode: Decode,
-    documents: Sequence[np.ndarray],
+    documents: Sequence[Document],
     rows: int = 4,
-    whole: bool = False,
 ) -> None:
-    """Fills in passages of documents, i32[n] each, by the first member that hides something.
+    """Fills in passages of documents by the first member that hides something.
 
-    Passages are cut from the documents laid end to end, or `whole` documents, as examples are.
+    Passages are cut from the documents laid end to end; for an objective that is made for rows of
+    one document they are whole documents.
 
     Shows nothing where no member does (causal language modelling gives no inputs to fill in, pairs
     and views have nothing to be filled in), and where labels are no tokens.
@@ -42,14 +53,14 @@ def show_passages(
     # Inputs and targets together are not much longer than the passage.
     most = model.max_positions // 2
     size = min(PASSAGE, most) if most else PASSAGE
-    tokens, segments = (_whole if whole else _cut)(documents, size, rows)
-    if not members or not tokens.size:
+    whole = objective.rows in ("document", "parts", "labels")
+    passages = (_whole if whole else _cut)(documents, size, rows)
+    if not members or not passages.tokens.size:
         return
-    needs = layout.lengths(members[0].lengths(tokens.shape[1]))
+    needs = layout.lengths(members[0].lengths(passages.tokens.shape[1]))
     shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
     (group,) = plan(members[0], layout, ids, [shape])
-    passages = Row(tokens, segments, np.zeros(len(tokens), np.int32))
-    keys = jax.random.split(jax.random.key(0), len(tokens))
+    keys = jax.random.split(jax.random.key(0), len(passages.tokens))
     fill = infill if "targets" in group.features else fill_in_place
     examples = fill(members[0], model, params, ids, group, keys, passages)
     if not examples:
@@ -59,25 +70,33 @@ def show_passages(
         print_example(console, example, ids.sentinels, decode)
 
 
-def _cut(documents: Sequence[np.ndarray], size: int, rows: int):
-    """Tokens and segments of passages of one size from all over the documents; none of too few."""
-    text = np.concatenate(documents)
-    if text.size < size:
-        return np.zeros((2, 0, size), np.int32)
-    starts = np.linspace(0, text.size - size, rows).astype(int)
-    tokens = np.stack([text[start : start + size] for start in starts])
-    return tokens, np.ones_like(tokens)
+def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
+    """Passages of one size from all over the documents; none of too few."""
+    text = np.concatenate([document.tokens for document in documents])
+    starts = np.linspace(0, text.size - size, rows if text.size >= size else 0).astype(int)
+    tokens = text[starts[:, None] + np.arange(size)]
+    return Row(tokens, np.ones_like(tokens), np.zeros_like(starts))
 
 
-def _whole(documents: Sequence[np.ndarray], size: int, rows: int):
-    """The same of the first documents that are not more than twice that size, an even number."""
-    chosen = [document for document in documents if 0 < document.size <= 2 * size][:rows]
+def _whole(documents: Sequence[Document], size: int, rows: int) -> Row:
+    """The first documents that are not more than twice that size, an even number."""
+    chosen = [d for d in documents if 0 < d.tokens.size <= 2 * size][:rows]
     chosen = chosen[: len(chosen) // 2 * 2]
-    longest = max((document.size for document in chosen), default=0)
-    tokens, segments = np.zeros((2, len(chosen), longest), np.int32)
-    for row, document in enumerate(chosen):
-        tokens[row, : document.size], segments[row, : document.size] = document, 1
-    return tokens, segments
+    longest = max((d.tokens.size for d in chosen), default=0)
+
+    def padded(columns) -> np.ndarray | None:
+        if any(column is None for column in columns):
+            return None
+        rows = [np.pad(column, (0, longest - column.size)) for column in columns]
+        return np.array(rows, np.int32).reshape(len(columns), longest)
+
+    return Row(
+        padded([d.tokens for d in chosen]),
+        padded([np.ones_like(d.tokens) for d in chosen]),
+        np.zeros(len(chosen), np.int32),
+        padded([d.parts for d in chosen]),
+        padded([d.labels for d in chosen]),
+    )
 
 
 def _fills(objective: Objective) -> bool:

@@ -11,6 +11,7 @@ from pretrax.objectives.autoencoding import (
 )
 from pretrax.objectives.blanks import blank_infilling
 from pretrax.objectives.contract import (
+    NO_LABEL,
     Labels,
     Member,
     Objective,
@@ -44,6 +45,7 @@ from pretrax.objectives.sentence_pairs import (
     sentence_order_prediction,
     then,
 )
+from pretrax.objectives.standalone import corruptor
 from pretrax.objectives.supervised import (
     dialogue,
     sequence_classification,
@@ -54,6 +56,7 @@ from pretrax.objectives.supervised import (
 
 __all__ = [
     "Labels",
+    "NO_LABEL",
     "Member",
     "Objective",
     "Outputs",
@@ -71,6 +74,7 @@ __all__ = [
     "check_token_ids",
     "contrastive",
     "contrastive_pairs",
+    "corruptor",
     "deshuffling",
     "dialogue",
     "document_rotation",

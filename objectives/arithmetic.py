@@ -8,6 +8,7 @@ and in float64 in another; the two differ by one at 39 of the lengths below 4097
 from fractions import Fraction
 
 import jax.numpy as jnp
+import numpy as np
 
 # The largest denominator a density may have, and the longest document for which its products
 # still fit an int32.
@@ -38,7 +39,7 @@ def ratio(value: float | str | Fraction, name: str, low: float, high: float) -> 
 
 def traced(*fractions: Fraction):
     """Fractions as an int32[len, 2] array, so that a kernel can take them as traced numbers."""
-    return jnp.array([[f.numerator, f.denominator] for f in fractions], jnp.int32)
+    return np.array([[f.numerator, f.denominator] for f in fractions], np.int32)
 
 
 def round_ratio(a, b):

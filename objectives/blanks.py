@@ -4,6 +4,8 @@ Source: Du et al. 2022, "GLM: General Language Model Pretraining with Autoregres
 Infilling", section 2.1, and its published code.
 """
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,16 @@ from pretrax.objectives.arithmetic import ratio, round_ratio, traced
 from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import input_sequence, target_sequence
 from pretrax.objectives.losses import token_loss
-from pretrax.objectives.pieces import Pieces, interleaved, pieces, with_markers, write
 from pretrax.objectives.span_lengths import poisson_lengths, poisson_table, span_starts
-from pretrax.objectives.splicing import documents, with_specials
+from pretrax.objectives.splicing import (
+    Pieces,
+    documents,
+    interleaved,
+    pieces,
+    splice,
+    with_markers,
+    with_specials,
+)
 
 
 def blank_infilling(
@@ -53,7 +62,14 @@ def blank_infilling(
     """
     share = ratio(density, "density", 0, 1)
     mean = ratio(mean_span_length, "mean_span_length", 0, 20 + 1e-9)
-    specials = jnp.array([ids.special("mask"), ids.eos], jnp.int32)
+    numbers = traced(share, mean)
+    blanks = _Blanks(
+        density=numbers[0],
+        mean_span_length=numbers[1],
+        span_lengths=jnp.array(_positive(poisson_table(mean)), jnp.int32),
+        mask=jnp.int32(ids.special("mask")),
+        eos=jnp.int32(ids.eos),
+    )
 
     def lengths(n: int) -> dict[str, int]:
         hidden, spans = (
@@ -62,10 +78,9 @@ def blank_infilling(
         targets = hidden + spans
         return {"inputs": n - hidden + spans, "targets": targets, "positions": targets}
 
-    law = traced(share, mean), jnp.array(_positive(poisson_table(mean)), jnp.int32)
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_blank_spans, law, specials),
+        corrupt=Partial(_blank_spans, blanks),
         loss=token_loss,
         prompt_forms=(PromptForm("infill", blanks="masks"),),
         rows="documents",
@@ -95,14 +110,22 @@ def _positive(table: list[int]) -> list[int]:
     return [int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table]
 
 
-def _blank_spans(law, specials, key, row, partner, lengths, max_documents):
+class _Blanks(NamedTuple):
+    density: Any  # i32[2] as a fraction
+    mean_span_length: Any  # i32[2] as a fraction
+    span_lengths: Any  # i32[...] the law of their lengths (`poisson_table`), those of 0 left out
+    mask: Any  # i32[]
+    eos: Any  # i32[]
+
+
+def _blank_spans(blanks: _Blanks, key, row, partner, lengths, max_documents):
     S = max(lengths["targets"] // 2, 1)  # a span takes two targets or more
     document = documents(row.segments, max_documents)
     number = jnp.arange(document.length.size)
     begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, None, None))(
-        key, number, document.length, law, S
+        key, number, document.length, blanks, S
     )
-    source, (mask_at, eos_at) = with_specials(row.tokens, specials[0], specials[1])
+    source, (mask_at, eos_at) = with_specials(row.tokens, blanks.mask, blanks.eos)
     live = end > begin
     from_row = document.start[:, None] + begin
 
@@ -112,7 +135,7 @@ def _blank_spans(law, specials, key, row, partner, lengths, max_documents):
         pieces(eos_at, jnp.take_along_axis(live, order, axis=1)),
     )
     places = jnp.arange(source.size, dtype=jnp.int32)
-    origin, segments = write(places, blocks, lengths["targets"])
+    origin, segments = splice(places, blocks, lengths["targets"])
 
     # The mask of a span stands after the text before it and the masks of the spans before it.
     hidden = jnp.cumsum(end - begin, axis=1)
@@ -124,7 +147,7 @@ def _blank_spans(law, specials, key, row, partner, lengths, max_documents):
     closes = (segments > 0) & (origin == eos_at)
     block = lax.cummax(jnp.where(jnp.roll(closes, 1), slot, 0))  # where each target's block begins
     return (
-        input_sequence(write(source, inputs, lengths["inputs"]))
+        input_sequence(splice(source, inputs, lengths["inputs"]))
         | target_sequence((jnp.where(segments > 0, source[origin], 0), segments))
         | {
             "targets_positions": jnp.where(segments > 0, mask_of[origin[block]], 0),
@@ -133,19 +156,18 @@ def _blank_spans(law, specials, key, row, partner, lengths, max_documents):
     )
 
 
-def _draw_blanks(key, number, n, law, size):
+def _draw_blanks(key, number, n, blanks: _Blanks, size):
     """Spans of document `number` of n tokens, and the order in which they are written.
 
     Returns:
       begin, end: i32[size], counted from the document's first token; n where there is none.
       order: i32[size] numbers of the spans, those that there are first.
     """
-    numbers, table = law
     # Bits of one dimension, four a span: the first do not depend on how many there are.
     bits = jax.random.bits(jax.random.fold_in(key, number), (4 * size,), jnp.uint32)
     bits = bits.reshape(size, 4)
-    hidden, most = blank_counts(n, *numbers)
-    drawn = jnp.cumsum(poisson_lengths(bits[:, 0], table))
+    hidden, most = blank_counts(n, blanks.density, blanks.mean_span_length)
+    drawn = jnp.cumsum(poisson_lengths(bits[:, 0], blanks.span_lengths))
     spans = jnp.minimum(1 + jnp.sum(drawn < hidden, dtype=jnp.int32), most)
     drawn = jnp.where(jnp.arange(size) < spans - 1, drawn, hidden)  # the last takes the rest
     length = jnp.diff(drawn, prepend=0)[_shuffled(bits[:, 1], spans)]

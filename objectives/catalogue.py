@@ -160,7 +160,6 @@ CATALOGUE = {
         _BOTH,
         "search: questions and answers",
         "CLIP, arXiv:2103.00020",
-        2,
     ),
 }
 

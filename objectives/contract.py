@@ -61,6 +61,10 @@ class TokenIds(NamedTuple):
             )
         return known[name]
 
+    def mode_tokens(self, name: str | None) -> tuple[int, ...]:
+        """The mode token `name` as what a text begins with; nothing for None. Raises as `mode`."""
+        return () if name is None else (self.mode(name),)
+
     def special(self, name: str) -> int:
         """The id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has none."""
         found = getattr(self, name)
@@ -133,13 +137,26 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
     return ids
 
 
+NO_LABEL = -(2**31)  # of a token that is not labelled
+
+
 class Row(NamedTuple):
-    """All that the host ships for one example."""
+    """All that the host ships for one example.
+
+    `parts` and `labels` are there for objectives that are made for such rows (`Objective.rows`),
+    and None for all others.
+    """
 
     tokens: Array  # i32[L] text ids, padding at the end
     # i32[L] document 1, 2, … of each token; 0 = padding; the only source of lengths
     segments: Array
     member: Array  # i32[] which member of a mixture this row was cut for
+    # i32[L] which part of its document a token is in, in their order: 0 a text, a first side or a
+    # user's turn; 1 its answer, the second side, the first answer; 2 the next turn, …
+    parts: Array | None = None
+    # i32[L] the class of a document at each of its tokens, or a number in thousandths; the class
+    # of each token; or NO_LABEL
+    labels: Array | None = None
 
 
 # What rows an objective is made for, from any text to the most that is asked of it;
@@ -292,6 +309,7 @@ class Objective(NamedTuple):
     rows: str = "stream"  # what rows it is made for: one of `ROWS`
     closes_documents: bool = False  # it marks where documents end; a stream need not
     prompt_forms: tuple[PromptForm, ...] = ()  # of models that it trained, the default one first
+    sentinels: int | None = None  # how many it may use, where `lengths` counts them
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is no sum over rows
 
@@ -345,6 +363,11 @@ def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
     return heads
 
 
+def column_of(objective: Objective) -> str | None:
+    """The column of a row beyond its tokens that an objective reads: "parts", "labels" or None."""
+    return objective.rows if objective.rows in ("parts", "labels") else None
+
+
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:
     """`(keys_B, rows_B) -> features_B`: the one entry to corruption, on the device and on the host.
 
@@ -355,17 +378,15 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
     The partner of row 2k is row 2k+1 and the other way round, so a batch has an even number of
     rows; no row looks at any other, so sharding the batch adds no communication.
 
-    Raises ValueError for a `corrupt` that takes other arguments; when called, for an odd number of
-    rows.
+    Raises ValueError for a `corrupt` that takes other arguments, or more sentinels than there are;
+    when it is called or traced, for an odd number of rows, a missing column, or rows of more tokens
+    than any member has slots for.
     """
     _check_arguments(objective.corrupt)
+    _check_sentinels(objective, lengths)
 
     def corrupt_rows(keys_B, rows_B: Row) -> dict[str, Array]:
-        if rows_B.tokens.shape[0] % 2:
-            raise ValueError(
-                f"Rows come in pairs, got a batch of {rows_B.tokens.shape[0]}: "
-                "use an even number of rows."
-            )
+        _check_rows(objective, lengths, rows_B, max_documents)
         partners_B = jax.tree.map(_swap_neighbours, rows_B)
 
         def corrupt_row(key, row, partner):
@@ -386,6 +407,37 @@ def _check_arguments(corrupt: Callable) -> None:
             f"{inspect.signature(corrupt)}: a function of rows of one document, (key, row, partner, "
             "lengths), is lifted to packed rows by `objectives.each_document`."
         ) from None
+
+
+def _check_sentinels(objective: Objective, lengths: dict[str, int]) -> None:
+    needed, there = lengths.get("sentinels", 0), objective.sentinels
+    if there is not None and needed > there:
+        raise ValueError(
+            f"Rows need {needed} sentinels, the vocabulary has {there}: give TokenIds more, shorten "
+            "the rows, lower noise_density, or raise mean_span_length."
+        )
+
+
+def _check_rows(
+    objective: Objective, lengths: dict[str, int], rows_B: Row, max_documents: int
+) -> None:
+    B, L = rows_B.tokens.shape
+    if B % 2:
+        raise ValueError(f"Rows come in pairs, got a batch of {B}: use an even number of rows.")
+    column = column_of(objective)
+    if column and getattr(rows_B, column) is None:
+        raise ValueError(f"The objective reads {column}, which these rows have not.")
+    needs = [member.objective.lengths(L) for member in members_of(objective)]
+    # Several short documents use the same sentinels, and fewer of them.
+    unbounded = {"both"} if max_documents == 1 else {"both", "sentinels"}
+    if not any(
+        all(lengths.get(name, 0) >= n for name, n in each.items() if name not in unbounded)
+        for each in needs
+    ):
+        raise ValueError(
+            f"Rows of {L} tokens need the slots {needs[0]}, got {lengths}: give "
+            f"objective.lengths({L}), or shorter rows."
+        )
 
 
 def _swap_neighbours(x_B):

@@ -23,8 +23,16 @@ from pretrax.objectives.noising import (
     poisson_spans,
     untouched,
 )
-from pretrax.objectives.pieces import Pieces, interleaved, pieces, write
-from pretrax.objectives.splicing import document_bits, documents, single, splice, with_specials
+from pretrax.objectives.splicing import (
+    Pieces,
+    document_bits,
+    documents,
+    interleaved,
+    part_of,
+    piece,
+    splice,
+    with_specials,
+)
 
 VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
 POOLINGS = ("first", "mean")
@@ -92,30 +100,30 @@ def contrastive_pairs(
 ) -> Objective:
     """Contrastive learning on pairs of texts: a question and its answer, a docstring and its code.
 
-        text      a b [SEP] c d e
+        text      a b c d e
+        parts     0 0 1 1 1
         inputs    [CLS] a b [CLS] c d e
 
     Args:
-      ids: needs `cls` and `sep`; `sep` stands in a document where its second text begins.
-      hard_negatives: a document has a third text, unlike the first, after another `sep` (SimCSE's
-        supervised form): one more text that must lie far from the first of every document.
+      ids: needs `cls`.
+      hard_negatives: a document has a third part, unlike the first (SimCSE's supervised form): one
+        more text that must lie far from the first of every document.
       temperature, pooling, symmetric: as in `contrastive`. CLIP goes both ways, and its temperature
         is learned; SimCSE's supervised form has hard negatives, 0.05, and goes one way.
 
-    A document with another number of `sep` does not count. Features as in `contrastive`, with a
+    A document without one of the parts does not count. Features as in `contrastive`, with a
     segment and a pool for each text.
 
-    >>> contrastive_pairs(ids).lengths(127)
+    >>> contrastive_pairs(ids).lengths(126)
     {'inputs': 128, 'pools': 2}
 
     Raises ValueError as `contrastive` does.
     """
     texts = 3 if hard_negatives else 2
-    specials = jnp.array([ids.special("cls"), ids.special("sep")], jnp.int32)
-    # A [CLS] takes the slot of each separator, and there is one more.
+    cls = jnp.array([ids.special("cls")], jnp.int32)
     return Objective(
-        lengths=lambda n: {"inputs": n + 1, "pools": texts},
-        corrupt=Partial(_split_at_separators, jnp.zeros(texts, jnp.int32), specials),
+        lengths=lambda n: {"inputs": n + texts, "pools": texts},
+        corrupt=Partial(_split_in_parts, jnp.zeros(texts, jnp.int32), cls),
         loss=_contrastive_loss(texts, temperature, pooling, symmetric),
         prompt_forms=(_form(ids, pooling),),
         heads=_heads(temperature),
@@ -221,18 +229,18 @@ def _noise(ids: TokenIds, views: str, share: float) -> Noise:
 def crop(share: float) -> Noise:
     """A stretch of each document, without round(share * n) tokens; at least one token is left."""
     away = ratio(share, "share", 0, 1)
-    return Noise(lambda n: n, Partial(_crop, traced(away)))
+    return Noise(lambda n: n, Partial(_crop, traced(away)[0]))
 
 
-def _crop(numbers, key, text: Text, count: int) -> Text:
+def _crop(away_share, key, text: Text, count: int) -> Text:
     document = documents(text.segments, count)
     away = jnp.minimum(
-        round_ratio(document.length * numbers[0][0], numbers[0][1]), document.length - 1
+        round_ratio(document.length * away_share[0], away_share[1]), document.length - 1
     )
     away = jnp.maximum(away, 0)
     first = document.start + below(document_bits(key, count), away + 1)
-    runs = single(0, first, document.length > 0)
-    return Text(*splice(text.tokens, runs, document.length - away, text.tokens.size))
+    left = piece(first, document.length - away)
+    return Text(*splice(text.tokens, left, text.tokens.size))
 
 
 def _two_views(apply, cls, key, row, partner, lengths, max_documents):
@@ -242,37 +250,21 @@ def _two_views(apply, cls, key, row, partner, lengths, max_documents):
     seen = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
     source, (second_at, cls_at) = with_specials(seen[0].tokens, seen[1].tokens, cls)
     each = [documents(view.segments, max_documents) for view in seen]
-    body = [
-        pieces((view.start + at)[:, None], view.length[:, None])
-        for view, at in zip(each, (0, second_at))
-    ]
+    body = [piece(view.start + at, view.length) for view, at in zip(each, (0, second_at))]
     return _texts_of_rows(source, cls_at, body, [present] * 2, present, lengths)
 
 
 # --- several texts in one document ---------------------------------------------------------------
 
 
-def _split_at_separators(texts, specials, key, row, partner, lengths, max_documents):
-    texts = texts.size
+def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
-    present = document.length > 0
-    source, (cls_at,) = with_specials(row.tokens, specials)
-    place = jnp.arange(row.tokens.size)[None]
-    start, end = document.start[:, None], (document.start + document.length)[:, None]
-    separates = (place >= start) & (place < end) & (row.tokens == specials[1])[None]
-    number = jnp.cumsum(separates, axis=1)
-    total = number[:, -1]
-    at = [jnp.sum(jnp.where(separates & (number == k), place, 0), axis=1) for k in range(1, texts)]
-    # Without the right number of separators the first text is all of the document.
-    split = present & (total == texts - 1)
-    whole_end = document.start + document.length
-    begins = [document.start] + [jnp.where(split, x + 1, whole_end) for x in at]
-    ends = [jnp.where(split, x, whole_end) for x in at] + [whole_end]
-    ends[0] = jnp.where(split, ends[0], whole_end)
-    body = [pieces(b[:, None], (e - b)[:, None]) for b, e in zip(begins, ends)]
-    filled = [piece.length[:, 0] > 0 for piece in body]
-    counts = split & jnp.all(jnp.stack(filled), 0)
-    return _texts_of_rows(source, cls_at, body, [present, *filled[1:]], counts, lengths)
+    source, (cls_at,) = with_specials(row.tokens, cls)
+    body = [part_of(row, document, k) for k in range(texts.size)]
+    filled = [part.length > 0 for part in body]
+    counts = jnp.all(jnp.stack(filled), 0)
+    texts = [piece(*part) for part in body]
+    return _texts_of_rows(source, cls_at, texts, filled, counts, lengths)
 
 
 def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, lengths):
@@ -281,12 +273,9 @@ def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, l
     `opened`: bool[D] for each text, whether it begins with [CLS].
     """
     texts = len(body)
-    each = [
-        interleaved(pieces(cls_at, yes_D.astype(jnp.int32)[:, None]), text)
-        for yes_D, text in zip(opened, body)
-    ]
+    each = [interleaved(piece(cls_at, yes_D), text) for yes_D, text in zip(opened, body)]
     by_text = Pieces(*(jnp.stack(x, 1).reshape(-1, 2) for x in zip(*each)))
-    tokens, segments = write(source, by_text, lengths["inputs"])
+    tokens, segments = splice(source, by_text, lengths["inputs"])
     first = documents(segments, by_text.length.shape[0]).start
     counts = jnp.repeat(counts_D, texts)
     weights = fit(counts.astype(jnp.int32), lengths["pools"])

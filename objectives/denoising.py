@@ -4,6 +4,7 @@ Sources: Raffel et al. 2020 (T5), section 3.3; Tay et al. 2022 (UL2) for the mod
 """
 
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +24,15 @@ from pretrax.objectives.noising import (
 )
 from pretrax.objectives.span_lengths import noise_counts, span_starts
 from pretrax.objectives.splicing import (
-    Runs,
-    concatenate,
+    Ends,
     documents,
-    interleave,
-    single,
+    ends_of,
+    interleaved,
+    joined,
+    piece,
+    pieces,
     splice,
+    with_markers,
     with_specials,
 )
 
@@ -70,27 +74,36 @@ def span_corruption(
     if placement not in ("end", "anywhere"):
         raise ValueError(f'placement must be "end" or "anywhere", got {placement!r}.')
     low, high = _span_range(mean_span_length)
-    head = () if mode is None else (ids.mode(mode),)
+    numbers = traced(density, low, high)
+    spans = _Spans(
+        density=numbers[0],
+        low=numbers[1],
+        high=numbers[2],
+        anywhere=jnp.int32(placement == "anywhere"),
+        sentinels=jnp.array([*ids.sentinels], jnp.int32),
+        ends=ends_of(ids, mode),
+    )
+
+    modes = spans.ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
         # Fewer tokens a span mean more spans: the shortest mean is the worst draw.
-        noise, spans = (
+        noise, count = (
             int(x) for x in noise_counts(n, density.as_integer_ratio(), low.as_integer_ratio(), np)
         )
         return {
-            "inputs": len(head) + n - noise + spans + 1,
-            "targets": noise + spans + 1,
-            "sentinels": spans,
+            "inputs": modes + n - noise + count + 1,
+            "targets": noise + count + 1,
+            "sentinels": count,
         }
 
-    specials = jnp.array([*ids.sentinels], jnp.int32), jnp.array([ids.eos, *head], jnp.int32)
-    numbers = traced(density, low, high), jnp.int32(placement == "anywhere")
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_corrupt_spans, numbers, specials),
+        corrupt=Partial(_corrupt_spans, spans),
         loss=token_loss,
-        prompt_forms=(PromptForm("infill", before=head, after=(ids.eos,)),),
+        prompt_forms=(PromptForm("infill", before=ids.mode_tokens(mode), after=(ids.eos,)),),
         closes_documents=True,
+        sentinels=len(ids.sentinels),
     )
 
 
@@ -184,61 +197,60 @@ def _span_range(mean_span_length) -> tuple[Fraction, Fraction]:
     return low, high
 
 
-def _corrupt_spans(numbers, specials, key, row, partner, lengths, max_documents):
+class _Spans(NamedTuple):
+    density: Any  # i32[2] as a fraction
+    low: Any  # i32[2] the mean span length, or the least that is drawn, as a fraction
+    high: Any  # i32[2] the same, or the most
+    anywhere: Any  # i32[] 1: a document may begin with noise and end with text
+    sentinels: Any  # i32[S]
+    ends: Ends
+
+
+def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
     """Span corruption of every document of a row at once; see `span_corruption`."""
-    sentinels, closing = specials
-    modes = closing.size - 1  # 0 or 1 mode tokens before the inputs
     S = max(lengths["sentinels"], 1)
     document = documents(row.segments, max_documents)
-    noise, spans, noise_edge, text_before = jax.vmap(_draw_spans, (None, 0, 0, None, None))(
-        key, jnp.arange(document.length.size), document.length, numbers, S
+    spans, noise_edge, text_before = jax.vmap(_draw_spans, (None, 0, 0, None, None))(
+        key, jnp.arange(document.length.size), document.length, settings, S
     )
-    source, (sentinel_at, eos_at) = with_specials(row.tokens, sentinels, closing)
+    source, (sentinel_at, mode_at, eos_at) = with_specials(
+        row.tokens, settings.sentinels, *settings.ends
+    )
 
     # Span k has text_before[k] tokens of text and noise_edge[k] tokens of noise before it.
     k = jnp.arange(S, dtype=jnp.int32)[None]
-    text = document.length - noise
     present, span = document.length > 0, k < spans[:, None]
-    noise_start, noise_end = noise_edge[:, :-1], noise_edge[:, 1:]
-    place = document.start[:, None] + text_before
-    sentinel = jnp.broadcast_to(sentinel_at + k, span.shape)
+    begin, end = (
+        jnp.where(span, text_before + noise, document.length[:, None])
+        for noise in (noise_edge[:, :-1], noise_edge[:, 1:])
+    )
+    sentinel = pieces(sentinel_at + k, span)
+    closing = piece(eos_at, present)
 
-    inputs = concatenate(
-        single(0, eos_at + 1, present & (modes > 0)),
-        single(modes, document.start, present),
-        interleave(
-            Runs(modes + text_before + k, sentinel, span),
-            Runs(modes + text_before + k + 1, place + noise_end, span),
-        ),
-        single(modes + text + spans, eos_at, present),
+    inputs = joined(
+        piece(mode_at, present * settings.ends.mode.size),
+        with_markers(document, begin, end, sentinel),
+        closing,
     )
-    targets = concatenate(
-        interleave(
-            Runs(noise_start + k, sentinel, span),
-            Runs(noise_start + k + 1, place + noise_start, span),
-        ),
-        single(noise + spans, eos_at, present),
-    )
-    inputs_slots = jnp.where(present, modes + text + spans + 1, 0)
-    targets_slots = jnp.where(present, noise + spans + 1, 0)
+    told = pieces(document.start[:, None] + begin, end - begin)
+    targets = joined(interleaved(sentinel, told), closing)
     return sequence_pair(
-        splice(source, inputs, inputs_slots, lengths["inputs"]),
-        splice(source, targets, targets_slots, lengths["targets"]),
+        splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )
 
 
-def _draw_spans(key, number, n, numbers, size):
+def _draw_spans(key, number, n, settings: _Spans, size):
     """Counts and places of the spans of document `number` of n tokens, with a key of its own."""
-    (density, low, high), anywhere = numbers
+    low, high, anywhere = settings.low, settings.high, settings.anywhere
     # Bits of one dimension, noise and text in turn: the first do not depend on how many there are.
     bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size + 1,), jnp.uint32)
     # low == high unless a range was asked for, and then both are whole numbers.
     choice = below(bits[0], (high[0] - low[0]) // low[1] + 1)
-    noise, spans = noise_counts(n, density, (low[0] + choice * low[1], low[1]))
+    noise, spans = noise_counts(n, settings.density, (low[0] + choice * low[1], low[1]))
     # One more token before the text and one after it let the first and last stretch be empty.
     noise_edge, text_edge = jax.vmap(span_starts, (1, 0, 0))(
         bits[1:].reshape(size, 2),
         jnp.stack([noise, n - noise + 2 * anywhere]),
         jnp.stack([spans, spans + anywhere]),
     )
-    return noise, spans, noise_edge, text_edge[1:] - anywhere
+    return spans, noise_edge, text_edge[1:] - anywhere

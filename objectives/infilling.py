@@ -5,6 +5,7 @@ Aghajanyan et al. 2022, "CM3: A Causal Masked Multimodal Model of the Internet",
 """
 
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,18 @@ from pretrax.objectives.arithmetic import below, hits, share24
 from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import target_sequence
 from pretrax.objectives.losses import token_loss
-from pretrax.objectives.pieces import Pieces, interleaved, joined, pieces, with_markers, write
 from pretrax.objectives.span_lengths import poisson_lengths, poisson_table, span_starts
-from pretrax.objectives.splicing import document_bits, documents, with_specials
+from pretrax.objectives.splicing import (
+    Pieces,
+    document_bits,
+    documents,
+    interleaved,
+    joined,
+    pieces,
+    splice,
+    with_markers,
+    with_specials,
+)
 
 # The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle; a form is their order.
 _PLAIN, _PSM = 0, 1
@@ -65,11 +75,16 @@ def fill_in_the_middle(
             "Filling in the middle needs three markers (prefix, suffix, middle), the vocabulary "
             f'has {len(ids.fim)}: add "fim" to the vocabulary\'s specials.'
         )
-    numbers = [share24(rate, "rate"), share24(spm_rate, "spm_rate"), _SPM[spm]]
-    specials = jnp.array([*ids.fim, ids.eos], jnp.int32)
+    middles = _Middles(
+        rate=jnp.int32(share24(rate, "rate")),
+        spm_rate=jnp.int32(share24(spm_rate, "spm_rate")),
+        spm=jnp.int32(_SPM[spm]),
+        markers=jnp.array(ids.fim, jnp.int32),
+        eos=jnp.int32(ids.eos),
+    )
     return Objective(
         lengths=lambda n: {"targets": n + 4},
-        corrupt=Partial(_move_middles, jnp.array(numbers, jnp.int32), specials),
+        corrupt=Partial(_move_middles, middles),
         loss=token_loss,
         prompt_forms=(PromptForm("middle", causal=True),),
         rows="documents",
@@ -77,30 +92,37 @@ def fill_in_the_middle(
     )
 
 
-def _move_middles(numbers, specials, key, row, partner, lengths, max_documents):
-    rate, spm_rate, spm = numbers
+class _Middles(NamedTuple):
+    rate: Any  # i32[] 24-bit probability that a document is rearranged
+    spm_rate: Any  # i32[] 24-bit probability that one of those begins with its suffix
+    spm: Any  # i32[] the form of these, an index in `_ORDERS`
+    markers: Any  # i32[3] of prefix, suffix and middle
+    eos: Any  # i32[]
+
+
+def _move_middles(middles: _Middles, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     start, n = (x[:, None] for x in document)
     bits = document_bits(key, document.length.size, (4,))
-    form = jnp.where(hits(bits[:, 1], spm_rate), spm, _PSM)
-    form = jnp.where(hits(bits[:, 0], rate), form, _PLAIN)
+    form = jnp.where(hits(bits[:, 1], middles.spm_rate), middles.spm, _PSM)
+    form = jnp.where(hits(bits[:, 0], middles.rate), form, _PLAIN)
     cuts = jnp.sort(below(bits[:, 2:], n + 1), axis=1)
     first, second = cuts[:, :1], cuts[:, 1:]
 
-    source, (special_at,) = with_specials(row.tokens, specials)
+    source, (marker_at, eos_at) = with_specials(row.tokens, middles.markers, middles.eos)
     marker = ((form != _PLAIN) & (document.length > 0))[:, None]
     parts = joined(
-        pieces(special_at, marker),
+        pieces(marker_at, marker),
         pieces(start, first),
-        pieces(special_at + 1, marker),
+        pieces(marker_at + 1, marker),
         pieces(start + second, n - second),
-        pieces(special_at + 2, marker),
+        pieces(marker_at + 2, marker),
         pieces(start + first, second - first),
     )
     order = jnp.array(_ORDERS, jnp.int32)[form]
     parts = Pieces(*(jnp.take_along_axis(x, order, axis=1) for x in parts))
-    written = joined(parts, pieces(special_at + 3, n > 0))
-    return target_sequence(write(source, written, lengths["targets"]))
+    written = joined(parts, pieces(eos_at, n > 0))
+    return target_sequence(splice(source, written, lengths["targets"]))
 
 
 def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
@@ -136,11 +158,14 @@ def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
             f"the vocabulary, got {max_spans}: give the vocabulary more sentinels, or allow fewer "
             "spans."
         )
-    table = jnp.array(poisson_table(Fraction(1)), jnp.int32)
-    specials = jnp.array([*ids.sentinels[:max_spans], ids.eos], jnp.int32)
+    moved = _MovedSpans(
+        counts=jnp.array(poisson_table(Fraction(1)), jnp.int32),
+        sentinels=jnp.array(ids.sentinels[:max_spans], jnp.int32),
+        eos=jnp.int32(ids.eos),
+    )
     return Objective(
         lengths=lambda n: {"targets": n + 3 * min(max_spans, _most_spans(n))},
-        corrupt=Partial(_move_spans, table, specials),
+        corrupt=Partial(_move_spans, moved),
         loss=token_loss,
         prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
         rows="documents",
@@ -153,16 +178,22 @@ def _most_spans(n):
     return (n + 1) // 2
 
 
-def _move_spans(table, specials, key, row, partner, lengths, max_documents):
-    S = specials.size - 1
+class _MovedSpans(NamedTuple):
+    counts: Any  # i32[...] the law of their number (`poisson_table`)
+    sentinels: Any  # i32[S] S is the most spans
+    eos: Any  # i32[]
+
+
+def _move_spans(settings: _MovedSpans, key, row, partner, lengths, max_documents):
+    S = settings.sentinels.size
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size, (1 + 2 * S,))
-    spans = poisson_lengths(bits[:, 0], table)
+    spans = poisson_lengths(bits[:, 0], settings.counts)
     spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))
     ends = jax.vmap(_distinct_places)(bits[:, 1:], document.length, 2 * spans)
     begin, end = ends[:, 0::2], ends[:, 1::2]
 
-    source, (sentinel_at, eos_at) = with_specials(row.tokens, specials[:-1], specials[-1])
+    source, (sentinel_at, eos_at) = with_specials(row.tokens, settings.sentinels, settings.eos)
     k = jnp.arange(S, dtype=jnp.int32)[None]
     live = k < spans[:, None]
     sentinels = pieces(sentinel_at + k, live)
@@ -173,7 +204,7 @@ def _move_spans(table, specials, key, row, partner, lengths, max_documents):
     )
     # A token's place in the source, and never its value, tells whether it is a sentinel.
     places = jnp.arange(source.size, dtype=jnp.int32)
-    origin, segments = write(places, written, lengths["targets"])
+    origin, segments = splice(places, written, lengths["targets"])
     features = target_sequence((jnp.where(segments > 0, source[origin], 0), segments))
     is_sentinel = (origin >= sentinel_at) & (origin < eos_at)
     return features | {"targets_weights": jnp.where(is_sentinel, 0, features["targets_weights"])}

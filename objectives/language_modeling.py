@@ -5,6 +5,7 @@ for the prefix split, `random_prefix_noise_mask` in its published code.
 """
 
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax.tree_util import Partial
@@ -14,10 +15,12 @@ from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import sequence_pair, target_sequence
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.splicing import (
-    concatenate,
+    Ends,
     document_bits,
     documents,
-    single,
+    ends_of,
+    joined,
+    piece,
     splice,
     with_specials,
 )
@@ -48,8 +51,7 @@ def causal_lm(ids: TokenIds) -> Objective:
 
 def _copy_row(key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
-    whole = single(0, document.start, document.length > 0)
-    return target_sequence(splice(row.tokens, whole, document.length, lengths["targets"]))
+    return target_sequence(splice(row.tokens, piece(*document), lengths["targets"]))
 
 
 def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None) -> Objective:
@@ -73,49 +75,49 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
     """
     share = ratio(suffix_share, "suffix_share", 0, 0.5 + 1e-9)
     given = 1 - 2 * share
-    head = () if mode is None else (ids.mode(mode),)
+    split = _Split(given=traced(Fraction(given))[0], ends=ends_of(ids, mode))
+    modes = split.ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
         return {
-            "inputs": len(head) + max(n - 1, 0) + 1,
+            "inputs": modes + max(n - 1, 0) + 1,
             "targets": _longest_suffix(n, given.as_integer_ratio(), max, min) + 1,
-            "both": len(head) + n + 2,
+            "both": modes + n + 2,
         }
 
-    closing = jnp.array([ids.eos, *head], jnp.int32)
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_split_rows, traced(Fraction(given)), closing),
+        corrupt=Partial(_split_rows, split),
         loss=token_loss,
-        prompt_forms=(PromptForm("complete", before=head, after=(ids.eos,)),),
+        prompt_forms=(PromptForm("complete", before=ids.mode_tokens(mode), after=(ids.eos,)),),
         closes_documents=True,
     )
+
+
+class _Split(NamedTuple):
+    given: Any  # i32[2] share of a document that is given at least, as a fraction
+    ends: Ends
 
 
 def _longest_suffix(n, given, maximum, minimum):
     return maximum(minimum(n - round_ratio((n - 1) * given[0], given[1]), n - 1), 1)
 
 
-def _split_rows(numbers, closing, key, row, partner, lengths, max_documents):
-    modes = closing.size - 1  # 0 or 1 mode tokens before the inputs
+def _split_rows(split: _Split, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size)
-    longest = _longest_suffix(document.length, numbers[0], jnp.maximum, jnp.minimum)
+    longest = _longest_suffix(document.length, split.given, jnp.maximum, jnp.minimum)
     present = document.length > 0
     suffix = jnp.where(present, 1 + below(bits, longest), 0)
     prefix = document.length - suffix
-    source, (eos_at,) = with_specials(row.tokens, closing)
+    source, (mode_at, eos_at) = with_specials(row.tokens, *split.ends)
 
-    inputs = concatenate(
-        single(0, eos_at + 1, present & (modes > 0)),
-        single(modes, document.start, prefix > 0),
-        single(modes + prefix, eos_at, present),
+    inputs = joined(
+        piece(mode_at, present * split.ends.mode.size),
+        piece(document.start, prefix),
+        piece(eos_at, present),
     )
-    targets = concatenate(
-        single(0, document.start + prefix, present),
-        single(suffix, eos_at, present),
-    )
+    targets = joined(piece(document.start + prefix, suffix), piece(eos_at, present))
     return sequence_pair(
-        splice(source, inputs, jnp.where(present, modes + prefix + 1, 0), lengths["inputs"]),
-        splice(source, targets, jnp.where(present, suffix + 1, 0), lengths["targets"]),
+        splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )

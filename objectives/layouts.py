@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from pretrax.objectives.features import COLUMNS, fit
-from pretrax.objectives.splicing import Runs, documents, of_document, splice
+from pretrax.objectives.splicing import documents, joined, of_document, piece, splice
 
 
 class Layout(NamedTuple):
@@ -95,16 +95,12 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
     given, target = documents(f["inputs_segments"], D), documents(f["targets_segments"], D)
 
     # Where each slot of the stack comes from: the inputs, and after them the targets.
-    runs = Runs(
-        slot=jnp.stack([jnp.zeros_like(given.length), given.length], 1),
-        source=jnp.stack([given.start, offset + target.start], 1),
-        keep=jnp.stack([given.length > 0, target.length > 0], 1),
-    )
+    both = joined(piece(*given), piece(offset + target.start, target.length))
     streams = jnp.arange(offset + f["targets"].size, dtype=jnp.int32)
-    origin, segments = splice(streams, runs, given.length + target.length, T)
+    origin, segments = splice(streams, both, T)
     whole = documents(segments, D)
 
-    def joined(of_inputs, of_targets):
+    def in_stack(of_inputs, of_targets):
         return jnp.where(segments > 0, jnp.concatenate([of_inputs, of_targets])[origin], 0)
 
     # Where each input, and each target, stands in the stack.
@@ -118,19 +114,19 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
         of_document(whole.start + given.length, segments), jnp.arange(T, dtype=jnp.int32) + 1
     )
     model_features = {
-        f"{stack}_input_tokens": joined(f["inputs"], shifted),
+        f"{stack}_input_tokens": in_stack(f["inputs"], shifted),
         f"{stack}_segment_ids": segments,
         f"{stack}_positions": _positions(segments, whole),
         f"{stack}_key_intervals": _guarded(of_document(whole.start, segments), end, segments),
         "member": f["member"],
     }
     if "inputs_types" in features:
-        types = joined(f["inputs_types"], jnp.zeros_like(f["targets"]))
+        types = in_stack(f["inputs_types"], jnp.zeros_like(f["targets"]))
         model_features[f"{stack}_types"] = types
     if "targets_positions" in features:
         # Block positions count from 1: inputs, and targets of another member of a mixture, have 0.
         place, block = (
-            joined(jnp.zeros_like(f["inputs"]), f[column]) for column in COLUMNS["positions"]
+            in_stack(jnp.zeros_like(f["inputs"]), f[column]) for column in COLUMNS["positions"]
         )
         in_line = model_features[f"{stack}_positions"]
         model_features |= {

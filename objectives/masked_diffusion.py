@@ -5,6 +5,7 @@ Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1
 """
 
 import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ from pretrax.objectives.arithmetic import hits, share24
 from pretrax.objectives.contract import Objective, Outputs, PromptForm, Term, TokenIds
 from pretrax.objectives.features import fit, input_sequence, labels_in_place
 from pretrax.objectives.losses import predictions, token_loss
-from pretrax.objectives.splicing import documents, single, splice
+from pretrax.objectives.splicing import documents, piece, splice
 
 
 def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
@@ -42,14 +43,14 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
     """
     if not 2**-24 <= lowest_rate < 1:
         raise ValueError(f"lowest_rate must be above 0 and below 1, got {lowest_rate}.")
-    settings = (
-        np.int32(share24(lowest_rate, "lowest_rate")),
-        np.int32(ids.special("mask")),
-        np.array(ids.text, np.int32),
+    settings = _Masking(
+        lowest=np.int32(share24(lowest_rate, "lowest_rate")),
+        mask=np.int32(ids.special("mask")),
+        text=np.array(ids.text, np.int32),
     )
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},  # any token may be masked
-        corrupt=Partial(_mask_at_drawn_rates, *settings),
+        corrupt=Partial(_mask_at_drawn_rates, settings),
         loss=_diffusion_loss,
         prompt_forms=(PromptForm("unmask"),),
     )
@@ -68,20 +69,25 @@ def _diffusion_loss(outputs: Outputs, batch) -> dict[str, Term]:
     return {name: dataclasses.replace(term, weights=live) for name, term in terms.items()}
 
 
-def _mask_at_drawn_rates(lowest, mask, text, key, row, partner, lengths, max_documents):
+class _Masking(NamedTuple):
+    lowest: Any  # i32[] the lowest rate, a 24-bit probability
+    mask: Any  # i32[]
+    text: Any  # i32[2] [first, last): the ids that may be masked
+
+
+def _mask_at_drawn_rates(settings: _Masking, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     present = document.length > 0
-    whole = single(0, document.start, present)
-    tokens, segments = splice(row.tokens, whole, document.length, lengths["inputs"])
+    tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
 
     rate_key, token_key = jax.random.split(key)
     draw = (jax.random.bits(rate_key, (max_documents,), jnp.uint32) >> 8).astype(jnp.int32)
-    rates = jnp.where(present, lowest + _product24(draw, 2**24 - lowest), 0)
+    rates = jnp.where(present, settings.lowest + _product24(draw, 2**24 - settings.lowest), 0)
     bits = jax.random.bits(token_key, tokens.shape, jnp.uint32)
-    is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
+    is_text = (tokens >= settings.text[0]) & (tokens < settings.text[1]) & (segments > 0)
     masked = is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)])
     return (
-        input_sequence((jnp.where(masked, mask, tokens), segments))
+        input_sequence((jnp.where(masked, settings.mask, tokens), segments))
         | labels_in_place(tokens, masked, 0, lengths["labels"])
         | {"rates": fit(rates, lengths["rates"])}
     )

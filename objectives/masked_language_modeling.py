@@ -18,7 +18,7 @@ from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, 
 from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.losses import binary_cross_entropy, token_loss
 from pretrax.objectives.selection import Selection, choose, quota, selection_of
-from pretrax.objectives.splicing import concatenate, documents, single, splice, with_specials
+from pretrax.objectives.splicing import documents, joined, piece, splice, with_specials
 
 
 def masked_lm(
@@ -199,11 +199,8 @@ def _behind(head, row: Row, max_documents: int, size: int):
     document = documents(row.segments, max_documents)
     present = document.length > 0
     source, (head_at,) = with_specials(row.tokens, head)
-    whole = concatenate(
-        single(0, head_at, present & (head.size > 0)),
-        single(head.size, document.start, present),
-    )
-    return splice(source, whole, jnp.where(present, head.size + document.length, 0), size)
+    whole = joined(piece(head_at, present * head.size), piece(*document))
+    return splice(source, whole, size)
 
 
 def _replace(key, tokens, chosen, unit, replacement: Replacement):

@@ -76,6 +76,7 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         prompt_forms=tuple(dict.fromkeys(prompt for o in objectives for prompt in o.prompt_forms)),
         rows=_rows_of(built),
         closes_documents=all(o.closes_documents for o in objectives),
+        sentinels=max((o.sentinels for o in objectives if o.sentinels is not None), default=None),
         members=tuple(built),
         couples_rows=any(o.couples_rows for o in objectives),
     )

@@ -10,7 +10,7 @@ Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tok
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,12 @@ from pretrax.objectives.span_lengths import (
     poisson_table,
 )
 from pretrax.objectives.splicing import (
-    concatenate,
+    Ends,
     documents,
+    ends_of,
+    joined,
+    piece,
     sentence_ends,
-    single,
     splice,
     with_specials,
 )
@@ -109,49 +111,48 @@ def from_noise(
     {'inputs': 11, 'targets': 11}
     """
     targets = targets or untouched()
-    head = () if mode is None else (ids.mode(mode),)
+    ends = ends_of(ids, mode)
 
     def lengths(n: int) -> dict[str, int]:
-        slots = {"inputs": len(head) + inputs.longest(n) + 1, "targets": targets.longest(n) + 1}
+        slots = {
+            "inputs": ends.mode.size + inputs.longest(n) + 1,
+            "targets": targets.longest(n) + 1,
+        }
         return slots | ({"sentinels": inputs.sentinels(n)} if inputs.sentinels else {})
 
-    closing = jnp.array([ids.eos, *head], jnp.int32)
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, closing),
+        corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, ends),
         loss=token_loss,
         rows=rows,
         prompt_forms=()
         if prompt_mode is None
-        else (PromptForm(prompt_mode, before=head, after=(ids.eos,)),),
+        else (PromptForm(prompt_mode, before=ids.mode_tokens(mode), after=(ids.eos,)),),
         closes_documents=True,
+        sentinels=len(ids.sentinels) if inputs.sentinels else None,
     )
 
 
-def _corrupt_text(to_inputs, to_targets, closing, key, row, partner, lengths, max_documents):
+def _corrupt_text(to_inputs, to_targets, ends: Ends, key, row, partner, lengths, max_documents):
     """Both noises, with one key, on every document of a row at once."""
     present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"], lengths["targets"])
     text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
     inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
     return sequence_pair(
-        _closed(inputs, present, closing, lengths["inputs"]),
-        _closed(targets, present, closing[:1], lengths["targets"]),
+        _closed(inputs, present, ends, lengths["inputs"]),
+        _closed(targets, present, ends._replace(mode=ends.mode[:0]), lengths["targets"]),
     )
 
 
-def _closed(text: Text, present_D, closing, size: int):
+def _closed(text: Text, present_D, ends: Ends, size: int):
     """Each document between its mode token, if there is one, and end-of-sequence."""
-    modes = closing.size - 1
     document = documents(text.segments, present_D.size)
-    source, (eos_at,) = with_specials(text.tokens, closing)
-    end = modes + document.length
-    runs = concatenate(
-        single(0, eos_at + 1, present_D & (modes > 0)),
-        single(modes, document.start, present_D),
-        single(end, eos_at, present_D),
+    source, (mode_at, eos_at) = with_specials(text.tokens, *ends)
+    closed = joined(
+        piece(mode_at, present_D * ends.mode.size), piece(*document), piece(eos_at, present_D)
     )
-    return splice(source, runs, jnp.where(present_D, end + 1, 0), size)
+    return splice(source, closed, size)
 
 
 # --- tokens hidden independently of each other ---------------------------------------------------
@@ -199,7 +200,7 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
     Raises ValueError for a density out of range, an unknown replacement, or a vocabulary without
     the mask token where one is asked for.
     """
-    kind, density, numbers = _iid_settings(ids, noise_density, replace)
+    kind, density, hiding = _iid_settings(ids, noise_density, replace)
     shows = kind.stand_in is not None or kind.random_share > 0
     stand_in = Partial(_from_table, _stand_ins(ids, kind))
     if kind.random_share:
@@ -210,17 +211,16 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
         hidden = int(most_hidden(n, density, np))
         return min(hidden, (n + 1) // 2) if kind.whole_runs else hidden  # text parts the runs
 
-    flags = jnp.array([kind.whole_runs, shows])
     return Noise(
         longest=lambda n: n,
-        apply=Partial(_replace_hidden, numbers, flags, stand_in),
+        apply=Partial(_replace_hidden, hiding, np.bool_(shows), stand_in),
         sentinels=pieces if kind.stand_in == "sentinel" else None,
     )
 
 
 def iid_told(ids: TokenIds, noise_density: float, replace: str) -> Noise:
     """What `iid_hidden` hides with the same key, each piece behind its sentinel if it has one."""
-    kind, density, numbers = _iid_settings(ids, noise_density, replace)
+    kind, density, hiding = _iid_settings(ids, noise_density, replace)
     marked = kind.stand_in == "sentinel"
 
     def longest(n: int) -> int:
@@ -229,18 +229,30 @@ def iid_told(ids: TokenIds, noise_density: float, replace: str) -> Noise:
             return min(2 * hidden, n + 1)
         return hidden * (1 + marked)
 
-    flags, table = jnp.array([kind.whole_runs, marked]), _stand_ins(ids, kind)
-    return Noise(longest, Partial(_tell_hidden, numbers, flags, table))
+    return Noise(longest, Partial(_tell_hidden, hiding, np.bool_(marked), _stand_ins(ids, kind)))
+
+
+class _Hiding(NamedTuple):
+    """Which tokens are hidden, each by itself."""
+
+    density: Any  # i32[2] as a fraction
+    chance: Any  # i32[] the same, as a 24-bit probability
+    text: Any  # i32[2] [first, last): the ids that may be
+    whole_runs: Any  # bool[] tokens hidden one after another are one piece
 
 
 def _iid_settings(ids: TokenIds, noise_density: float, replace: str):
-    """(replacement, density, numbers for the kernel), or raises ValueError."""
+    """(replacement, density, settings of the kernel), or raises ValueError."""
     if replace not in REPLACEMENTS:
         raise ValueError(f"replace must be one of {list(REPLACEMENTS)}, got {replace!r}.")
     density = ratio(noise_density, "noise_density", 0, 1)
-    chance = jnp.int32(share24(float(density), "noise_density"))
-    numbers = traced(density)[0], chance, jnp.array(ids.text, jnp.int32)
-    return REPLACEMENTS[replace], density.as_integer_ratio(), numbers
+    hiding = _Hiding(
+        density=traced(density)[0],
+        chance=jnp.int32(share24(float(density), "noise_density")),
+        text=jnp.array(ids.text, jnp.int32),
+        whole_runs=np.bool_(REPLACEMENTS[replace].whole_runs),
+    )
+    return REPLACEMENTS[replace], density.as_integer_ratio(), hiding
 
 
 def _stand_ins(ids: TokenIds, kind: _Replacement):
@@ -250,32 +262,30 @@ def _stand_ins(ids: TokenIds, kind: _Replacement):
     return jnp.array([ids.special("mask") if kind.stand_in == "mask" else 0], jnp.int32)
 
 
-def _replace_hidden(numbers, flags, stand_in, key, text: Text, count: int) -> Text:
-    whole_runs, shows = flags
-    hidden, opens, piece = _iid_pieces(numbers, whole_runs, key, text, count)
-    tokens = jnp.where(hidden, stand_in(key, piece), text.tokens)
+def _replace_hidden(hiding: _Hiding, shows, stand_in, key, text: Text, count: int) -> Text:
+    hidden, opens, number = _iid_pieces(hiding, key, text, count)
+    tokens = jnp.where(hidden, stand_in(key, number), text.tokens)
     return _compact(tokens, text.segments, ~hidden | (opens & shows), text.tokens.size)
 
 
-def _tell_hidden(numbers, flags, table, key, text: Text, count: int) -> Text:
-    whole_runs, marked = flags
-    hidden, opens, piece = _iid_pieces(numbers, whole_runs, key, text, count)
-    tokens = _alternate(_from_table(table, key, piece), text.tokens)
+def _tell_hidden(hiding: _Hiding, marked, table, key, text: Text, count: int) -> Text:
+    hidden, opens, number = _iid_pieces(hiding, key, text, count)
+    tokens = _alternate(_from_table(table, key, number), text.tokens)
     keep = _alternate(opens & marked, hidden)
     return _compact(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
 
 
-def _iid_pieces(numbers, whole_runs, key, text: Text, count: int):
+def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     """Which tokens are hidden, which of them open a piece, and the number of that piece."""
-    density, chance, (first, last) = numbers
+    first, last = hiding.text
     document = documents(text.segments, count)
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
-    hidden = hits(bits, chance) & (text.segments > 0)
+    hidden = hits(bits, hiding.chance) & (text.segments > 0)
     hidden &= (text.tokens >= first) & (text.tokens < last)
-    most_D = most_hidden(document.length, density)
+    most_D = most_hidden(document.length, hiding.density)
     hidden &= _before(hidden, text, document) < _of(most_D, text)
     goes_on = jnp.roll(hidden, 1) & (_place(text, document) > 0)
-    opens = hidden & ~(goes_on & whole_runs)
+    opens = hidden & ~(goes_on & hiding.whole_runs)
     return hidden, opens, _before(opens, text, document)
 
 
@@ -334,11 +344,9 @@ def rotation() -> Noise:
 def _rotate(key, text: Text, count: int) -> Text:
     document = documents(text.segments, count)
     turned = below(jax.random.bits(key, (count,), jnp.uint32), document.length)
-    runs = concatenate(
-        single(0, document.start + turned, document.length > 0),
-        single(document.length - turned, document.start, turned > 0),
-    )
-    return Text(*splice(text.tokens, runs, document.length, text.tokens.size))
+    from_there = piece(document.start + turned, document.length - turned)
+    whole = joined(from_there, piece(document.start, turned))
+    return Text(*splice(text.tokens, whole, text.tokens.size))
 
 
 # --- spans, some of them empty -------------------------------------------------------------------
@@ -363,14 +371,27 @@ def poisson_spans(ids: TokenIds, noise_density: float, mean_span_length: float) 
         hidden, spans = infilling_counts(n, *fractions, np)
         return int(n - hidden + spans)
 
-    numbers = traced(density, mean), jnp.array(poisson_table(mean), jnp.int32)
-    return Noise(longest, Partial(_infill, numbers, jnp.int32(ids.special("mask"))))
+    numbers = traced(density, mean)
+    settings = _Infilling(
+        density=numbers[0],
+        mean_span_length=numbers[1],
+        span_lengths=jnp.array(poisson_table(mean), jnp.int32),
+        mask=jnp.int32(ids.special("mask")),
+    )
+    return Noise(longest, Partial(_infill, settings))
 
 
-def _infill(numbers, mask, key, text: Text, count: int) -> Text:
-    (density, mean), table = numbers
+class _Infilling(NamedTuple):
+    density: Any  # i32[2] as a fraction
+    mean_span_length: Any  # i32[2] as a fraction
+    span_lengths: Any  # i32[...] the law of their lengths (`poisson_table`)
+    mask: Any  # i32[]
+
+
+def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
     document = documents(text.segments, count)
-    hidden_D, most_D = infilling_counts(document.length, density, mean)
+    counts = settings.density, settings.mean_span_length
+    hidden_D, most_D = infilling_counts(document.length, *counts)
     hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
     place, live = _place(text, document), text.segments > 0
     length_bits, gap_bits = (
@@ -378,7 +399,7 @@ def _infill(numbers, mask, key, text: Text, count: int) -> Text:
     )
 
     # Span k of a document is drawn at the place of its token k.
-    drawn = jnp.where(live, poisson_lengths(length_bits, table), 0)
+    drawn = jnp.where(live, poisson_lengths(length_bits, settings.span_lengths), 0)
     begin = _before(drawn, text, document)
     span = live & (begin < hidden) & (place < most)
     left = jnp.where(span, hidden - begin, 0)
@@ -392,7 +413,7 @@ def _infill(numbers, mask, key, text: Text, count: int) -> Text:
     covered = jnp.zeros_like(covered).at[gap].set(covered, unique_indices=True)
 
     source = jnp.arange(place.size) + _before(covered, text, document) + covered
-    tokens = _alternate(jnp.broadcast_to(mask, place.shape), text.tokens[source])
+    tokens = _alternate(jnp.broadcast_to(settings.mask, place.shape), text.tokens[source])
     keep = _alternate(taken, place < length - hidden)
     return _compact(tokens, jnp.repeat(text.segments, 2), keep, place.size)
 

@@ -67,7 +67,12 @@ def _alone(row: Row, where: Documents, number) -> Row:
     def moved(x_L):
         return jnp.where(live, jnp.roll(x_L, -start), 0)
 
-    return row._replace(tokens=moved(row.tokens), segments=live.astype(jnp.int32))
+    return row._replace(
+        tokens=moved(row.tokens),
+        segments=live.astype(jnp.int32),
+        parts=None if row.parts is None else moved(row.parts),
+        labels=None if row.labels is None else moved(row.labels),
+    )
 
 
 def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: int) -> dict:

@@ -10,6 +10,7 @@ sentence order prediction.
 """
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +28,15 @@ from pretrax.objectives.contract import (
 )
 from pretrax.objectives.features import fit, input_sequence
 from pretrax.objectives.losses import at_places, class_term, cross_entropy
-from pretrax.objectives.pieces import Pieces, joined, pieces, write
 from pretrax.objectives.splicing import (
     Documents,
     document_bits,
     documents,
+    joined,
     of_document,
+    piece,
     sentence_ends,
+    splice,
     with_specials,
 )
 
@@ -165,11 +168,15 @@ def pair_loss(outputs, batch) -> dict[str, Term]:
 
 
 def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Objective:
-    ends = jnp.array(ids.flags("sentence_ends") if at_sentence_ends else [False] * ids.size)
-    specials = jnp.array([ids.special("cls"), ids.special("sep")], jnp.int32)
+    ends = ids.flags("sentence_ends") if at_sentence_ends else [False] * ids.size
+    pairs = _Pairs(
+        sentence_ends=jnp.array(ends),
+        cls=jnp.int32(ids.special("cls")),
+        sep=jnp.int32(ids.special("sep")),
+    )
     return Objective(
         lengths=lambda n: {"inputs": n + 3, "types": n + 3, "pools": 1},
-        corrupt=Partial(_corrupt_pairs, Partial(draw), ends, specials),
+        corrupt=Partial(_corrupt_pairs, Partial(draw), pairs),
         loss=pair_loss,
         heads={"pair": 2},
         prompt_forms=(PromptForm("embed", (ids.special("cls"),), (ids.special("sep"),)),),
@@ -178,27 +185,37 @@ def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Ob
     )
 
 
-def _corrupt_pairs(draw, ends_V, specials, key, row, partner, lengths, max_documents):
+class _Pairs(NamedTuple):
+    sentence_ends: Any  # bool[V] the ids that end a sentence
+    cls: Any  # i32[]
+    sep: Any  # i32[]
+
+
+def _corrupt_pairs(draw, settings: _Pairs, key, row, partner, lengths, max_documents):
     """Every document of a row becomes `[CLS] A [SEP] B [SEP]`; `draw` says what A and B are."""
     document = documents(row.segments, max_documents)
     bits = document_bits(key, max_documents, (4,))
     # The second half of the source is the partner's text.
-    source, (partner_at, cls_at) = with_specials(row.tokens, partner.tokens, specials)
+    source, (partner_at, cls_at, sep_at) = with_specials(
+        row.tokens, partner.tokens, settings.cls, settings.sep
+    )
     theirs = documents(partner.segments, max_documents)
     theirs = Documents(theirs.start + partner_at, theirs.length)
     of_partner = jnp.where(partner.segments > 0, partner.segments + max_documents, 0)
-    ends = sentence_ends(ends_V, source[:cls_at], jnp.append(row.segments, of_partner))
+    ends = sentence_ends(
+        settings.sentence_ends, source[:cls_at], jnp.append(row.segments, of_partner)
+    )
     a, b, label, counts = draw(bits, source, ends, document, theirs)
 
-    present = (document.length > 0).astype(jnp.int32)[:, None]
-    cls, sep = pieces(cls_at, present), pieces(cls_at + 1, present)
-    tokens, segments = write(source, joined(cls, a, sep, b, sep), lengths["inputs"])
+    present = document.length > 0
+    cls, sep = piece(cls_at, present), piece(sep_at, present)
+    tokens, segments = splice(source, joined(cls, a, sep, b, sep), lengths["inputs"])
     arranged = documents(segments, max_documents)
     place = jnp.arange(tokens.size) - of_document(arranged.start, segments)
     of_b = (segments > 0) & (place >= of_document(a.length[:, 0] + 2, segments))
     return input_sequence((tokens, segments)) | {
         "inputs_types": of_b.astype(jnp.int32),
-        "pools_places": fit(arranged.start * present[:, 0], lengths["pools"]),
+        "pools_places": fit(arranged.start * present, lengths["pools"]),
         "pools_labels": fit(label * counts, lengths["pools"]),
         "pools_weights": fit(counts.astype(jnp.int32), lengths["pools"]),
     }
@@ -215,7 +232,7 @@ def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
     front = (whole.start, cut)
     back = (whole.start + cut, whole.length - cut)
     a, b = (
-        _piece(*(jnp.where(swapped, y, x) for x, y in zip(*order)))
+        piece(*(jnp.where(swapped, y, x) for x, y in zip(*order)))
         for order in ((front, back), (back, front))
     )
     return a, b, jnp.where(swapped, FOLLOWS_NOT, FOLLOWS), whole.length > 1
@@ -226,8 +243,8 @@ def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Do
     wrong = _coin(bits_Dx4[:, 2])
     # Half of what is left: else only the wrong text would reach the end of the document.
     length = (document.length - later + 1) // 2
-    a = _piece(document.start, cut)
-    b = _piece(document.start + jnp.where(wrong, later, cut), length)
+    a = piece(document.start, cut)
+    b = piece(document.start + jnp.where(wrong, later, cut), length)
     counts = (later > cut) & (length > 0)
     return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
 
@@ -243,12 +260,8 @@ def _draw_next_from_other(bits_Dx4, source, ends, document: Documents, theirs: D
     differs = differs != source[jnp.minimum(other[:, None] + place, source.size - 1)]
     another_text = jnp.any(differs & (place < length[:, None]), axis=1)
     counts = (document.length > 1) & (length > 0) & another_text
-    a, b = _piece(document.start, cut), _piece(jnp.where(wrong, other, follows), length)
+    a, b = piece(document.start, cut), piece(jnp.where(wrong, other, follows), length)
     return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
-
-
-def _piece(start_D, length_D) -> Pieces:
-    return pieces(start_D[:, None], length_D[:, None])
 
 
 def _coin(bits):

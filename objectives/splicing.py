@@ -1,22 +1,36 @@
-"""Building a feature out of runs: stretches copied from the row, and single special tokens.
+"""Building a feature out of pieces: stretches copied from the row, and single special tokens.
 
 Every rearrangement of text (a span cut out, a prefix split off, a middle moved to the end) is a
-list of runs. A run says: from this slot of the output on, copy what stands from this place of the
-source on. One short scatter and a running maximum tell each slot which run it belongs to; the
-rest is gathers. Nothing here loops over tokens or draws randomness.
+list of pieces. One short scatter and a running maximum tell each slot of the output which piece it
+belongs to; the rest is gathers. Nothing here loops over tokens or draws randomness.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pretrax.objectives.contract import Row, TokenIds
+
+
+class Ends(NamedTuple):
+    """The special tokens before and after a document's inputs, as a kernel takes them."""
+
+    mode: Any  # i32[0 or 1] a mode token, or none
+    eos: Any  # i32[] end-of-sequence
+
+
+def ends_of(ids: TokenIds, mode: str | None = None) -> Ends:
+    """End-of-sequence, and the mode token of that name; ValueError where the ids have not that."""
+    modes = [] if mode is None else [ids.mode(mode)]
+    return Ends(jnp.array(modes, jnp.int32), jnp.int32(ids.eos))
+
 
 class Documents(NamedTuple):
     """Where the documents of a row stand; absent ones have length 0."""
 
-    start: jnp.ndarray  # i32[D] place of the first token
+    start: jnp.ndarray  # i32[D] index of the first token
     length: jnp.ndarray  # i32[D]
 
 
@@ -36,6 +50,19 @@ def of_document(values_D, segments):
     return values_D[jnp.maximum(segments - 1, 0)]
 
 
+def part_of(row: Row, document: Documents, number: int) -> Documents:
+    """Where part `number` of each document stands; of length 0 where there is none.
+
+    >>> segments, parts = jnp.array([1, 1, 1, 2, 0]), jnp.array([0, 1, 1, 1, 0])
+    >>> part_of(Row(None, segments, 0, parts), documents(segments, 2), 1)
+    Documents(start=Array([1, 3], dtype=int32), length=Array([2, 1], dtype=int32))
+    """
+    of_part = row.segments * (row.parts == number)
+    length = documents(of_part, document.length.size).length
+    earlier = documents(row.segments * (row.parts < number), document.length.size).length
+    return Documents(document.start + earlier, length)
+
+
 def document_bits(key, count: int, shape: tuple = ()):
     """u32[count, *shape]: random bits of each document of a row, which depend on its number alone."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
@@ -52,55 +79,75 @@ def sentence_ends(ends_V, tokens, segments):
     return ends & ~(jnp.roll(ends, -1) & (jnp.roll(segments, -1) == segments))
 
 
-class Runs(NamedTuple):
-    """Runs of one output, per document, in the order in which they are written."""
+class Pieces(NamedTuple):
+    """What rearranged documents are written from: stretches of a source, end to end.
 
-    slot: jnp.ndarray  # i32[D, R] first slot, counted from the document's own first slot
-    source: jnp.ndarray  # i32[D, R] place in the source of what stands there
-    keep: jnp.ndarray  # bool[D, R] False: there is no such run
+    Stretches of the row's text and single special tokens are pieces alike: R of them in each of D
+    documents, in the order in which they are written.
+    """
 
-
-def single(slot_D, source_D, keep_D) -> Runs:
-    """One run in each document, from i32[D] or ints."""
-    shape = keep_D.shape + (1,)
-
-    def place(x):
-        return jnp.broadcast_to(jnp.asarray(x, jnp.int32), keep_D.shape).reshape(shape)
-
-    return Runs(place(slot_D), place(source_D), keep_D.reshape(shape))
+    source: jnp.ndarray  # i32[D, R] index in the source of the piece's first token
+    length: jnp.ndarray  # i32[D, R] 0: there is no such piece
 
 
-def interleave(*runs: Runs) -> Runs:
-    """Runs a0 b0 a1 b1 … from runs a0 a1 … and b0 b1 …"""
-    return Runs(*(jnp.stack(x, -1).reshape(x[0].shape[0], -1) for x in zip(*runs)))
+def pieces(source, length) -> Pieces:
+    """Pieces from arrays [D, R] or [D, 1], or ints; lengths may be bool."""
+    return Pieces(*jnp.broadcast_arrays(*(jnp.asarray(x, jnp.int32) for x in (source, length))))
 
 
-def concatenate(*runs: Runs) -> Runs:
-    """All runs of the first, then all of the second, …"""
-    return Runs(*(jnp.concatenate(x, -1) for x in zip(*runs)))
+def piece(source_D, length_D) -> Pieces:
+    """One piece in each document, from arrays [D] or ints; lengths may be bool."""
+    made = pieces(source_D, length_D)
+    return Pieces(made.source[:, None], made.length[:, None])
 
 
-def splice(source, runs: Runs, length_D, size: int):
-    """Writes the runs of all documents one after another into `size` slots.
+def interleaved(*parts: Pieces) -> Pieces:
+    """Pieces a0 b0 a1 b1 … from pieces a0 a1 … and b0 b1 …"""
+    return Pieces(*(jnp.stack(x, -1).reshape(x[0].shape[0], -1) for x in zip(*parts)))
+
+
+def joined(*parts: Pieces) -> Pieces:
+    """All pieces of the first, then all of the second, …"""
+    return Pieces(*(jnp.concatenate(x, -1) for x in zip(*parts)))
+
+
+def with_markers(document: Documents, begin, end, markers: Pieces) -> Pieces:
+    """Documents whose spans are each replaced by a marker.
+
+    With text `a b c d e f`, spans b c and f, markers X and Y: `a X d e Y`.
 
     Args:
-      source: i32[N] what runs copy from: a row's tokens, then special tokens (`with_specials`).
-      runs: i32[D, R]; within a document their slots do not decrease, and of runs with the same
-        slot the last one counts.
-      length_D: i32[D] slots that each document takes.
+      begin, end: i32[D, S] spans in order of the text, counted from their document's first token;
+        where there is none, both are the document's length.
+      markers: [D, S], of length 0 where there is no span.
+    """
+    text_from = jnp.pad(end, ((0, 0), (1, 0)))
+    text_to = jnp.concatenate([begin, document.length[:, None]], axis=1)
+    source, length = document.start[:, None] + text_from, text_to - text_from
+    before = Pieces(source[:, :-1], length[:, :-1])
+    return joined(interleaved(before, markers), Pieces(source[:, -1:], length[:, -1:]))
+
+
+def splice(source, pieces: Pieces, size: int):
+    """Writes the pieces of all documents one after another into `size` slots.
+
+    Args:
+      source: i32[N] what pieces copy from: a row's tokens, then special tokens (`with_specials`).
+        With 0 … N-1 the result tells where each slot was copied from.
+      pieces: of each document.
       size: slots of the output; what does not fit is lost, so plan lengths first.
 
     Returns:
       tokens i32[size], segments i32[size]: 0 after the last document.
     """
-    end_D = jnp.cumsum(length_D)
-    D, R = runs.slot.shape
-    slot = jnp.where(runs.keep, runs.slot + (end_D - length_D)[:, None], size).reshape(-1)
-    slot = jnp.append(slot, end_D[-1])  # one more run, of padding
+    D, R = pieces.length.shape
+    length = pieces.length.reshape(-1)
+    end = jnp.cumsum(length)
+    slot = jnp.append(end - length, end[-1])  # one more piece, of padding
     number = jnp.arange(D * R + 1, dtype=jnp.int32)
-    owner = jnp.zeros(size, jnp.int32).at[slot].max(number, mode="drop")
-    owner = lax.cummax(owner)
-    shift = jnp.append(runs.source.reshape(-1), 0) - slot
+    written = jnp.where(jnp.append(length > 0, True), slot, size)
+    owner = lax.cummax(jnp.zeros(size, jnp.int32).at[written].max(number, mode="drop"))
+    shift = jnp.append(pieces.source.reshape(-1), 0) - slot
     segment = jnp.append(jnp.repeat(1 + jnp.arange(D, dtype=jnp.int32), R), 0)
     segments = segment[owner]
     tokens = jnp.asarray(source)[jnp.arange(size, dtype=jnp.int32) + shift[owner]]
@@ -108,7 +155,7 @@ def splice(source, runs: Runs, length_D, size: int):
 
 
 def with_specials(tokens_L, *specials):
-    """The row's tokens followed by special tokens, and the place where each special begins.
+    """The row's tokens followed by special tokens, and the index at which each of those begins.
 
     >>> with_specials(jnp.array([7, 8]), jnp.array([99, 98]), 1)
     (Array([ 7,  8, 99, 98,  1], dtype=int32), (2, 4))

@@ -1,22 +1,18 @@
 """Learning from answers: a text is given, and what belongs to it is predicted.
 
-A document is a text, the vocabulary's `sep`, and its answer; data edges that read supervised tasks
-write it so (`tasks.seqio_corpora.seqio_pairs`):
-
-    text_to_text            translate: good day [SEP] bon jour
-    dialogue                hello [SEP] hi! [SEP] who are you? [SEP] a model
-    sequence_classification this is fine [SEP] code of a class
-    sequence_regression     this is fine [SEP] code of a number
-    token_classification    Ada met Alan [SEP] code code code
+    text_to_text             translate: good day | bon jour      the answer is another part
+    dialogue                 hello | hi! | who are you? | a model
+    sequence_classification  this is fine                        the class is a label
+    sequence_regression      this is fine                        and so is a number
+    token_classification     Ada met Alan                        a label for each token
 
 Sources: Raffel et al. 2020 (T5) for text to text; Devlin et al. 2019 (BERT), sections 3.2 and 4, for
 the heads on an encoder; the loss on answers alone is Ouyang et al. 2022's (InstructGPT).
 """
 
-from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Term, TokenIds
@@ -28,108 +24,118 @@ from pretrax.objectives.features import (
     target_sequence,
 )
 from pretrax.objectives.losses import at_places, class_term, cross_entropy, predictions, token_loss
-from pretrax.objectives.pieces import joined, pieces, write
-from pretrax.objectives.splicing import documents, of_document, with_specials
+from pretrax.objectives.splicing import (
+    Ends,
+    documents,
+    ends_of,
+    interleaved,
+    joined,
+    part_of,
+    piece,
+    pieces,
+    splice,
+    with_specials,
+)
 
-_BASE, _DIGITS, _UNIT = 128, 3, 1000  # of a coded number: digits, and parts of 1
-LARGEST = _BASE**_DIGITS // 2 // _UNIT - 1  # that can be coded
+THOUSANDTHS = 1000  # a number's label is in thousandths
 
 
 def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = None) -> Objective:
     """Text to text: the text is given, its answer is predicted.
 
-        document   a b c [SEP] d e
+        document   a b c d e
+        parts      0 0 0 1 1
         inputs     a b c /
         targets    d e /
 
     Args:
-      ids: needs `sep`, and the `mode` token if one is given.
-      longest_answer: in tokens; the corpus cuts longer ones.
+      ids: needs the `mode` token if one is given.
+      longest_answer: in tokens; the rest of a longer one is left out.
       mode: name of a mode token put before each text (UL2's are fine-tuned with "S").
-
-    The first `sep` divides a document; one without any does not count.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
 
     >>> text_to_text(ids, longest_answer=16).lengths(100)
     {'inputs': 101, 'targets': 17, 'both': 102}
 
-    Raises ValueError for missing special tokens, or an answer shorter than a token.
+    Raises ValueError for a mode that the vocabulary has not, or an answer shorter than a token.
     """
     if longest_answer < 1:
         raise ValueError(f"longest_answer must be 1 or more, got {longest_answer}.")
-    head = () if mode is None else (ids.mode(mode),)
-    specials = jnp.array([ids.special("sep"), ids.eos, *head], jnp.int32)
+    settings = _Answering(longest=jnp.int32(longest_answer), ends=ends_of(ids, mode))
+    modes = settings.ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
-        # The longest inputs are those of a document without an answer.
-        given = len(head) + n + 1
+        # Either part of a document may be empty.
         return {
-            "inputs": given,
-            "targets": min(max(n, 1), longest_answer + 1),
-            "both": given + 1,
+            "inputs": modes + n + 1,
+            "targets": min(n, longest_answer) + 1,
+            "both": modes + n + 2,
         }
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_divide, jnp.int32(longest_answer), specials),
+        corrupt=Partial(_divide, settings),
         loss=token_loss,
-        prompt_forms=(PromptForm("respond", before=head, after=(ids.eos,)),),
+        prompt_forms=(PromptForm("respond", before=ids.mode_tokens(mode), after=(ids.eos,)),),
         rows="parts",
         closes_documents=True,
     )
 
 
-def _divide(longest, specials, key, row, partner, lengths, max_documents):
-    sep, closing = specials[0], specials[1:]
-    modes = closing.size - 1
-    document, at_D = _first_separators(row, sep, max_documents)
+class _Answering(NamedTuple):
+    longest: Any  # i32[] tokens of an answer
+    ends: Ends
+
+
+def _divide(settings: _Answering, key, row, partner, lengths, max_documents):
+    document = documents(row.segments, max_documents)
     present = document.length > 0
-    divided = at_D < document.length
-    source, (eos_at,) = with_specials(row.tokens, closing)
-    live = present.astype(jnp.int32)[:, None]
-    given = joined(
-        pieces(eos_at + 1, live * modes),
-        pieces(document.start[:, None], at_D[:, None]),
-        pieces(eos_at, live),
+    given, answer = (part_of(row, document, part) for part in (0, 1))
+    source, (mode_at, eos_at) = with_specials(row.tokens, *settings.ends)
+    closing = piece(eos_at, present)
+    inputs = joined(piece(mode_at, present * settings.ends.mode.size), piece(*given), closing)
+    kept = jnp.minimum(answer.length, settings.longest)
+    targets = joined(piece(answer.start, kept), closing)
+    return sequence_pair(
+        splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )
-    rest = jnp.clip(document.length - at_D - 1, 0, longest)
-    answer = joined(
-        pieces((document.start + at_D + 1)[:, None], rest[:, None]),
-        pieces(eos_at, live),
-    )
-    features = sequence_pair(
-        write(source, given, lengths["inputs"]), write(source, answer, lengths["targets"])
-    )
-    segments = features["targets_segments"]
-    counts = (segments > 0) & of_document(divided, segments)
-    return features | {"targets_weights": counts.astype(jnp.int32)}
 
 
-def dialogue(ids: TokenIds) -> Objective:
+def dialogue(ids: TokenIds, max_turns: int = 16) -> Objective:
     """Instructions and dialogues for a decoder: all is read in order, the loss is on answers alone.
 
-        document   a b [SEP] c d [SEP] e [SEP] f
+        document   a b c d e f
+        parts      0 0 1 1 2 3
         targets    a b [SEP] c d / e [SEP] f /
         weights    0 0   0   1 1 1 0   0   1 1
 
     What is said to the model and what it answers take turns; `sep` begins an answer, end-of-sequence
-    closes it. A last turn that has no answer does not count.
+    closes it.
 
     Args:
       ids: needs `sep`.
+      max_turns: most turns of a dialogue; later ones are left out.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
-    >>> dialogue(ids).lengths(511)
+    >>> dialogue(ids, max_turns=8).lengths(504)
     {'targets': 512}
 
-    Raises ValueError for a missing separator.
+    Raises ValueError for a missing separator, or fewer than two turns.
     """
-    specials = jnp.array([ids.special("sep"), ids.eos], jnp.int32)
+    if max_turns < 2:
+        raise ValueError(
+            f"max_turns must be 2 or more, a question and its answer, got {max_turns}."
+        )
+    settings = _TakingTurns(
+        sep=jnp.int32(ids.special("sep")),
+        eos=jnp.int32(ids.eos),
+        turns=jnp.arange(max_turns, dtype=jnp.int32),
+    )
     return Objective(
-        lengths=lambda n: {"targets": n + 1},
-        corrupt=Partial(_take_turns, specials),
+        lengths=lambda n: {"targets": n + min(n, max_turns)},
+        corrupt=Partial(_take_turns, settings),
         loss=token_loss,
         prompt_forms=(PromptForm("respond", after=(ids.special("sep"),), causal=True),),
         rows="parts",
@@ -137,56 +143,49 @@ def dialogue(ids: TokenIds) -> Objective:
     )
 
 
-def _take_turns(specials, key, row, partner, lengths, max_documents):
-    sep, eos = specials
+class _TakingTurns(NamedTuple):
+    sep: Any  # i32[]
+    eos: Any  # i32[]
+    turns: Any  # i32[max_turns] 0, 1, …
+
+
+def _take_turns(settings: _TakingTurns, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
-    is_sep = (row.tokens == sep) & (row.segments > 0)
-    seen = jnp.cumsum(is_sep)  # separators up to and with this place
-    before_D = jnp.where(document.start > 0, seen[jnp.maximum(document.start - 1, 0)], 0)
-    turn = seen - of_document(before_D, row.segments)
-    # A separator counts itself: 1, 3, … begin answers, 2, 4, … end them.
-    ends_answer = is_sep & (turn % 2 == 0)
-    tokens = jnp.where(ends_answer, eos, row.tokens)
-    answers = jnp.where(is_sep, ends_answer, turn % 2 == 1)
-    last = jnp.maximum(document.start + document.length - 1, 0)
-    closes = jnp.where(is_sep[last], turn[last] % 2 == 1, answers[last])
-    number = jnp.arange(document.length.size)
-    source, (eos_at,) = with_specials(tokens, jnp.full(number.size, eos))
-    counts = jnp.concatenate([answers, closes]).astype(jnp.int32)
-    written = joined(
-        pieces(document.start[:, None], document.length[:, None]),
-        pieces((eos_at + number)[:, None], (document.length > 0).astype(jnp.int32)[:, None]),
-    )
-    origin, segments = write(jnp.arange(source.size), written, lengths["targets"])
+    source, (sep_at, eos_at) = with_specials(row.tokens, settings.sep, settings.eos)
+    each = [part_of(row, document, number) for number in range(settings.turns.size)]
+    turns = pieces(*(jnp.stack(x, 1) for x in zip(*each)))
+    answers = (settings.turns % 2 == 1)[None]
+    marker = pieces(jnp.where(answers, eos_at, sep_at), turns.length > 0)
+    written = interleaved(turns, marker)
+    origin, segments = splice(jnp.arange(source.size), written, lengths["targets"])
+    # A token counts in an answer, and so does the end of one.
+    counts = jnp.concatenate([row.parts % 2 == 1, jnp.array([False, True])])
     live = segments > 0
     features = target_sequence((jnp.where(live, source[origin], 0), segments))
-    return features | {"targets_weights": jnp.where(live, counts[origin], 0)}
+    return features | {"targets_weights": (live & counts[origin]).astype(jnp.int32)}
 
 
 def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
     """The class of a text, from the state of its [CLS].
 
-        document   a b c [SEP] k
+        document   a b c
+        labels     k k k
         inputs     [CLS] a b c [SEP]
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: the head "classes" has so many. Class k is coded by the k-th id of text
-        (`coded_class`).
+      num_classes: the head "classes" has so many.
+
+    A document whose label is no class does not count.
 
     Features: inputs, inputs_segments i32[I]; pools_places, pools_labels, pools_weights i32[P].
 
     >>> sequence_classification(ids, 3).lengths(126)
     {'inputs': 128, 'pools': 1}
 
-    Raises ValueError for missing special tokens, or a number of classes that cannot be.
+    Raises ValueError for missing special tokens, or fewer than two classes.
     """
-    if not 2 <= num_classes <= ids.text[1] - ids.text[0]:
-        raise ValueError(
-            f"num_classes must be 2 or more and at most the {ids.text[1] - ids.text[0]} ids of "
-            f"text, got {num_classes}: for a number there is sequence_regression."
-        )
-    specials = _framing(ids)
+    _check_classes(num_classes)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
@@ -196,7 +195,7 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     return Objective(
         lengths=_framed_lengths,
-        corrupt=Partial(_frame, specials, 1),
+        corrupt=Partial(_frame, _framing(ids, 0, num_classes)),
         loss=loss,
         heads={"classes": num_classes},
         prompt_forms=(_form(ids, "classify", "classes"),),
@@ -209,21 +208,20 @@ def sequence_regression(ids: TokenIds) -> Objective:
     """A number that belongs to a text, from the state of its [CLS]: half the squared error.
 
     Args:
-      ids: needs `cls` and `sep`. The number is coded by three ids (`coded_number`), to a thousandth.
+      ids: needs `cls` and `sep`.
 
-    The model's head "classes" must have one class. Features as in `sequence_classification`, labels
-    in thousandths.
+    A document's label is its number in thousandths. The model's head "classes" must have one class.
+    Features as in `sequence_classification`.
 
     >>> sequence_regression(ids).lengths(126)
     {'inputs': 128, 'pools': 1}
 
     Raises ValueError for missing special tokens.
     """
-    specials = _framing(ids)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
-        numbers = labels.astype(jnp.float32) / _UNIT
+        numbers = labels.astype(jnp.float32) / THOUSANDTHS
         errors = logits[..., 0] - numbers
         term = Term(
             jnp.sum(errors**2 * weights, -1),
@@ -235,7 +233,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
 
     return Objective(
         lengths=_framed_lengths,
-        corrupt=Partial(_frame, specials, _DIGITS),
+        corrupt=Partial(_frame, _framing(ids, -(2**31) + 1, 2**31 - 1)),
         loss=loss,
         heads={"classes": 1},
         prompt_forms=(_form(ids, "classify", "classes"),),
@@ -247,29 +245,24 @@ def sequence_regression(ids: TokenIds) -> Objective:
 def token_classification(ids: TokenIds, num_classes: int) -> Objective:
     """The class of each token, from its own state.
 
-        document   a b c [SEP] k l m
+        document   a b c
+        labels     k l m
         inputs     [CLS] a b c [SEP]
-        labels           k l m
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: the head "token_classes" has so many; a token coded as class `num_classes` does
-        not count, such as a later piece of a word.
+      num_classes: the head "token_classes" has so many.
 
-    A document with another number of codes than tokens does not count.
+    A token whose label is no class does not count, such as a later piece of a word.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_places, labels_weights i32[K].
 
     >>> token_classification(ids, 5).lengths(126)
-    {'inputs': 128, 'labels': 63}
+    {'inputs': 128, 'labels': 126}
 
-    Raises ValueError for missing special tokens, or a number of classes that cannot be.
+    Raises ValueError for missing special tokens, or fewer than two classes.
     """
-    if not 2 <= num_classes < ids.text[1] - ids.text[0]:
-        raise ValueError(
-            f"num_classes must be 2 or more and less than the {ids.text[1] - ids.text[0]} ids of "
-            f"text, got {num_classes}."
-        )
+    _check_classes(num_classes)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         labels, places, weights = predictions(batch)
@@ -278,12 +271,9 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
         weights = weights.astype(jnp.float32)
         return {"token_classes": class_term(losses, labels, weights, "token_classes")}
 
-    def lengths(n: int) -> dict[str, int]:
-        return {"inputs": n + 2, "labels": max(n // 2, 1)}
-
     return Objective(
-        lengths=lengths,
-        corrupt=Partial(_frame_tokens, _framing(ids), jnp.int32(num_classes)),
+        lengths=lambda n: {"inputs": n + 2, "labels": n},
+        corrupt=Partial(_frame_tokens, _framing(ids, 0, num_classes)),
         loss=loss,
         heads={"token_classes": num_classes},
         prompt_forms=(_form(ids, "tag", "token_classes"),),
@@ -292,37 +282,18 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
     )
 
 
-def coded_class(ids: TokenIds, number: int) -> list[int]:
-    """The answer that says class `number`."""
-    return [ids.text[0] + number]
-
-
-def coded_number(ids: TokenIds, value: float) -> list[int]:
-    """The answer that says a number, rounded to a thousandth.
-
-    Raises ValueError for numbers beyond ±LARGEST, or a vocabulary of few ids.
-    """
-    if ids.text[1] - ids.text[0] < _BASE:
-        raise ValueError(f"Numbers are coded by {_BASE} ids of text; this vocabulary has fewer.")
-    if not abs(value) <= LARGEST:
-        raise ValueError(f"Got the number {value}, expected one between ±{LARGEST}.")
-    rest, digits = round(value * _UNIT) + _BASE**_DIGITS // 2, []
-    for _ in range(_DIGITS):
-        rest, digit = divmod(rest, _BASE)
-        digits.append(ids.text[0] + digit)
-    return digits[::-1]
-
-
-def pair_document(ids: TokenIds, given: Sequence[int], answer: Sequence[int]) -> np.ndarray:
-    """A document of this module's objectives: i32[n]."""
-    return np.array([*given, ids.special("sep"), *answer], np.int32)
-
-
 # --- parts ---------------------------------------------------------------------------------------
 
 
+def _check_classes(num_classes: int) -> None:
+    if num_classes < 2:
+        raise ValueError(
+            f"num_classes must be 2 or more, got {num_classes}: for a number there is "
+            "sequence_regression."
+        )
+
+
 def _framed_lengths(n: int) -> dict[str, int]:
-    # A document without an answer is given whole, between [CLS] and [SEP].
     return {"inputs": n + 2, "pools": 1}
 
 
@@ -330,64 +301,56 @@ def _form(ids: TokenIds, mode: str, head: str) -> PromptForm:
     return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
 
 
-def _framing(ids: TokenIds):
-    return jnp.array([ids.special("sep"), ids.special("cls"), ids.text[0]], jnp.int32)
+class _Framing(NamedTuple):
+    cls: Any  # i32[]
+    sep: Any  # i32[]
+    labels: Any  # i32[2] [first, last): the labels that count
 
 
-def _first_separators(row, sep, max_documents):
-    """The documents of a row, and the place of each one's first `sep` in it; its length if none."""
-    document = documents(row.segments, max_documents)
-    place = jnp.arange(row.tokens.size)[None]
-    start, end = document.start[:, None], (document.start + document.length)[:, None]
-    separates = (place >= start) & (place < end) & (row.tokens == sep)[None]
-    first = jnp.min(jnp.where(separates, place - start, row.tokens.size), axis=1)
-    return document, jnp.minimum(first, document.length)
-
-
-def _framed(specials, row, document, at_D, lengths):
-    """[CLS] text [SEP] of each document."""
-    source, (sep_at, cls_at) = with_specials(row.tokens, specials[0], specials[1])
-    live = (document.length > 0).astype(jnp.int32)[:, None]
-    framed = joined(
-        pieces(cls_at, live),
-        pieces(document.start[:, None], at_D[:, None]),
-        pieces(sep_at, live),
+def _framing(ids: TokenIds, first: int, last: int) -> _Framing:
+    return _Framing(
+        cls=jnp.int32(ids.special("cls")),
+        sep=jnp.int32(ids.special("sep")),
+        labels=jnp.array([first, last], jnp.int32),
     )
-    return write(source, framed, lengths["inputs"])
 
 
-def _frame(specials, digits, key, row, partner, lengths, max_documents):
-    """[CLS] text [SEP], and the number that `digits` ids behind the separator say."""
-    document, at_D = _first_separators(row, specials[0], max_documents)
-    tokens, segments = _framed(specials, row, document, at_D, lengths)
-    counts = document.length == at_D + 1 + digits
-    coded = document.start + at_D + 1
-    last = row.tokens.size - 1
-    label = jnp.zeros_like(coded)
-    for digit in range(_DIGITS):
-        code = row.tokens[jnp.minimum(coded + digit, last)] - specials[2]
-        label = jnp.where(digit < digits, label * _BASE + code, label)
-    label = jnp.where(digits == _DIGITS, label - _BASE**_DIGITS // 2, label)
-    first = documents(segments, document.length.size).start
+def _framed(settings: _Framing, row, max_documents: int, size: int):
+    """[CLS] text [SEP] of each document: the source's tokens, where each slot is from, segments."""
+    document = documents(row.segments, max_documents)
+    source, (cls_at, sep_at) = with_specials(row.tokens, settings.cls, settings.sep)
+    present = document.length > 0
+    framed = joined(piece(cls_at, present), piece(*document), piece(sep_at, present))
+    origin, segments = splice(jnp.arange(source.size), framed, size)
+    return jnp.where(segments > 0, source[origin], 0), origin, segments
+
+
+def _counts(settings: _Framing, labels):
+    first, last = settings.labels
+    return (labels >= first) & (labels < last)
+
+
+def _frame(settings: _Framing, key, row, partner, lengths, max_documents):
+    """[CLS] text [SEP] of each document, and the label of its first token."""
+    tokens, _, segments = _framed(settings, row, max_documents, lengths["inputs"])
+    document = documents(row.segments, max_documents)
+    label = row.labels[jnp.minimum(document.start, row.labels.size - 1)]
+    counts = (document.length > 0) & _counts(settings, label)
+    cls = documents(segments, max_documents).start
     return input_sequence((tokens, segments)) | {
-        "pools_places": fit(jnp.where(counts, first, 0), lengths["pools"]),
+        "pools_places": fit(jnp.where(counts, cls, 0), lengths["pools"]),
         "pools_labels": fit(jnp.where(counts, label, 0), lengths["pools"]),
         "pools_weights": fit(counts.astype(jnp.int32), lengths["pools"]),
     }
 
 
-def _frame_tokens(specials, num_classes, key, row, partner, lengths, max_documents):
-    document, at_D = _first_separators(row, specials[0], max_documents)
-    tokens, segments = _framed(specials, row, document, at_D, lengths)
-    complete = document.length == 2 * at_D + 1
-    framed = documents(segments, document.length.size)
-    place = jnp.arange(tokens.size) - of_document(framed.start, segments)  # 0 is [CLS]
-    size_at = of_document(at_D, segments)
-    source = of_document(document.start, segments) + size_at + place
-    code = row.tokens[jnp.minimum(source, row.tokens.size - 1)] - specials[2]
-    chosen = (segments > 0) & of_document(complete, segments) & (place >= 1) & (place <= size_at)
-    chosen &= (code >= 0) & (code < num_classes)
-    labels = labels_in_place(jnp.where(chosen, code, 0), chosen, 0, lengths["labels"])
+def _frame_tokens(settings: _Framing, key, row, partner, lengths, max_documents):
+    """[CLS] text [SEP] of each document, and the labels of its tokens, in place."""
+    tokens, origin, segments = _framed(settings, row, max_documents, lengths["inputs"])
+    of_text = (segments > 0) & (origin < row.tokens.size)
+    label = row.labels[jnp.minimum(origin, row.tokens.size - 1)]
+    chosen = of_text & _counts(settings, label)
+    labels = labels_in_place(jnp.where(chosen, label, 0), chosen, 0, lengths["labels"])
     return input_sequence((tokens, segments)) | labels
 
 

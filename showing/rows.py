@@ -87,7 +87,8 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
 
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
-    slots that the longest takes. If the subject is a mixture as a whole, its members take turns.
+    slots that the longest takes. Where the objective reads parts, a document has two, of about the
+    same length (`halves`); where it reads labels, all are 0. If the subject is a mixture as a whole, its members take turns.
     """
     L = max(sum(map(len, row)) for row in rows)
     tokens, segments = np.zeros((2, len(rows), L), np.int32)
@@ -102,16 +103,37 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
     stacks = LAYOUTS[subject.layout].lengths(lengths)
     _check_sentinels(lengths, subject.ids)
 
+    row = Row(None, segments, (np.arange(len(rows)) % len(members)).astype(np.int32))
+    if objective.rows == "parts":
+        row = row._replace(parts=halves(subject.ids, tokens, segments))
+    elif objective.rows == "labels":
+        row = row._replace(labels=np.zeros_like(tokens))
     place = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
     traced = np.where(segments > 0, tracing.write(tokens, place), tracing.ids.pad)
-    turns = (np.arange(len(rows)) % len(members)).astype(np.int32)
     keys = jax.random.split(jax.random.key(seed), len(rows))
     static = tuple(lengths.items()), tuple(stacks.items()), subject.layout, max(map(len, rows))
     corrupt = objective.corrupt
     corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-    features, batch = _run(*static, corrupt, tracing.ids.bos, keys, Row(traced, segments, turns))
+    features, batch = _run(*static, corrupt, tracing.ids.bos, keys, row._replace(tokens=traced))
     features, batch = jax.device_get((features, batch))
     return Seen(tracing, tokens, segments, features, batch, places_with_loss(objective, batch))
+
+
+def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
+    """i32[rows, L]: 1 from the sentence's end on that is nearest to a document's middle, before it 0.
+
+    Where no sentence ends, it is the middle itself.
+    """
+    parts = np.zeros_like(tokens)
+    ends_V = ids.flags("sentence_ends") if ids.sentence_ends else np.zeros(ids.size, bool)
+    for row in range(len(tokens)):
+        for number in range(1, segments[row].max() + 1):
+            places = np.flatnonzero(segments[row] == number)
+            ends = np.flatnonzero(ends_V[tokens[row, places[:-1]]]) + 1
+            ends = ends if ends.size else np.array([places.size // 2])
+            middle = ends[np.argmin(np.abs(ends - places.size / 2))]
+            parts[row, places[middle:]] = 1
+    return parts
 
 
 def _most(lengths: Sequence[dict[str, int]]) -> dict[str, int]:
@@ -128,7 +150,7 @@ def _check_sentinels(lengths: dict[str, int], ids: TokenIds) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
-    objective = Objective(lengths=None, corrupt=corrupt, loss=None)
+    objective = Objective(lengths=lambda n: {}, corrupt=corrupt, loss=None)
     features = batched(objective, dict(lengths), max_documents)(keys, rows)
     arrange = LAYOUTS[layout].arrange
     return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)

@@ -39,7 +39,7 @@ from pretrax.tasks.text_files import (
     text_of,
 )
 from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.data import Corpus, Piece
+from pretrax.training.data import Corpus, Piece, in_parts
 from pretrax.training.run_directory import CONFIG, DATA, SENTENCEPIECE_MODEL, VOCABULARY
 from pretrax.training.token_array_files import TokenArray, open_token_array, write_token_array
 from pretrax.training.token_arrays import (
@@ -108,11 +108,11 @@ def docstring_pairs(
 ) -> Corpus:
     """Docstrings of Python's standard library and the code they stand in, for contrastive learning.
 
-        return the mean <sep> def mean(values): total = 0 …      for `objectives.contrastive_pairs`
+        return the mean | def mean(values): total = 0 …      for `objectives.contrastive_pairs`
 
-    A document is the docstring of a function, method or class, the vocabulary's `sep`, and the
-    code from its signature on, in which no docstring is left (`python_library.Pair`). Both sides
-    are cut to a number of tokens. The vocabulary and the files held out are those of
+    The two parts of a document are the docstring of a function, method or class, and the code from
+    its signature on, in which no docstring is left (`python_library.Pair`). Both are cut to a number
+    of tokens. The vocabulary and the files held out are those of
     `corpora.python_library` with the same settings.
 
     Args:
@@ -133,10 +133,9 @@ def docstring_pairs(
     split, vocabulary = _library(
         run_dir, heldout_every, "bpe", vocabulary_size, sentinels, specials
     )
-    vocabulary.ids.special("sep")
     arrays = {}
     for name, documents in split.items():
-        source = _digest([*limits, vocabulary.ids.sep, *_versions(documents)])
+        source = _digest([*limits, *_versions(documents)])
         left_out = LeftOut()
 
         def read(advance, documents=documents, left_out=left_out) -> Iterator[Pair]:
@@ -151,13 +150,12 @@ def docstring_pairs(
         arrays[name] = _tokenised(
             run_dir,
             name,
-            # The separator is part of the text here, which must hold no special id.
-            vocabulary._replace(ids=vocabulary.ids._replace(sep=None)),
+            vocabulary,
             source,
             read,
             len(documents),
             left_out,
-            functools.partial(_joined, vocabulary.ids.sep, limits, left_out),
+            functools.partial(_pairs, limits, left_out),
         )
     return _corpus(
         "Docstrings and their code, of Python's standard library",
@@ -165,7 +163,7 @@ def docstring_pairs(
         vocabulary,
         f"one file in {heldout_every}",
         seed,
-        sum(limits) + 1,
+        sum(limits),
     )
 
 
@@ -246,22 +244,21 @@ def dialogues(
         {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
         {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
 
-    A document is what is said and what is answered in turn, with the vocabulary's `sep` between. What
+    The parts of a document are what is said and what is answered, in turn. What
     a "system" says stands before the first user's words, with an empty line between, and so do an
     instruction and its input. Turns that make a dialogue longer than `longest_tokens` are left out,
     from the last on, and counted; so are dialogues whose first answer does not fit.
 
     Args:
-        longest_tokens: of a dialogue with its separators: what a row of the run holds.
+        longest_tokens: of a dialogue: what a row of the run holds.
         The others: as for `text_files`.
 
     Raises:
         ValueError, FileNotFoundError, OSError: as `text_files`; a line without turns.
     """
-    if not 3 <= longest_tokens <= LONGEST_PIECE:
+    if not 2 <= longest_tokens <= LONGEST_PIECE:
         raise ValueError(
-            f"longest_tokens must be from 3 to {LONGEST_PIECE}, got {longest_tokens}: of a dialogue "
-            "with its separators."
+            f"longest_tokens must be from 2 to {LONGEST_PIECE}, got {longest_tokens}: of a dialogue."
         )
     split = _split_files(files, heldout_files, on_malformed, heldout_every)
     for path in (path for paths in split.values() for path in paths):
@@ -283,18 +280,16 @@ def dialogues(
         sentinels=sentinels,
         specials=specials,
     )
-    made.ids.special("sep")
     arrays, held = _arrays_of_files(
         run_dir,
         split,
-        # The separator is part of the text here, which must hold no special id.
-        made._replace(ids=made.ids._replace(sep=None)),
+        made,
         turns_of,
         on_malformed,
         heldout_every,
         LeftOutTurns,
-        functools.partial(_in_turn, made.ids.sep, longest_tokens),
-        (longest_tokens, made.ids.sep),
+        functools.partial(_in_turn, longest_tokens),
+        (longest_tokens,),
         whole=True,
     )
     what = f"Dialogues of {len(split['train'])} files"
@@ -346,8 +341,8 @@ class LeftOutTurns(Report):
         return ", ".join(part for part in (super().describe(), told) if part)
 
 
-def _in_turn(separator, longest, report, vocabulary, dialogues: Iterable[Part]):
-    """Token ids of each dialogue, whole turns of it, with separators between them."""
+def _in_turn(longest, report, vocabulary, dialogues: Iterable[Part]) -> Iterator[Piece]:
+    """The documents of dialogues, whole turns of them."""
     for batch in _batches(dialogues, lambda part: sum(map(len, part.text))):
         flat = iter(
             vocabulary.tokenizer.encode_batch([turn for part in batch for turn in part.text])
@@ -355,12 +350,11 @@ def _in_turn(separator, longest, report, vocabulary, dialogues: Iterable[Part]):
         for part in batch:
             turns = [next(flat) for _ in part.text]
             turns = turns[: len(turns) // 2 * 2]  # a last one that nothing answers teaches nothing
-            ends = np.cumsum([turn.size + 1 for turn in turns])[1::2]
-            fitting = int(np.sum(ends - 1 <= longest))
+            ends = np.cumsum([turn.size for turn in turns])[1::2]
+            fitting = int(np.sum(ends <= longest))
             report.answers += len(ends) - fitting
             if fitting:
-                parts = [x for turn in turns[: 2 * fitting] for x in (turn, [separator])]
-                yield np.concatenate(parts[:-1]).astype(np.int32)
+                yield in_parts(*turns[: 2 * fitting])
 
 
 def _split_files(files, heldout_files, on_malformed: str, heldout_every: int):
@@ -604,20 +598,19 @@ def _encoded(vocabulary: Vocabulary, texts: Iterable[Part]) -> Iterator[Piece]:
         yield from map(Piece, tokens, [part.ends for part in batch])
 
 
-def _joined(
-    separator: int,
+def _pairs(
     limits: tuple[int, int],
     left_out: LeftOut,
     vocabulary: Vocabulary,
     pairs: Iterable[Pair],
-) -> Iterator[np.ndarray]:
-    """Token ids of each pair, its sides cut to the limits and joined by the separator."""
+) -> Iterator[Piece]:
+    """The documents of pairs, whose sides are cut to the limits."""
     for batch in _batches(pairs, lambda pair: len(pair.docstring) + len(pair.code)):
         docstrings, codes = map(vocabulary.tokenizer.encode_batch, zip(*batch))
         for docstring, code in zip(docstrings, codes):
             left_out.ends_of_docstrings += docstring.size > limits[0]
             left_out.ends_of_code += code.size > limits[1]
-            yield np.concatenate([docstring[: limits[0]], [separator], code[: limits[1]]])
+            yield in_parts(docstring[: limits[0]], code[: limits[1]])
 
 
 def _batches(documents: Iterable, size: Callable[[Any], int]) -> Iterator[list]:

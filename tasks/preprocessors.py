@@ -33,6 +33,7 @@ from pretrax.objectives import (
     members_of,
     plan,
 )
+from pretrax.objectives.contract import column_of
 from pretrax.objectives.features import COLUMNS
 from pretrax.tasks.seqio_vocabularies import tokenizer_and_ids
 
@@ -62,6 +63,11 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         objective, ids = _objective(build, output_features, sentinels)
+        if column_of(objective):
+            raise ValueError(
+                f"The objective reads the {column_of(objective)} of documents, which a text has not: "
+                "train it with train.py on seqio_corpora.seqio_pairs."
+            )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
         rates = [member.rate for member in members_of(objective)]
         if any(map(callable, rates)):

@@ -16,11 +16,12 @@ import numpy as np
 import seqio
 import tensorflow as tf
 
-from pretrax.objectives import TokenIds, supervised
+from pretrax.objectives import NO_LABEL, TokenIds
+from pretrax.objectives.supervised import THOUSANDTHS
 from pretrax.tasks import vocabularies
 from pretrax.tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_and_ids
 from pretrax.tasks.vocabularies import Tokenizer, save_classes
-from pretrax.training.data import Corpus, Piece
+from pretrax.training.data import Corpus, Piece, in_parts
 from pretrax.training.run_directory import VOCABULARY, read_json
 from pretrax.training.token_ids import text_checker
 
@@ -106,15 +107,14 @@ def seqio_pairs(
         seqio_corpora.seqio_pairs.mixture_or_task_name = "python_modules"
         seqio_corpora.seqio_pairs.vocabulary = "runs/quickstart"
 
-    A document is an example's feature `inputs`, the vocabulary's `sep`, and its `targets`; a single
-    end-of-sequence at the end of either is taken off. Tasks that an objective was put on
+    A document is an example's feature `inputs`, and its `targets` as another part or as labels; a
+    single end-of-sequence at the end of either is taken off. Tasks that an objective was put on
     (`objective_tasks.add_objective_task`) give the same features, and may stand in the mixture.
 
     Args:
         vocabulary: in place of the tasks' own: what `seqio_vocabulary` takes; to go on from a
             model, the directory of its run.
         given_tokens, answer_tokens: longer ones are cut at their end, which a line tells once.
-            Of "tags" both must be the same.
         answers: what targets are: "text", a "class" by its name for `sequence_classification`, a
             "number" for `sequence_regression`, or "tags" for `token_classification`: a class for
             each word of the inputs, with spaces between, which the word's first token gets.
@@ -122,18 +122,13 @@ def seqio_pairs(
         The others: as for `seqio_mixture`.
 
     Raises:
-        ValueError, FileNotFoundError: as `seqio_mixture`; a task without `inputs` and `targets`, an
-        example with `sep` in it, a target that is none of the classes.
+        ValueError, FileNotFoundError: as `seqio_mixture`; a task without `inputs` and `targets`, a
+        target that is none of the classes.
     """
     if min(given_tokens, answer_tokens) < 1:
         raise ValueError(
             f"Got given_tokens={given_tokens} and answer_tokens={answer_tokens}, expected 1 or "
             "more of each."
-        )
-    if answers == "tags" and given_tokens != answer_tokens:
-        raise ValueError(
-            f"Got given_tokens={given_tokens} and answer_tokens={answer_tokens}, expected the same for "
-            "tags: every token has one."
         )
     _keep_tensorflow_off_accelerators()
     tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
@@ -146,22 +141,19 @@ def seqio_pairs(
     if classes:
         save_classes(run_dir, classes)
     limits = given_tokens, answer_tokens
-    coded = coder(answers, tokenizer, ids, classes)
+    coded = coder(answers, tokenizer, classes)
     texts = [Pairs(task, ids, limits, coded) for task in tasks]
     corpus = _corpus(
         mixture_or_task_name, texts, rates, split, heldout_split, tokenizer, ids, shuffle, seed
     )
-    if answers == "class":
-        answer_tokens = 1
-    elif answers == "number":
-        answer_tokens = len(supervised.coded_number(ids, 0))
-    return corpus._replace(classes=tuple(classes), longest=given_tokens + 1 + answer_tokens)
+    longest = given_tokens + (answer_tokens if answers == "text" else 0)
+    return corpus._replace(classes=tuple(classes), longest=longest)
 
 
-Coder = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+Coder = Callable[[np.ndarray, np.ndarray], Piece]
 
 
-def coder(answers: str, tokenizer: Tokenizer, ids: TokenIds, classes: Sequence[str]) -> Coder:
+def coder(answers: str, tokenizer: Tokenizer, classes: Sequence[str]) -> Coder:
     """(given, answer) as a task has them -> as `objectives.supervised` reads them.
 
     Raises:
@@ -171,33 +163,38 @@ def coder(answers: str, tokenizer: Tokenizer, ids: TokenIds, classes: Sequence[s
     if answers in ("class", "tags") and not classes:
         raise ValueError(f"Got answers={answers!r} and no classes, expected their names.")
 
-    def code_of(name: str) -> int:
+    def number_of(name: str) -> int:
         if name not in numbers:
             raise ValueError(
                 f"got the target {name!r}, which is none of the classes: {', '.join(classes)}."
             )
-        return supervised.coded_class(ids, numbers[name])[0]
+        return numbers[name]
 
     def text_of(tokens: np.ndarray) -> str:
         return tokenizer.decode(tokens.tolist()).strip()
 
+    def labelled(given: np.ndarray, label: int) -> Piece:
+        return Piece(given, True, labels=np.full(given.size, label, np.int32))
+
     def as_class(given, answer):
-        return given, np.array([code_of(text_of(answer))], np.int32)
+        return labelled(given, number_of(text_of(answer)))
 
     def as_number(given, answer):
-        return given, np.array(supervised.coded_number(ids, float(text_of(answer))), np.int32)
+        value = float(text_of(answer))
+        if not abs(value) * THOUSANDTHS < -NO_LABEL - 1:
+            raise ValueError(f"got the number {value}, expected one between ±2147483.")
+        return labelled(given, round(value * THOUSANDTHS))
 
     def as_tags(given, answer):
         words, names = text_of(given).split(), text_of(answer).split()
         if len(words) != len(names):
             raise ValueError(f"got {len(names)} tags for {len(words)} words: {text_of(given)!r}.")
         pieces = tokenizer.encode_batch([f" {word}" for word in words])
-        no_class = supervised.coded_class(ids, len(classes))
-        codes = [[code_of(n), *no_class * (len(p) - 1)] for n, p in zip(names, pieces)]
-        return np.concatenate(pieces), np.concatenate(codes).astype(np.int32)
+        labels = [[number_of(n), *[NO_LABEL] * (len(p) - 1)] for n, p in zip(names, pieces)]
+        return Piece(np.concatenate(pieces), True, labels=np.concatenate(labels).astype(np.int32))
 
     coders = {
-        "text": lambda given, answer: (given, answer),
+        "text": in_parts,
         "class": as_class,
         "number": as_number,
         "tags": as_tags,
@@ -303,9 +300,9 @@ class MixtureStream:
         self._fingerprint = zlib.crc32((described + repr([t.name for t in texts])).encode())
 
     def next_document(self) -> Piece:
-        tokens = self._tasks[self._choose()].next_document()
+        document = self._tasks[self._choose()].next_document()
         self._documents += 1
-        return Piece(tokens, ends=True)
+        return document
 
     def state(self) -> dict[str, np.ndarray]:
         places = np.asarray([task.place for task in self._tasks], np.int64)
@@ -351,7 +348,7 @@ class Examples:
         self.task, self.name, self.features, self._ids = task, task.name, tuple(features), ids
         self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
 
-    def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[np.ndarray | None]:
+    def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Piece | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""
         # Documents are cut later, where it is told; but some steps must know the lengths.
         how |= dict(sequence_length=self._lengths, trim_output_features=False)
@@ -369,7 +366,7 @@ class Examples:
         tokens = np.asarray(tokens, np.int32)
         return tokens[:-1] if tokens.size and tokens[-1] == self._ids.eos else tokens
 
-    def _document(self, *features: np.ndarray) -> np.ndarray | None:
+    def _document(self, *features: np.ndarray) -> Piece | None:
         raise NotImplementedError
 
 
@@ -380,10 +377,10 @@ class Text(Examples):
         super().__init__(task, [feature], ids)
         self._check = text_checker(ids)
 
-    def _document(self, tokens: np.ndarray) -> np.ndarray | None:
+    def _document(self, tokens: np.ndarray) -> Piece | None:
         if tokens.size:
             self._check(tokens, f"Task {self.name!r}, feature {self.features[0]!r}")
-        return tokens if tokens.size else None
+        return Piece(tokens, ends=True) if tokens.size else None
 
 
 class Pairs(Examples):
@@ -393,23 +390,21 @@ class Pairs(Examples):
         lengths = {"inputs": limits[0] + 1, "targets": limits[1] + 1}
         super().__init__(task, ("inputs", "targets"), ids, lengths)
         self._limits, self._coded, self._told = limits, coded, False
-        ids.special("sep")
 
-    def _document(self, given: np.ndarray, answer: np.ndarray) -> np.ndarray | None:
+    def _document(self, given: np.ndarray, answer: np.ndarray) -> Piece | None:
         if not given.size:
             return None
         try:
-            given, answer = self._coded(given, answer)
+            piece = self._coded(given, answer)
         except ValueError as error:
             raise ValueError(f"Task {self.name!r}: {error}") from error
-        if any((tokens == self._ids.sep).any() for tokens in (given, answer)):
-            raise ValueError(
-                f"Task {self.name!r} has an example with the id {self._ids.sep}, which stands "
-                "between a text and its answer: use another sep."
-            )
-        self._tell(given.size, answer.size)
-        given, answer = (x[:most] for x, most in zip((given, answer), self._limits))
-        return supervised.pair_document(self._ids, given, answer)
+        if piece.parts is None:
+            self._tell(piece.tokens.size, 0)
+            most = self._limits[0]
+            return piece._replace(tokens=piece.tokens[:most], labels=piece.labels[:most])
+        sides = [piece.tokens[piece.parts == part] for part in (0, 1)]
+        self._tell(*(side.size for side in sides))
+        return in_parts(*(side[:most] for side, most in zip(sides, self._limits)))
 
     def _tell(self, given: int, answer: int) -> None:
         if self._told or (given <= self._limits[0] and answer <= self._limits[1]):
@@ -443,7 +438,7 @@ class _TaskStream:
         self._by_file = by_file
         self.go_to([0, 0, 0])
 
-    def next_document(self) -> np.ndarray:
+    def next_document(self) -> Piece:
         barren = 0  # epochs without a document
         while True:
             for document in self._reader:
@@ -466,7 +461,7 @@ class _TaskStream:
         self.place = place
         self._reader = self._read(*place)
 
-    def _read(self, epoch: int, unit: int, examples: int) -> Iterator[np.ndarray | None]:
+    def _read(self, epoch: int, unit: int, examples: int) -> Iterator[Piece | None]:
         order = np.arange(len(self._units))
         if self._shuffle:
             bits = np.random.Philox(np.random.SeedSequence((*self._seed, epoch, self._shard)))
@@ -494,8 +489,8 @@ def _heldout(texts: Sequence[Examples], split: str, n: int) -> list[Piece]:
             if held >= n or document is None:
                 readers.remove(reader)
                 continue
-            documents.append(Piece(document, ends=True))
-            held += len(document)
+            documents.append(document)
+            held += document.tokens.size
     if not documents:
         raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")
     return documents

@@ -132,8 +132,9 @@ class Batches:
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
         self._limits = packing.limits
         self._sharding = batch_sharding(mesh)
+        rows_from = end_of_document, packing.policy, packing.column
         self._readers = {
-            shard: ShardReader(open_shard(shard, data_shards), end_of_document, packing.policy)
+            shard: ShardReader(open_shard(shard, data_shards), *rows_from)
             for shard in sorted(self._shards_of(jax.process_index()))
         }
         self.step = 0
@@ -145,7 +146,7 @@ class Batches:
         blocks = {shard: self._read(shard) for shard in self._readers}
         self.step += 1
         return tuple(
-            Row(*(self._spread(parts, schedule.rows) for parts in _transposed(blocks, g)))
+            Row(*(x and self._spread(x, schedule.rows) for x in _transposed(blocks, g)))
             for g, schedule in enumerate(self._schedules)
         )
 
@@ -202,9 +203,11 @@ class Batches:
         return range(start // size, -(-stop // size))
 
 
-def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.ndarray]]:
-    """For each field of a row, the shards' blocks of it."""
-    return [{shard: rows[group][f] for shard, rows in blocks.items()} for f in range(3)]
+def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.ndarray] | None]:
+    """For each field of a row, the shards' blocks of it; None for one that rows have not."""
+    of_shards = {shard: rows[group] for shard, rows in blocks.items()}
+    fields = [{s: row[f] for s, row in of_shards.items()} for f in range(len(Row._fields))]
+    return [None if any(x is None for x in field.values()) else field for field in fields]
 
 
 def _to_bytes(arrays: dict[str, np.ndarray]) -> bytes:

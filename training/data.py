@@ -5,7 +5,7 @@
 one a run uses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,10 +14,27 @@ from pretrax.objectives import TokenIds
 
 
 class Piece(NamedTuple):
-    """A document, or a part of one that was cut."""
+    """A document, or a stretch of one that was cut.
+
+    A text and its answer are `Piece(tokens, True, parts=[0, 0, 0, 1, 1])`, a text of class 4
+    `Piece(tokens, True, labels=[4, 4, 4, 4, 4])`.
+    """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
     ends: bool  # the document ends here; else it goes on in another piece, anywhere in the stream
+    parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where a corpus has parts
+    labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where it has labels
+
+
+def in_parts(*parts: Sequence[int]) -> Piece:
+    """The document of these parts, each the tokens of one.
+
+    >>> in_parts([5, 6], [7])
+    Piece(tokens=array([5, 6, 7]), ends=True, parts=array([0, 0, 1]), labels=None)
+    """
+    tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
+    numbers = np.arange(len(parts), dtype=np.int32)
+    return Piece(tokens, True, parts=np.repeat(numbers, [len(part) for part in parts]))
 
 
 class DocumentStream(Protocol):

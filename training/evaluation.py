@@ -23,7 +23,7 @@ from pretrax.objectives import Labels, Objective, members_of
 from pretrax.training.baselines import Tally, tally, trivial_loss
 from pretrax.training.data import DocumentStream, Piece
 from pretrax.training.mesh import batch_sharding, batch_shards, placed_on, replicated
-from pretrax.training.packing import PackedRow, Packing, rows_of_documents, stacked
+from pretrax.training.packing import PackedRow, Packing, empty_row, rows_of_documents, stacked
 from pretrax.training.state import unboxed
 from pretrax.training.step import Recipe, arranged, constant_outputs
 
@@ -104,7 +104,10 @@ class Evaluator:
                         packing.limits[member],
                         end_of_document=end_of_document,
                         tokens=tokens,
+                        column=packing.column,
                     )
+                    blank = empty_row(packing.column)
+                    packed += [blank] * (_up(len(packed), size) - len(packed))
                     return self._arranged(arrange, packed, member, group.row_length, size)
 
                 figures, tallies = programs(objective)
@@ -130,9 +133,7 @@ class Evaluator:
         return scores
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
-        """Batches of `size` rows for the model; rows of padding fill the last one."""
-        nothing = np.zeros(0, np.int32)
-        packed = packed + [PackedRow(nothing, nothing)] * (_up(len(packed), size) - len(packed))
+        """Batches of `size` rows, a multiple of which there are, for the model."""
         keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(packed))
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []

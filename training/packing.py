@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pretrax.objectives import Objective, Row, RowGroup, members_of
-from pretrax.objectives.contract import ROWS
+from pretrax.objectives.contract import ROWS, column_of
 from pretrax.objectives.layouts import Layout
 from pretrax.training.data import DocumentStream, Piece
 
@@ -59,6 +59,7 @@ class Packing(NamedTuple):
 
     policy: str
     limits: Mapping[int, Limits]  # of the rows of each member, by its number
+    column: str | None = None  # beyond the tokens, that the objective reads: "parts" or "labels"
 
 
 class PackedRow(NamedTuple):
@@ -66,6 +67,8 @@ class PackedRow(NamedTuple):
 
     tokens: np.ndarray  # i32[n]
     segments: np.ndarray  # i32[n]: document 1, 2, … of each token
+    parts: np.ndarray | None = None  # i32[n], as in `objectives.Row`
+    labels: np.ndarray | None = None  # i32[n]
 
 
 # The policies that give the rows an objective is made for (`objectives.contract.ROWS`), the one that
@@ -126,6 +129,7 @@ def plan_packing(
             for group in groups
             for number, raw in zip(group.members, group.raw_lengths)
         },
+        column_of(objective),
     )
 
 
@@ -142,25 +146,32 @@ def rows_of_documents(
     *,
     end_of_document: int | None = None,
     tokens: int | None = None,
+    column: str | None = None,
 ) -> list[PackedRow]:
     """All rows of finitely many documents: every token is in one of them, once.
 
     Args:
+      column: as in `Packing`.
       tokens: how many of them are taken, end-of-sequence included; None: all.
 
     rows_of_documents([Piece([5, 6], True), Piece([7], True)], "isolate", limits)
     -> [PackedRow([5, 6, 7], [1, 1, 2])]
     """
-    waiting = _Waiting(None, None)
+    waiting = _Waiting(None, None, column)
     for piece in pieces:
-        text = with_end(piece, end_of_document)[:tokens]
-        tokens = tokens if tokens is None else tokens - text.size
+        text = columns_of(piece, end_of_document, column)[:, :tokens]
+        tokens = tokens if tokens is None else tokens - text.shape[1]
         if text.size:
             waiting.add(text)
     rows = []
     while waiting.gather(1):
-        rows.append(_packed(_FILL[policy](waiting, limits)))
+        rows.append(_packed(_FILL[policy](waiting, limits), column))
     return rows
+
+
+def empty_row(column: str | None = None) -> PackedRow:
+    """A row of padding alone."""
+    return _packed([np.zeros((1 if column is None else 2, 0), np.int32)], column)
 
 
 class ShardReader:
@@ -171,18 +182,19 @@ class ShardReader:
         stream: DocumentStream,
         end_of_document: int | None,
         policy: str = "concatenate",
+        column: str | None = None,
     ):
-        self._stream = stream
-        self._waiting = _Waiting(stream, end_of_document)
+        self._stream, self._column = stream, column
+        self._waiting = _Waiting(stream, end_of_document, column)
         self._fill = _FILL[policy]
 
     def row(self, limits: Limits) -> PackedRow:
         """The next row, for the member whose limits these are."""
-        return _packed(self._fill(self._waiting, limits))
+        return _packed(self._fill(self._waiting, limits), self._column)
 
     def take(self, n: int) -> np.ndarray:
         """i32[n]: text as it comes, documents one after another."""
-        return _take(self._waiting, n)
+        return _take(self._waiting, n)[0]
 
     def state(self) -> dict[str, np.ndarray]:
         stream = {f"stream.{k}": v for k, v in self._stream.state().items()}
@@ -196,24 +208,53 @@ class ShardReader:
         )
 
 
-def with_end(piece: Piece, end_of_document: int | None) -> np.ndarray:
-    """The piece's tokens, and after the last of a document `end_of_document`, if there is one.
+def columns_of(
+    piece: Piece, end_of_document: int | None = None, column: str | None = None
+) -> np.ndarray:
+    """i32[C, n]: the piece's tokens and, where C is 2, the column; closed where a document ends.
 
-    with_end(Piece([5, 6], True), 1) -> [5, 6, 1]
-    with_end(Piece([5, 6], False), 1) -> [5, 6]
+    columns_of(Piece([5, 6], True), 1) -> [[5, 6, 1]]
+    columns_of(Piece([5, 6], False), 1) -> [[5, 6]]
+    columns_of(Piece([5, 6], True, parts=[0, 1]), None, "parts") -> [[5, 6], [0, 1]]
+
+    Raises ValueError for a piece that has not the column.
     """
+    found = [piece.tokens]
+    if column is not None:
+        found.append(getattr(piece, column))
+        if found[-1] is None:
+            raise ValueError(
+                f"The objective reads the {column} of documents, and this corpus gives text alone: "
+                "use a corpus of examples, such as seqio_corpora.seqio_pairs, or another objective."
+            )
+    columns = np.stack(found).astype(np.int32)
     if not piece.ends or end_of_document is None:
-        return piece.tokens
-    return np.concatenate([piece.tokens, np.array([end_of_document], np.int32)])
+        return columns
+    closed = np.pad(columns, ((0, 0), (0, 1)), mode="edge")  # it is of the part that it ends
+    closed[0, -1] = end_of_document
+    return closed
 
 
 def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
     """Rows padded to one length, as a batch."""
-    tokens, segments = np.zeros((2, len(rows), length), np.int32)
-    for i, row in enumerate(rows):
-        tokens[i, : row.tokens.size] = row.tokens
-        segments[i, : row.tokens.size] = row.segments
-    return Row(tokens, segments, np.asarray(members, np.int32))
+
+    def padded(name: str) -> np.ndarray | None:
+        columns = [getattr(row, name) for row in rows]
+        if name in ("parts", "labels") and all(column is None for column in columns):
+            return None
+        batch = np.zeros((len(rows), length), np.int32)
+        for filled, column in zip(batch, columns):
+            if column is not None:
+                filled[: column.size] = column
+        return batch
+
+    return Row(
+        padded("tokens"),
+        padded("segments"),
+        np.asarray(members, np.int32),
+        padded("parts"),
+        padded("labels"),
+    )
 
 
 def rows_of(stretches: Sequence[np.ndarray], members, length: int) -> Row:
@@ -230,18 +271,18 @@ def _concatenate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
 
 
 def _take(waiting: "_Waiting", n: int) -> np.ndarray:
-    pieces = [np.zeros(0, np.int32)]
+    pieces = [waiting.nothing]
     while n and waiting.gather(1):
         pieces.append(waiting.oldest(n, rest_first=True))
-        n -= pieces[-1].size
-    return np.concatenate(pieces)
+        n -= pieces[-1].shape[1]
+    return np.concatenate(pieces, axis=1)
 
 
 def _isolate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
     room, pieces = _Room(limits), []
     while (longest := room.longest()) and waiting.gather(1):
         pieces.append(waiting.oldest(longest, rest_first=True))
-        room.put(pieces[-1].size)
+        room.put(pieces[-1].shape[1])
     return pieces
 
 
@@ -251,7 +292,7 @@ def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
     piece = waiting.oldest(limits.raw)  # else a piece that always leaves gaps would never come up
     while piece is not None:
         pieces.append(piece)
-        room.put(piece.size)
+        room.put(piece.shape[1])
         piece = waiting.largest(room.longest())
     return pieces
 
@@ -269,9 +310,11 @@ _FILL = {
 }
 
 
-def _packed(pieces: Sequence[np.ndarray]) -> PackedRow:
+def _packed(pieces: Sequence[np.ndarray], column: str | None) -> PackedRow:
     numbers = np.arange(1, len(pieces) + 1, dtype=np.int32)
-    return PackedRow(np.concatenate(pieces), np.repeat(numbers, [piece.size for piece in pieces]))
+    tokens, *more = np.concatenate(pieces, axis=1)
+    row = PackedRow(tokens, np.repeat(numbers, [piece.shape[1] for piece in pieces]))
+    return row._replace(**{column: more[0]}) if column else row
 
 
 # --- how much fits -------------------------------------------------------------------------------
@@ -329,10 +372,13 @@ class _Room:
 
 
 class _Waiting:
-    """Pieces that wait for a row, found by age or by length."""
+    """Pieces that wait for a row (`columns_of`), found by age or by length."""
 
-    def __init__(self, stream: DocumentStream | None, end_of_document: int | None):
-        self._stream, self._end = stream, end_of_document
+    def __init__(
+        self, stream: DocumentStream | None, end_of_document: int | None, column: str | None
+    ):
+        self._stream, self._end, self._column = stream, end_of_document, column
+        self.nothing = np.zeros((1 if column is None else 2, 0), np.int32)
         self._clear()
 
     def gather(self, count: int) -> bool:
@@ -342,7 +388,7 @@ class _Waiting:
             and len(self._pieces) < count
             and (self._tokens < POOL_TOKENS or len(self._pieces) < 2)
         ):
-            self.add(with_end(self._stream.next_document(), self._end))
+            self.add(columns_of(self._stream.next_document(), self._end, self._column))
         return bool(self._pieces)
 
     def add(self, piece: np.ndarray) -> None:
@@ -354,7 +400,7 @@ class _Waiting:
         """Takes the oldest piece out; its rest beyond `at_most` tokens waits as the first or last."""
         number, piece = next(iter(self._pieces.items()))
         self._forget(number, piece)
-        piece, rest = piece[:at_most], piece[at_most:]
+        piece, rest = piece[:, :at_most], piece[:, at_most:]
         if rest.size and rest_first:
             self._put(number, rest)  # the place of a number in `_pieces` is kept
             return piece
@@ -375,16 +421,19 @@ class _Waiting:
 
     def state(self) -> dict[str, np.ndarray]:
         pieces = list(self._pieces.values())
-        return {
-            "waiting": np.concatenate([np.zeros(0, np.int32), *pieces]),
-            "waiting_lengths": np.array([piece.size for piece in pieces], np.int64),
-        }
+        columns = np.concatenate([self.nothing, *pieces], axis=1)
+        lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
+        return dict(zip(self._names(), columns)) | {"waiting_lengths": lengths}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         self._clear()
+        columns = np.stack([state[name] for name in self._names()])
         ends = np.cumsum(state["waiting_lengths"])
         for start, end in zip(ends - state["waiting_lengths"], ends):
-            self.add(state["waiting"][start:end])
+            self.add(columns[:, start:end])
+
+    def _names(self) -> list[str]:
+        return ["waiting"] + ([f"waiting_{self._column}"] if self._column else [])
 
     def _clear(self):
         self._pieces: dict[int, np.ndarray] = {}  # by number, oldest first
@@ -393,9 +442,9 @@ class _Waiting:
 
     def _put(self, number: int, piece: np.ndarray) -> None:
         self._pieces[number] = piece
-        self._tokens += piece.size
-        insort(self._lengths, (piece.size, -number))
+        self._tokens += piece.shape[1]
+        insort(self._lengths, (piece.shape[1], -number))
 
     def _forget(self, number: int, piece: np.ndarray) -> None:
-        self._tokens -= piece.size
-        del self._lengths[bisect_left(self._lengths, (piece.size, -number))]
+        self._tokens -= piece.shape[1]
+        del self._lengths[bisect_left(self._lengths, (piece.shape[1], -number))]

@@ -13,6 +13,7 @@ from pretrax import objectives
 from pretrax.objectives import Row, TokenIds
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.batches import Batches, GroupSchedule, schedule
+from pretrax.training.checking import check_own
 from pretrax.training.data import Corpus
 from pretrax.training.mesh import batch_shards, first_process_first, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
@@ -68,6 +69,7 @@ def plan(run: Run) -> Plan:
     _check_division(run, recipe, schedules, batch_shards(mesh))
     packing = plan_packing(policy, objective, layout, groups)
     _check_longest(corpus, packing)
+    check_own(recipe)
     end = ids.eos if mark_ends else None
     return Plan(run, corpus, mesh, recipe, schedules, packing, end)
 
@@ -126,10 +128,12 @@ def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
     def array(*shape):
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
 
-    return tuple(
-        Row(array(s.rows, g.row_length), array(s.rows, g.row_length), array(s.rows))
-        for g, s in zip(plan.recipe.groups, plan.schedules)
-    )
+    def rows(group, scheduled):
+        text = array(scheduled.rows, group.row_length)
+        row = Row(text, text, array(scheduled.rows))
+        return row._replace(**{column: text}) if (column := plan.packing.column) else row
+
+    return tuple(map(rows, plan.recipe.groups, plan.schedules))
 
 
 def abstract_batch(plan: Plan) -> dict:

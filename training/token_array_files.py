@@ -6,12 +6,15 @@ A token array is a folder:
     offsets.npy   int64 [documents + 1]            document i is tokens[offsets[i]:offsets[i+1]]
     closed.npy    bool [documents]                 false where document i goes on in i + 1, having
                                                    been cut; not there where no document was
+    parts.npy     int32 [tokens]                   } the columns of `objectives.Row` of that name,
+    labels.npy    int32 [tokens]                   } where documents have them
     ids.json      {"ids": {…}, "about": {…}}       the TokenIds, and what the array was made from
 
 The tokens and offsets are memory-mapped, so a corpus larger than memory costs no memory. Anything
 that can write NumPy files can write one; `write_token_array` does it from a stream of documents.
 """
 
+import contextlib
 import dataclasses
 import filecmp
 import os
@@ -27,6 +30,7 @@ from pretrax.training.data import Piece
 from pretrax.training.run_directory import read_json, write_json
 from pretrax.training.token_ids import ids_from_json, ids_to_json, text_checker
 
+COLUMNS = ("parts", "labels")  # of a `Piece`, beyond its tokens
 _CHECK_BLOCK = 1 << 24  # tokens looked at together when an array is checked
 
 
@@ -41,6 +45,8 @@ class TokenArray:
     closed: np.ndarray  # bool [documents]: false where a document was cut and goes on elsewhere
     ids: TokenIds
     about: dict[str, Any]  # what `write_token_array` was told
+    parts: np.ndarray | None = None  # int32 [tokens], memory-mapped
+    labels: np.ndarray | None = None  # int32 [tokens], memory-mapped
 
     @property
     def documents(self) -> int:
@@ -50,6 +56,14 @@ class TokenArray:
     def size(self) -> int:
         """Tokens in all its documents."""
         return int((self.ends - self.starts).sum())
+
+    def piece(self, start: int, end: int, closed: bool) -> Piece:
+        """What stands at [start, end) of the tokens."""
+
+        def cut(column: np.ndarray | None) -> np.ndarray | None:
+            return None if column is None else np.asarray(column[start:end], np.int32)
+
+        return Piece(cut(self.tokens), bool(closed), cut(self.parts), cut(self.labels))
 
 
 class Written(NamedTuple):
@@ -68,7 +82,8 @@ def write_token_array(
 ) -> Written:
     """Writes `documents` (each int[n]) to the folder `path`, a document at a time.
 
-    Parts of one document, one after another, are given as `Piece`s of which the last one ends it.
+    Stretches of one document, one after another, are given as `Piece`s of which the last one ends it,
+    and so are documents with parts or labels, which then all of them have.
     The folder appears whole or not at all; an existing one is replaced. What `about(empty)` returns
     once the documents are read is kept in `ids.json`. No folder is written for no tokens at all.
 
@@ -76,7 +91,8 @@ def write_token_array(
         -> Written(documents=2, tokens=4, empty=0)
 
     Raises:
-        ValueError: an id that no text may hold; nothing is left on the disk then.
+        ValueError: an id that no text may hold, or a column that not all documents have; nothing is
+            left on the disk then.
     """
     path = os.fspath(path)
     parent = os.path.dirname(os.path.abspath(path))
@@ -87,22 +103,29 @@ def write_token_array(
     folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}-", dir=parent)
     try:
         offsets, closed, empty = [0], [], 0
-        with open(os.path.join(folder, "tokens.npy"), "wb") as file:
-            _write_header(file, 0, dtype)
+        with contextlib.ExitStack() as stack:
+            files = {}
             for i, document in enumerate(documents):
-                tokens, ends = document if isinstance(document, Piece) else (document, True)
-                document = np.asarray(tokens)
-                if document.size == 0:
+                piece = document if isinstance(document, Piece) else Piece(document, True)
+                columns = _columns(piece, dtype)
+                if not columns["tokens"].size:
                     empty += 1
-                    if ends and closed:
+                    if piece.ends and closed:
                         closed[-1] = True  # an empty last piece ends the document before it
                     continue
-                check(document, f"Document {i} for {path}")
-                document.astype(dtype).tofile(file)
-                offsets.append(offsets[-1] + len(document))
-                closed.append(ends)
-            file.flush()
-            _write_header(file, offsets[-1], dtype)
+                check(np.asarray(piece.tokens), f"Document {i} for {path}")
+                for name, column in columns.items() if not files else ():
+                    file = open(os.path.join(folder, f"{name}.npy"), "wb")
+                    files[name] = stack.enter_context(file)
+                    _write_header(file, 0, column.dtype)
+                _check_columns(columns, files, f"Document {i} for {path}")
+                for name, column in columns.items():
+                    column.tofile(files[name])
+                offsets.append(offsets[-1] + columns["tokens"].size)
+                closed.append(piece.ends)
+            for name, file in files.items():
+                file.flush()
+                _write_header(file, offsets[-1], dtype if name == "tokens" else np.int32)
         np.save(os.path.join(folder, "offsets.npy"), np.asarray(offsets, np.int64))
         if not all(closed):
             np.save(os.path.join(folder, "closed.npy"), np.asarray(closed, bool))
@@ -114,6 +137,24 @@ def write_token_array(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return Written(len(offsets) - 1, offsets[-1], empty)
+
+
+def _columns(piece: Piece, dtype) -> dict[str, np.ndarray]:
+    """What of a piece is written, by the name of its file."""
+    columns = {"tokens": np.asarray(piece.tokens).astype(dtype)}
+    for name in COLUMNS:
+        if getattr(piece, name) is not None:
+            columns[name] = np.asarray(getattr(piece, name)).astype(np.int32)
+    return columns
+
+
+def _check_columns(columns: dict[str, np.ndarray], files: dict, where: str) -> None:
+    sizes = {name: column.size for name, column in columns.items()}
+    if sizes.keys() != files.keys() or len(set(sizes.values())) != 1:
+        raise ValueError(
+            f"{where}: got the columns {sizes}, expected {list(files)}, as those before it, and of "
+            "one length."
+        )
 
 
 def open_token_array(
@@ -164,7 +205,21 @@ def open_token_array(
         for start in range(0, len(tokens), _CHECK_BLOCK):
             look(tokens[start : start + _CHECK_BLOCK], tokens_file)
     closed = _read_closed(path, len(offsets) - 1)
-    return TokenArray(path, tokens, offsets[:-1], offsets[1:], closed, ids, about)
+    columns = {name: _read_column(path, name, len(tokens)) for name in COLUMNS}
+    return TokenArray(path, tokens, offsets[:-1], offsets[1:], closed, ids, about, **columns)
+
+
+def _read_column(path: str, name: str, tokens: int) -> np.ndarray | None:
+    file = os.path.join(path, f"{name}.npy")
+    if not os.path.isdir(path) or not os.path.exists(file):
+        return None
+    column = _map_npy(file)
+    if not np.issubdtype(column.dtype, np.integer) or column.shape != (tokens,):
+        raise ValueError(
+            f"{file}: got {column.dtype}{list(column.shape)}, expected int32[{tokens}], one for each "
+            "token. Write the array anew."
+        )
+    return column
 
 
 def _read_ids(ids_file: str) -> tuple[TokenIds, dict[str, Any]]:
@@ -263,4 +318,5 @@ def _same_array(a: str, b: str) -> bool:
         there = [os.path.exists(file) for file in files]
         return there == [False, False] or all(there) and filecmp.cmp(*files, shallow=False)
 
-    return all(map(same, ("ids.json", "offsets.npy", "closed.npy", "tokens.npy")))
+    arrays = [f"{name}.npy" for name in ("offsets", "closed", *COLUMNS, "tokens")]
+    return all(map(same, ["ids.json", *arrays]))

@@ -107,8 +107,7 @@ class TokenArrayStream:
             self._order = self._draw_order()
         i = self._order[self._position]
         self._position += 1
-        tokens = np.asarray(self._array.tokens[self._starts[i] : self._ends[i]], np.int32)
-        return Piece(tokens, bool(self._closed[i]))
+        return self._array.piece(self._starts[i], self._ends[i], self._closed[i])
 
     def state(self) -> dict[str, np.ndarray]:
         return {
@@ -148,9 +147,8 @@ def heldout_documents(
     for i in np.argsort(bits, kind="stable"):
         if held >= n:
             break
-        tokens = np.asarray(array.tokens[starts[i] : ends[i]], np.int32)
-        documents.append(Piece(tokens, bool(closed[i])))
-        held += len(tokens)
+        documents.append(array.piece(starts[i], ends[i], closed[i]))
+        held += len(documents[-1].tokens)
     return documents
 
 

@@ -127,8 +127,8 @@ def _arranging(build, size: int, slack: int):
     objective = build(IDS)
     lengths = objective.lengths(size)
 
-    def arrange(key, tokens):
-        row = Row(tokens, jnp.ones_like(tokens), jnp.int32(0))
+    def arrange(key, tokens, columns):
+        row = Row(tokens, jnp.ones_like(tokens), jnp.int32(0), **columns)
         features = objective.corrupt(key, row, row, lengths, 1)
         features |= {"member": jnp.int32(0)}
         found = {}
@@ -145,10 +145,11 @@ def _arranging(build, size: int, slack: int):
 
 
 @functools.cache
-def arranged(build, document: tuple[int, ...], key: int, slack: int = 0):
+def arranged(build, document: tuple[int, ...], key: int, slack: int = 0, **columns):
     """One document as an objective corrupts it: (its features, {layout: what a model eats})."""
     arrange = _arranging(build, len(document), slack)
-    found = arrange(jax.random.key(key), jnp.array(document, jnp.int32))
+    columns = {name: jnp.array(column, jnp.int32) for name, column in columns.items()}
+    found = arrange(jax.random.key(key), jnp.array(document, jnp.int32), columns)
     return jax.tree.map(np.asarray, found)
 
 

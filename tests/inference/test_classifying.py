@@ -9,8 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference.classifying import classify, tag
-from pretrax.objectives import supervised
-from tests.inference.runs import CLASSES, CODEC, IDS, arranged, trained
+from tests.inference.runs import CLASSES, CODEC, arranged, trained
 
 TEXTS = ["tea", "Ada wrote it, and Alan read it", "a", "é!"]
 CLASSIFIED = functools.partial(objectives.sequence_classification, num_classes=3)
@@ -21,10 +20,10 @@ def model(objective, num_classes=3, classes=CLASSES, **settings):
     return trained("encoder", objective, classes=classes, num_classes=num_classes, **settings)
 
 
-def logits_of_training(one, build, text, answer, head):
+def logits_of_training(one, build, text, label, head):
     """f32[places, classes] of the document that a data edge would make of it."""
-    document = supervised.pair_document(IDS, CODEC.encode(text), answer)
-    _, batch = arranged(build, tuple(document.tolist()), 0)
+    document = tuple(CODEC.encode(text))
+    _, batch = arranged(build, document, 0, labels=(label,) * len(document))
     batch = {name: jnp.asarray(x)[None] for name, x in batch["encoder"].items()}
 
     @jax.jit
@@ -38,8 +37,7 @@ def logits_of_training(one, build, text, answer, head):
 def test_classes_are_as_in_training():
     one = model("sequence_classification")
     for text, told in list(zip(TEXTS, classify(one, TEXTS, batch_size=3)))[1:3]:
-        answer = supervised.coded_class(IDS, 1)
-        logits = logits_of_training(one, CLASSIFIED, text, answer, "classes")[0]
+        logits = logits_of_training(one, CLASSIFIED, text, 1, "classes")[0]
         p = np.asarray(jax.nn.softmax(logits))
         assert [name for name, _ in told] == [CLASSES[k] for k in np.argsort(-p)]
         np.testing.assert_allclose([x for _, x in told], np.sort(p)[::-1], atol=1e-5)
@@ -47,9 +45,8 @@ def test_classes_are_as_in_training():
 
 def test_numbers_are_as_in_training():
     one = model("sequence_regression", num_classes=1, classes=())
-    answer = supervised.coded_number(IDS, 1.5)
     build = objectives.sequence_regression
-    expected = logits_of_training(one, build, TEXTS[1], answer, "classes")[0, 0]
+    expected = logits_of_training(one, build, TEXTS[1], 1500, "classes")[0, 0]
     told = classify(one, TEXTS)
     assert told[1] == [("", pytest.approx(float(expected), abs=1e-5))]
     assert len({row[0][1] for row in told}) == len(TEXTS)
@@ -60,8 +57,7 @@ def test_tags_are_as_in_training():
     one = model("token_classification")
     words = TEXTS[1].split()
     text = "".join(f" {word}" for word in words)
-    answer = [supervised.coded_class(IDS, 0)[0]] * len(text)
-    logits = logits_of_training(one, TAGGED, text, answer, "token_classes")[1 : len(text) + 1]
+    logits = logits_of_training(one, TAGGED, text, 0, "token_classes")[1 : len(text) + 1]
     spaces = [at for at, letter in enumerate(text) if letter == " "]  # tokens are bytes
     told = tag(one, ["  Ada wrote   it, and Alan read it", *TEXTS], batch_size=3)
     expected = [(a, CLASSES[k]) for a, k in zip(words, logits[spaces].argmax(-1), strict=True)]

@@ -17,9 +17,9 @@ TEXTS = ("Ada wrote it", "and Alan read it, twice at least, before tea")
 
 
 @functools.cache
-def pooled(build, one, document):
+def pooled(build, one, document, **columns):
     """f32[texts, E]: what the loss compares of one document."""
-    _, batch = arranged(build, document, 0)
+    _, batch = arranged(build, document, 0, **columns)
     batch = {name: jnp.asarray(x)[None] for name, x in batch["encoder"].items()}
 
     @jax.jit
@@ -42,8 +42,10 @@ class Hashable:
 def test_pairs_are_as_their_loss_saw_them(builder):
     one = trained(builder, "contrastive_pairs")
     first, second = TEXTS
-    document = (*CODEC.encode(first), IDS.sep, *CODEC.encode(second))
-    expected = pooled(objectives.contrastive_pairs, Hashable(one), document)
+    sides = CODEC.encode(first), CODEC.encode(second)
+    parts = (0,) * len(sides[0]) + (1,) * len(sides[1])
+    document = (*sides[0], *sides[1])
+    expected = pooled(objectives.contrastive_pairs, Hashable(one), document, parts=parts)
     got = np.stack([embed(one, [first])[0], embed(one, [second], second=True)[0]])
     np.testing.assert_allclose(got, expected, atol=1e-5)
     other = embed(one, [first], second=True)[0]

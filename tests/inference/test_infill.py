@@ -19,11 +19,11 @@ from pretrax.objectives import (
     masked_lm,
     plan,
     span_corruption,
-    supervised,
     text_to_text,
     token_classification,
 )
 from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.data import Piece, in_parts
 from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
 from tests.models.test_families import logits_of
@@ -147,7 +147,7 @@ def test_an_example_shows_prediction_and_truth_of_each_blank():
 @pytest.mark.parametrize("layout", MODELS)
 def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     _, model, params, _, _, _ = case(layout)
-    documents = tiny.documents(10)
+    documents = [Piece(tokens, True) for tokens in tiny.documents(10)]
 
     def show(objective, documents=documents, **settings):
         return printed(
@@ -165,12 +165,11 @@ def test_whole_documents_are_shown_as_examples_are():
     """A question and its answer, and nothing of another one."""
     _, model, params, _, _, _ = case("encoder_decoder")
     ids = tiny.IDS._replace(sep=101)
-    pairs = [supervised.pair_document(ids, [2 + i] * (5 + i), [50 + i] * 2) for i in range(4)]
+    pairs = [in_parts([2 + i] * (5 + i), [50 + i] * 2) for i in range(4)]
     text = printed(
         lambda console: show_passages(
             *(console, text_to_text(ids, longest_answer=4), model, params, ids, decode),
-            [np.asarray(pair) for pair in pairs],
-            whole=True,
+            pairs,
         )
     )
     for i in range(4):
@@ -191,7 +190,7 @@ def test_classes_of_tokens_are_no_blanks():
         num_layers=1,
         num_classes=3,
     )
-    documents = tiny.documents(10)
+    documents = [Piece(tokens, True, labels=0 * tokens) for tokens in tiny.documents(10)]
     shown = printed(
         lambda console: show_passages(console, objective, model, {}, ids, decode, documents)
     )

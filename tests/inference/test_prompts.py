@@ -11,7 +11,7 @@ from pretrax.inference.decoding import next_batch
 from pretrax.inference.generation import Answer
 from pretrax.inference.prompts import Prompt, batch_prompts, few_shot_prompt, filled, text_prompt
 from pretrax.inference.trained import mode_of
-from pretrax.objectives import PromptForm, supervised
+from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 KEYS = range(3)
@@ -143,8 +143,8 @@ ANSWERS = {
 @pytest.mark.parametrize("mode", ANSWERS)
 def test_text_to_text(layout, mode):
     given, answer = CODEC.encode("translate: tea"), CODEC.encode("Tee")
-    pair = supervised.pair_document(IDS, given, answer)
-    _, expected = arranged(ANSWERS[mode], tuple(pair.tolist()), 0, slack=2)
+    parts = (0,) * len(given) + (1,) * len(answer)
+    _, expected = arranged(ANSWERS[mode], (*given, *answer), 0, slack=2, parts=parts)
     one = trained(layout)._replace(prompt_forms=ANSWERS[mode](IDS).prompt_forms)
     prompt = asked(one, "translate: tea")
     assert_same_form(layout, prompt, expected[layout])
@@ -255,10 +255,8 @@ def test_fields_of_a_template_have_names():
 
 def test_dialogue_asks_for_its_last_answer():
     turns = [CODEC.encode(text) for text in ("hello", "hi!", "who is it?", "me")]
-    told = turns[0]
-    for turn in turns[1:]:
-        told = [*told, IDS.sep, *turn]
-    features, expected = arranged(objectives.dialogue, tuple(told), 0)
+    parts = tuple(number for number, turn in enumerate(turns) for _ in turn)
+    features, expected = arranged(objectives.dialogue, tuple(sum(turns, [])), 0, parts=parts)
     written = live(features, "targets")
     separators = [i for i, token in enumerate(written) if token == IDS.sep]
     model = trained("decoder", "dialogue")

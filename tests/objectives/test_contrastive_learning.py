@@ -16,11 +16,13 @@ from tests.objectives.registry import IDS, features_of, quick_jit
 DOCUMENT = list(range(100, 120))
 
 
-def views_of(objective, documents: list[list[int]], draws: int = 1):
+def views_of(objective, documents: list[list[int]], draws: int = 1, parts=None):
     """For each draw of a row that packs these documents: its segments."""
     tokens = np.tile(np.concatenate(documents).astype(np.int32), (2 * draws, 1))
     numbers = np.repeat(np.arange(len(documents)) + 1, [len(d) for d in documents])
     rows = Row(tokens, np.tile(numbers.astype(np.int32), (2 * draws, 1)), np.zeros(2 * draws, int))
+    if parts is not None:
+        rows = rows._replace(parts=np.tile(np.concatenate(parts), (2 * draws, 1)))
     each = [objective.lengths(len(d)) for d in documents]
     lengths = {key: sum(n[key] for n in each) for key in each[0]}
     keys = jax.random.split(jax.random.key(2), 2 * draws)
@@ -58,10 +60,11 @@ def test_views_are_drawn_apart_and_keep_what_they_should(views):
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_pairs_are_told_apart_by_separators(hard):
+def test_pairs_are_the_parts_of_a_document(hard):
     texts = [[5, 6, 7], [8, 9], [10]][: 3 if hard else 2]
-    row = [token for text in texts for token in (IDS.sep, *text)][1:]
-    for segments in views_of(contrastive_pairs(IDS, hard_negatives=hard), [row, [4, 4]]):
+    parts = [np.repeat(np.arange(len(texts)), list(map(len, texts))), [0, 0]]
+    objective = contrastive_pairs(IDS, hard_negatives=hard)
+    for segments in views_of(objective, [sum(texts, []), [4, 4]], parts=parts):
         for number, text in enumerate(texts):
             assert segments[number + 1].inputs == [IDS.cls, *text]
             assert segments[number + 1].pools == [(0, 0, 1)]

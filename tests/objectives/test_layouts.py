@@ -95,7 +95,7 @@ def examples(name):
     )
     packed = [d for d in DOCUMENTS if len(d) == 4] * 2  # rows come in pairs
     rows = [text_row(d, RAW_LENGTH, i, i % 3) for i, d in enumerate(packed)]
-    lengths = longest(packed_lengths(objective, d) for d in packed)
+    lengths = longest(packed_lengths(objective, d) for d in (*packed, (RAW_LENGTH,)))
     lengths["positions"] = lengths["targets"]  # one for each target, whichever member's
     stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in rows))
     corrupt = quick_jit(batched(objective, lengths, MAX_DOCUMENTS))

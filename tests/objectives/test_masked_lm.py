@@ -57,7 +57,7 @@ def corrupt(objective, *rows, copies=2, seed=0, planned=None, members=0):
 )
 def _corrupt(lengths, max_documents, kernel, keys, rows):
     """Compiled once for all objectives that differ in numbers only."""
-    return batched(Objective(None, kernel, None), dict(lengths), max_documents)(keys, rows)
+    return batched(Objective(lambda n: {}, kernel, None), dict(lengths), max_documents)(keys, rows)
 
 
 def arrange(layout, features, lengths, max_documents=2):

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from pretrax.tasks import corpora
@@ -69,7 +68,7 @@ def test_what_is_no_dialogue_is_said_with_file_and_line(tmp_path, line, words):
         corpus(tmp_path, [good, line])
 
 
-def test_documents_are_turns_with_separators_between_them(tmp_path):
+def test_the_parts_of_a_document_are_turns(tmp_path):
     lines = [
         {"messages": [message("user", "ab"), message("assistant", "c"), message("user", "d")]},
         {
@@ -79,15 +78,14 @@ def test_documents_are_turns_with_separators_between_them(tmp_path):
         },
     ]
     found = corpus(tmp_path, lines)
-    sep = found.ids.sep
 
     def ids(text):
         return [byte + 3 for byte in text.encode()]
 
-    documents = [piece.tokens.tolist() for piece in found.heldout(100)]
+    documents = [(piece.tokens.tolist(), piece.parts.tolist()) for piece in found.heldout(100)]
     assert documents == [
-        [*ids("ab"), sep, *ids("c")],  # a last turn without an answer is left out
-        [*ids("e"), sep, *ids("f"), sep, *ids("g"), sep, *ids("hi")],
+        (ids("abc"), [0, 0, 1]),  # a last turn without an answer is left out
+        (ids("efghi"), [0, 1, 2, 3, 3]),
     ]
 
 
@@ -95,11 +93,10 @@ def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):
     turns = ["a" * 3, "b" * 3, "c" * 3, "d" * 3]
     whole = {"messages": [message(r, t) for r, t in zip(("user", "assistant") * 2, turns)]}
     long = {"instruction": "x" * 30, "output": "y"}
-    exact = {"instruction": "x" * 4, "output": "y" * 5}
+    exact = {"instruction": "x" * 4, "output": "y" * 6}
     found = corpus(tmp_path, [whole, long, exact], longest_tokens=10)
-    assert [piece.tokens.size for piece in found.heldout(100)] == [7, 10]
+    assert [piece.tokens.size for piece in found.heldout(100)] == [6, 10]
     assert "2 answers beyond longest_tokens" in found.summary
-    assert np.sum([piece.tokens == found.ids.sep for piece in found.heldout(1)]) == 1
 
 
 def exchanges(n, size):
@@ -112,14 +109,14 @@ def exchanges(n, size):
 def test_long_dialogues_stay_whole(tmp_path):
     found = corpus(tmp_path, [exchanges(4, 900)], longest_tokens=4000)
     (piece,) = found.heldout(10)
-    assert piece.tokens.size == found.train(0, 1).next_document().tokens.size == 4 * 900 + 3
+    assert piece.tokens.size == found.train(0, 1).next_document().tokens.size == 4 * 900
     assert found.longest == 4000
 
 
 def test_few_dialogues_are_held_out_whole(tmp_path):
     found = corpus(tmp_path, [exchanges(2, size) for size in range(20, 27)], heldout_files=None)
     (piece,) = found.heldout(10_000)
-    assert piece.tokens.size == 2 * 26 + 1
+    assert piece.tokens.size == 2 * 26
     (tmp_path / "one").mkdir()
     with pytest.raises(ValueError, match="Got 1 dialogue in .*, expected 2 or more"):
         corpus(tmp_path / "one", [exchanges(2, 5)], heldout_files=None)
@@ -128,7 +125,7 @@ def test_few_dialogues_are_held_out_whole(tmp_path):
 @pytest.mark.parametrize(
     "settings, words",
     [
-        (dict(longest_tokens=2), "longest_tokens must be from 3 to 16384"),
+        (dict(longest_tokens=1), "longest_tokens must be from 2 to 16384"),
         (dict(heldout_every=1), "heldout_every must be at least 2"),
         (dict(on_malformed="stop"), "on_malformed must be"),
         (dict(heldout_files="dialogues.jsonl"), "both in `files` and in `heldout_files`"),

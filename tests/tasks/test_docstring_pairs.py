@@ -103,12 +103,12 @@ def test_docstring_pairs(tmp_path):
         train.append(stream.next_document())
     heldout = corpus.heldout(10**9)
     assert len(train) > 5000 and len(heldout) > 100
-    for tokens, ends in (*train, *heldout):
-        (at,) = np.flatnonzero(tokens == corpus.ids.sep)
-        assert ends and 1 <= at <= 10 and 1 <= len(tokens) - at - 1 <= 20
-    texts = [corpus.codec.decode(piece.tokens) for piece in heldout]
-    assert all("[SEP]" in text for text in texts)
-    some = [text.split("[SEP]")[1].split()[0] for text in texts]
+    for piece in (*train, *heldout):
+        docstring, code = np.bincount(piece.parts)
+        assert piece.ends and 1 <= docstring <= 10 and 1 <= code <= 20
+        assert (np.diff(piece.parts) >= 0).all() and piece.tokens.size == docstring + code
+    codes = [corpus.codec.decode(piece.tokens[piece.parts == 1]) for piece in heldout]
+    some = [text.split()[0] for text in codes]
     assert {"def", "class"} <= set(some) <= {"def", "class", "async"}
     for said in (
         "pairs with an empty side",
@@ -121,7 +121,7 @@ def test_docstring_pairs(tmp_path):
     plain = python_library(str(tmp_path / "a"), vocabulary_size=1000)
     assert plain.ids == corpus.ids
     whole = "".join(plain.codec.decode(piece.tokens) for piece in plain.heldout(10**9))
-    code = [text.split("[SEP]")[1].splitlines()[0] for text in texts]
+    code = [text.splitlines()[0] for text in codes]
     assert np.mean([line.strip() in whole for line in code]) > 0.99
 
 
@@ -143,7 +143,5 @@ def test_pairs_that_cannot_be(tmp_path):
         docstring_pairs(str(tmp_path / "a"), docstring_tokens=0)
     with pytest.raises(ValueError, match="at most 2047 together"):
         docstring_pairs(str(tmp_path / "a"), code_tokens=4000)
-    with pytest.raises(ValueError, match="'sep', the vocabulary has none"):
-        docstring_pairs(str(tmp_path / "a"), vocabulary_size=600, specials=("cls",))
     with pytest.raises(ValueError, match="heldout_every must be at least 2"):
         docstring_pairs(str(tmp_path / "a"), heldout_every=1)

@@ -21,12 +21,13 @@ VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 IDS = token_ids(tokenizer_of(VOCABULARY))
 TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
 
-# Those of `objectives.supervised` read texts with their answers: `seqio_corpora.seqio_pairs`.
+# Those that read parts or labels train on examples: `seqio_corpora.seqio_pairs`.
 BUILDERS = {
     name: getattr(objectives, name)
     for name in objectives.__all__
     if callable(getattr(objectives, name))
     and getattr(objectives, name).__module__ != supervised.__name__
+    and name != "contrastive_pairs"
     and typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
 } | {
     "contrastive": functools.partial(objectives.contrastive, views="deletion"),
@@ -57,14 +58,12 @@ def fresh(add, name, *arguments, **settings):
     return add(name, *arguments, **settings)
 
 
-def documents_for(build):
-    """Sentences of nine bytes, full stop included; the texts of a pair have `sep` between."""
+def documents_for():
+    """Sentences of nine bytes, full stop included."""
     sizes = (5, 90, 1, 40, 0, 29, 130, 3, 64)
     documents = [np.arange(n) % 50 + 60 for n in sizes]
     for document in documents:
         document[8::9] = ord(".") + 3
-        if build is objectives.contrastive_pairs and document.size:
-            document[document.size // 2] = IDS.sep
     return documents
 
 
@@ -125,7 +124,7 @@ CASES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) f
 @pytest.mark.parametrize("name", CASES)
 def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     build = BUILDERS[name]
-    text_task("text", documents_for(build))
+    text_task("text", documents_for())
     task = fresh(add_objective_task, "task", "text", build, columns=True)
     lengths = lengths_for(build)
     expected = corrupted_on_the_device(build, "task", lengths, seed=5)
@@ -155,7 +154,7 @@ def supervised_task(name):
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_a_mixture_with_a_supervised_task(pack):
-    text_task("text", documents_for(None) * 5)
+    text_task("text", documents_for() * 5)
     supervised = supervised_task("supervised")
     spans = fresh(add_objective_task, "spans", "text", objectives.span_corruption)
     both = seqio.Mixture("both", [(spans, 2), (supervised, 1)])
@@ -173,7 +172,7 @@ def test_a_mixture_with_a_supervised_task(pack):
 
 
 def test_a_mixture_of_objectives_with_labels():
-    text_task("text", documents_for(None))
+    text_task("text", documents_for())
     masks = [fresh(add_objective_task, f"mask_{i}", "text", objectives.masked_lm) for i in range(2)]
     got = examples(seqio.Mixture("masks", [(task, 1) for task in masks]), {"inputs": 48})
     assert {"labels", "labels_places", "labels_weights", "member"} <= set(got[0])
@@ -215,7 +214,7 @@ def cache(tmp_path):
 
 @pytest.mark.parametrize("name", ["span_corruption", "masked_lm"])
 def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
-    documents, lengths = documents_for(None), lengths_for(BUILDERS[name])
+    documents, lengths = documents_for(), lengths_for(BUILDERS[name])
     text_task("text", documents)
     task = fresh(add_objective_task, "cached", "text", BUILDERS[name])
     text = task.source.get_dataset("train", shuffle=False)
@@ -234,7 +233,7 @@ def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
 
 
 def test_a_task_cached_after_its_objective(cache):
-    text_task("text", documents_for(None))
+    text_task("text", documents_for())
     masks = fresh(add_objective_task, "masks", "text", objectives.masked_lm)
     write_cache(cache, "frozen", masks.get_dataset({"inputs": 48}, shuffle=False, seed=1))
     frozen = fresh(
@@ -297,7 +296,7 @@ def test_the_rows_of_a_pair_are_of_different_documents():
 
 
 def test_targets_that_do_not_all_count_ask_for_columns():
-    text_task("text", documents_for(None))
+    text_task("text", documents_for())
     fresh(add_objective_task, "plain", "text", objectives.causal_masking)
     with pytest.raises(tf.errors.OpError, match="Not every target of this objective counts"):
         examples("plain", {"targets": 48})
@@ -307,7 +306,7 @@ def test_targets_that_do_not_all_count_ask_for_columns():
 
 
 def test_what_cannot_be_a_task(hugging_face):
-    text_task("text", documents_for(None))
+    text_task("text", documents_for())
     with pytest.raises(ValueError, match="rate"):
         add_objective_task("refused", "text", functools.partial(objectives.masked_lm, rate=2))
     assert "refused" not in seqio.TaskRegistry.names()

@@ -10,7 +10,7 @@ import seqio
 import tensorflow as tf
 
 from pretrax import objectives
-from pretrax.objectives import supervised
+from pretrax.objectives import NO_LABEL
 from pretrax.tasks import vocabularies
 from pretrax.tasks.objective_tasks import add_objective_task
 from pretrax.tasks.seqio_corpora import coder, seqio_pairs
@@ -51,7 +51,12 @@ def documents(corpus, n):
     stream = corpus.train(0, 1)
     pieces = [stream.next_document() for _ in range(n)]
     assert all(piece.ends for piece in pieces)
-    return [piece.tokens for piece in pieces]
+    return pieces
+
+
+def told_of(corpus, piece):
+    """The parts of a document as text, with a bar between them."""
+    return "|".join(corpus.codec.decode(piece.tokens[piece.parts == part]) for part in (0, 1))
 
 
 PAIRS = [("a text", "red"), ("é 🤖", "dark green"), ("", "skipped"), ("more", "blue")]
@@ -62,21 +67,22 @@ def test_texts(tmp_path, add_eos):
     """Ends of sequences are taken off; what has no inputs is no document."""
     register("pairs_text", PAIRS, add_eos=add_eos)
     corpus = corpus_of(tmp_path, "pairs_text")
-    told = [corpus.codec.decode(document) for document in documents(corpus, 3)]
-    assert told == ["a text[SEP]red", "é 🤖[SEP]dark green", "more[SEP]blue"]
-    held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
+    told = [told_of(corpus, document) for document in documents(corpus, 3)]
+    assert told == ["a text|red", "é 🤖|dark green", "more|blue"]
+    held = [told_of(corpus, piece) for piece in corpus.heldout(10**6)]
     assert held == told and corpus.classes == ()
     kept = load_vocabulary(str(tmp_path))
     assert kept.ids == corpus.ids == vocabularies.token_ids(tokenizer_of(VOCABULARY))
-    assert documents(corpus, 1)[0].dtype == np.int32
+    assert documents(corpus, 1)[0].tokens.dtype == np.int32
 
 
 def test_classes(tmp_path):
     register("pairs_class", PAIRS)
     corpus = corpus_of(tmp_path, "pairs_class", answers="class", classes=CLASSES)
-    ids = corpus.ids
     for number, document in enumerate(documents(corpus, 3)):
-        assert document.tolist()[-2:] == [ids.sep, *supervised.coded_class(ids, number)]
+        assert document.labels.tolist() == [number] * document.tokens.size
+        assert corpus.codec.decode(document.tokens) == ("a text", "é 🤖", "more")[number]
+    assert corpus.longest == 448
     assert corpus.classes == CLASSES and load_classes(str(tmp_path)) == list(CLASSES)
     with pytest.raises(ValueError, match="holds the classes red, dark green, blue, got a, b"):
         corpus_of(tmp_path, "pairs_class", answers="class", classes=["a", "b"])
@@ -92,8 +98,13 @@ def test_numbers(tmp_path):
     register("pairs_number", [("x", number) for number in numbers])
     corpus = corpus_of(tmp_path, "pairs_number", answers="number")
     for number, document in zip(numbers, documents(corpus, 4)):
-        assert document[2:].tolist() == supervised.coded_number(corpus.ids, float(number))
-    register("pairs_no_number", [("x", "many"), ("x", "nan")])
+        assert document.labels.tolist() == [round(1000 * float(number))]
+    register("pairs_no_number", [("x", "nan"), ("x", "many")])
+    corpus = corpus_of(tmp_path, "pairs_no_number", answers="number")
+    stream = corpus.train(0, 1)
+    with pytest.raises(ValueError, match="'pairs_no_number': got the number nan"):
+        stream.next_document()
+    register("pairs_no_number", [("x", "many")])
     corpus = corpus_of(tmp_path, "pairs_no_number", answers="number")
     with pytest.raises(ValueError, match="'pairs_no_number': could not convert.*'many'"):
         documents(corpus, 1)
@@ -105,11 +116,9 @@ def test_tags(tmp_path):
     settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
     corpus = corpus_of(tmp_path, "pairs_tags", **settings)
     (document,) = documents(corpus, 1)
-    ids = corpus.ids
-    at = document.tolist().index(ids.sep)
-    assert corpus.codec.decode(document[:at]) == " Ada met é"
-    codes = document[at + 1 :] - ids.text[0]
-    assert codes.tolist() == [0, 2, 2, 2, 1, 2, 2, 2, 0, 2, 2]
+    assert corpus.codec.decode(document.tokens) == " Ada met é"
+    no = NO_LABEL
+    assert document.labels.tolist() == [0, no, no, no, 1, no, no, no, 0, no, no]
     with pytest.raises(ValueError, match="'pairs_tags': got 1 tags for 2 words: 'one two'"):
         documents(corpus, 2)
 
@@ -121,8 +130,9 @@ def test_tags_are_read_as_they_were_written(tmp_path):
     corpus = corpus_of(tmp_path, "pairs_tags", **settings)
     (document,) = documents(corpus, 1)
     objective = objectives.token_classification(corpus.ids, 2)
-    row = objectives.Row(document, np.ones_like(document), np.int32(0))
-    lengths = objective.lengths(document.size)
+    tokens, _, _, labels = document
+    row = objectives.Row(tokens, np.ones_like(tokens), np.int32(0), labels=labels)
+    lengths = objective.lengths(tokens.size)
     features = quick_jit(lambda row: objective.corrupt(None, row, row, lengths, 1))(row)
     live = np.asarray(features["labels_weights"]) > 0
     places = np.asarray(features["labels_places"])[live].tolist()
@@ -135,16 +145,13 @@ def test_long_ones_are_cut_and_that_is_told_once(tmp_path):
     with pytest.warns(UserWarning, match="8 given and 5 answer tokens.*given_tokens=4") as told:
         cut = documents(corpus, 3)
     assert len(told) == 1
-    decoded = [corpus.codec.decode(document) for document in cut]
-    assert decoded == ["abcd[SEP]123", "xxxx[SEP]yyy", "a[SEP]b"]
+    assert [told_of(corpus, document) for document in cut] == ["abcd|123", "xxxx|yyy", "a|b"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         documents(corpus_of(tmp_path, "pairs_long", given_tokens=50, answer_tokens=50), 3)
-    assert corpus.longest == 4 + 1 + 3
+    assert corpus.longest == 4 + 3
     with pytest.raises(ValueError, match="given_tokens=0"):
         corpus_of(tmp_path, "pairs_long", given_tokens=0)
-    with pytest.raises(ValueError, match="expected the same for tags"):
-        corpus_of(tmp_path, "pairs_long", answers="tags", classes=("a",), given_tokens=9)
 
 
 def test_a_text_without_its_file_is_said(tmp_path):
@@ -175,7 +182,7 @@ def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
     register("pairs_text", PAIRS)
     corpus = corpus_of(tmp_path / "new", "pairs_text", vocabulary=run)
     assert corpus.ids == ids == load_vocabulary(str(tmp_path / "new")).ids
-    assert corpus.codec.decode(documents(corpus, 2)[1]) == "é 🤖[SEP]dark green"
+    assert told_of(corpus, documents(corpus, 2)[1]) == "é 🤖|dark green"
     made = seqio_vocabulary(run)
     assert isinstance(made, RunVocabulary) and made == RunVocabulary(run)
     assert (made.ids, made.pad_id, made.eos_id) == (ids, ids.pad, ids.eos)
@@ -209,39 +216,36 @@ def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
     seqio.MixtureRegistry.add("pairs_and_spans", [("pairs_text", 1), ("pairs_spans", 1)])
     corpus = corpus_of(tmp_path / "new", "pairs_and_spans", **settings)
     read = documents(corpus, 12)
-    told = [corpus.codec.decode(document) for document in read]
+    told = [told_of(corpus, document) for document in read]
     hidden = [text for text in told if "<extra_id_0>" in text]
     for document, text in zip(read, told):  # bytes have the same ids in both: pieces have not
-        pieces = (document > 258) & (document < corpus.ids.text[1])
+        pieces = (document.tokens > 258) & (document.tokens < corpus.ids.text[1])
         assert pieces.any() == of_a_run, text
     assert 2 < len(hidden) < 10 and set(told) - set(hidden) <= {
-        "a text[SEP]red",
-        "é 🤖[SEP]dark green",
-        "more[SEP]blue",
+        "a text|red",
+        "é 🤖|dark green",
+        "more|blue",
     }
     for text in hidden:
-        given, answer = text.split("[SEP]")
+        given, answer = text.split("|")
         parts = re.split(r"<extra_id_\d+>", given)
         told_parts = re.split(r"<extra_id_\d+>", answer)[1:]
         whole = "".join(a + b for a, b in zip(parts, [*told_parts, ""]))
         assert whole in "some plain text to hide parts of" * 60
-    held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
-    assert "a text[SEP]red" in held and any("<extra_id_0>" in text for text in held)
+    held = [told_of(corpus, piece) for piece in corpus.heldout(10**6)]
+    assert "a text|red" in held and any("<extra_id_0>" in text for text in held)
 
 
 def test_what_is_refused(tmp_path):
     tokenizer = tokenizer_of(VOCABULARY)
-    ids = vocabularies.token_ids(tokenizer)
     for answers, classes, said in (
         ("class", (), "answers='class' and no classes"),
         ("tags", (), "answers='tags' and no classes"),
         ("words", (), "answers='words', expected one of"),
     ):
         with pytest.raises(ValueError, match=said):
-            coder(answers, tokenizer, ids, classes)
+            coder(answers, tokenizer, classes)
     register("pairs_text", PAIRS)
-    with pytest.raises(ValueError, match="special token 'sep'"):
-        corpus_of(tmp_path, "pairs_text", specials=("cls",))
     text_only = seqio.TaskRegistry.get("pairs_text").replace(
         output_features={"targets": seqio.Feature(VOCABULARY)}
     )
@@ -254,22 +258,3 @@ def test_what_is_refused(tmp_path):
         )
     with pytest.raises(ValueError, match="'pairs_only' has no feature 'inputs'"):
         corpus_of(tmp_path / "2", "pairs_only")
-
-
-def test_an_example_with_the_separator_in_it(tmp_path):
-    ids = vocabularies.token_ids(tokenizer_of(VOCABULARY))
-
-    def read(split, shuffle_files=False, seed=None):
-        return tf.data.Dataset.from_tensors({"inputs": [5, ids.sep, 6], "targets": [7]})
-
-    if "pairs_sep" in seqio.TaskRegistry.names():
-        seqio.TaskRegistry.remove("pairs_sep")
-    feature = seqio.Feature(VOCABULARY, add_eos=False)
-    seqio.TaskRegistry.add(
-        "pairs_sep",
-        source=seqio.FunctionDataSource(read, splits=["train", "validation"]),
-        preprocessors=[],
-        output_features={"inputs": feature, "targets": feature},
-    )
-    with pytest.raises(ValueError, match=f"'pairs_sep' has an example with the id {ids.sep}"):
-        documents(corpus_of(tmp_path, "pairs_sep"), 1)

@@ -47,7 +47,7 @@ def test_every_token_of_a_shard_is_used_once_and_in_order():
             for rows, scheduled, group in zip(step, schedules, groups):
                 size = scheduled.rows // shards
                 block = jax.tree.map(lambda x: x[shard * size : (shard + 1) * size], rows)  # noqa: B023
-                for tokens, segments, member in zip(*block):
+                for tokens, segments, member in zip(*block[:3]):
                     n = dict(zip(group.members, group.raw_lengths))[member]
                     np.testing.assert_array_equal(segments, np.arange(group.row_length) < n)
                     assert not tokens[n:].any()
@@ -120,7 +120,7 @@ def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
             for rows, scheduled in zip(step, one.schedules):
                 size = scheduled.rows // 8
                 block = jax.tree.map(lambda x: x[shard * size : (shard + 1) * size], rows)  # noqa: B023
-                for tokens, segments, member in zip(*block):
+                for tokens, segments, member in zip(*block[:3]):
                     row = reader.row(one.packing.limits[member])
                     padding = (0, tokens.size - row.tokens.size)
                     np.testing.assert_array_equal(tokens, np.pad(row.tokens, padding))

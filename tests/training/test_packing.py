@@ -88,7 +88,7 @@ def causal_limits(policy, length, documents=16):
 def documents_of(row) -> list[list[int]]:
     """The documents of a row, by its segments."""
     assert (np.diff(row.segments) >= 0).all() and row.tokens.size == row.segments.size
-    assert {x.dtype for x in row} == {np.dtype(np.int32)}
+    assert {x.dtype for x in row[:2]} == {np.dtype(np.int32)}
     return [row.tokens[row.segments == d].tolist() for d in range(1, row.segments.max() + 1)]
 
 
@@ -140,7 +140,7 @@ def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
     rows = rows_of_documents(
         pieces, policy, causal_limits(policy, 64), end_of_document=EOS, tokens=tokens
     )
-    text = np.concatenate([packing.with_end(piece, EOS) for piece in pieces])[:tokens]
+    text = np.concatenate([packing.columns_of(piece, EOS)[0] for piece in pieces])[:tokens]
     got = np.concatenate([np.zeros(0, int), *(row.tokens for row in rows)])
     np.testing.assert_array_equal(np.sort(got), np.sort(text))
     assert all(0 < row.tokens.size <= 64 for row in rows)
@@ -353,6 +353,49 @@ def test_going_on_from_a_position_is_exact(policy):
         jax.tree.map(np.testing.assert_array_equal, again.state(), position)
         jax.tree.map(np.testing.assert_array_equal, rows(again, 300), rows(first, 300))
         jax.tree.map(np.testing.assert_array_equal, again.state(), first.state())
+
+
+class PartedDocuments(Documents):
+    """The same, with the last digit of a token as its part and the rest as its label."""
+
+    def next_document(self):
+        piece = super().next_document()
+        return piece._replace(parts=piece.tokens % 10, labels=piece.tokens // 10)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("column", ["parts", "labels"])
+def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, column):
+    lengths = np.random.default_rng(4).integers(1, 150, 101).tolist()
+    limits = causal_limits(policy, 64)
+
+    def reader():
+        return ShardReader(PartedDocuments(lengths), None, policy, column)
+
+    first, again = reader(), reader()
+    for _ in range(40):
+        row = first.row(limits)
+        expected = row.tokens % 10 if column == "parts" else row.tokens // 10
+        np.testing.assert_array_equal(getattr(row, column), expected)
+        assert (row.parts is None) != (row.labels is None)
+    again.row(limits)
+    again.restore(first.state())
+    for _ in range(20):
+        mine, theirs = first.row(limits), again.row(limits)
+        jax.tree.map(np.testing.assert_array_equal, mine, theirs)
+    pieces = [PartedDocuments(lengths).next_document()]
+    (row, *_) = rows_of_documents(pieces, policy, limits, end_of_document=EOS, column=column)
+    batch = stacked([row, packing.empty_row(column)], [0, 0], 70)
+    np.testing.assert_array_equal(
+        getattr(batch, column)[0, : row.tokens.size], getattr(row, column)
+    )
+    assert not getattr(batch, column)[1].any()
+
+
+def test_a_corpus_without_the_column_that_is_read_is_refused():
+    reader = ShardReader(Documents([3]), None, "single", "parts")
+    with pytest.raises(ValueError, match="reads the parts of documents, .* seqio_pairs"):
+        reader.row(causal_limits("single", 64))
 
 
 def test_the_policy_may_change_at_a_position():

@@ -461,7 +461,7 @@ def test_documents_that_rows_would_cut_are_an_error():
     def plan(longest):
         return tiny.plan(
             tiny.encoder_decoder(),
-            objectives.text_to_text(tiny.IDS._replace(sep=103), longest_answer=10),
+            objectives.text_to_text(tiny.IDS, longest_answer=10),
             {"encoder": 32, "decoder": 12},
             packing="single",
             longest=longest,

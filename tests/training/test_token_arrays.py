@@ -172,6 +172,26 @@ def test_pieces_are_written_and_held_out_as_such(tmp_path):
     assert heldout.closed.all() and train.closed.sum() == 18
 
 
+@pytest.mark.parametrize("column", ["parts", "labels"])
+def test_columns_are_written_and_read_beside_the_tokens(tmp_path, column):
+    each = [(np.arange(n) % 200 + 3, np.arange(n) % 7 - 1) for n in (4, 9, 2)]
+    pieces = [Piece(tokens, True, **{column: values}) for tokens, values in each]
+    write_token_array(tmp_path / "a", pieces, IDS)
+    array = open_token_array(tmp_path / "a")
+    stream = TokenArrayStream(array, 0, 1)
+    for read in ([stream.next_document() for _ in range(3)], heldout_documents(array, 99, 3)):
+        for piece in read:
+            values = getattr(piece, column)
+            assert values.dtype == np.int32 and (piece.parts is None) != (piece.labels is None)
+            np.testing.assert_array_equal(values, (piece.tokens - 3) % 7 - 1)
+    for wrong in (Piece(np.array([5]), True), Piece(np.array([5]), True, **{column: [1, 2]})):
+        with pytest.raises(ValueError, match=f"Document 3 .*expected .*{column}"):
+            write_token_array(tmp_path / "b", [*pieces, wrong], IDS)
+    np.save(tmp_path / "a" / f"{column}.npy", np.zeros(3, np.int32))
+    with pytest.raises(ValueError, match=rf"{column}.npy: got int32\[3\], expected int32\[15\]"):
+        open_token_array(tmp_path / "a")
+
+
 def test_more_shards_than_tokens(tmp_path):
     write_token_array(tmp_path / "a", [[5, 6, 7]], IDS)
     array = open_token_array(tmp_path / "a")
@@ -210,7 +230,7 @@ def test_token_array_edge(tmp_path):
     assert "50 documents" in corpus.summary and "5 documents" in corpus.summary
     np.save(tmp_path / "bare.npy", np.concatenate(documents()).astype(np.int64))
     corpus = token_array("unused", path=str(tmp_path / "bare.npy"), ids=IDS)
-    (train, train_ends), ((held, held_ends),) = (
+    (train, train_ends, *_), ((held, held_ends, *_),) = (
         corpus.train(0, 1).next_document(),
         corpus.heldout(9),
     )

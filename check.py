@@ -1,0 +1,120 @@
+"""Checks an objective of your own: runs the laws that every objective keeps, and prints a table.
+
+    pretrax check my_objectives.mine                       a builder: token ids -> objective
+    pretrax check my_objectives.mine noise_density=0.3     with settings, as Python writes them
+
+Small rows of random text go through it, packed rows and mixtures included; nothing is trained.
+"""
+
+import argparse
+import ast
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
+from pretrax.objectives.contract import ROWS
+from pretrax.objectives.laws import LAWS, USUAL, Broken, Examples, examples
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = Console()
+    try:
+        objective = built(options.objective, options.settings)
+        broken = print_laws(console, objective)
+    except (ValueError, ImportError) as error:
+        sys.exit(f"error: {error}")
+    if broken:
+        sys.exit(1)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
+    parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
+    return parser.parse_args(argv)
+
+
+def built(name: str, settings: Sequence[str]) -> Objective:
+    """The objective that the builder `name` makes of `specimen`."""
+    module, _, builder = name.rpartition(".")
+    if not module:
+        raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
+    build = getattr(importlib.import_module(module), builder, None)
+    if not callable(build):
+        raise ValueError(f"{module} has no function {builder!r}.")
+    objective = build(specimen(), **dict(map(_setting, settings)))
+    if not isinstance(objective, Objective):
+        raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
+    return objective
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"Got {text!r}, expected NAME=VALUE.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def specimen() -> TokenIds:
+    """A vocabulary with everything that an objective may ask for."""
+    every = np.arange(1000)
+    return check_token_ids(
+        TokenIds(
+            size=1000,
+            text=(2, 600),
+            mask=600,
+            cls=601,
+            sep=602,
+            modes=(("R", 603), ("S", 604), ("X", 605)),
+            fim=(606, 607, 608),
+            sentinels=tuple(range(999, 608, -1)),
+            word_starts=bitmap(every % 2 == 0),
+            sentence_ends=bitmap(every % 8 == 0),
+        )
+    )
+
+
+def print_laws(console: Console, objective: Objective) -> int:
+    """Prints which laws hold, for each member; returns how many are broken that must hold."""
+    names = [m.name for m in objective.members] or ["this objective"]
+    table = Table("law", *names, box=None, highlight=False)
+    cases = [examples(m.objective, specimen()) for m in members_of(objective)]
+    said, broken = [], 0
+    for name, law in (LAWS | USUAL).items():
+        found = [_broken(law, case) for case in cases]
+        no = "no" if name in USUAL else "BROKEN"
+        table.add_row(name, *("holds" if reason is None else no for reason in found))
+        broken += sum(reason is not None for reason in found if name not in USUAL)
+        said += [f"{name}: {reason}" for reason in dict.fromkeys(found) if reason]
+        if name == "features are as planned" and any(found):
+            break  # the others would read features that are not there
+    console.print(table)
+    for line in said:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not broken:
+        made_for = ROWS[objective.rows]
+        console.print(f"All laws hold. It is made for {made_for}.", soft_wrap=True)
+    return broken
+
+
+def _broken(law: Callable[[Examples], None], case: Examples) -> str | None:
+    try:
+        law(case)
+    except Broken as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,442 @@
+"""The laws that every objective keeps, checked on small rows of random text.
+
+`check_objective` runs those that a run depends on, before it starts, for an objective of one's own;
+`pretrax check` runs all of them and prints the table; the tests run them over every objective of
+this package. A law is a function that raises `Broken` and says what it saw.
+"""
+
+import difflib
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrax.objectives.contract import (
+    Member,
+    Objective,
+    Row,
+    TokenIds,
+    batched,
+    members_of,
+)
+from pretrax.objectives.features import COLUMNS, PER_DOCUMENT
+
+# Tokens of the documents of each row: the shortest are where noise degenerates.
+DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
+RAW_LENGTH = 56  # tokens of a row, its padding included
+LABELS = 2  # labels of example rows are below
+MORE_PADDING, MORE_SLOTS = 37, 9
+
+STREAM_OF = {column: stream for stream, columns in COLUMNS.items() for column in columns}
+_NOT_A_STREAM = ("sentinels", "both")
+# What tells which slots of a stream are in use.
+_USED = {
+    "inputs": "inputs_segments",
+    "targets": "targets_segments",
+    "labels": "labels_weights",
+    "pools": "pools_weights",
+}
+
+
+class Broken(ValueError):
+    """A law that does not hold."""
+
+
+class Examples(NamedTuple):
+    """An objective and rows to try it on: every set of documents through every member."""
+
+    objective: Objective
+    ids: TokenIds
+    keys: jax.Array
+    rows: Row  # of NumPy arrays
+    documents: list[list[list[int]]]  # of each row
+    lengths: dict[str, int]
+    max_documents: int
+
+
+# --- examples ------------------------------------------------------------------------------------
+
+
+def text_row(
+    ids: TokenIds,
+    document_lengths: Sequence[int],
+    raw_length: int,
+    seed: int = 0,
+    member: int = 0,
+    rows: str = "stream",
+    parts: int = 2,
+) -> tuple[Row, list[list[int]]]:
+    """(Row of NumPy arrays, documents as lists) of random text.
+
+    Documents have random parts, or a random label for each token, for objectives that ask for such
+    `rows`.
+    """
+    random = np.random.default_rng([seed, *document_lengths])
+    documents = [random.integers(*ids.text, n).tolist() for n in document_lengths]
+    tokens, segments = np.full(raw_length, ids.pad, np.int32), np.zeros(raw_length, np.int32)
+    used = sum(document_lengths)
+    tokens[:used] = np.concatenate(documents)
+    segments[:used] = np.repeat(np.arange(len(documents)) + 1, document_lengths)
+    row = Row(tokens, segments, np.int32(member))
+    if rows == "parts":
+        cuts = [np.sort(random.integers(0, n + 1, parts - 1)) for n in document_lengths]
+        each = [np.searchsorted(c, np.arange(n), "right") for c, n in zip(cuts, document_lengths)]
+        row = row._replace(parts=np.zeros_like(tokens))
+        row.parts[:used] = np.concatenate(each)
+    elif rows == "labels":
+        row = row._replace(labels=random.integers(0, LABELS, raw_length).astype(np.int32))
+    return row, documents
+
+
+def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
+    """Slots of a row of several documents, whichever member it belongs to."""
+    planned: dict[str, int] = {}
+    for member in members_of(objective):
+        each = [member.objective.lengths(n) for n in document_lengths]
+        for key in each[0]:
+            total = max if key == "sentinels" else sum
+            planned[key] = max(planned.get(key, 0), total(n[key] for n in each))
+    planned.pop("both", None)
+    return planned
+
+
+def examples(
+    objective: Objective,
+    ids: TokenIds,
+    raw_length: int = RAW_LENGTH,
+    seeds: int = 2,
+    parts: int = 2,
+) -> Examples:
+    """Rows of `DOCUMENTS`, each with so many seeds and through every member."""
+    rows, documents = zip(
+        *(
+            text_row(ids, lengths, raw_length, seed, member, objective.rows, parts)
+            for member in range(len(members_of(objective)))
+            for seed in range(seeds)
+            for lengths in DOCUMENTS
+        )
+    )
+    planned = [packed_lengths(objective, lengths) for lengths in (*DOCUMENTS, (raw_length,))]
+    return Examples(
+        objective=objective,
+        ids=ids,
+        keys=jax.random.split(jax.random.key(7), len(rows)),
+        rows=jax.tree.map(lambda *x: np.stack(x), *rows),
+        documents=list(documents),
+        lengths={key: max(each[key] for each in planned) for key in planned[0]},
+        max_documents=max(map(len, DOCUMENTS)),
+    )
+
+
+def quick_jit(f: Callable) -> Callable:
+    """Jit that compiles in half the time, for programs that run a few times: integers are exact."""
+    return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@functools.cache
+def _compiled(corrupt, lengths, max_documents):
+    """Corruption by a function alone: examples that differ in rows share a program."""
+    bare = Objective(lambda n: {}, corrupt, None)
+    return quick_jit(batched(bare, dict(lengths), max_documents))
+
+
+def corrupted(case: Examples, **changes) -> dict[str, np.ndarray]:
+    """The features of the examples, or of changed ones: `corrupted(case, rows=…)`."""
+    case = case._replace(**changes)
+    corrupt = _compiled(case.objective.corrupt, tuple(case.lengths.items()), case.max_documents)
+    return jax.tree.map(np.asarray, corrupt(case.keys, case.rows))
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+
+def lengths_never_decrease(case: Examples, longest: int = 600) -> None:
+    """Lengths are Python ints of known streams, which never decrease."""
+    before = case.objective.lengths(1)
+    for name in before:
+        if name not in COLUMNS and name not in _NOT_A_STREAM:
+            raise Broken(_unknown("stream of `lengths`", name, (*COLUMNS, *_NOT_A_STREAM)))
+    for n in range(1, longest):
+        now = case.objective.lengths(n)
+        if now.keys() != before.keys():
+            raise Broken(f"lengths({n}) has {sorted(now)}, lengths(1) has {sorted(before)}.")
+        for name, slots in now.items():
+            if type(slots) is not int:
+                raise Broken(f"lengths({n})[{name!r}] is {slots!r}, expected a Python int.")
+            if slots < before[name]:
+                raise Broken(f"lengths({n})[{name!r}] is {slots}, below lengths({n - 1})'s.")
+        before = now
+
+
+def features_are_known(case: Examples) -> None:
+    """Features have the names, the shapes and the type that `lengths` plans."""
+    planned = {c: (case.lengths[s],) for c, s in STREAM_OF.items() if s in case.lengths}
+    planned["member"] = ()
+    shapes = jax.eval_shape(
+        batched(case.objective, case.lengths, case.max_documents), case.keys, case.rows
+    )
+    for name, x in shapes.items():
+        if name not in STREAM_OF and name != "member":
+            raise Broken(_unknown("feature", name, STREAM_OF))
+        if name not in planned:
+            raise Broken(
+                f"The feature {name!r} is of the stream {STREAM_OF[name]!r}, which `lengths` does not "
+                "give slots."
+            )
+        got, expected = tuple(x.shape[1:]), planned[name]
+        if got != expected:
+            raise Broken(
+                f"The feature {name!r} is of shape {list(got)}, expected {list(expected)}."
+            )
+        if x.dtype != jnp.int32:
+            raise Broken(f"The feature {name!r} is of {x.dtype}, expected int32.")
+    missing = [name for name in planned if name not in shapes]
+    if missing:
+        raise Broken(f"`lengths` gives slots for {missing}, which `corrupt` does not give.")
+
+
+def ids_are_in_range(case: Examples) -> None:
+    """Tokens are ids of the vocabulary, and places are slots of the inputs."""
+    features, limits = corrupted(case), {"inputs": case.ids.size, "targets": case.ids.size}
+    if {"vocabulary", "generator"} & set(case.objective.heads):
+        limits["labels"] = case.ids.size
+    slots = case.lengths.get("inputs", 0)
+    limits |= {"labels_places": slots, "pools_places": slots}
+    for name, limit in limits.items():
+        if name in features and features[name].size:
+            low, high = features[name].min(), features[name].max()
+            if low < 0 or high >= limit:
+                raise Broken(f"{name} are {low} … {high}, expected 0 … {limit - 1}.")
+
+
+def padding_does_not_count(case: Examples) -> None:
+    """What counts as a target is a target, and what counts comes first."""
+    features = corrupted(case)
+    if "targets" in features:
+        counted = (features["targets_weights"] != 0) & (features["targets_segments"] == 0)
+        if counted.any():
+            raise Broken(f"{counted.sum()} targets count that are padding (targets_segments is 0).")
+    for stream in ("inputs", "targets", "labels"):
+        if stream in features:
+            used = features[_USED[stream]] > 0
+            if (np.diff(used.astype(int), axis=1) > 0).any():
+                raise Broken(f"{_USED[stream]} have 0 before others, expected them at the end.")
+
+
+def padding_gives_padding(case: Examples) -> None:
+    """A row of padding has features of zeros."""
+    empty = jax.tree.map(np.zeros_like, case.rows)._replace(member=case.rows.member)
+    for name, x in corrupted(case, rows=empty).items():
+        if name != "member" and x.any():
+            raise Broken(f"Of a row of padding {name} holds {x[x != 0][0]}, expected zeros.")
+
+
+def more_slots_change_nothing(case: Examples) -> None:
+    """More padding, more slots and room for more documents add zeros at the end and nothing else.
+
+    Labels or targets for which there are too few slots come out here.
+    """
+    padding = ((0, 0), (0, MORE_PADDING))
+    rows = jax.tree.map(lambda x: np.pad(x, padding) if x.ndim == 2 else x, case.rows)
+    most = case.max_documents + 2
+    lengths = {
+        name: slots // case.max_documents * most if name in PER_DOCUMENT else slots + MORE_SLOTS
+        for name, slots in case.lengths.items()
+    }
+    got = corrupted(case, rows=rows, lengths=lengths, max_documents=most)
+    for name, x in corrupted(case).items():
+        if name == "member":
+            continue
+        same, rest = np.split(got[name], [x.shape[1]], axis=1)
+        if rest.any():
+            row = int(np.flatnonzero(rest.any(1))[0])
+            raise Broken(
+                f"{name} needs more than the {x.shape[1]} slots that `lengths` gives documents of "
+                f"{list(map(len, case.documents[row]))} tokens: raise lengths, or give less."
+            )
+        if (same != x).any():
+            raise Broken(f"{name} are others where rows have more padding and more slots.")
+
+
+def lengths_are_enough(case: Examples, longest: int = 64) -> None:
+    """A document of n tokens takes no more than `lengths(n)`."""
+    for member in members_of(case.objective):
+        plain = case._replace(objective=member.objective)
+        lengths = [n + 1 for n in range(longest)]
+        for name, used in slots_used(plain, lengths).items():
+            planned = np.array([member.objective.lengths(n)[name] for n in lengths])
+            if (used > planned).any():
+                n = int(np.flatnonzero(used > planned)[0]) + 1
+                raise Broken(
+                    f"A document of {n} tokens takes {used[n - 1]} slots of {name}, lengths({n}) "
+                    f"plans {planned[n - 1]}."
+                )
+
+
+def documents_stay_apart(case: Examples) -> None:
+    """The features of a document do not change with another document of its row."""
+    every = corrupted(case)
+    for stream in ("inputs", "targets"):
+        if stream in every:
+            for row, documents in enumerate(case.documents):
+                found = set(every[f"{stream}_segments"][row].tolist()) - {0}
+                if len(documents) > 1 and found == {1}:
+                    raise Broken(
+                        f"A row of {len(documents)} documents has {stream} of segment 1 alone: write "
+                        "the function for one document, and lift it with objectives.each_document."
+                    )
+    several = [i for i, documents in enumerate(case.documents) if len(documents) > 1]
+    last = np.max(case.rows.segments, axis=1, keepdims=True)
+    of_last = (case.rows.segments == last) & (last > 1)
+    first, end = case.ids.text
+    others = first + (case.rows.tokens - first + 1 + (end - first) // 3) % (end - first)
+    for parity in (0, 1):  # the partner stays as it is
+        mine = np.arange(len(last))[:, None] % 2 == parity
+        tokens = np.where(of_last & mine, others, case.rows.tokens).astype(np.int32)
+        changed = corrupted(case, rows=case.rows._replace(tokens=tokens))
+        for row in (i for i in several if i % 2 == parity):
+            _compare_others(case, row, every, changed)
+
+
+def _compare_others(case: Examples, row: int, before, after) -> None:
+    """Raises where what is of an earlier document than the last is another."""
+    n = len(case.documents[row])
+    segments_of_one = max(case.objective.lengths(1).get("pools", 1), 1)
+    for stream in ("inputs", "targets", "labels"):
+        if stream not in before:
+            continue
+        for name in COLUMNS[stream]:
+            a, b = (of_segments(x, stream, row) for x in (before, after))
+            mine = (a > 0) & (a <= segments_of_one * (n - 1))
+            if (a[mine] != b[mine]).any() or (before[name][row] != after[name][row])[mine].any():
+                raise Broken(
+                    f"{name} of a document change with another document of its row: a packed row of "
+                    f"{list(map(len, case.documents[row]))} tokens leaks. Write the function for one "
+                    "document, and lift it with objectives.each_document."
+                )
+
+
+def of_segments(features, stream: str, row: int) -> np.ndarray:
+    """i32[slots]: the segment that each slot of a stream is of, 0 where it is not in use."""
+    if stream != "labels":
+        return features[f"{stream}_segments"][row]
+    counts = features["labels_weights"][row] > 0
+    return np.where(counts, features["inputs_segments"][row][features["labels_places"][row]], 0)
+
+
+def rows_do_not_depend_on_their_batch(case: Examples) -> None:
+    """A batch of rows is each of them alone, and jit changes no bit."""
+    whole = corrupted(case)
+    alone = quick_jit(lambda *row: case.objective.corrupt(*row, case.lengths, case.max_documents))
+    for i in range(len(case.documents)):
+        row, partner = (jax.tree.map(lambda x, j=j: x[j], case.rows) for j in (i, i ^ 1))
+        for name, x in alone(case.keys[i], row, partner).items():
+            if (np.asarray(x) != whole[name][i]).any():
+                raise Broken(f"{name} of row {i} are others in a batch than alone.")
+
+
+def noise_is_drawn(case: Examples) -> None:
+    """Another key gives other features."""
+    other = jax.random.split(jax.random.key(8), len(case.documents))
+    got = corrupted(case, keys=other)
+    if not any((got[name] != x).any() for name, x in corrupted(case).items()):
+        raise Broken("Two keys give the same features: nothing is drawn.")
+
+
+def every_target_counts(case: Examples) -> None:
+    """Targets that are no padding have a weight of 1; other weights are 0 or 1."""
+    features = corrupted(case)
+    if "targets" in features:
+        uncounted = (features["targets_weights"] > 0) != (features["targets_segments"] > 0)
+        if uncounted.any():
+            raise Broken(f"{uncounted.sum()} targets do not count.")
+        return
+    for name, x in features.items():
+        if name.endswith("_weights") and not np.isin(x, (0, 1)).all():
+            raise Broken(f"{name} are {np.unique(x).tolist()}, expected 0 and 1.")
+
+
+# Those without which a run would go wrong in silence.
+REQUIRED: dict[str, Callable[[Examples], None]] = {
+    "lengths never decrease": lengths_never_decrease,
+    "features are as planned": features_are_known,
+    "ids are in range": ids_are_in_range,
+    "padding does not count": padding_does_not_count,
+    "padding gives padding": padding_gives_padding,
+    "more slots change nothing": more_slots_change_nothing,
+    "documents stay apart": documents_stay_apart,
+}
+LAWS = REQUIRED | {
+    "lengths are enough": lengths_are_enough,
+    "batch = loop": rows_do_not_depend_on_their_batch,
+}
+# True of most objectives; of others it is good to know.
+USUAL: dict[str, Callable[[Examples], None]] = {
+    "noise is drawn": noise_is_drawn,
+    "every target counts": every_target_counts,
+}
+
+
+def check_objective(objective: Objective, ids: TokenIds) -> None:
+    """Raises ValueError, saying what is wrong, for an objective that would train wrongly in silence.
+
+    Rows of a few dozen tokens go through `REQUIRED`; it takes some seconds.
+    """
+    for member in members_of(objective):
+        case = examples(member.objective, ids)
+        for name, law in REQUIRED.items():
+            try:
+                law(case)
+            except Broken as error:
+                raise ValueError(f"{_label(member)} breaks a law ({name}): {error}") from None
+
+
+def is_own(objective: Objective) -> bool:
+    """Whether a function of the objective, or of a member, is not of this package."""
+    functions = [f for m in members_of(objective) for f in m.objective[:3]]
+    return not all(_modules(f) <= {"pretrax", "jax", "functools"} for f in functions)
+
+
+def _modules(function) -> set[str]:
+    """The packages that a function, and those that it was made of, are of."""
+    found = set()
+    parts = [function]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, functools.partial):  # and jax.tree_util.Partial
+            parts += [part.func, *part.args, *part.keywords.values()]
+        elif callable(part):
+            found.add((getattr(part, "__module__", None) or "").partition(".")[0])
+    return found
+
+
+def slots_used(
+    case: Examples, lengths: Sequence[int], seed: int = 2, parts: int = 2
+) -> dict[str, np.ndarray]:
+    """{stream: slots used, "sentinels": most used} of rows of one document, of these lengths."""
+    raw_length, kind = max(lengths), case.objective.rows
+    rows = [
+        text_row(case.ids, (n,), raw_length, i * (kind == "parts"), 0, kind, parts)[0]
+        for i, n in enumerate(lengths)
+    ]
+    rows = jax.tree.map(lambda *x: np.stack(x), *rows)
+    keys = jax.random.split(jax.random.key(seed), len(lengths))
+    planned = case.objective.lengths(raw_length)
+    features = corrupted(case._replace(keys=keys, rows=rows, lengths=planned, max_documents=1))
+    used = {s: (features[c] > 0).sum(1) for s, c in _USED.items() if c in features}
+    if "sentinels" in planned:
+        used["sentinels"] = np.isin(features["inputs"], case.ids.sentinels).sum(1)
+    return used
+
+
+def _label(member: Member) -> str:
+    return "The objective" if member.name == "all" else f"The member {member.name!r}"
+
+
+def _unknown(what: str, name: str, known) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected some of {sorted(known)}."
+    return f"There is no {what} named {name!r}: {hint}"

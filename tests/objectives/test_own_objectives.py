@@ -1,0 +1,86 @@
+"""What a run would train on in silence: each is found, and said in words."""
+
+import jax.numpy as jnp
+import pytest
+
+from pretrax.objectives import Objective, causal_lm, each_document, masked_lm, mixture
+from pretrax.objectives.features import target_sequence
+from pretrax.objectives.laws import check_objective, is_own
+from pretrax.objectives.losses import token_loss
+from tests.objectives.registry import CASES, IDS
+
+
+def backward(key, row, partner, lengths):
+    n, place = jnp.sum(row.segments > 0), jnp.arange(lengths["targets"])
+    tokens = jnp.where(place < n, row.tokens[n - 1 - place], 0)
+    return target_sequence((tokens, (place < n).astype(jnp.int32)))
+
+
+def whole_row(key, row, partner, lengths, max_documents):
+    return backward(key, row, partner, lengths)
+
+
+def own(corrupt, lengths=lambda n: {"targets": n}, heads=("vocabulary",)):
+    return Objective(lengths, corrupt, token_loss, heads)
+
+
+def changed(**columns):
+    """The features of `backward`, some of them put through a function."""
+
+    def corrupt(key, row, partner, lengths):
+        features = backward(key, row, partner, lengths)
+        return features | {name: f(features) for name, f in columns.items()}
+
+    return own(each_document(corrupt))
+
+
+def few_labels(n):
+    lengths = masked_lm(IDS).lengths(n)
+    return lengths | {"labels": max(lengths["labels"] // 2, 1)}
+
+
+@pytest.mark.parametrize(
+    "objective, words",
+    [
+        (own(whole_row), "3 documents has targets of segment 1 alone.*each_document"),
+        (changed(target=lambda f: f["targets"]), "feature named 'target': did you mean 'targets'"),
+        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' is of shape \[55\], expected"),
+        (changed(targets=lambda f: f["targets"] * 1.0), "'targets' is of float32, expected int32"),
+        (changed(targets=lambda f: f["targets"] + 100_000), "targets are .*, expected 0 … 32999"),
+        (
+            changed(targets_weights=lambda f: jnp.ones_like(f["targets"])),
+            "targets count that are padding|holds 1, expected zeros",
+        ),
+        (
+            changed(inputs=lambda f: f["targets"]),
+            "of the stream 'inputs', which `lengths` does not",
+        ),
+        (own(each_document(backward), lambda n: {"targets": n, "labels": 1}), "slots for .*labels"),
+        (own(each_document(backward), lambda n: {"targets": n, "label": 1}), "named 'label'"),
+        (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
+        (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), "below lengths"),
+        (masked_lm(IDS)._replace(lengths=few_labels), "labels.* needs more than the .* slots"),
+    ],
+)
+def test_what_would_train_wrongly_in_silence_is_refused(objective, words):
+    with pytest.raises(ValueError, match=f"(?s)The objective breaks a law.*({words})"):
+        check_objective(objective, IDS)
+
+
+def test_a_member_is_named():
+    members = {"causal": (causal_lm, 1), "mine": (lambda ids: own(whole_row), 1)}
+    with pytest.raises(ValueError, match="The member 'mine' breaks a law"):
+        check_objective(mixture(IDS, members), IDS)
+
+
+def test_whose_an_objective_is():
+    assert is_own(CASES["readme"].objective) and is_own(own(whole_row))
+    assert is_own(mixture(IDS, {"mine": (lambda ids: own(whole_row), 1)}))
+    assert is_own(causal_lm(IDS)._replace(loss=lambda outputs, batch: {}))
+    others = [name for name, case in CASES.items() if name != "readme" and is_own(case.objective)]
+    assert not others
+
+
+def test_a_sound_objective_passes():
+    check_objective(CASES["readme"].objective, IDS)
+    check_objective(CASES["contrastive_pairs"].objective, IDS)

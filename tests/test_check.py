@@ -1,0 +1,65 @@
+"""The verb check: an objective of one's own beside the laws."""
+
+import pytest
+
+from pretrax import check
+
+OWN = """
+import jax.numpy as jnp
+from pretrax.objectives import Objective, each_document
+from pretrax.objectives.features import target_sequence
+from pretrax.objectives.losses import token_loss
+
+
+def shifted(ids, by=0, apart=True):
+    def corrupt(key, row, partner, lengths):
+        live = (jnp.arange(lengths["targets"]) < jnp.sum(row.segments > 0)).astype(jnp.int32)
+        tokens = jnp.pad(row.tokens, (0, lengths["targets"]))[: lengths["targets"]]
+        return target_sequence((live * (tokens + by), live))
+
+    def of_rows(key, row, partner, lengths, max_documents):
+        return corrupt(key, row, partner, lengths)
+
+    lifted = each_document(corrupt) if apart else of_rows
+    return Objective(lambda n: {"targets": n}, lifted, token_loss)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    (tmp_path / "own_objectives.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_objectives"
+
+
+def test_a_sound_objective(module, capsys):
+    check.main([f"{module}.shifted"])
+    said = capsys.readouterr().out
+    assert "documents stay apart" in said and "All laws hold" in said
+    assert "noise is drawn: Two keys give the same features" in said
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [(["by=1000"], "ids are in range: targets are"), (["apart=False"], "segment 1 alone")],
+)
+def test_a_broken_one(module, capsys, settings, words):
+    with pytest.raises(SystemExit) as stopped:
+        check.main([f"{module}.shifted", *settings])
+    said = " ".join(capsys.readouterr().out.split())
+    assert stopped.value.code == 1 and "BROKEN" in said and words in said
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["shifted"], "expected MODULE.BUILDER"),
+        (["{module}.none"], "has no function 'none'"),
+        (["no_such_module.mine"], "no_such_module"),
+        (["{module}.shifted", "by"], "expected NAME=VALUE"),
+        (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),
+    ],
+)
+def test_what_cannot_be_checked(module, arguments, words):
+    with pytest.raises(SystemExit, match=words):
+        check.main([argument.format(module=module) for argument in arguments])

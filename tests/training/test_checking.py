@@ -1,0 +1,98 @@
+"""Models of one's own: outputs that depend on what they must not see are found."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+import pytest
+
+from pretrax.models import Model, Outputs
+from pretrax.objectives import Term, causal_lm, span_corruption
+from tests.training import tiny
+
+
+class Recurrent(nn.Module):
+    """A GRU that forgets at a document's start, if it is told to."""
+
+    resets: bool
+    bidirectional: bool = False
+
+    @nn.compact
+    def __call__(self, batch):
+        x = nn.Embed(128, 8, name="embed")(batch["decoder_input_tokens"])
+        step = nn.scan(
+            Step, variable_broadcast="params", split_rngs={"params": False}, in_axes=1, out_axes=1
+        )
+        first = (batch["decoder_positions"] == 0) & self.resets
+        states = step()(jnp.zeros_like(x[:, 0]), (x, first))[1]
+        return states + jnp.roll(x, -1, axis=1) if self.bidirectional else states
+
+
+class Step(nn.Module):
+    @nn.compact
+    def __call__(self, state, inputs):
+        x, first = inputs
+        state = jnp.where(first[:, None], 0.0, state)
+        state = jnp.tanh(nn.Dense(8)(x) + nn.Dense(8)(state))
+        return state, state
+
+
+def model(**settings):
+    network = Recurrent(**settings)
+
+    def apply(params, batch, rngs=None):
+        hidden = network.apply({"params": params}, batch)
+        return Outputs({"top": hidden}, lambda name, h: h @ params["embed"]["embedding"].T)
+
+    def init(key, batch):
+        return network.init(key, batch)["params"]
+
+    return Model(init, apply, "decoder", ("vocabulary",), lambda lengths: 1, 128)
+
+
+def setup(one, objective=None, **settings):
+    return tiny.plan(one, objective or causal_lm(tiny.IDS), {"decoder": 24}, **settings)
+
+
+def test_a_model_whose_documents_leak_is_refused_where_rows_are_packed():
+    with pytest.raises(ValueError, match="documents of a packed row leak into each other"):
+        setup(model(resets=False), packing="whole")
+    setup(model(resets=False))  # a stream of text is one document
+    setup(model(resets=True), packing="whole")
+
+
+def test_a_model_that_sees_what_it_predicts_is_refused():
+    with pytest.raises(ValueError, match="it sees what it has to predict"):
+        setup(model(resets=True, bidirectional=True))
+
+
+def test_states_of_another_shape_are_refused():
+    one = model(resets=True)
+    short = one._replace(
+        apply=lambda params, batch, rngs=None: Outputs(
+            {"top": one.apply(params, batch).hidden["top"][:, :-1]}, one.apply(params, batch).head
+        )
+    )
+    with pytest.raises(ValueError, match=r"shape \[2, 23, 8\], expected \[2, 24, …\]|broadcast"):
+        setup(short)
+
+
+def test_a_loss_of_another_shape_is_refused():
+    def loss(outputs, batch):
+        return {"mine": Term(jnp.sum(outputs.hidden["top"]), jnp.ones(1))}
+
+    objective = causal_lm(tiny.IDS)._replace(loss=loss)
+    with pytest.raises(ValueError, match=r"'mine' has sums of shape \[\], expected \[2\]"):
+        setup(tiny.decoder(), objective)
+
+
+def test_an_objective_of_ones_own_is_checked():
+    def corrupt(*row):
+        return causal_lm(tiny.IDS).corrupt(*row) | {"target": row[1].tokens}
+
+    with pytest.raises(ValueError, match="did you mean 'targets'"):
+        setup(tiny.decoder(), causal_lm(tiny.IDS)._replace(corrupt=corrupt))
+
+
+def test_what_is_of_the_package_is_not_checked_again(monkeypatch):
+    monkeypatch.setattr("pretrax.training.checking.example_batch", None)
+    monkeypatch.setattr("pretrax.training.checking.check_objective", None)
+    setup(tiny.decoder(), span_corruption(tiny.IDS))

@@ -1,0 +1,132 @@
+"""What is checked once, before a run starts, of an objective or a model of one's own.
+
+What is of this package is checked by its tests.
+"""
+
+import warnings
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrax.objectives import RowGroup
+from pretrax.objectives.laws import check_objective, is_own, text_row
+from pretrax.training.packing import PackedRow, stacked
+from pretrax.training.step import Recipe, arranged
+
+PROBES = 8  # slots of a stack whose input is changed
+MOST_PARAMETERS = 2 * 10**8  # of a model that is run for the check
+
+
+def check_own(recipe: Recipe) -> None:
+    """Checks the objective and the model of a run, as far as they are not of this package.
+
+    Raises ValueError, saying what is wrong, for features, losses or shapes that would train wrongly
+    in silence, and for outputs that depend on what they must not see.
+    """
+    own_objective = is_own(recipe.objective)
+    own_model = not (getattr(recipe.model.apply, "__module__", "") or "").startswith("pretrax.")
+    if own_objective:
+        check_objective(recipe.objective, recipe.ids)
+    for group in recipe.groups if own_objective or own_model else ():
+        batch = example_batch(recipe, group)
+        check_terms(recipe, batch)
+        if own_model:
+            check_leaks(recipe, batch)
+
+
+def example_batch(recipe: Recipe, group: RowGroup) -> dict:
+    """Two rows of random text as the model is given them, of three documents where rows may have."""
+    raw = min(group.raw_lengths)
+    several = group.max_documents > 1 and raw >= 6
+    lengths = [raw // 4, raw // 6, raw // 4] if several else [raw]
+    kind = recipe.objective.rows
+    texts = [
+        text_row(recipe.ids, lengths[: group.max_documents], raw, seed, 0, kind)[0]
+        for seed in (0, 1)
+    ]
+    packed = [PackedRow(row.tokens, row.segments, row.parts, row.labels) for row in texts]
+    rows = stacked(packed, [group.members[0]] * 2, group.row_length)
+    keys = jax.random.split(jax.random.key(0), 2)
+    return jax.jit(lambda keys, rows: arranged(recipe, group, keys, rows))(keys, rows)
+
+
+def check_terms(recipe: Recipe, batch: dict) -> None:
+    """Raises ValueError where the model and the loss do not fit together; nothing is run."""
+    rows = batch["member"].shape[0]
+
+    def terms(batch):
+        params = nn.unbox(recipe.model.init(jax.random.key(0), batch))
+        outputs = recipe.model.apply(params, batch)
+        return outputs.hidden["top"], recipe.objective.loss(outputs, batch)
+
+    top, found = jax.eval_shape(terms, batch)
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    slots = batch[f"{stack}_segment_ids"].shape
+    if top.shape[:2] != slots:
+        raise ValueError(
+            f"The model's hidden['top'] is of shape {list(top.shape)}, expected "
+            f"[{slots[0]}, {slots[1]}, …]: one state for each slot of the {stack}."
+        )
+    for name, term in found.items():
+        for part in ("sums", "weights"):
+            shape = jnp.shape(getattr(term, part))
+            if shape != (rows,):
+                raise ValueError(
+                    f"The loss term {name!r} has {part} of shape {list(shape)}, expected "
+                    f"[{rows}]: one for each row of the batch, added up over its slots."
+                )
+
+
+def check_leaks(recipe: Recipe, batch: dict) -> None:
+    """Raises ValueError where an output depends on an input that it must not see.
+
+    Inputs are changed one at a time: the outputs that change have to be among those whose key
+    intervals hold that slot.
+    """
+    model = recipe.model
+    shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch))
+    size = sum(x.size for x in jax.tree.leaves(shapes))
+    if size > MOST_PARAMETERS:
+        warnings.warn(
+            f"The model's {size:,} parameters are too many to check that documents stay apart: "
+            "check a smaller one of its kind.",
+            stacklevel=2,
+        )
+        return
+    params = nn.unbox(model.init(jax.random.key(0), batch))
+    top = jax.jit(lambda batch: model.apply(params, batch).hidden["top"].astype(jnp.float32))
+    before = np.asarray(top(batch))
+    predicting = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    segments = np.asarray(batch[f"{predicting}_segment_ids"])
+    for stack in ("encoder", "decoder"):
+        if f"{stack}_segment_ids" not in batch:
+            continue
+        name = "cross" if stack != predicting else stack
+        start, end = np.asarray(batch[f"{name}_key_intervals"]).swapaxes(0, 1)
+        of_inputs = np.asarray(batch[f"{stack}_segment_ids"])
+        live = int((of_inputs > 0).sum(1).min())
+        for slot in np.unique(np.linspace(0, live - 1, PROBES).astype(int)):
+            tokens = batch[f"{stack}_input_tokens"]
+            first, last = recipe.ids.text
+            other = first + (tokens[:, slot] - first + 1) % (last - first)
+            changed = top(batch | {f"{stack}_input_tokens": tokens.at[:, slot].set(other)})
+            moved = np.abs(np.asarray(changed) - before).max(-1) > 1e-4
+            leak = moved & (segments > 0) & ~((start <= slot) & (slot < end))
+            if leak.any():
+                row, at = np.argwhere(leak)[0]
+                raise ValueError(_leak(stack, slot, of_inputs[row, slot], at, segments[row, at]))
+
+
+def _leak(stack: str, slot: int, document: int, at: int, of: int) -> str:
+    said = (
+        f"The model's output at slot {at}, of document {of}, depends on input {slot} of the {stack}, "
+        f"of document {document}, "
+    )
+    if document != of:
+        return said + (
+            f"so documents of a packed row leak into each other: look at {stack}_segment_ids or "
+            f"{stack}_key_intervals in the model, or give packing = 'single' or 'concatenate'."
+        )
+    return said + f"which its {stack}_key_intervals keep from it: it sees what it has to predict."
