@@ -25,7 +25,7 @@ from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from pretrax.objectives import TokenIds, causal_lm, layouts, plan, span_corruption  # noqa: E402
-from pretrax.tasks.python_library import library_documents  # noqa: E402
+from pretrax.tasks.python_sources import library_documents  # noqa: E402
 from pretrax.training.data import Piece  # noqa: E402
 from pretrax.training.packing import (  # noqa: E402
     ShardReader,

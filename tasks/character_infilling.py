@@ -19,12 +19,11 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
 from pretrax.objectives import TokenIds, fill_in_the_middle
+from pretrax.tasks.quiet_tensorflow import seqio, tf
 from pretrax.tasks.seqio_vocabularies import tokenizer_and_ids
-from pretrax.tasks.vocabularies import Tokenizer
+from pretrax.tasks.tokenization import Tokenizer
 
 
 def character_infilling(
@@ -50,7 +49,7 @@ def character_infilling(
         text: the feature that holds the text.
         feature: the output feature whose vocabulary it is, and where the ids go.
         rate, spm_rate, spm: as for `objectives.fill_in_the_middle`.
-        sentinels: how many (`vocabularies.token_ids`).
+        sentinels: how many (`special_tokens.token_ids`).
 
     Raises:
         ValueError: when the dataset is made: settings out of range, a vocabulary without markers,

@@ -13,12 +13,8 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 
-import seqio
-import tensorflow as tf
-
 from pretrax.objectives import Objective
 from pretrax.objectives.features import COLUMNS
-from pretrax.tasks import vocabularies
 from pretrax.tasks.preprocessors import (
     Builder,
     cut_to_rows,
@@ -26,6 +22,9 @@ from pretrax.tasks.preprocessors import (
     objective_preprocessor,
     vocabulary_of,
 )
+from pretrax.tasks.quiet_tensorflow import seqio, tf
+from pretrax.tasks.special_tokens import token_ids
+from pretrax.tasks.tokenization import byte_tokenizer
 
 
 def add_objective_task(
@@ -55,7 +54,7 @@ def add_objective_task(
             `functools.partial`.
         columns: give all columns for an objective of inputs and targets as well. It needs them
             where not all targets count, as in `objectives.causal_masking`.
-        sentinels: how many (`vocabularies.token_ids`).
+        sentinels: how many (`special_tokens.token_ids`).
 
     Raises:
         ValueError: settings that `build` refuses; an unknown or double name. Lengths are checked
@@ -69,7 +68,7 @@ def add_objective_task(
         )
     vocabulary = text.output_features["targets"].vocabulary
     # Which columns there are is the same for every vocabulary; that of bytes is not read from disk.
-    any_ids = vocabularies.token_ids(vocabularies.byte_tokenizer(), sentinels=sentinels)
+    any_ids = token_ids(byte_tokenizer(), sentinels=sentinels)
     steps = [_of_the_text(step, text.output_features) for step in text.preprocessors]
     return seqio.TaskRegistry.add(
         name,

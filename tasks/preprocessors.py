@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import numpy as np
-import seqio
-import tensorflow as tf
 
 from pretrax.objectives import (
     Objective,
@@ -35,6 +33,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.contract import column_of
 from pretrax.objectives.features import COLUMNS
+from pretrax.tasks.quiet_tensorflow import seqio, tf
 from pretrax.tasks.seqio_vocabularies import tokenizer_and_ids
 
 Builder = Callable[[TokenIds], Objective]
@@ -139,7 +138,7 @@ def objective_preprocessor(
         build: ids -> objective; the ids come from the vocabulary of `targets`, or of `inputs`.
         name: of the task.
         columns: give all columns, padded.
-        sentinels: how many (`vocabularies.token_ids`).
+        sentinels: how many (`special_tokens.token_ids`).
 
     Raises:
         ValueError: when the dataset is made: lengths or sentinels that do not suffice, or a

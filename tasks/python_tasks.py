@@ -24,12 +24,11 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-import seqio
-import tensorflow as tf
-
 from pretrax.tasks import metrics
-from pretrax.tasks.python_library import Document, library_documents, split_documents
-from pretrax.tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
+from pretrax.tasks.python_sources import Document, library_documents, split_documents
+from pretrax.tasks.quiet_tensorflow import seqio, tf
+from pretrax.tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
+from pretrax.tasks.tokenization import T5_EXTRA_IDS
 
 SPLITS = ("train", "validation")
 SENTINEL = "<extra_id_0>"
@@ -63,7 +62,7 @@ def register() -> None:
     logging.getLogger("absl").addFilter(
         lambda record: "uncached FunctionDataset" not in record.getMessage()
     )
-    feature = seqio.Feature(seqio_vocabulary("bytes"), add_eos=True)
+    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=T5_EXTRA_IDS), add_eos=True)
     for name, (examples, tokenize, metric_fns) in _TASKS.items():
         if name in seqio.TaskRegistry.names():
             continue

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.tasks import corpora, vocabularies
-from pretrax.tasks.python_library import library_documents
+from pretrax.tasks import special_tokens, tokenization, vocabularies
+from pretrax.tasks.python_sources import library_documents
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.run_directory import VOCABULARY
 
@@ -68,10 +68,14 @@ def of_task(folder: str, name: str, module: str | None, length: int) -> SampleTe
       module: a module, or a file, that registers the task.
       length: the document is cut to half of it.
     """
-    from pretrax.tasks import seqio_corpora  # TensorFlow, for this alone
+    from pretrax.tasks import seqio_corpora, seqio_vocabularies  # TensorFlow, for this alone
 
     corpus = seqio_corpora.seqio_mixture(
-        folder, mixture_or_task_name=name, module=module, shuffle=False
+        folder,
+        mixture_or_task_name=name,
+        vocabulary=seqio_vocabularies.of_task,
+        module=module,
+        shuffle=False,
     )
     documents = [piece.tokens for piece in corpus.heldout(4 * length)]
 
@@ -104,18 +108,12 @@ def open_vocabulary(
     if run is not None:
         return vocabularies.load_vocabulary(run)
     if name is not None:
-        tokenizer = vocabularies.open_tokenizer(name)
-        return Vocabulary(tokenizer, vocabularies.token_ids(tokenizer), {})
+        tokenizer = tokenization.open_tokenizer(name)
+        return Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {})
     if not os.path.exists(os.path.join(cache, VOCABULARY)):
         notice(f"Learning a vocabulary from Python's library, once: it is kept in {cache}.")
-    return corpora.run_vocabulary(
-        cache,
-        "bpe",
-        lambda: (document.read() for document in library_documents()),
-        size=4096,
-        sentinels=128,
-        specials=vocabularies.DEFAULT_SPECIALS,
-    )
+    library = vocabularies.Source(lambda: (document.read() for document in library_documents()))
+    return vocabularies.trained(cache, library)
 
 
 def _read(file: str) -> str:

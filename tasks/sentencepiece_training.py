@@ -42,11 +42,12 @@ def train_sentencepiece(
     import sentencepiece
 
     if model_type not in ("bpe", "unigram"):
-        raise ValueError(f"Got the vocabulary kind {model_type!r}, expected 'bpe' or 'unigram'.")
+        raise ValueError(f"Got model_type={model_type!r}, expected 'bpe' or 'unigram'.")
     if size < SMALLEST_SIZE:
         raise ValueError(
             f"Got a vocabulary size of {size}, expected at least {SMALLEST_SIZE} (256 bytes, the "
-            "characters and some pieces): make the vocabulary larger, or use vocabulary 'bytes'."
+            "characters and some pieces): raise vocabularies.trained.size, or give the corpus "
+            "vocabularies.utf8_bytes."
         )
     sample = _sample(texts, sample_characters)
     if not any(chunk.strip() for chunk in sample):
@@ -80,11 +81,11 @@ def train_sentencepiece(
         if largest < SMALLEST_SIZE:
             raise ValueError(
                 f"Got too little text for a vocabulary of {size}: at most {largest} ids, expected "
-                f"{SMALLEST_SIZE}. Give more text, or use vocabulary 'bytes'."
+                f"{SMALLEST_SIZE}. Give more text, or give the corpus vocabularies.utf8_bytes."
             ) from error
         raise ValueError(
-            f"Got a vocabulary size of {size}, expected at most {largest} for this text: make "
-            "vocabulary_size smaller, give more text, or use vocabulary 'bytes'."
+            f"Got a vocabulary size of {size}, expected at most {largest} for this text: lower "
+            "vocabularies.trained.size, give more text, or give the corpus vocabularies.utf8_bytes."
         ) from error
     write_bytes(path, model.getvalue())
 

@@ -3,11 +3,10 @@
 import itertools
 from collections.abc import Sequence
 
-import seqio
-
 from pretrax.inference.task_scores import EvaluationTask
-from pretrax.tasks import seqio_corpora
 from pretrax.tasks.metrics import majority
+from pretrax.tasks.quiet_tensorflow import seqio
+from pretrax.tasks.seqio_tasks import check_task, found_tasks, readable
 
 MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
 
@@ -41,13 +40,13 @@ def evaluation_tasks(
     """
     found = {}
     for name in names:
-        tasks, _ = seqio_corpora.found_tasks(name, module, data_dir)
+        tasks, _ = found_tasks(name, module, data_dir)
         found |= {task.name: task for task in tasks}
     return [_evaluation_task(task, split, examples) for task in found.values()]
 
 
 def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> EvaluationTask:
-    seqio_corpora.checked_task(task, ("train", split), "targets", None)
+    check_task(task, ("train", split), ["targets"])
     if not task.metric_fns:
         raise ValueError(
             f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
@@ -74,7 +73,7 @@ def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> Eval
 
 
 def _examples(task: seqio.Task, split: str):
-    with seqio_corpora.readable(task):
+    with readable(task):
         dataset = task.get_dataset(split=split, shuffle=False, try_in_mem_cache=False)
         yield from dataset.as_numpy_iterator()
 

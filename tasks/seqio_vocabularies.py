@@ -11,13 +11,20 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-import seqio
-import tensorflow as tf
 
 from pretrax.objectives import TokenIds
-from pretrax.tasks import vocabularies
-from pretrax.tasks.vocabularies import Tokenizer, Vocabulary
+from pretrax.tasks.quiet_tensorflow import seqio, tf
+from pretrax.tasks.special_tokens import DEFAULT_SPECIALS, token_ids
+from pretrax.tasks.tokenization import (
+    Tokenizer,
+    byte_tokenizer,
+    hugging_face_tokenizer,
+    sentencepiece_tokenizer,
+)
+from pretrax.tasks.vocabularies import Source, Vocabulary, kept_vocabulary, load_vocabulary
 from pretrax.training.run_directory import write_bytes
+
+_OPENED = ("_tokenizer", "_vocabulary", "_native")  # what a vocabulary opens when it is first used
 
 
 class _TokenizerVocabulary(seqio.Vocabulary):
@@ -35,7 +42,7 @@ class _TokenizerVocabulary(seqio.Vocabulary):
         raise NotImplementedError
 
     def __getstate__(self):  # gin copies vocabularies: leave out what holds functions
-        return {k: v for k, v in self.__dict__.items() if k not in ("_tokenizer", "_vocabulary")}
+        return {k: v for k, v in self.__dict__.items() if k not in _OPENED}
 
     @property
     def _base_vocab_size(self) -> int:
@@ -100,18 +107,21 @@ class HuggingFaceVocabulary(_TokenizerVocabulary):
 
     @functools.cached_property
     def _tokenizer(self) -> Tokenizer:
-        return vocabularies.hugging_face_tokenizer(self.path)
+        return hugging_face_tokenizer(self.path)
 
 
 class RunVocabulary(_TokenizerVocabulary):
-    """The vocabulary that a run, or an imported model, keeps in its directory, with its special ids."""
+    """The vocabulary that a run, or an imported model, keeps in its directory, with its special ids.
+
+    Inside TensorFlow it runs as SeqIO's own operation, on all cores, where that gives the same ids.
+    """
 
     def __init__(self, path: str):
         super().__init__(path)
 
     @functools.cached_property
     def _vocabulary(self) -> Vocabulary:
-        return vocabularies.load_vocabulary(self.path)
+        return load_vocabulary(self.path)
 
     @property
     def ids(self) -> TokenIds:
@@ -120,6 +130,20 @@ class RunVocabulary(_TokenizerVocabulary):
     @functools.cached_property
     def _tokenizer(self) -> Tokenizer:
         return self._vocabulary.tokenizer
+
+    @functools.cached_property
+    def _native(self) -> seqio.Vocabulary | None:
+        """SeqIO's vocabulary whose operation gives the same ids."""
+        if self._tokenizer.kind == "bytes":
+            return seqio.ByteVocabulary(extra_ids=0)
+        if self._tokenizer.kind != "sentencepiece":
+            return None
+        native = seqio.SentencePieceVocabulary(self._tokenizer.path, extra_ids=0)
+        # Models that know bytes: there a ▁ in a text is no space for `Tokenizer`, and one for it.
+        return native if native.encode("▁") == self._encode("▁") else None
+
+    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
+        return self._native.encode_tf(s) if self._native else super()._encode_tf(s)
 
     @property
     def _base_vocab_size(self) -> int:
@@ -134,19 +158,49 @@ class RunVocabulary(_TokenizerVocabulary):
         return self.ids.eos
 
 
-def seqio_vocabulary(name: str, *, extra_ids: int = vocabularies.T5_EXTRA_IDS) -> seqio.Vocabulary:
-    """The vocabulary `name`: "bytes", a SentencePiece `.model`, a `tokenizer.json`, or a run."""
-    if os.path.isdir(name):
-        return RunVocabulary(name)
-    if name == "bytes":
-        return seqio.ByteVocabulary(extra_ids=extra_ids)
-    if name.endswith(".json"):
-        return HuggingFaceVocabulary(name, extra_ids=extra_ids)
-    return seqio.SentencePieceVocabulary(name, extra_ids=extra_ids)
+def of_task(
+    run_dir: str,
+    source: Source,
+    *,
+    sentinels: int = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """The vocabulary that SeqIO tasks were registered with: a factory, see `tasks.vocabularies`.
+
+        seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
+
+    Args:
+        run_dir: where a copy is kept.
+        source: its `task`.
+        sentinels, specials: as for `vocabularies.trained`; those that the vocabulary names keep
+            their ids, and that of a run keeps all of them.
+
+    Raises:
+        ValueError: a corpus that reads no SeqIO task, or tasks of several vocabularies; as
+            `tokenizer_of`; a run directory that keeps
+            another vocabulary.
+        FileNotFoundError: a file that cannot be read.
+    """
+    if source.task is None:
+        raise ValueError(
+            "Got seqio_vocabularies.of_task for a corpus that reads no SeqIO task: give it a factory "
+            "of tasks.vocabularies, such as vocabularies.trained."
+        )
+    found = source.task()
+    about = {"factory": "of_task", "task_vocabulary": _described(found)}
+    about |= {"sentinels": sentinels, "specials": list(specials)}
+    make = functools.partial(tokenizer_and_ids, found, sentinels=sentinels, specials=specials)
+    return kept_vocabulary(run_dir, about, make)
+
+
+def _described(vocabulary: seqio.Vocabulary) -> str:
+    """What tells one vocabulary of tasks from another, without reading it."""
+    path = getattr(vocabulary, "sentencepiece_model_file", getattr(vocabulary, "path", ""))
+    return f"{type(vocabulary).__name__}({path!r}, extra_ids={vocabulary.extra_ids})"
 
 
 def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
-    """The `Tokenizer` of a SeqIO vocabulary, for `vocabularies.token_ids` and `codec`.
+    """The `Tokenizer` of a SeqIO vocabulary, for `special_tokens.token_ids` and `codec`.
 
     A SentencePiece model from elsewhere (`gs://…`) is copied to the folder of temporary files.
 
@@ -161,9 +215,9 @@ def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
         path = vocabulary.sentencepiece_model_file
         if "://" in path:
             path = _local_copy(path)
-        return vocabularies.sentencepiece_tokenizer(path, extra_ids=vocabulary.extra_ids)
+        return sentencepiece_tokenizer(path, extra_ids=vocabulary.extra_ids)
     if isinstance(vocabulary, seqio.ByteVocabulary):
-        return _with_extra_ids(vocabularies.byte_tokenizer(), vocabulary.extra_ids)
+        return _with_extra_ids(byte_tokenizer(), vocabulary.extra_ids)
     if isinstance(vocabulary, RunVocabulary):
         return vocabulary._tokenizer
     if isinstance(vocabulary, HuggingFaceVocabulary):
@@ -178,16 +232,16 @@ def tokenizer_and_ids(
     vocabulary: seqio.Vocabulary,
     *,
     sentinels: int,
-    specials: Sequence[str] = vocabularies.DEFAULT_SPECIALS,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> tuple[Tokenizer, TokenIds]:
     """A SeqIO vocabulary with its special ids: of a run's those that it keeps, else `token_ids`.
 
-    Raises as `tokenizer_of` and `vocabularies.token_ids` do.
+    Raises as `tokenizer_of` and `special_tokens.token_ids` do.
     """
     tokenizer = tokenizer_of(vocabulary)
     if isinstance(vocabulary, RunVocabulary):
         return tokenizer, vocabulary.ids
-    return tokenizer, vocabularies.token_ids(tokenizer, sentinels=sentinels, specials=specials)
+    return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
 
 
 def _local_copy(path: str) -> str:
@@ -197,7 +251,8 @@ def _local_copy(path: str) -> str:
             model = file.read()
     except tf.errors.OpError as error:
         raise FileNotFoundError(
-            f"{path} cannot be read ({error}): set seqio_mixture.vocabulary to a local copy."
+            f"{path} cannot be read ({error}): give the corpus a local copy of it by "
+            "vocabularies.from_file."
         ) from error
     copy = os.path.join(tempfile.gettempdir(), f"vocabulary-{zlib.crc32(model):08x}.model")
     if not _holds(copy, model):  # another user's may not be replaced

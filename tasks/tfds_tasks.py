@@ -13,10 +13,9 @@ connection; where the data lies is `seqio_corpora.seqio_mixture.data_dir`.
 
 import functools
 
-import seqio
-
 from pretrax import objectives
 from pretrax.tasks.objective_tasks import add_objective_task
+from pretrax.tasks.quiet_tensorflow import seqio
 
 # T5's, of which a copy called spiece.model comes with every T5 on the Hugging Face hub.
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"

@@ -12,7 +12,9 @@ SentencePiece float32.
 import json
 import os
 
-from pretrax.tasks.vocabularies import Tokenizer, Vocabulary, special_names
+from pretrax.tasks.special_tokens import special_names
+from pretrax.tasks.tokenization import Tokenizer
+from pretrax.tasks.vocabularies import Vocabulary
 
 # What is compared before a file is written: spaces and line ends, bytes, ▁, scripts, special names.
 PROBES = (

@@ -4,8 +4,9 @@ from jax.sharding import Mesh
 
 from pretrax.inference import Trained
 from pretrax.models.unrolled import unrolled
-from pretrax.tasks import vocabularies
+from pretrax.tasks.vocabularies import load_vocabulary
 from pretrax.training.configuration import read_directory
+from pretrax.training.run_directory import load_classes
 from pretrax.training.runs import model_of_run, open_run
 
 
@@ -25,7 +26,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
     """
     fields = read_directory(run_dir)
     try:
-        vocabulary = vocabularies.load_vocabulary(run_dir)
+        vocabulary = load_vocabulary(run_dir)
     except FileNotFoundError as error:
         raise ValueError(
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
@@ -43,6 +44,6 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
         codec.encode,
         codec.decode,
         objective(vocabulary.ids).prompt_forms if objective else (),
-        tuple(vocabularies.load_classes(run_dir)),
+        tuple(load_classes(run_dir)),
         run.step,
     )

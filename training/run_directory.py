@@ -9,6 +9,7 @@ Paths are strings or `os.PathLike`. Needs the standard library alone, so that ev
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 CONFIG = "config.gin"  # the run's configuration; a directory that holds one is a run
@@ -71,3 +72,27 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def save_classes(run_dir: str | os.PathLike, classes: Sequence[str]) -> None:
+    """Keeps the names of a run's classes, in order.
+
+    Raises:
+        ValueError: a name that comes twice, or the directory holds others.
+    """
+    names = list(classes)
+    if len(set(names)) < len(names):
+        raise ValueError(f"Got classes of which one comes twice: {', '.join(names)}.")
+    kept = load_classes(run_dir)
+    if kept and kept != names:
+        raise ValueError(
+            f"{run_dir} holds the classes {', '.join(kept)}, got {', '.join(names)}: start a new "
+            "run directory."
+        )
+    write_json(os.path.join(run_dir, CLASSES), names)
+
+
+def load_classes(run_dir: str | os.PathLike) -> list[str]:
+    """The names of a run's classes; none where it has none."""
+    file = os.path.join(run_dir, CLASSES)
+    return read_json(file) if os.path.exists(file) else []

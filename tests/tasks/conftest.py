@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pretrax.tasks import vocabularies
+from pretrax.tasks import tokenization
 from pretrax.tasks.sentencepiece_training import train_sentencepiece
 
 CODE = """def mean(values):
@@ -58,8 +58,8 @@ def t5_like(tmp_path_factory, text) -> str:
 
 
 @pytest.fixture(scope="session")
-def tokenizer(model) -> vocabularies.Tokenizer:
-    return vocabularies.sentencepiece_tokenizer(model, extra_ids=0)
+def tokenizer(model) -> tokenization.Tokenizer:
+    return tokenization.sentencepiece_tokenizer(model, extra_ids=0)
 
 
 @pytest.fixture(scope="session")

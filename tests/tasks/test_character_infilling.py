@@ -7,13 +7,14 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.character_infilling import character_infilling, infill_characters, infill_to_fit
 from pretrax.tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
+from pretrax.tasks.vocabularies import Vocabulary
 from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
 
-BYTES = vocabularies.byte_tokenizer()
+BYTES = tokenization.byte_tokenizer()
 TEXTS = [
     "def mean(values):\n    return sum(values) / len(values)\n",
     "naïve 漢字 😀 " * 9,
@@ -45,7 +46,7 @@ def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
 )
 def test_prefix_middle_and_suffix_are_the_text(tokenizer, text, seed, form):
     for each in (BYTES, tokenizer):
-        ids = vocabularies.token_ids(each)
+        ids = special_tokens.token_ids(each)
         tokens = infill_characters(text, each, ids, (seed,), 1.0, *form)
         assert tokens.dtype == np.int32 and tokens[-1] == ids.eos
         assert [int(x) for x in sorted(tokens) if x in ids.fim] == sorted(ids.fim)
@@ -56,7 +57,7 @@ def test_prefix_middle_and_suffix_are_the_text(tokenizer, text, seed, form):
 
 @pytest.mark.parametrize("form", CUTS)
 def test_cuts_between_characters_are_uniform_and_independent(form):
-    ids = vocabularies.token_ids(BYTES)
+    ids = special_tokens.token_ids(BYTES)
     letters = dict(zip((*ids.fim, ids.eos, 3 + ord("a"), 3 + ord("b")), "PSM/ab"))
     law = Counter()
     for outcome, chance in zip(CUTS[form], CHANCES):
@@ -67,7 +68,7 @@ def test_cuts_between_characters_are_uniform_and_independent(form):
 
 
 def test_shares_of_plain_psm_and_spm():
-    ids = vocabularies.token_ids(BYTES)
+    ids = special_tokens.token_ids(BYTES)
     kinds = {ids.fim[0]: "psm", ids.fim[1]: "spm", 3 + ord("a"): "plain"}
     first = (infill_characters("aaa", BYTES, ids, (1, i), 0.6, 0.25, "spm")[0] for i in range(5000))
     assert_law((kinds[int(x)] for x in first), {"plain": 0.4, "psm": 0.45, "spm": 0.15})
@@ -89,7 +90,7 @@ def read(texts, name="infilling", seed=3, length=LENGTH, vocabulary=VOCABULARY, 
 
 
 def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
-    ids = vocabularies.token_ids(tokenizer_of(VOCABULARY))
+    ids = special_tokens.token_ids(tokenizer_of(VOCABULARY))
     examples = read(TEXTS, rate=1.0)
     assert len(TEXTS) < len(examples) and max(map(len, examples)) <= LENGTH
     assert all(sorted(x for x in one if x in ids.fim) == sorted(ids.fim) for one in examples)
@@ -131,20 +132,20 @@ def test_examples_are_what_seqio_packs():
     examples = task.get_dataset(lengths, split="train", shuffle=False, seed=0)
     packed = seqio.LMFeatureConverter(pack=True)(examples, lengths)
     kept = np.concatenate([row["decoder_target_tokens"] for row in packed.as_numpy_iterator()])
-    middle = vocabularies.token_ids(tokenizer_of(VOCABULARY)).fim[2]
+    middle = special_tokens.token_ids(tokenizer_of(VOCABULARY)).fim[2]
     assert (kept == middle).sum() == len(list(examples)) > len(TEXTS)
 
 
 def test_the_vocabulary_of_a_run_keeps_its_markers(tmp_path):
-    ids = vocabularies.token_ids(BYTES, sentinels=7)
-    vocabularies.save_vocabulary(str(tmp_path), BYTES, ids, {})
+    ids = special_tokens.token_ids(BYTES, sentinels=7)
+    vocabularies.save_vocabulary(str(tmp_path), Vocabulary(BYTES, ids, {}))
     examples = read(TEXTS, rate=1.0, vocabulary=RunVocabulary(str(tmp_path)))
     assert all(sorted(x for x in one if x in ids.fim) == sorted(ids.fim) for one in examples)
     assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
 
 
 def test_the_halves_of_a_text_are_cut_each_in_its_own_way():
-    ids = vocabularies.token_ids(BYTES)
+    ids = special_tokens.token_ids(BYTES)
     both = [infill_to_fit("a" * 200, BYTES, ids, (i,), 110, 1.0) for i in range(20)]
     assert all(len(halves) == 2 for halves in both)
     assert sum(np.array_equal(first, second) for first, second in both) < 3

@@ -11,7 +11,7 @@ from pretrax import objectives
 from pretrax.objectives import Row, batched, layouts, plan
 from pretrax.tasks.preprocessors import cut_to_rows, objective_preprocessor, row_keys
 from pretrax.tasks.seqio_vocabularies import tokenizer_of
-from pretrax.tasks.vocabularies import token_ids
+from pretrax.tasks.special_tokens import token_ids
 
 LENGTHS = {"inputs": 48, "targets": 40}
 BUILDERS = {

@@ -1,7 +1,6 @@
 import ast
 import collections
 import doctest
-import inspect
 import keyword
 import re
 import subprocess
@@ -14,9 +13,10 @@ import pytest
 import seqio
 
 from pretrax.tasks import corpora, metrics, python_tasks
-from pretrax.tasks.python_library import HELDOUT_EVERY, Document, library_documents
-from pretrax.tasks.seqio_vocabularies import seqio_vocabulary, tokenizer_of
-from pretrax.tasks.vocabularies import token_ids
+from pretrax.tasks.python_sources import Document, library_documents
+from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary, tokenizer_of
+from pretrax.tasks.special_tokens import token_ids
+from pretrax.tasks.vocabularies import Source, utf8_bytes
 from tests.training import tiny
 
 NAMES = ("python_modules", "python_identifiers")
@@ -82,15 +82,20 @@ print(zlib.crc32(repr(read).encode()))
     assert int(there.stdout) == zlib.crc32(here.encode())
 
 
-def test_files_held_out_are_those_of_pre_training(tmp_path, monkeypatch):
-    for corpus in (corpora.python_library, corpora.docstring_pairs):
-        default = inspect.signature(corpus).parameters["heldout_every"].default
-        assert default == HELDOUT_EVERY
-    monkeypatch.setattr(corpora, "run_vocabulary", lambda *given, **settings: None)
-    there, _ = corpora._library(str(tmp_path), HELDOUT_EVERY, "bpe", 9, 1, ())
-    for here, part in (("train", "train"), ("validation", "heldout")):
-        expected = [document.name for document in there[part] if document.name.endswith(".py")]
-        assert [document.name for document in python_tasks._split()[here]] == expected
+@pytest.mark.parametrize("corpus", [corpora.python_library, corpora.docstring_pairs])
+def test_files_held_out_are_those_of_pre_training(tmp_path, corpus):
+    class Seen(Exception):
+        pass
+
+    def vocabulary(run_dir, source):
+        raise Seen(set(source.texts()))
+
+    with pytest.raises(Seen) as seen:
+        corpus(str(tmp_path), vocabulary=vocabulary)
+    (trained_on,) = seen.value.args
+    files = python_tasks._split()
+    assert all(document.read() in trained_on for document in files["train"])
+    assert not any(document.read() in trained_on for document in files["validation"])
 
 
 def test_counts_of_classes():
@@ -243,12 +248,15 @@ def test_ids_decode_back(name, part):
 @pytest.mark.parametrize("kind", ["run", "sentencepiece", "t5", "hugging_face"])
 def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
     if kind == "run":
-        corpora.text_files(str(tmp_path), files=__file__, vocabulary="bytes", sentinels=7)
-        vocabulary = seqio_vocabulary(str(tmp_path))
+        utf8_bytes(str(tmp_path), Source(), sentinels=7)
+        vocabulary = RunVocabulary(str(tmp_path))
         sentinels = vocabulary.ids.sentinels
     else:
-        files = {"sentencepiece": model, "t5": t5_like, "hugging_face": hugging_face["bpe"]}
-        vocabulary = seqio_vocabulary(files[kind], extra_ids=7)
+        vocabulary = {
+            "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids=7),
+            "t5": lambda: seqio.SentencePieceVocabulary(t5_like, extra_ids=7),
+            "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], extra_ids=7),
+        }[kind]()
         sentinels = token_ids(tokenizer_of(vocabulary), sentinels=7).sentinels
     some = examples(with_vocabulary(name, vocabulary), "validation", None)[:50]
     for example in some:

@@ -1,4 +1,5 @@
 import functools
+import pathlib
 import subprocess
 import sys
 
@@ -6,10 +7,20 @@ import numpy as np
 import pytest
 import seqio
 
-from pretrax.tasks.seqio_corpora import import_tasks, seqio_mixture
-from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary, seqio_vocabulary, tokenizer_of
+from pretrax.tasks import seqio_corpora, vocabularies
+from pretrax.tasks.seqio_tasks import import_tasks
+from pretrax.tasks.seqio_vocabularies import (
+    HuggingFaceVocabulary,
+    RunVocabulary,
+    of_task,
+    tokenizer_of,
+)
+from pretrax.tasks.special_tokens import token_ids
 from pretrax.tasks.tfds_tasks import register_text
-from pretrax.tasks.vocabularies import load_vocabulary, token_ids
+
+
+def seqio_mixture(run_dir, *, vocabulary=of_task, **settings):
+    return seqio_corpora.seqio_mixture(str(run_dir), vocabulary=vocabulary, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +56,7 @@ def texts(corpus, documents):
 
 @pytest.mark.parametrize("num_shards", [1, 4, 6])
 def test_tfds_end_to_end(tmp_path, tiny, num_shards):
-    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_text")
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
     seen = []
     for shard in range(num_shards):
         stream, epoch = corpus.train(shard, num_shards), []
@@ -61,7 +72,7 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
 
 
 def test_heldout_is_fixed(tmp_path, tiny):
-    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_and_numbers")
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers")
     few, all_of_them = (
         [piece.tokens for piece in corpus.heldout(n) if piece.ends] for n in (100, 10**6)
     )
@@ -73,7 +84,7 @@ def test_heldout_is_fixed(tmp_path, tiny):
 @pytest.mark.parametrize("name", ["tiny_text", "tiny_and_numbers"])
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_stream_goes_on_exactly(tmp_path, tiny, name, shuffle):
-    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name=name, shuffle=shuffle)
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name=name, shuffle=shuffle)
     whole = read(corpus.train(1, 3), 45)  # two epochs and a part: a shard has 15 or 20 documents
     for stop in (0, 7, 31):  # the start, amid a file, and in a later epoch
         stream = corpus.train(1, 3)
@@ -90,7 +101,7 @@ def test_a_stream_goes_on_exactly(tmp_path, tiny, name, shuffle):
 def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     orders = []
     for seed in range(3):
-        corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_text", seed=seed)
+        corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text", seed=seed)
         documents = read(corpus.train(0, 1), 120)
         orders += [texts(corpus, documents[:60]), texts(corpus, documents[60:])]
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
@@ -98,12 +109,12 @@ def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     first_file = [set(order[:15]) for order in orders]
     assert any(a != b for a, b in zip(first_file[::2], first_file[1::2], strict=True))
     with pytest.raises(ValueError, match="another mixture"):
-        other = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_text", seed=7)
+        other = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text", seed=7)
         other.train(0, 1).restore(corpus.train(0, 1).state())
 
 
 def test_mixture_rates(tmp_path, tiny):
-    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="tiny_and_numbers")
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers")
     documents = texts(corpus, read(corpus.train(0, 1), 300))
     share = sum("number" in text for text in documents) / 300
     assert abs(share - 0.25) < 0.06
@@ -118,7 +129,7 @@ def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tm
         preprocessors=[*task.preprocessors, seqio.preprocessors.append_eos],
         output_features=features,
     )
-    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="numbers_with_eos", shuffle=False)
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_with_eos", shuffle=False)
     assert texts(corpus, read(corpus.train(0, 1), 2)) == ["number 0", "number 1"]
 
     def special(dataset):
@@ -130,7 +141,7 @@ def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tm
         preprocessors=[*task.preprocessors, special],
         output_features=features,
     )
-    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="numbers_special")
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_special")
     with pytest.raises(ValueError, match="numbers_special.*special ids, the first is 1 at 0"):
         corpus.train(0, 1).next_document()
 
@@ -152,29 +163,58 @@ def test_what_cannot_be_read_is_said(tmp_path, tiny):
         ({"mixture_or_task_name": "x", "module": "no_such.module"}, ValueError, "no module"),
         ({"mixture_or_task_name": "x", "module": "no.py"}, FileNotFoundError, "no file"),
         (
-            {"mixture_or_task_name": "tiny_text", "vocabulary": "no.model"},
+            {
+                "mixture_or_task_name": "tiny_text",
+                "vocabulary": functools.partial(vocabularies.from_file, path="no.model"),
+            },
             FileNotFoundError,
             "no.model",
         ),
+        (
+            {"mixture_or_task_name": "tiny_text", "vocabulary": vocabularies.trained},
+            ValueError,
+            "no plain text to train on",
+        ),
     ):
         with pytest.raises(error, match=said):
-            seqio_mixture(str(tmp_path), **settings)
+            seqio_mixture(tmp_path, **settings)
 
 
 def test_a_shard_without_text(tmp_path, tiny):
-    corpus = seqio_mixture(str(tmp_path), mixture_or_task_name="numbers_text")
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_text")
     with pytest.raises(ValueError, match="fewer shards"):
         corpus.train(30, 31).next_document()
 
 
 def test_another_vocabulary(tmp_path, tiny):
     corpus = seqio_mixture(
-        str(tmp_path / "a"), mixture_or_task_name="tiny_text", vocabulary="bytes", shuffle=False
+        tmp_path,
+        mixture_or_task_name="tiny_text",
+        vocabulary=vocabularies.utf8_bytes,
+        shuffle=False,
     )
     assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
     assert corpus.ids.text == (3, 259)
-    with pytest.raises(ValueError, match="holds another vocabulary"):
-        seqio_mixture(str(tmp_path / "a"), mixture_or_task_name="tiny_text")
+    (tmp_path / "config.gin").write_text("")  # something was trained there
+    with pytest.raises(ValueError, match="factory was 'utf8_bytes', is 'of_task'"):
+        seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
+
+
+def test_tasks_of_several_vocabularies_need_one_for_all(tmp_path, tiny):
+    text = seqio.TaskRegistry.get("numbers_text")
+    seqio.TaskRegistry.add(
+        "numbers_in_bytes",
+        source=text.source,
+        preprocessors=text.preprocessors,
+        output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
+    )
+    seqio.MixtureRegistry.add("two_vocabularies", [("tiny_text", 1), ("numbers_in_bytes", 1)])
+    with pytest.raises(ValueError, match="several vocabularies"):
+        seqio_mixture(tmp_path, mixture_or_task_name="two_vocabularies")
+    one = {"vocabulary": vocabularies.utf8_bytes, "mixture_or_task_name": "two_vocabularies"}
+    corpus = seqio_mixture(tmp_path, **one)
+    documents = texts(corpus, read(corpus.train(0, 1), 50))
+    assert {text.split()[0] for text in documents} == {"document", "number"}
 
 
 def test_a_user_file_registers_a_task(tmp_path, tfds_dir, model):
@@ -197,7 +237,7 @@ seqio.TaskRegistry.add(
     settings = {"mixture_or_task_name": "mine", "module": str(tmp_path / "my_tasks.py")}
     try:
         for _ in range(2):  # registering twice would be SeqIO's error
-            corpus = seqio_mixture(str(tmp_path / "run"), data_dir=tfds_dir, **settings)
+            corpus = seqio_mixture(tmp_path / "run", data_dir=tfds_dir, **settings)
         assert texts(corpus, read(corpus.train(0, 2), 1))[0].startswith("document ")
     finally:
         seqio.set_tfds_data_dir_override(None)
@@ -211,7 +251,7 @@ def test_registering_reads_nothing_and_needs_no_network():
         "import socket\n"
         "def refuse(*a, **k): raise AssertionError('network')\n"
         "socket.socket.connect = socket.getaddrinfo = refuse\n"
-        "import seqio, tasks.tfds_tasks\n"
+        "import seqio, pretrax.tasks.tfds_tasks\n"
         "names = seqio.TaskRegistry.names()\n"
         "assert {'c4_v220_span_corruption', 'c4_v301_text', 'lm1b_ul2',"
         " 'wikipedia_20230601.en_unsupervised'} <= set(names), names\n"
@@ -241,16 +281,30 @@ def test_hugging_face_vocabulary_in_tensorflow(hugging_face, kind):
 
 
 def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
-    for vocabulary in (seqio_vocabulary("bytes"), seqio_vocabulary(t5_like)):
+    for vocabulary in (seqio.ByteVocabulary(100), seqio.SentencePieceVocabulary(t5_like, 100)):
         ids = token_ids(tokenizer_of(vocabulary), sentinels=100)
         assert ids.sentinels[0] == vocabulary.vocab_size - 1
         assert (ids.pad, ids.eos) == (vocabulary.pad_id, vocabulary.eos_id)
     text = "def f(x):\n    return  x"
-    vocabulary = seqio_vocabulary(model, extra_ids=0)
+    vocabulary = seqio.SentencePieceVocabulary(model, extra_ids=0)
     assert vocabulary.encode(text) == tokenizer_of(vocabulary).encode_batch([text])[0].tolist()
-    assert vocabulary.encode_tf(text).numpy().tolist() == vocabulary.encode(text)
     with pytest.raises(ValueError, match="PassThroughVocabulary"):
         tokenizer_of(seqio.PassThroughVocabulary(10))
+
+
+@pytest.mark.parametrize("kind", ["here", "t5", "bytes", "hugging_face"])
+def test_a_vocabulary_of_a_run_in_tensorflow(tmp_path, kind, model, t5_like, hugging_face):
+    """SeqIO's own operation where it gives the same ids, a call of Python where it does not."""
+    files = {"here": model, "t5": t5_like, "hugging_face": hugging_face["bpe"]}
+    if kind == "bytes":
+        made = vocabularies.utf8_bytes(str(tmp_path), vocabularies.Source())
+    else:
+        made = vocabularies.from_file(str(tmp_path), vocabularies.Source(), path=files[kind])
+    vocabulary = RunVocabulary(str(tmp_path))
+    assert (vocabulary._native is None) == (kind in ("here", "hugging_face"))
+    for text in ("the mean of values", "a▁b", " </s> <extra_id_0>", ""):
+        expected = made.tokenizer.encode_batch([text])[0].tolist()
+        assert vocabulary.encode_tf(text).numpy().tolist() == expected == vocabulary.encode(text)
 
 
 @pytest.fixture
@@ -261,23 +315,31 @@ def elsewhere(tmp_path, model, monkeypatch) -> str:
     return f"file://{model}"
 
 
-def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, elsewhere):
+def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, monkeypatch):
+    bucket = lambda url: pathlib.Path(url.removeprefix("bucket://"))  # noqa: E731
+    monkeypatch.setattr(vocabularies.epath, "Path", bucket)
     run_dir = tmp_path / "not" / "there"  # yet
+    settings = {"mixture_or_task_name": "tiny_text", "shuffle": False}
     for _ in range(2):
+        path = f"bucket://{model}"
         corpus = seqio_mixture(
-            str(run_dir), mixture_or_task_name="tiny_text", vocabulary=elsewhere, shuffle=False
+            run_dir, vocabulary=functools.partial(vocabularies.from_file, path=path), **settings
         )
     assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
     assert (run_dir / "vocabulary.model").read_bytes() == open(model, "rb").read()
-    kept = load_vocabulary(str(run_dir))
-    assert kept.ids == corpus.ids
-    assert len(list((tmp_path / "temporary").glob("vocabulary-*"))) == 1
+    assert vocabularies.load_vocabulary(str(run_dir)).ids == corpus.ids
     with pytest.raises(FileNotFoundError, match="no.model cannot be read .*to a local copy"):
-        seqio_mixture(
-            str(tmp_path / "other"),
-            mixture_or_task_name="tiny_text",
-            vocabulary=f"file://{tmp_path}/no.model",
-        )
+        absent = functools.partial(vocabularies.from_file, path="bucket://no.model")
+        seqio_mixture(tmp_path / "other", vocabulary=absent, **settings)
+
+
+def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model, elsewhere):
+    source = vocabularies.Source(task=lambda: seqio.SentencePieceVocabulary(elsewhere))
+    for _ in range(2):
+        made = of_task(str(tmp_path / "run"), source)
+    assert (tmp_path / "run" / "vocabulary.model").read_bytes() == open(model, "rb").read()
+    assert made.ids.sentinels[:100] == tuple(range(619, 519, -1))
+    assert len(list((tmp_path / "temporary").glob("vocabulary-*"))) == 1
 
 
 @pytest.mark.slow

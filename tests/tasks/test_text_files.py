@@ -1,12 +1,14 @@
+import functools
 import gzip
 import json
 
 import numpy as np
 import pytest
 
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.corpora import python_library, text_files
-from pretrax.tasks.text_files import MalformedLine, Report, find_files, read_documents
+from pretrax.tasks.text_readers import MalformedLine, Report, find_files, read_documents
+from pretrax.tasks.vocabularies import Vocabulary
 
 MALFORMED = {
     b"not json\n": "not JSON",
@@ -16,6 +18,10 @@ MALFORMED = {
     b'{"text": "\xff"}\n': "not UTF-8",
     b'{"text": "\\ud800"}\n': "half a surrogate",
 }
+
+
+def of_size(size):
+    return functools.partial(vocabularies.trained, size=size)
 
 
 def everything(corpus):
@@ -58,7 +64,7 @@ def test_malformed_text(tmp_path):
 
 
 def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.text_files._BLOCK", 16)
+    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
     with pytest.raises(MalformedLine, match=r"a.txt:101: "):
@@ -66,7 +72,7 @@ def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
 
 
 def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.text_files._BLOCK", 7)
+    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 7)
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
         path.write_bytes(text.encode())
@@ -76,7 +82,7 @@ def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("pretrax.tasks.text_files._BLOCK", 16)
+    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 16)
     content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
@@ -88,7 +94,7 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
         files=str(tmp_path / name),
         heldout_files=str(tmp_path / "b.txt"),
         on_malformed="skip",
-        vocabulary="bytes",
+        vocabulary=vocabularies.utf8_bytes,
     )
     stream = corpus.train(0, 1)
     pieces = [stream.next_document() for _ in range(parts.index(("", True)))]
@@ -146,7 +152,7 @@ def test_a_corpus_of_every_kind_of_file(tmp_path, text):
         file.write(lines + "oops\n")
     settings = {
         "files": f"{tmp_path}/*.txt,{tmp_path}/*.jsonl.gz",
-        "vocabulary_size": 520,
+        "vocabulary": of_size(520),
         "on_malformed": "skip",
     }
     corpus = text_files(str(tmp_path / "run"), **settings)
@@ -164,12 +170,12 @@ def test_a_corpus_of_every_kind_of_file(tmp_path, text):
 
 def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("some text " * 50)
-    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": "bytes"}
+    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
     run_dir = str(tmp_path / "run")
     first = text_files(run_dir, **settings)
     state = first.train(0, 1).state()
     with monkeypatch.context() as patch:
-        patch.setattr("pretrax.tasks.corpora.read_documents", None)
+        patch.setattr("pretrax.tasks.corpora.text.read_documents", None)
         assert text_files(run_dir, **settings).summary == first.summary
     (tmp_path / "a.txt").write_text("other words " * 60)
     changed = text_files(run_dir, **settings)
@@ -180,7 +186,9 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
 
 def test_one_document_holds_out_its_end(tmp_path):
     (tmp_path / "a.txt").write_text("0123456789" * 100)
-    corpus = text_files(str(tmp_path / "run"), files=str(tmp_path / "a.txt"), vocabulary="bytes")
+    corpus = text_files(
+        str(tmp_path / "run"), files=str(tmp_path / "a.txt"), vocabulary=vocabularies.utf8_bytes
+    )
     train, heldout = everything(corpus)
     assert decoded(corpus, train) == ["0123456789" * 95]
     assert decoded(corpus, heldout) == ["0123456789" * 5]
@@ -190,7 +198,7 @@ def test_one_document_holds_out_its_end(tmp_path):
 def test_heldout_files(tmp_path):
     (tmp_path / "a.txt").write_text("train")
     (tmp_path / "b.txt").write_text("held out")
-    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": "bytes"}
+    settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
     held = str(tmp_path / "b.txt")
     corpus = text_files(str(tmp_path / "run"), heldout_files=held, **settings)
     train, heldout = everything(corpus)
@@ -205,23 +213,28 @@ def test_corpora_that_cannot_be(tmp_path):
     empty, full = str(tmp_path / "empty.txt"), str(tmp_path / "a.txt")
     run_dir = str(tmp_path / "run")
     for settings, said in (
-        ({"files": empty}, "Got no text"),
-        ({"files": empty, "vocabulary": "bytes"}, "Got 0 documents and no token"),
-        ({"files": full, "on_malformed": "ignore"}, "'error' or 'skip'"),
-        ({"files": full, "heldout_every": 1}, "at least 2"),
+        ({"files": empty, "vocabulary": vocabularies.trained}, "Got no text"),
+        ({"files": empty, "vocabulary": vocabularies.utf8_bytes}, "Got no token of text"),
+        (
+            {"files": full, "vocabulary": vocabularies.utf8_bytes, "on_malformed": "ignore"},
+            "'error' or 'skip'",
+        ),
+        ({"files": full, "vocabulary": vocabularies.utf8_bytes, "heldout_every": 1}, "at least 2"),
     ):
         with pytest.raises(ValueError, match=said):
             text_files(run_dir, **settings)
-    corpus = text_files(str(tmp_path / "other"), files=full, vocabulary="bytes")
+    corpus = text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
+    few = functools.partial(vocabularies.utf8_bytes, sentinels=5)
     with pytest.raises(ValueError, match="sentinels was 128, is 5"):
-        text_files(str(tmp_path / "other"), files=full, vocabulary="bytes", sentinels=5)
+        text_files(str(tmp_path / "other"), files=full, vocabulary=few)
     with pytest.raises(ValueError, match="fewer shards"):
         corpus.train(0, 1000)
 
 
 def test_python_library(tmp_path):
-    first = python_library(str(tmp_path / "a"), vocabulary_size=1000)
-    second = python_library(str(tmp_path / "b"), vocabulary_size=1000)
+    first, second = (
+        python_library(str(tmp_path / name), vocabulary=of_size(1000)) for name in "ab"
+    )
     assert first.ids == second.ids and first.summary == second.summary
     for file in ("vocabulary.model", "data/train/tokens.npy", "data/heldout/tokens.npy"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
@@ -230,11 +243,11 @@ def test_python_library(tmp_path):
     assert heldout and not any(document.tobytes() in train for document in heldout)
     assert sum(map(len, heldout)) > 10_000
     with pytest.raises(ValueError, match="size was 1000, is 2000"):
-        python_library(str(tmp_path / "a"), vocabulary_size=2000)
+        python_library(str(tmp_path / "a"), vocabulary=of_size(2000))
 
 
 def test_python_library_splits_by_file():
-    from pretrax.tasks.python_library import library_documents
+    from pretrax.tasks.python_sources import library_documents
 
     documents = library_documents()
     names = [document.name for document in documents]
@@ -246,12 +259,12 @@ def test_python_library_splits_by_file():
 def test_the_vocabulary_of_an_import_is_not_written_over(tmp_path):
     run_dir, file = tmp_path / "import", tmp_path / "a.txt"
     file.write_text("some text\n" * 100)
-    tokenizer = vocabularies.byte_tokenizer()
-    ids = vocabularies.token_ids(tokenizer, sentinels=7)
-    run_dir.mkdir()
-    vocabularies.save_vocabulary(str(run_dir), tokenizer, ids, {"from": "elsewhere"})
+    tokenizer = tokenization.byte_tokenizer()
+    ids = special_tokens.token_ids(tokenizer, sentinels=7)
+    kept = Vocabulary(tokenizer, ids, {"from": "elsewhere"})
+    vocabularies.save_vocabulary(str(run_dir), kept)
     (run_dir / "config.gin").write_text("")
     kept = (run_dir / "vocabulary.json").read_bytes()
     with pytest.raises(ValueError, match="holds a vocabulary made with other settings"):
-        text_files(str(run_dir), files=str(file), vocabulary="bytes")
+        text_files(str(run_dir), files=str(file), vocabulary=vocabularies.utf8_bytes)
     assert (run_dir / "vocabulary.json").read_bytes() == kept

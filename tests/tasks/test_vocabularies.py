@@ -4,9 +4,10 @@ import inspect
 import pytest
 
 from pretrax.objectives import TokenIds
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.sentencepiece_training import train_sentencepiece
-from pretrax.tasks.vocabularies import token_ids
+from pretrax.tasks.special_tokens import token_ids
+from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.warm_start import check_same_vocabulary
 
 EXACT_TEXTS = [
@@ -26,7 +27,7 @@ def encode(tokenizer, text):
 
 @pytest.mark.parametrize("written", EXACT_TEXTS)
 def test_what_is_trained_here_and_bytes_give_back_any_text(tokenizer, written):
-    for each in (tokenizer, vocabularies.byte_tokenizer()):
+    for each in (tokenizer, tokenization.byte_tokenizer()):
         ids = encode(each, written)
         assert each.decode(ids) == written
         first, last = token_ids(each).text
@@ -36,7 +37,7 @@ def test_what_is_trained_here_and_bytes_give_back_any_text(tokenizer, written):
 def test_unigram_gives_back_code_too(tmp_path, text):
     path = str(tmp_path / "unigram.model")
     train_sentencepiece([text, inspect.getsource(argparse)], path, size=600, model_type="unigram")
-    tokenizer = vocabularies.sentencepiece_tokenizer(path, extra_ids=0)
+    tokenizer = tokenization.sentencepiece_tokenizer(path, extra_ids=0)
     for each in [text, *EXACT_TEXTS]:
         assert tokenizer.decode(encode(tokenizer, each)) == each
 
@@ -65,7 +66,7 @@ def test_vocabularies_that_cannot_be_trained(tmp_path, text, texts, settings, sa
 
 
 def test_t5_ids(t5_like):
-    tokenizer = vocabularies.open_tokenizer(t5_like)
+    tokenizer = tokenization.open_tokenizer(t5_like)
     pieces = tokenizer.size - 100
     ids = token_ids(tokenizer, sentinels=100, specials=())
     assert ids.sentinels == tuple(range(pieces + 99, pieces - 1, -1))  # 32099 … 32000
@@ -75,7 +76,7 @@ def test_t5_ids(t5_like):
 
 
 def test_more_sentinels_than_the_tokenizer_has_are_appended(t5_like):
-    tokenizer = vocabularies.open_tokenizer(t5_like)
+    tokenizer = tokenization.open_tokenizer(t5_like)
     ids = token_ids(tokenizer, sentinels=128, specials=())
     assert ids.sentinels[:100] == token_ids(tokenizer, sentinels=100, specials=()).sentinels
     assert ids.sentinels[100:] == tuple(range(tokenizer.size, tokenizer.size + 28))
@@ -95,38 +96,38 @@ def test_special_ids_are_appended_above_a_tokenizer_that_names_none(tokenizer):
 
 
 def test_hugging_face_names_its_special_ids(hugging_face):
-    bert = vocabularies.open_tokenizer(hugging_face["wordpiece"])
+    bert = tokenization.open_tokenizer(hugging_face["wordpiece"])
     ids = token_ids(bert, sentinels=2)
     assert (ids.pad, ids.cls, ids.sep, ids.mask) == (0, 2, 3, 4)
     assert ids.text == (5, bert.size)
     assert ids.eos >= bert.size and min(ids.sentinels) >= bert.size
-    gpt = token_ids(vocabularies.open_tokenizer(hugging_face["bpe"]), sentinels=2)
+    gpt = token_ids(tokenization.open_tokenizer(hugging_face["bpe"]), sentinels=2)
     assert gpt.eos == 0 and gpt.text[0] == 1 and gpt.pad >= gpt.text[1]
-    unigram = token_ids(vocabularies.open_tokenizer(hugging_face["unigram"]), sentinels=2)
+    unigram = token_ids(tokenization.open_tokenizer(hugging_face["unigram"]), sentinels=2)
     assert (unigram.pad, unigram.eos, unigram.mask, unigram.text[0]) == (0, 1, 3, 4)
 
 
 def test_special_names_in_documents_are_text(hugging_face, t5_like, tokenizer):
     for each in (
         tokenizer,
-        vocabularies.open_tokenizer(t5_like),
-        *map(vocabularies.open_tokenizer, hugging_face.values()),
+        tokenization.open_tokenizer(t5_like),
+        *map(tokenization.open_tokenizer, hugging_face.values()),
     ):
         ids = token_ids(each)
-        names = vocabularies.special_names(each, ids)
+        names = special_tokens.special_names(each, ids)
         assert not set(encode(each, "a " + " ".join(names.values()))) & set(names)
 
 
 def test_codec_writes_and_reads_special_tokens_by_name(tokenizer, hugging_face):
     ids = token_ids(tokenizer)
-    codec = vocabularies.codec(tokenizer, ids)
+    codec = special_tokens.codec(tokenizer, ids)
     text = "def <extra_id_0>\n  x<extra_id_127></s>[R]<mask>"
     tokens = codec.encode(text)
     special = [ids.sentinels[0], ids.sentinels[127], ids.eos, ids.mode("R"), ids.mask]
     assert [i for i in tokens if i >= 520 or i == 1] == special
     assert codec.decode(tokens) == text
-    bert = vocabularies.open_tokenizer(hugging_face["wordpiece"])
-    codec = vocabularies.codec(bert, token_ids(bert))
+    bert = tokenization.open_tokenizer(hugging_face["wordpiece"])
+    codec = special_tokens.codec(bert, token_ids(bert))
     assert codec.decode(codec.encode("[CLS]the[MASK][SEP]")) == "[CLS] the[MASK][SEP]"
 
 
@@ -141,11 +142,11 @@ def test_one_id_for_two_special_tokens_is_refused(tokenizer):
 
 
 def test_a_run_directory_gives_its_vocabulary_back(tmp_path, tokenizer, t5_like, hugging_face):
-    byte = vocabularies.byte_tokenizer()
+    byte = tokenization.byte_tokenizer()
     rest = [t5_like, *hugging_face.values()]
-    for i, each in enumerate([tokenizer, byte, *map(vocabularies.open_tokenizer, rest)]):
+    for i, each in enumerate([tokenizer, byte, *map(tokenization.open_tokenizer, rest)]):
         ids = token_ids(each, sentinels=5)
-        vocabularies.save_vocabulary(str(tmp_path / str(i)), each, ids, {"a": 1})
+        vocabularies.save_vocabulary(str(tmp_path / str(i)), Vocabulary(each, ids, {"a": 1}))
         kept = vocabularies.load_vocabulary(str(tmp_path / str(i)))
         assert (kept.ids, kept.about) == (ids, {"a": 1})
         assert kept.tokenizer.named == each.named
@@ -156,14 +157,14 @@ def test_a_run_directory_gives_its_vocabulary_back(tmp_path, tokenizer, t5_like,
 @pytest.mark.parametrize("name", ["missing.model", "missing.json"])
 def test_a_missing_vocabulary(name):
     with pytest.raises(FileNotFoundError, match="expected 'bytes'"):
-        vocabularies.open_tokenizer(name)
+        tokenization.open_tokenizer(name)
 
 
 @pytest.mark.parametrize("name", ["bad.model", "bad.json"])
 def test_a_file_that_is_no_vocabulary(tmp_path, name):
     (tmp_path / name).write_text("hello")
     with pytest.raises(ValueError, match=name):
-        vocabularies.open_tokenizer(str(tmp_path / name))
+        tokenization.open_tokenizer(str(tmp_path / name))
     with pytest.raises(FileNotFoundError, match="run directory"):
         vocabularies.load_vocabulary(str(tmp_path))
 
@@ -172,7 +173,7 @@ def test_words_and_sentences_are_known_for_every_kind_of_vocabulary(hugging_face
     """Whole-word masking elsewhere worked for one tokenizer only."""
     text = "The mean of some values is their sum. some values return"
     for name in ("bytes", model, t5_like, *hugging_face.values()):
-        tokenizer = vocabularies.open_tokenizer(name)
+        tokenizer = tokenization.open_tokenizer(name)
         ids = token_ids(tokenizer)
         (tokens,) = tokenizer.encode_batch([text])
         starts, ends = ids.flags("word_starts")[tokens], ids.flags("sentence_ends")[tokens]
@@ -188,7 +189,7 @@ def test_a_part_of_a_character_starts_no_word(hugging_face, model):
     text = "voilà déjà 漢字 là\u0105 \u2005"
     assert {0xA0, 0x85} <= set(text.encode())
     for name in ("bytes", model, hugging_face["bpe"]):
-        tokenizer = vocabularies.open_tokenizer(name)
+        tokenizer = tokenization.open_tokenizer(name)
         tokens = encode(tokenizer, text)
         ids = token_ids(tokenizer)
         assert tokenizer.decode(tokens) == text
@@ -224,13 +225,13 @@ def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends
 def test_a_run_goes_on_in_the_same_vocabulary_alone(tmp_path, tokenizer, t5_like):
     def keep(name, kept, **settings):
         ids = token_ids(kept, **settings)
-        vocabularies.save_vocabulary(str(tmp_path / name), kept, ids, {"of": name})
+        vocabularies.save_vocabulary(str(tmp_path / name), Vocabulary(kept, ids, {"of": name}))
         return str(tmp_path / name)
 
     source = keep("source", tokenizer, sentinels=5)
     check_same_vocabulary(source, keep("same", tokenizer, sentinels=5))
     check_same_vocabulary(source, str(tmp_path))  # which tells nothing
-    for other in (vocabularies.byte_tokenizer(), vocabularies.sentencepiece_tokenizer(t5_like)):
+    for other in (tokenization.byte_tokenizer(), tokenization.sentencepiece_tokenizer(t5_like)):
         with pytest.raises(ValueError, match="the tokenizer is another one"):
             check_same_vocabulary(source, keep("other", other, sentinels=5))
     with pytest.raises(ValueError, match=r"<extra_id_0> is \d+ there and \d+ here"):

@@ -88,7 +88,7 @@ class Pair(NamedTuple):
 
 
 @dataclasses.dataclass
-class LeftOut:
+class LeftOutPairs:
     """What the pairs of some documents leave out."""
 
     unparsed: int = 0  # files that this Python does not parse
@@ -108,7 +108,7 @@ class LeftOut:
         return ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
 
 
-def documented_definitions(document: Document, left_out: LeftOut) -> Iterator[Pair]:
+def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterator[Pair]:
     """A pair for each function, method and class of a Python file that has a docstring.
 
         def mean(values):             ->  Pair("The mean.", "def mean(values):\n    return …")

@@ -1,0 +1,143 @@
+"""The corpus of instructions and dialogues in JSONL files."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from pretrax.tasks.corpora.text import sampled_texts, split_files, tokenised_files, with_heldout
+from pretrax.tasks.corpora.tokenising import batches, corpus_of
+from pretrax.tasks.text_readers import JSONL_SUFFIXES, Part, Report, is_jsonl, text_of
+from pretrax.tasks.tokenization import Tokenizer
+from pretrax.tasks.vocabularies import Factory, Source
+from pretrax.training.data import Corpus, Piece, in_parts
+from pretrax.training.token_arrays import LONGEST_PIECE
+
+
+def dialogues(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    vocabulary: Factory,
+    heldout_files: str | Sequence[str] | None = None,
+    longest_tokens: int = 1024,
+    on_malformed: str = "error",
+    heldout_every: int = 20,
+    seed: int = 0,
+) -> Corpus:
+    """Instructions and dialogues in JSONL files, for `objectives.dialogue`.
+
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+        {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
+
+    The parts of a document are what is said and what is answered, in turn. What a "system" says
+    stands before the first user's words, with an empty line between, and so do an instruction and
+    its input. Turns that make a dialogue longer than `longest_tokens` are left out, from the last
+    on, and counted; so are dialogues whose first answer does not fit.
+
+    Args:
+        longest_tokens: of a dialogue: what a row of the run holds.
+        The others: as for `text_files`.
+
+    Raises:
+        ValueError, FileNotFoundError, OSError: as `text_files`; a line without turns.
+    """
+    if not 2 <= longest_tokens <= LONGEST_PIECE:
+        raise ValueError(
+            f"longest_tokens must be from 2 to {LONGEST_PIECE}, got {longest_tokens}: of a dialogue."
+        )
+    split = split_files(files, heldout_files, heldout_every, turns_of, on_malformed)
+    for path in (path for paths in split.paths.values() for path in paths):
+        if not is_jsonl(path):
+            raise ValueError(
+                f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}, also gzip'd): "
+                "dialogues are lines of it."
+            )
+    made = vocabulary(run_dir, Source(texts=lambda: sampled_texts(split, "\n".join)))
+    arrays = tokenised_files(
+        run_dir,
+        split,
+        made,
+        encode=functools.partial(_encode_turns, longest_tokens),
+        settings=[longest_tokens],
+        make_left_out=LeftOutTurns,
+    )
+    if heldout_files is None:  # whole dialogues, also of a few
+        there = arrays["train"].documents
+        if there < 2:
+            raise ValueError(
+                f"Got {there} dialogue in {', '.join(split.paths['train'])}, expected 2 or more: "
+                "one is held out. Give more, or `heldout_files`."
+            )
+        split = split._replace(heldout_every=min(heldout_every, there))
+    arrays, held_out = with_heldout(arrays, split)
+    return corpus_of(
+        f"Dialogues of {len(split.paths['train'])} files",
+        arrays,
+        made,
+        held_out=held_out,
+        seed=seed,
+        longest=longest_tokens,
+    )
+
+
+def turns_of(line: dict) -> list[str]:
+    """What is said and what is answered, in turn, of a line of `dialogues`.
+
+    turns_of({"instruction": "Add.", "input": "1 1", "output": "2"})    # ["Add.\n\n1 1", "2"]
+
+    Raises ValueError, with the reason, where there is none.
+    """
+    if "messages" not in line:
+        given = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
+        if not given or not line.get("output"):
+            raise ValueError('expected "messages", or "instruction" and "output"')
+        return ["\n\n".join(given), text_of("output", line)]
+    messages = line["messages"]
+    if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
+        raise ValueError('"messages" is no list of objects with "role" and "content"')
+    turns: list[str] = []
+    before = ""
+    for message in messages:
+        role, content = message.get("role"), text_of("content", message)
+        if role == "system" and not turns and not before:
+            before = f"{content}\n\n"
+        elif role == ("user", "assistant")[len(turns) % 2]:
+            turns.append(before + content)
+            before = ""
+        else:
+            raise ValueError(
+                f"message {len(turns) + 1} is of the role {role!r}, expected user and assistant in "
+                "turn, after at most one system"
+            )
+    if len(turns) < 2:
+        raise ValueError("no answer in it: expected a user's message and an assistant's")
+    return turns
+
+
+@dataclasses.dataclass
+class LeftOutTurns(Report):
+    """What reading dialogues left out."""
+
+    answers: int = 0  # that would have made a dialogue too long
+
+    def describe(self) -> str:
+        told = f"{self.answers:,} answers beyond longest_tokens" if self.answers else ""
+        return ", ".join(part for part in (super().describe(), told) if part)
+
+
+def _encode_turns(
+    longest: int, tokenizer: Tokenizer, dialogues: Iterable[Part], left_out: LeftOutTurns
+) -> Iterator[Piece]:
+    """The documents of dialogues: pairs of a question and its answer, as many as fit."""
+    for batch in batches(dialogues, lambda part: sum(map(len, part.text))):
+        flat = iter(tokenizer.encode_batch([turn for part in batch for turn in part.text]))
+        for part in batch:
+            turns = [next(flat) for _ in part.text]
+            turns = turns[: len(turns) // 2 * 2]  # a last one that nothing answers teaches nothing
+            ends = np.cumsum([turn.size for turn in turns])[1::2]
+            fitting = int(np.sum(ends <= longest))
+            left_out.answers += len(ends) - fitting
+            if fitting:
+                yield in_parts(*turns[: 2 * fitting])

@@ -1,0 +1,175 @@
+"""The corpus of plain text and JSONL files, and what every corpus of files shares."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pretrax.tasks.corpora.tokenising import Text, corpus_of, encode_documents, tokenised
+from pretrax.tasks.text_readers import Part, Report, find_files, read_documents
+from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
+from pretrax.training.data import Corpus, Piece
+from pretrax.training.token_array_files import TokenArray
+from pretrax.training.token_arrays import split_heldout
+
+_VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary's training text from
+
+
+def text_files(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    vocabulary: Factory,
+    heldout_files: str | Sequence[str] | None = None,
+    text_field: str = "text",
+    on_malformed: str = "error",
+    heldout_every: int = 20,
+    seed: int = 0,
+) -> Corpus:
+    """Plain text and JSONL files of any size, each also gzip'd.
+
+        training.Run.corpus = @corpora.text_files
+        corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
+
+    A plain text file is a document (read in parts of 128 kB, cut at line ends, when it is longer,
+    which are held out and shuffled like documents; only the last one ends it); a JSONL line is a
+    document. The text is tokenised once, into the run directory.
+
+    Args:
+        run_dir: where the vocabulary and the tokens are kept.
+        files: paths or glob patterns, a list or separated by commas.
+        vocabulary: a factory of `tasks.vocabularies`.
+        heldout_files: the same for held-out text; without it one document in `heldout_every` is
+            held out, or the last 5% of the tokens where there are fewer documents than that.
+        text_field: the field of a JSONL line that holds the text.
+        on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
+        heldout_every: one document in so many is held out.
+        seed: of the order of the documents.
+
+    Raises:
+        ValueError (`text_readers.MalformedLine` for a line), FileNotFoundError, OSError: what was
+        got, what is expected, what to change.
+    """
+    split = split_files(files, heldout_files, heldout_every, text_field, on_malformed)
+    made = vocabulary(run_dir, Source(texts=lambda: sampled_texts(split)))
+    arrays = tokenised_files(run_dir, split, made)
+    arrays, held_out = with_heldout(arrays, split)
+    what = f"{len(split.paths['train'])} text files"
+    return corpus_of(what, arrays, made, held_out=held_out, seed=seed)
+
+
+class FileSplit(NamedTuple):
+    """Files, and how their documents are read and held out."""
+
+    paths: dict[str, list[str]]  # "train", and "heldout" where there are files for it
+    heldout_every: int  # where there are none: one document in so many is held out
+    document_of: str | Callable[[dict], Any]  # of a JSONL line: `text_field` of `read_documents`
+    on_malformed: str  # "error" or "skip"
+
+
+def split_files(
+    files: str | Sequence[str],
+    heldout_files: str | Sequence[str] | None,
+    heldout_every: int,
+    document_of: str | Callable[[dict], Any],
+    on_malformed: str,
+) -> FileSplit:
+    """The files that match, checked; arguments as for `text_files`, `document_of` as `text_field`.
+
+    Raises:
+        ValueError, FileNotFoundError: settings that clash, or a pattern that matches nothing.
+    """
+    if heldout_every < 2:
+        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
+    if on_malformed not in ("error", "skip"):
+        raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
+    paths = {"train": find_files(files)}
+    if heldout_files is not None:
+        paths["heldout"] = find_files(heldout_files)
+        both = sorted(set(paths["train"]) & set(paths["heldout"]))
+        if both:
+            raise ValueError(
+                f"{both[0]} is both in `files` and in `heldout_files`: take it out of one."
+            )
+    return FileSplit(paths, heldout_every, document_of, on_malformed)
+
+
+def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:
+    """Training text to make a vocabulary of: of each file its share of a bounded amount.
+
+    `text_of` makes a text of a document that is none, such as the turns of a dialogue.
+    """
+    paths = split.paths["train"]
+    share = max(_VOCABULARY_CHARACTERS // len(paths), 1)
+    for path in paths:
+        left = share
+        for document, _ in read_documents(
+            path, text_field=split.document_of, on_malformed=split.on_malformed
+        ):
+            text = text_of(document)[:left]
+            yield text
+            left -= len(text)
+            if left <= 0:
+                break
+
+
+def tokenised_files(
+    run_dir: str,
+    split: FileSplit,
+    vocabulary: Vocabulary,
+    *,
+    encode: Callable[..., Iterator[Piece]] = encode_documents,
+    settings: Sequence[Any] = (),
+    make_left_out: Callable[[], Report] = Report,
+) -> dict[str, TokenArray]:
+    """The token arrays of the files, by the names in `split.paths`.
+
+    Args:
+        run_dir: where they are kept.
+        split: the files.
+        vocabulary: the run's.
+        encode: as in `Text`.
+        settings: plain values that `encode` depends on.
+        make_left_out: a fresh count of what is left out.
+    """
+    return {
+        name: tokenised(
+            run_dir, name, _text(split, paths, encode, settings, make_left_out()), vocabulary
+        )
+        for name, paths in split.paths.items()
+    }
+
+
+def _text(split: FileSplit, paths: Sequence[str], encode, settings, left_out: Report) -> Text:
+    def read(advance) -> Iterator[Part]:
+        for path in paths:
+            yield from read_documents(
+                path,
+                text_field=split.document_of,
+                on_malformed=split.on_malformed,
+                report=left_out,
+                advance=advance,
+            )
+
+    field = split.document_of
+    stats = [os.stat(path) for path in paths]
+    version = [
+        field if isinstance(field, str) else field.__name__,
+        split.on_malformed,
+        *settings,
+        *((path, stat.st_size, stat.st_mtime_ns) for path, stat in zip(paths, stats)),
+    ]
+    return Text(read, sum(stat.st_size for stat in stats), version, left_out, encode)
+
+
+def with_heldout(
+    arrays: dict[str, TokenArray], split: FileSplit
+) -> tuple[dict[str, TokenArray], str]:
+    """The arrays "train" and "heldout", and how what is held out was chosen, in words."""
+    if "heldout" in arrays:
+        return arrays, f"from {len(split.paths['heldout'])} files"
+    train, heldout = split_heldout(arrays["train"], every=split.heldout_every)
+    by_document = arrays["train"].documents >= split.heldout_every
+    held_out = (
+        f"one document in {split.heldout_every}" if by_document else "the last 5% of the tokens"
+    )
+    return {"train": train, "heldout": heldout}, held_out
