@@ -75,7 +75,7 @@ def trained(
 ) -> Vocabulary:
     """A SentencePiece vocabulary that is trained on the text of the corpus.
 
-        vocabularies.trained(run_dir, source, size=8192).ids.size    # 8332 with the special ids
+        vocabularies.trained(run_dir, source, size=8192).ids.size    # 8329 with the special ids
 
     Args:
         run_dir: where it is kept.
@@ -208,7 +208,8 @@ def kept_vocabulary(
             return kept
         # Else nothing was read or trained with it.
         if any(os.path.exists(os.path.join(run_dir, name)) for name in (DATA, CONFIG)):
-            changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in differing)
+            told = ["factory"] if "factory" in differing else differing
+            changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in told)
             raise ValueError(
                 f"{run_dir} holds a vocabulary made with other settings: {'; '.join(changes)}. Start "
                 "a new run directory, or set them back."

@@ -24,8 +24,9 @@ from pretrax.models.hugging_face import (
     write_model,
 )
 from pretrax.models.trees import named, nested
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.training import run_directory
 from pretrax.training.configuration import read_fields, read_run
 from pretrax.training.planning import plan
 from pretrax.training.run_directory import IMPORTED
@@ -309,24 +310,25 @@ def run_with(tmp_path, tokenizer):
     source, _ = written(tmp_path / "hf", llama(1024))
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     shutil.rmtree(tmp_path / "run" / IMPORTED)
-    ids = vocabularies.token_ids(tokenizer, sentinels=20)
-    vocabularies.save_vocabulary(str(tmp_path / "run"), tokenizer, ids, {})
+    ids = special_tokens.token_ids(tokenizer, sentinels=20)
+    kept = vocabularies.Vocabulary(tokenizer, ids, {})
+    vocabularies.save_vocabulary(str(tmp_path / "run"), kept)
     return ids
 
 
 def trained(tmp_path, **settings):
     path = str(tmp_path / "trained.model")
     train_sentencepiece([inspect.getsource(convert)], path, size=600, **settings)
-    return vocabularies.sentencepiece_tokenizer(path, extra_ids=0)
+    return tokenization.sentencepiece_tokenizer(path, extra_ids=0)
 
 
 def hugging_faces(tmp_path):
     word_pieces(tmp_path)
-    return vocabularies.hugging_face_tokenizer(str(tmp_path / "tokenizer.json"))
+    return tokenization.hugging_face_tokenizer(str(tmp_path / "tokenizer.json"))
 
 
 @pytest.mark.parametrize(
-    "make", [trained, lambda path: vocabularies.byte_tokenizer(), hugging_faces]
+    "make", [trained, lambda path: tokenization.byte_tokenizer(), hugging_faces]
 )
 def test_an_export_has_the_runs_tokenizer_with_its_special_ids(make, tmp_path, capsys):
     import tokenizers
@@ -363,7 +365,7 @@ def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
         pad_id=3,
         minloglevel=2,
     )
-    run_with(tmp_path, vocabularies.sentencepiece_tokenizer(f"{path}.model", extra_ids=0))
+    run_with(tmp_path, tokenization.sentencepiece_tokenizer(f"{path}.model", extra_ids=0))
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     said = capsys.readouterr().out
     assert "It holds no tokenizer.json: " in said
@@ -474,7 +476,7 @@ def test_names_of_classes_go_both_ways(tmp_path, capsys):
     names = {"0": "no", "1": "yes"}
     edit_config(source, id2label=names, label2id={"no": 0, "yes": 1})
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
-    assert vocabularies.load_classes(f"{tmp_path}/run") == ["no", "yes"]
+    assert run_directory.load_classes(f"{tmp_path}/run") == ["no", "yes"]
     (tmp_path / "run" / "hugging_face" / "config.json").unlink()  # its own names are enough
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/back")
     config = json.loads((tmp_path / "back" / "config.json").read_text())
@@ -600,7 +602,7 @@ def test_special_ids_are_refused_where_they_cannot_be_had(flag, tmp_path, capsys
     source, _ = written(tmp_path / "bare", llama(1024))
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", flag)
     assert "holds no tokenizer (one of tokenizer.json" in said
-    run_with(tmp_path, vocabularies.byte_tokenizer())
+    run_with(tmp_path, tokenization.byte_tokenizer())
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     said = fails(capsys, f"--from=hf:{tmp_path}/again", f"--to={tmp_path}/run_2", flag)
     assert "its vocabulary.json says which special ids there are" in said
@@ -634,7 +636,7 @@ def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
 
 
 def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
-    run_with(tmp_path, vocabularies.byte_tokenizer())
+    run_with(tmp_path, tokenization.byte_tokenizer())
     config = tmp_path / "run" / "config.gin"
     config.write_text(config.read_text() + "models.decoder.logit_softcap = 3.0\n")
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")

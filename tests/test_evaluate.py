@@ -242,6 +242,7 @@ from pretrax import objectives
 from pretrax import train
 from pretrax.tasks import seqio_corpora
 from pretrax.tasks import seqio_evaluation
+from pretrax.tasks import seqio_vocabularies
 from pretrax.training import optimizers
 
 RUN_DIR = None
@@ -251,7 +252,8 @@ training.Run.corpus = @seqio_corpora.seqio_pairs
 seqio_corpora.seqio_pairs.mixture_or_task_name = "colours"
 seqio_corpora.seqio_pairs.given_tokens = 8
 seqio_corpora.seqio_pairs.answer_tokens = 8
-seqio_corpora.seqio_pairs.sentinels = 4
+seqio_corpora.seqio_pairs.vocabulary = @seqio_vocabularies.of_task
+seqio_vocabularies.of_task.sentinels = 4
 training.Run.objective = @objectives.text_to_text
 objectives.text_to_text.longest_answer = 8
 training.Run.packing = "single"

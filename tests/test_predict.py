@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from pretrax import predict
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens
 from pretrax.training.mesh import make_mesh
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.training import tiny
@@ -306,7 +306,7 @@ def test_no_such_run(run_of, capsys, tmp_path):
 
 
 def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path):
-    ids = vocabularies.token_ids(TOKENIZER, sentinels=3)
+    ids = special_tokens.token_ids(TOKENIZER, sentinels=3)
     other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
     causal = f"--run={run_of('causal')}"
     said = fails(capsys, causal, "a", f"--draft={other}")

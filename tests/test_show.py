@@ -128,8 +128,8 @@ def test_a_mistake_is_told_in_words(capsys, arguments, expected):
 
 
 def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
-    make = show.vocabularies.token_ids
-    monkeypatch.setattr(show.vocabularies, "token_ids", lambda t: make(t, specials=("R", "S")))
+    make = show.special_tokens.token_ids
+    monkeypatch.setattr(show.special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
     said = fails(capsys, BYTES, "--objective=masked_lm", "--text=some words")
     assert "asks for the special token 'mask'" in said
 

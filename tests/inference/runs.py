@@ -14,7 +14,7 @@ from pretrax import models, objectives
 from pretrax.inference import Trained
 from pretrax.objectives import Row
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.planning import padded_vocabulary
@@ -22,9 +22,9 @@ from pretrax.training.state import State
 from tests.models.test_transformer import init
 from tests.objectives.registry import quick_jit
 
-TOKENIZER = vocabularies.byte_tokenizer()
-IDS = vocabularies.token_ids(TOKENIZER, sentinels=12)
-CODEC = vocabularies.codec(TOKENIZER, IDS)
+TOKENIZER = tokenization.byte_tokenizer()
+IDS = special_tokens.token_ids(TOKENIZER, sentinels=12)
+CODEC = special_tokens.codec(TOKENIZER, IDS)
 ROWS = padded_vocabulary(IDS)
 TEXT = "Ada wrote it. Alan read all of it! Then they had tea, or so?"
 
@@ -110,9 +110,10 @@ def write_run(
         checkpoints.save(State(jnp.int32(step), params, {}), {})
     checkpoints.close()
     if vocabulary is not None:
-        vocabularies.save_vocabulary(str(directory), TOKENIZER, vocabulary, {})
+        kept = vocabularies.Vocabulary(TOKENIZER, vocabulary, {})
+        vocabularies.save_vocabulary(str(directory), kept)
     if classes:
-        vocabularies.save_classes(str(directory), classes)
+        run_directory.save_classes(str(directory), classes)
     return str(directory)
 
 

@@ -23,7 +23,7 @@ from pretrax.inference import Trained
 from pretrax.inference.masks import fill_masks
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization
 
 CODE = inspect.getsource(argparse)
 TEXTS = [
@@ -113,10 +113,10 @@ def both(name, folder):
     source = open_source(folder)
     found = recognise(source)
     params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
-    ours = vocabularies.open_tokenizer(f"{folder}/tokenizer.json")
+    ours = tokenization.open_tokenizer(f"{folder}/tokenizer.json")
     with open(f"{folder}/config.json", encoding="utf-8") as file:
-        ids = vocabularies.published_ids(ours, folder, json.load(file))
-    codec = vocabularies.codec(ours, ids)
+        ids = special_tokens.published_ids(ours, folder, json.load(file))
+    codec = special_tokens.codec(ours, ids)
     return (model, fast), Trained(found.model, params, ids, codec.encode, codec.decode)
 
 

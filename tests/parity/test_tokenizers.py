@@ -11,10 +11,11 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 
 import transformers
 
-from pretrax.tasks import vocabularies
+from pretrax.tasks import tokenization
 from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.special_tokens import special_names, token_ids
 from pretrax.tasks.tokenizer_json import PROBES, write_tokenizer
-from pretrax.tasks.vocabularies import Vocabulary, special_names, token_ids
+from pretrax.tasks.vocabularies import Vocabulary
 
 CODE = inspect.getsource(argparse)
 
@@ -23,11 +24,11 @@ CODE = inspect.getsource(argparse)
 def both(request, tmp_path_factory):
     """Ours, and what `transformers` reads of it."""
     folder = tmp_path_factory.mktemp(request.param)
-    tokenizer = vocabularies.byte_tokenizer()
+    tokenizer = tokenization.byte_tokenizer()
     if request.param != "bytes":
         path = str(folder / "vocabulary.model")
         train_sentencepiece([CODE], path, size=900, model_type=request.param)
-        tokenizer = vocabularies.sentencepiece_tokenizer(path)
+        tokenizer = tokenization.sentencepiece_tokenizer(path)
     ours = Vocabulary(tokenizer, token_ids(tokenizer), {})
     write_tokenizer(str(folder), ours)
     return ours, transformers.AutoTokenizer.from_pretrained(folder)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pretrax.tasks import corpora
-from pretrax.tasks.corpora import turns_of
+from pretrax.tasks import corpora, vocabularies
+from pretrax.tasks.corpora.dialogue_files import turns_of
 
 
 def message(role, content):
@@ -17,8 +17,8 @@ def corpus(tmp_path, lines, **settings):
     file, heldout = tmp_path / "dialogues.jsonl", tmp_path / "heldout.jsonl"
     for each in (file, heldout):
         each.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    settings = dict(files=str(file), heldout_files=str(heldout), vocabulary="bytes") | settings
-    return corpora.dialogues(str(tmp_path / "run"), **settings)
+    defaults = dict(files=str(file), heldout_files=str(heldout), vocabulary=vocabularies.utf8_bytes)
+    return corpora.dialogues(str(tmp_path / "run"), **defaults | settings)
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,28 @@
 import ast
+import functools
 import inspect
 
 import numpy as np
 import pytest
 
 from pretrax.tasks.corpora import docstring_pairs, python_library
-from pretrax.tasks.python_library import (
+from pretrax.tasks.python_sources import (
     Document,
-    LeftOut,
+    LeftOutPairs,
     Pair,
     documented_definitions,
     library_documents,
 )
+from pretrax.tasks.vocabularies import trained
+
+
+def of_size(size):
+    return functools.partial(trained, size=size)
+
 
 SOURCE = '''
 import é
+
 
 
 class Reader:
@@ -47,7 +55,7 @@ class Reader:
 
 
 def pairs_of(text, name="a.py"):
-    left_out = LeftOut()
+    left_out = LeftOutPairs()
     return list(documented_definitions(Document(name, "", lambda: text), left_out)), left_out
 
 
@@ -64,7 +72,7 @@ def test_pairs_of_a_file_by_hand():
         'class Reader:\n\n    rest = "ü"\n\n    async def read(self, n):'
     )
     assert "words" not in pairs[0].code and "\n    def unsaid(self):" in pairs[0].code
-    assert left_out == LeftOut(empty=2, told=1)
+    assert left_out == LeftOutPairs(empty=2, told=1)
     assert left_out.describe() == (
         "2 pairs with an empty side, 1 pairs whose code repeats the docstring"
     )
@@ -72,8 +80,8 @@ def test_pairs_of_a_file_by_hand():
 
 def test_files_that_do_not_parse_and_other_documents():
     for text in ("def f(:\n", "x = 1\0"):
-        assert pairs_of(text) == ([], LeftOut(unparsed=1))
-    assert pairs_of("def f(:\n", name="pydoc_data/topics/if") == ([], LeftOut())
+        assert pairs_of(text) == ([], LeftOutPairs(unparsed=1))
+    assert pairs_of("def f(:\n", name="pydoc_data/topics/if") == ([], LeftOutPairs())
 
 
 def test_half_a_surrogate_pair_becomes_text():
@@ -96,7 +104,7 @@ def test_code_of_the_library_parses_and_holds_no_docstring(name):
 
 
 def test_docstring_pairs(tmp_path):
-    settings = {"vocabulary_size": 1000, "docstring_tokens": 10, "code_tokens": 20}
+    settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
     corpus = docstring_pairs(str(tmp_path / "a"), **settings)
     stream, train = corpus.train(0, 1), []
     while int(stream.state()["epoch"]) == 0:
@@ -118,7 +126,7 @@ def test_docstring_pairs(tmp_path):
     ):
         assert said in corpus.summary
     # The run's vocabulary serves the plain text too, whose files held out are the same.
-    plain = python_library(str(tmp_path / "a"), vocabulary_size=1000)
+    plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000))
     assert plain.ids == corpus.ids
     whole = "".join(plain.codec.decode(piece.tokens) for piece in plain.heldout(10**9))
     code = [text.splitlines()[0] for text in codes]
@@ -126,12 +134,12 @@ def test_docstring_pairs(tmp_path):
 
 
 def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, monkeypatch):
-    settings = {"vocabulary_size": 600, "docstring_tokens": 4, "code_tokens": 6}
+    settings = {"vocabulary": of_size(600), "docstring_tokens": 4, "code_tokens": 6}
     few = [each for each in library_documents() if each.name.startswith(("json/", "email/"))]
-    monkeypatch.setattr("pretrax.tasks.corpora.library_documents", lambda: few)
+    monkeypatch.setattr("pretrax.tasks.corpora.library.library_documents", lambda: few)
     first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
     with monkeypatch.context() as patch:
-        patch.setattr("pretrax.tasks.corpora.documented_definitions", None)
+        patch.setattr("pretrax.tasks.corpora.library.documented_definitions", None)
         again = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
         assert again.summary == first.summary
         with pytest.raises(TypeError):
@@ -140,8 +148,8 @@ def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, monkeypatch)
 
 def test_pairs_that_cannot_be(tmp_path):
     with pytest.raises(ValueError, match="got 0 of docstrings and 96 of code"):
-        docstring_pairs(str(tmp_path / "a"), docstring_tokens=0)
+        docstring_pairs(str(tmp_path), vocabulary=trained, docstring_tokens=0)
     with pytest.raises(ValueError, match="at most 2047 together"):
-        docstring_pairs(str(tmp_path / "a"), code_tokens=4000)
+        docstring_pairs(str(tmp_path), vocabulary=trained, code_tokens=4000)
     with pytest.raises(ValueError, match="heldout_every must be at least 2"):
-        docstring_pairs(str(tmp_path / "a"), heldout_every=1)
+        docstring_pairs(str(tmp_path), vocabulary=trained, heldout_every=1)

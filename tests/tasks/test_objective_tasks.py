@@ -14,7 +14,7 @@ from pretrax.objectives.features import COLUMNS
 from pretrax.tasks.objective_tasks import add_objective_task
 from pretrax.tasks.preprocessors import cut_to_rows, row_keys
 from pretrax.tasks.seqio_vocabularies import tokenizer_of
-from pretrax.tasks.vocabularies import token_ids
+from pretrax.tasks.special_tokens import token_ids
 from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)

@@ -11,11 +11,13 @@ import tensorflow as tf
 
 from pretrax import objectives
 from pretrax.objectives import NO_LABEL
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.objective_tasks import add_objective_task
-from pretrax.tasks.seqio_corpora import coder, seqio_pairs
-from pretrax.tasks.seqio_vocabularies import RunVocabulary, seqio_vocabulary, tokenizer_of
-from pretrax.tasks.vocabularies import load_classes, load_vocabulary
+from pretrax.tasks.seqio_corpora import seqio_pairs
+from pretrax.tasks.seqio_examples import pair_reader
+from pretrax.tasks.seqio_vocabularies import RunVocabulary, of_task, tokenizer_of
+from pretrax.tasks.vocabularies import Vocabulary, load_vocabulary
+from pretrax.training.run_directory import load_classes
 from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
@@ -43,7 +45,7 @@ def register(name, pairs, vocabulary=VOCABULARY, add_eos=True):
 
 
 def corpus_of(directory, name, **settings):
-    settings = {"shuffle": False} | settings
+    settings = {"shuffle": False, "vocabulary": of_task} | settings
     return seqio_pairs(str(directory), mixture_or_task_name=name, **settings)
 
 
@@ -72,7 +74,7 @@ def test_texts(tmp_path, add_eos):
     held = [told_of(corpus, piece) for piece in corpus.heldout(10**6)]
     assert held == told and corpus.classes == ()
     kept = load_vocabulary(str(tmp_path))
-    assert kept.ids == corpus.ids == vocabularies.token_ids(tokenizer_of(VOCABULARY))
+    assert kept.ids == corpus.ids == special_tokens.token_ids(tokenizer_of(VOCABULARY))
     assert documents(corpus, 1)[0].tokens.dtype == np.int32
 
 
@@ -176,15 +178,16 @@ def test_a_text_without_its_file_is_said(tmp_path):
 def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
     """Its special ids as well, also where they are not what the defaults would give."""
     run = str(tmp_path / "run")
-    tokenizer = vocabularies.byte_tokenizer()
-    ids = vocabularies.token_ids(tokenizer, sentinels=7, specials=("sep", "Q", "cls"))
-    vocabularies.save_vocabulary(run, tokenizer, ids, {})
+    tokenizer = tokenization.byte_tokenizer()
+    ids = special_tokens.token_ids(tokenizer, sentinels=7, specials=("sep", "Q", "cls"))
+    vocabularies.save_vocabulary(run, Vocabulary(tokenizer, ids, {}))
+    of_run = functools.partial(vocabularies.of_run, run=run)
     register("pairs_text", PAIRS)
-    corpus = corpus_of(tmp_path / "new", "pairs_text", vocabulary=run)
+    corpus = corpus_of(tmp_path / "new", "pairs_text", vocabulary=of_run)
     assert corpus.ids == ids == load_vocabulary(str(tmp_path / "new")).ids
     assert told_of(corpus, documents(corpus, 2)[1]) == "é 🤖|dark green"
-    made = seqio_vocabulary(run)
-    assert isinstance(made, RunVocabulary) and made == RunVocabulary(run)
+    made = RunVocabulary(run)
+    assert made == RunVocabulary(run) != RunVocabulary(str(tmp_path / "new"))
     assert (made.ids, made.pad_id, made.eos_id) == (ids, ids.pad, ids.eos)
     assert made.vocab_size == ids.size
     text = "é and <extra_id_0>"
@@ -199,10 +202,11 @@ def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
     """In the tasks' own vocabulary, or in a run's, which has other pieces and special ids."""
     settings = {"seed": 1}
     if of_a_run:
-        tokenizer = vocabularies.sentencepiece_tokenizer(model, extra_ids=0)
-        ids = vocabularies.token_ids(tokenizer, sentinels=40, specials=("sep", "Q"))
-        vocabularies.save_vocabulary(str(tmp_path / "run"), tokenizer, ids, {})
-        settings["vocabulary"] = str(tmp_path / "run")
+        tokenizer = tokenization.sentencepiece_tokenizer(model, extra_ids=0)
+        ids = special_tokens.token_ids(tokenizer, sentinels=40, specials=("sep", "Q"))
+        run = str(tmp_path / "run")
+        vocabularies.save_vocabulary(run, Vocabulary(tokenizer, ids, {}))
+        settings["vocabulary"] = functools.partial(vocabularies.of_run, run=run)
     register("pairs_text", PAIRS)
     texts = register("pairs_plain", [("x", "some plain text to hide parts of")] * 60, add_eos=False)
     spans = functools.partial(objectives.span_corruption, noise_density=0.3)
@@ -244,7 +248,7 @@ def test_what_is_refused(tmp_path):
         ("words", (), "answers='words', expected one of"),
     ):
         with pytest.raises(ValueError, match=said):
-            coder(answers, tokenizer, classes)
+            pair_reader(answers, tokenizer, classes)
     register("pairs_text", PAIRS)
     text_only = seqio.TaskRegistry.get("pairs_text").replace(
         output_features={"targets": seqio.Feature(VOCABULARY)}
