@@ -10,13 +10,14 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 
+from pretrax.tasks import python_tasks, tfds_tasks
 from pretrax.tasks.quiet_tensorflow import seqio, tf
 
 
 def found_tasks(name: str, module: str | None, data_dir: str | None):
     """Tasks and rates of a mixture, after what registers tasks was imported."""
-    importlib.import_module("pretrax.tasks.tfds_tasks")
-    importlib.import_module("pretrax.tasks.python_tasks").register()
+    tfds_tasks.register()
+    python_tasks.register()
     if module:
         import_tasks(module)
     if data_dir:

@@ -7,7 +7,7 @@ For each data set NAME:
     NAME_span_corruption   T5's objective applied on the host, for SeqIO's own pipelines
     NAME_ul2               UL2's mixture of denoisers likewise
 
-and the mixtures `c4_wikipedia_*` at rates 9 : 1. Registering reads nothing and opens no network
+and the mixtures `c4_wikipedia_*` at rates 9 : 1. `register` reads nothing and opens no network
 connection; where the data lies is `seqio_corpora.seqio_mixture.data_dir`.
 """
 
@@ -62,7 +62,10 @@ def register_text(name: str, source: seqio.DataSource, vocabulary: seqio.Vocabul
         add_objective_task(f"{name}_{suffix}", f"{name}_text", build)
 
 
-def _register() -> None:
+def register() -> None:
+    """Registers all of them, once: a second call does nothing."""
+    if "c4_wikipedia_text" in seqio.MixtureRegistry.names():
+        return
     vocabulary = seqio.SentencePieceVocabulary(T5_VOCABULARY, extra_ids=100)  # read when used
     for name, (tfds_name, splits) in DATA_SETS.items():
         register_text(name, seqio.TfdsDataSource(tfds_name, splits=splits), vocabulary)
@@ -71,6 +74,3 @@ def _register() -> None:
             f"c4_wikipedia_{suffix}",
             [(f"{name}_{suffix}", rate) for name, rate in RATES.items()],
         )
-
-
-_register()

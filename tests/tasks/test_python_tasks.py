@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import seqio
 
-from pretrax.tasks import corpora, metrics, python_tasks
+from pretrax.tasks import corpora, metrics, python_passages, python_tasks
 from pretrax.tasks.python_sources import Document, library_documents
 from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary, tokenizer_of
 from pretrax.tasks.special_tokens import token_ids
@@ -21,7 +21,7 @@ from tests.training import tiny
 
 NAMES = ("python_modules", "python_identifiers")
 EXAMPLES = dict(
-    zip(NAMES, (python_tasks.module_examples, python_tasks.identifier_examples), strict=True)
+    zip(NAMES, (python_passages.module_examples, python_passages.identifier_examples), strict=True)
 )
 LENGTHS = {"inputs": 384, "targets": 48}
 every_task = pytest.mark.parametrize("name", NAMES)
@@ -45,31 +45,33 @@ def with_vocabulary(name, vocabulary):
 
 def texts(split):
     """The text of every file of a split, files joined by what stands in none."""
-    return "\0".join(document.read() for document in python_tasks._split()[split])
+    return "\0".join(document.read() for document in python_passages._split()[split])
 
 
 def test_the_examples_in_docstrings():
-    result = doctest.testmod(python_tasks)
+    result = doctest.testmod(python_passages)
     assert result.attempted and not result.failed
 
 
-def test_registering_twice_is_harmless_and_reads_nothing_and_any_process_reads_the_same():
-    program = """
-import time, zlib, seqio
-from pretrax.tasks import python_tasks
-def refuse(*given): raise AssertionError("read")
-reader, python_tasks.library_documents = python_tasks.library_documents, refuse
-start = time.perf_counter()
-python_tasks.register()
-took = time.perf_counter() - start
-tasks = [seqio.TaskRegistry.get(name) for name in ("python_modules", "python_identifiers")]
-python_tasks.register()
-assert tasks == [seqio.TaskRegistry.get(task.name) for task in tasks]
-assert took < 1, took
-python_tasks.library_documents = reader
-read = [python_tasks.module_examples(), python_tasks.identifier_examples()]
-print(zlib.crc32(repr(read).encode()))
-"""
+def test_registering_twice_is_harmless_and_reads_nothing():
+    before = [seqio.TaskRegistry.get(name) for name in NAMES]
+    python_tasks.register()
+    assert before == [seqio.TaskRegistry.get(name) for name in NAMES]
+    calls = [examples_of.cache_info() for examples_of in EXAMPLES.values()]
+    for name in NAMES:
+        seqio.TaskRegistry.remove(name)
+    python_tasks.register()
+    assert set(NAMES) <= set(seqio.TaskRegistry.names())
+    assert calls == [examples_of.cache_info() for examples_of in EXAMPLES.values()]
+
+
+def test_any_process_reads_the_same():
+    program = (
+        "import sys, zlib\n"
+        "from pretrax.tasks.python_passages import identifier_examples, module_examples\n"
+        "print(zlib.crc32(repr([module_examples(), identifier_examples()]).encode()))\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
     there = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tiny.ROOT,
@@ -93,7 +95,7 @@ def test_files_held_out_are_those_of_pre_training(tmp_path, corpus):
     with pytest.raises(Seen) as seen:
         corpus(str(tmp_path), vocabulary=vocabulary)
     (trained_on,) = seen.value.args
-    files = python_tasks._split()
+    files = python_passages._split()
     assert all(document.read() in trained_on for document in files["train"])
     assert not any(document.read() in trained_on for document in files["validation"])
 
@@ -102,38 +104,38 @@ def test_counts_of_classes():
     split = EXAMPLES["python_modules"]()
     for part, least in (("train", 300), ("validation", 10)):
         counts = collections.Counter(package for _, package in split[part])
-        assert sorted(counts) == sorted(python_tasks.PACKAGES)
+        assert sorted(counts) == sorted(python_passages.PACKAGES)
         assert min(counts.values()) >= least
-        assert max(counts.values()) <= python_tasks.MODULE_PASSAGES[part]
+        assert max(counts.values()) <= python_passages.MODULE_PASSAGES[part]
         assert len(set(split[part])) == len(split[part]) == sum(counts.values())
     assert len(split["validation"]) >= 200
 
 
 def test_counts_of_identifiers():
     split = EXAMPLES["python_identifiers"]()
-    assert {part: len(some) for part, some in split.items()} == python_tasks.IDENTIFIER_PASSAGES
+    assert {part: len(some) for part, some in split.items()} == python_passages.IDENTIFIER_PASSAGES
     assert len({passage for passage, _ in split["train"]}) == len(split["train"])
 
 
 def test_modules_are_of_their_package_and_split_and_no_name_is_left():
-    blanked = re.compile("|".join(python_tasks.PACKAGES), re.IGNORECASE)
+    blanked = re.compile("|".join(python_passages.PACKAGES), re.IGNORECASE)
     files = {
         (part, package): blanked.sub(
             "_", "\0".join(d.read() for d in documents if d.name.startswith(f"{package}/"))
         )
-        for part, documents in python_tasks._split().items()
-        for package in python_tasks.PACKAGES
+        for part, documents in python_passages._split().items()
+        for package in python_passages.PACKAGES
     }
     train = blanked.sub("_", texts("train"))
     for part, some in EXAMPLES["python_modules"]().items():
         for passage, package in some:
-            assert not blanked.search(passage) and len(passage) <= python_tasks.PASSAGE[1]
+            assert not blanked.search(passage) and len(passage) <= python_passages.PASSAGE[1]
             assert passage in files[part, package] and passage.endswith("\n")
             assert part == "train" or passage not in train
 
 
 def test_hidden_names_are_names_of_the_passage_and_of_the_split():
-    train, heldout, sentinel = texts("train"), texts("validation"), python_tasks.SENTINEL
+    train, heldout, sentinel = texts("train"), texts("validation"), python_passages.SENTINEL
     for part, some in EXAMPLES["python_identifiers"]().items():
         for passage, name in some:
             assert passage.count(sentinel) == 1 and name.isidentifier() and len(name) > 2
@@ -157,44 +159,46 @@ def test_names_are_those_that_the_parser_finds(file):
             listed = [x for value in values if isinstance(value, list) for x in value]
             written = [x for x in (*values, *listed) if isinstance(x, str)]
             known |= {part for x in written for part in x.split(".")}
-    known = {name for name in known if len(name) > 2 and name not in python_tasks._COMMON}
+    known = {name for name in known if len(name) > 2 and name not in python_passages._COMMON}
     assert len(known) > 30
-    assert {match["name"] for match in python_tasks._names(text)} == known
+    assert {match["name"] for match in python_passages._names(text)} == known
 
 
 def test_names_by_hand():
     text = '''total = rb"total\\" total" + """total " total""" # total 'total
 x.total = f'total' 'it\\'s total' 0xtotal; def total(self, other_1): 'total' ; print(total)
 '''
-    found = [match["name"] for match in python_tasks._names(text)]
+    found = [match["name"] for match in python_passages._names(text)]
     assert found == ["total", "total", "total", "other_1", "total"]
     source = "    first = second\n" * 12
-    ((passage, name),) = python_tasks._hidden(source)
-    assert passage.replace(python_tasks.SENTINEL, name) == source and name in ("first", "second")
-    assert list(python_tasks._hidden("'first'  # second\n" * 12)) == []
+    ((passage, name),) = python_passages._hidden(source)
+    assert passage.replace(python_passages.SENTINEL, name) == source and name in ("first", "second")
+    assert list(python_passages._hidden("'first'  # second\n" * 12)) == []
     alone = "".join(f"name_{i} = 'here'\n" for i in range(12))  # none comes twice
-    assert len(alone) > python_tasks.PASSAGE[0] and list(python_tasks._hidden(alone)) == []
+    assert len(alone) > python_passages.PASSAGE[0] and list(python_passages._hidden(alone)) == []
 
 
 def test_passages_are_of_whole_lines_and_none_is_lost_but_short_and_long_ones():
-    least, most = python_tasks.PASSAGE
+    least, most = python_passages.PASSAGE
     lines = [f"{'x' * (n * 37 % 90)}\n" for n in range(200)]
     text = "".join(lines)
-    passages = list(python_tasks._passages(text))
+    passages = list(python_passages._passages(text))
     assert all(text[at : at + len(p)] == p and least <= len(p) <= most for p, at in passages)
     joined = "".join(p for p, _ in passages)
     assert text.startswith(joined) and len(text) - len(joined) < least
-    assert list(python_tasks._passages("y" * (most + 1) + "\n" + text)) == [
+    assert list(python_passages._passages("y" * (most + 1) + "\n" + text)) == [
         (p, at + most + 2) for p, at in passages
     ]
-    assert not list(python_tasks._passages("short\n"))
+    assert not list(python_passages._passages("short\n"))
 
 
 def test_the_head_of_a_file_is_left_out():
     head = '"""The module."""\nimport package\n\nNAME = 1\n\n'
     for body in ("def f():\n    pass\n", "@wraps\nclass A: pass\n", "async def f(): pass\n"):
-        assert python_tasks._after_head(head + body + "import other\n") == body + "import other\n"
-    assert python_tasks._after_head(head) == ""
+        assert (
+            python_passages._after_head(head + body + "import other\n") == body + "import other\n"
+        )
+    assert python_passages._after_head(head) == ""
 
 
 def test_what_stands_in_training_files_too_is_not_held_out():
@@ -204,7 +208,7 @@ def test_what_stands_in_training_files_too_is_not_held_out():
         "train": [Document("a.py", "", lambda: f"if True:\n{textwrap.indent(copied, '  ')}")],
         "validation": [Document("b.py", "", lambda: copied + own)],
     }
-    counts = python_tasks._counts_in(files)
+    counts = python_passages._counts_in(files)
     assert counts("train", copied) and not counts("validation", copied)
     assert counts("validation", own) and counts("validation", copied + own[:30])
 
@@ -222,7 +226,7 @@ def test_two_readings_give_the_same(name):
 
 
 @every_task
-@pytest.mark.parametrize("part", python_tasks.SPLITS)
+@pytest.mark.parametrize("part", python_passages.SPLITS)
 def test_ids_decode_back(name, part):
     task = seqio.TaskRegistry.get(name)
     vocabulary = task.output_features["inputs"].vocabulary
@@ -241,7 +245,7 @@ def test_ids_decode_back(name, part):
             (at,) = sentinels
             assert ids[at] == codec_ids.sentinels[0]
             parts = [vocabulary.decode(ids[:at]), vocabulary.decode(ids[at + 1 :])]
-            assert python_tasks.SENTINEL.join(parts) == given
+            assert python_passages.SENTINEL.join(parts) == given
 
 
 @every_task
@@ -294,26 +298,26 @@ def figures(name, predict, part="validation"):
 
 @every_task
 def test_a_perfect_model_and_baselines(name):
-    train, validation = (EXAMPLES[name]()[part] for part in python_tasks.SPLITS)
+    train, validation = (EXAMPLES[name]()[part] for part in python_passages.SPLITS)
     assert set(figures(name, lambda passage, right: right).values()) == {1.0}
     guess = metrics.majority(answer for _, answer in train)
     share = sum(answer == guess for _, answer in validation) / len(validation)
     got = figures(name, lambda passage, right: guess)
     if name == "python_modules":
-        f1 = 2 * share / (1 + share) / len(python_tasks.PACKAGES)
+        f1 = 2 * share / (1 + share) / len(python_passages.PACKAGES)
         assert got == pytest.approx({"accuracy": share, "macro_f1": f1})
         assert share < 0.3
     else:
         assert got == {"exact_match": share} and share < 0.1
         # Looking helps: a name that is there often is the hidden one more often.
-        seen = figures(name, lambda passage, right: python_tasks.most_frequent_name(passage))
+        seen = figures(name, lambda passage, right: python_passages.most_frequent_name(passage))
         assert 3 * share < seen["exact_match"] < 0.5
 
 
 def test_passages_tell_their_package():
     """Words and how often each package uses them (naive Bayes) tell most: there is what to learn."""
     train, _ = EXAMPLES["python_modules"]().values()
-    counts = {package: collections.Counter() for package in python_tasks.PACKAGES}
+    counts = {package: collections.Counter() for package in python_passages.PACKAGES}
     for passage, package in train:
         counts[package].update(re.findall(r"\w+", passage))
     size = len(set().union(*counts.values()))
@@ -349,6 +353,6 @@ def test_training_examples_are_shuffled_and_sharded_by_seqio():
 def test_which_name_is_hidden_is_drawn_evenly():
     names = collections.Counter()
     for i in range(300):
-        ((_, name),) = python_tasks._hidden(f"first = second + third - {i}\n" * 7)
+        ((_, name),) = python_passages._hidden(f"first = second + third - {i}\n" * 7)
         names[name] += 1
     assert min(names[n] for n in ("first", "second", "third")) > 60
