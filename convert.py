@@ -26,7 +26,7 @@ from rich.progress import Progress
 from pretrax import verbs
 from pretrax.models import Model, hugging_face
 from pretrax.models.hugging_face.kept import keep_files, kept_config, put_back
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, vocabularies
 from pretrax.tasks.converted_vocabularies import config_ids, export_vocabulary
 from pretrax.tasks.imported_models import Imported, from_hugging_face, from_t5x
 from pretrax.training import run_directory
@@ -138,9 +138,9 @@ def write_run(console: Console, options: argparse.Namespace, found: Imported) ->
     if found.directory is not None:
         keep_files(found.directory, Path(run_dir) / run_directory.IMPORTED)
     if vocabulary is not None:
-        vocabularies.save_vocabulary(run_dir, *vocabulary)
+        vocabularies.save_vocabulary(run_dir, vocabulary)
     if found.classes:
-        vocabularies.save_classes(run_dir, found.classes)
+        run_directory.save_classes(run_dir, found.classes)
     settings = found.settings | ({} if options.dtype is None else {"dtype": options.dtype})
     # Last: a directory with a config is a whole one.
     config = config_text(run_dir, options.source, found.model.layout, settings, rows)
@@ -152,7 +152,7 @@ def write_run(console: Console, options: argparse.Namespace, found: Imported) ->
         model = f" --model={options.model}" if options.model else ""
         lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
     else:
-        names = vocabularies.special_names(vocabulary.tokenizer, vocabulary.ids)
+        names = special_tokens.special_names(vocabulary.tokenizer, vocabulary.ids)
         lines += next_lines(run_dir, found.model, vocabulary.ids, rows, names)
     for line in lines:
         console.print(as_typed(line), markup=False, soft_wrap=True)
@@ -181,7 +181,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
         )
     extra = config_ids(options.source) | kept_config(kept)
     if "classes" in run.model.heads:
-        extra |= hugging_face.class_labels(vocabularies.load_classes(options.source))
+        extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
     with console.status(f"Writing {target}"):
         # First, for it may refuse the model.

@@ -33,7 +33,7 @@ from pretrax.showing.page import Heading, write_page
 from pretrax.showing.rows import subjects
 from pretrax.showing.statistics import measure_each
 from pretrax.showing.terminal import print_examples, print_heading
-from pretrax.tasks import sample_text, vocabularies
+from pretrax.tasks import sample_text, special_tokens
 from pretrax.tasks.sample_text import SampleText
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training import run_directory
@@ -199,7 +199,7 @@ def open_text(console: Console, options: argparse.Namespace) -> SampleText:
 
 def reader_of(vocabulary: Vocabulary) -> Reader:
     tokenizer, ids = vocabulary.tokenizer, vocabulary.ids
-    names = vocabularies.special_names(tokenizer, ids)
+    names = special_tokens.special_names(tokenizer, ids)
     return Reader(ids, names, tokenizer.decode, tokenizer.surface)
 
 

@@ -81,7 +81,7 @@ class TokenIds(NamedTuple):
         if not packed:
             raise ValueError(
                 f"The objective asks for the {name} of the vocabulary, which does not tell them: "
-                "make it with `tasks.vocabularies.token_ids`, or leave the setting out."
+                "make it with `tasks.special_tokens.token_ids`, or leave the setting out."
             )
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pretrax.tasks import vocabularies
+from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.tokenizer_json import write_tokenizer
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
@@ -32,7 +32,7 @@ def imported_vocabulary(
         vocabulary.json says which special ids there are.
       config: its config.json.
       tokenizer: a file for a directory that holds none.
-      sentinels, specials: more special ids, see `vocabularies.published_ids`.
+      sentinels, specials: more special ids, see `special_tokens.published_ids`.
 
     Raises ValueError where the directory leaves no room for what is asked.
     """
@@ -61,8 +61,8 @@ def imported_vocabulary(
                 f"{', '.join(TOKENIZERS)}): give one with --tokenizer=FILE, or leave them out."
             )
         return None
-    opened = vocabularies.open_tokenizer(str(file))
-    ids = vocabularies.published_ids(opened, file.parent, config, sentinels, specials)
+    opened = tokenization.open_tokenizer(str(file))
+    ids = special_tokens.published_ids(opened, file.parent, config, sentinels, specials)
     return Vocabulary(opened, ids, {"vocabulary": str(file)})
 
 

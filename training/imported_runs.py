@@ -94,9 +94,11 @@ def config_text(
         "",
         gin_text(fields).text,
         "from pretrax.tasks import corpora",
+        "from pretrax.tasks import vocabularies",
         "",
         # Without one there too: to learn another vocabulary would make the embeddings nonsense.
-        *(f"corpora.{name}.vocabulary = {run_dir!r}" for name in CORPORA),
+        *(f"corpora.{name}.vocabulary = @vocabularies.of_run" for name in CORPORA),
+        f"vocabularies.of_run.run = {run_dir!r}",
     ]
     return "\n".join(lines) + "\n"
 
