@@ -1,4 +1,4 @@
-"""Denoising autoencoders: documents are shown under noise, and asked for as they were.
+"""BART's denoising autoencoders: the inputs are a noised document, the targets the original.
 
 Source: Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language
 Generation, Translation, and Comprehension", section 2.2.
@@ -16,7 +16,7 @@ from pretrax.objectives.noising import (
 
 
 def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0) -> Objective:
-    """BART: the sentences of a document in random order, and 30% of it infilled.
+    """BART: the sentences of a document in random order, and 30% of its tokens infilled.
 
     With text `a b . c d e f .`, the mask _ and end-of-sequence /:
 
@@ -26,13 +26,13 @@ def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.
     The noises are those of `sentence_permutation` and then `text_infilling`, with their settings.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
-    Inputs have a bound that some rows reach; targets are the document and end-of-sequence.
+    The length of inputs is a bound; targets are the document and end-of-sequence.
 
     >>> bart(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
 
-    Raises ValueError for a density or length out of range, or a vocabulary that has no mask token
-    or does not tell where sentences end.
+    Raises ValueError for a density or length out of range, or a vocabulary without a mask token or
+    without sentence ends.
     """
     sentences = permuted_sentences(ids.flags("sentence_ends"))
     return from_noise(
@@ -43,14 +43,14 @@ def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.
 
 
 def token_masking(ids: TokenIds, noise_density: float = 0.15) -> Objective:
-    """Random tokens replaced by the mask token, the whole document predicted.
+    """Replaces random tokens by the mask token; the whole document is predicted.
 
         inputs    a _ c _ _ f /
         targets   a b c d e f /
 
     Args:
       noise_density: probability that a token is masked, in (0, 1), up to a bound on their number
-        (`iid_denoising`). The paper gives none; 0.15 is BERT's.
+        (`iid_denoising`). The paper states none; 0.15 is BERT's.
 
     >>> token_masking(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -61,7 +61,7 @@ def token_masking(ids: TokenIds, noise_density: float = 0.15) -> Objective:
 
 
 def token_deletion(ids: TokenIds, noise_density: float = 0.15) -> Objective:
-    """Random tokens left out, the whole document predicted: the model finds where they were.
+    """Deletes random tokens; the whole document is predicted, so the model finds where they were.
 
         inputs    a c f /
         targets   a b c d e f /
@@ -80,50 +80,50 @@ def token_deletion(ids: TokenIds, noise_density: float = 0.15) -> Objective:
 def text_infilling(
     ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0
 ) -> Objective:
-    """Spans of Poisson lengths replaced by one mask token each, the whole document predicted.
+    """Replaces spans of Poisson lengths by one mask token each; the whole document is predicted.
 
-    Below, `b` to `d` are hidden; the mask after `e` is a span of no tokens:
+    Below, the first span is `b` to `d`; the mask after `e` is a span of no tokens:
 
         inputs    a _ e _ f /
         targets   a b c d e f /
 
     Args:
       noise_density: share of tokens hidden, in (0, 1): exactly round(density * n) of n. The last
-        span is trimmed to what is left.
-      mean_span_length: of the Poisson law, in tokens, from 1 to 20. Spans stand anywhere, all
-        places equally likely, with a token between any two of them.
+        span is truncated to reach that.
+      mean_span_length: of the Poisson law, in tokens, from 1 to 20. All places for
+        spans are equally likely, with at least one token between two spans.
 
-    Inputs have a bound: a document that draws more short spans than one in e**18 covers what is
-    left by its last span.
+    The length of inputs is a bound: in one document of e**18, which draws more short spans than that,
+    the last span covers all tokens that are left.
 
     >>> text_infilling(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
 
-    Raises ValueError for a density or length out of range, spans that would leave no text to part
+    Raises ValueError for a density or length out of range, spans with too few tokens to separate
     them, or a vocabulary without a mask token.
     """
     return from_noise(ids, poisson_spans(ids, noise_density, mean_span_length), rows="documents")
 
 
 def sentence_permutation(ids: TokenIds) -> Objective:
-    """The sentences of a document in random order, the document predicted.
+    """Puts the sentences of a document in random order; the document is predicted.
 
         inputs    c d . a b . /
         targets   a b . c d . /
 
-    A sentence ends with an id that the vocabulary's `sentence_ends` flags, of several in a row with
-    the last; what is left after that is a sentence as well. All orders are equally likely, the original among them.
+    A sentence ends with an id in the vocabulary's `sentence_ends`, of several in a row with the last;
+    the rest of the document is a sentence too. All orders are equally likely, the original included.
 
     >>> sentence_permutation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
 
-    Raises ValueError for a vocabulary that does not tell where sentences end.
+    Raises ValueError for a vocabulary without sentence ends.
     """
     return from_noise(ids, permuted_sentences(ids.flags("sentence_ends")), rows="documents")
 
 
 def document_rotation(ids: TokenIds) -> Objective:
-    """A document turned so that it begins with a random token, the document predicted.
+    """Rotates a document to begin with a random token; the document is predicted.
 
         inputs    d e f a b c /
         targets   a b c d e f /

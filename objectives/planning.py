@@ -1,8 +1,8 @@
-"""Static lengths, solved once when a run is configured: the one place that says no.
+"""Plans static lengths once, when a run is configured, and refuses what does not fit.
 
-Documents are cut to the longest length that fits the model's stacks after corruption, with
-end-of-sequence, mode tokens and sentinels counted. One bisection inverts every objective's
-`lengths`; nobody writes an inverse by hand, and nothing is ever trimmed later.
+Documents are cut to the raw length, the longest that fits the model's stacks after corruption,
+including end-of-sequence, mode tokens and sentinels. One bisection inverts every objective's
+`lengths`, so that no inverse is written by hand and nothing is truncated later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,15 @@ from pretrax.objectives.mixtures import longest
 
 
 def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
-    """The longest document that fits stacks of these lengths.
+    """Returns the longest document, in tokens, that fits stacks of these lengths.
 
     >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512)
     568
     >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512, decoder=100)
     496
 
-    A stack that is not named is as long as it needs to be. For a mixture call it once a member.
+    A stack that is not named has any length. For a mixture call it for each member.
+
     Raises ValueError when not even two tokens fit, or an unknown stack is named.
     """
     shortest = layout.lengths(objective.lengths(2))
@@ -52,14 +53,14 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
 
 
 class RowGroup(NamedTuple):
-    """Rows of a step that share one static shape."""
+    """The rows of a step that share one static shape."""
 
-    members: tuple[int, ...]  # numbers of the mixture's members whose rows go here
-    raw_lengths: tuple[int, ...]  # tokens that a document of each of them is cut to
+    members: tuple[int, ...]  # indices of the mixture's members whose rows these are
+    raw_lengths: tuple[int, ...]  # of each of them: the tokens that documents are cut to
     features: dict[str, int]  # lengths of the objective's features
     stacks: dict[str, int]  # lengths of the model's stacks
-    useful: tuple[float, ...]  # share of the stacks' slots that a full row of each fills, at most
-    max_documents: int = 1  # that a row may hold
+    useful: tuple[float, ...]  # of each: the share of the stacks' slots that a full row can fill
+    max_documents: int = 1  # of a row
 
     @property
     def row_length(self) -> int:
@@ -73,24 +74,26 @@ def plan(
     shapes: Sequence[Mapping[str, int]],
     max_documents: int = 1,
 ) -> tuple[RowGroup, ...]:
-    """Puts every member of a mixture into the smallest of the given shapes that suits it.
+    """Assigns every member of a mixture to the smallest of the given shapes that suits it.
 
-    That is the first shape whose rows for this member are at least nine tenths as long as those
-    of the largest shape, the last; shapes that suit none are left out. A plain objective is a
-    mixture of one. With UL2 at 512, three shapes with decoders of 128, 256 and 512 waste a tenth
-    of the slots, one shape a third.
+    That is the first shape whose raw length for this member is at least nine tenths of that of the
+    largest shape; shapes without members are left out. A plain objective is a mixture of one. With
+    UL2 at 512, three shapes with decoders of 128, 256 and 512 waste a tenth of the slots, one shape
+    a third.
 
     Args:
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
-      max_documents: how many a row may hold. Together they take no more slots than one document of
-        the raw length, but for those of `PER_DOCUMENT`.
+      max_documents: of a row. Together they take no more slots than one document of the raw
+        length, except of the streams in `PER_DOCUMENT`.
 
     Raises ValueError when a member does not fit the largest shape, or needs more sentinels than
     the vocabulary has.
     """
     _check_shapes(shapes)
     if not isinstance(max_documents, int) or max_documents < 1:
-        raise ValueError(f"A row must have room for at least 1 document, got {max_documents!r}.")
+        raise ValueError(
+            f"max_documents must be a whole number of at least 1, got {max_documents!r}."
+        )
     shapes = [dict(shape) for shape in shapes]
     placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
     for number, member in enumerate(members_of(objective)):
@@ -106,9 +109,9 @@ def plan(
         for shape, placement in zip(shapes, placed)
         if placement
     ]
-    # The kernels of all members are in the program of every group: none of its streams is missing.
-    nothing = {stream: 0 for group in groups for stream in group.features}
-    return tuple(group._replace(features=nothing | group.features) for group in groups)
+    # The kernels of all members are in the program of every group, so each has all streams.
+    empty = {stream: 0 for group in groups for stream in group.features}
+    return tuple(group._replace(features=empty | group.features) for group in groups)
 
 
 def _raw_length_or_zero(objective, layout, shape) -> int:

@@ -1,8 +1,8 @@
-"""Which tokens of a document are chosen: single tokens, whole words, or spans of either.
+"""Random selection of a document's tokens: single tokens, whole words, or spans of either.
 
 Tokens are grouped in units (a token, a word, a cell of a random tiling), and units are taken in
-random order as long as they fit what the document may lose. So the number of chosen tokens is
-planned, whole units stay whole, and nothing loops over tokens.
+random order while they fit the document's quota. So the number of chosen tokens is known in advance,
+units are not split, and nothing loops over tokens.
 
 Sources: Devlin et al. 2019 (BERT) and its published code for the count and for words, which it
 skips when they do not fit; Joshi et al. 2020 (SpanBERT) and Lan et al. 2020 (ALBERT) for the
@@ -21,14 +21,13 @@ from pretrax.objectives.arithmetic import hits, isqrt, ratio, round_ratio, share
 from pretrax.objectives.contract import TokenIds
 from pretrax.objectives.splicing import documents
 
-# How many units are taken, at most, after the first that did not fit: it is more than the room
-# that this one left holds, unless it has 18 tokens or more. A loop until all rows of a batch are
-# done would make devices wait for each other.
+# The most units taken after the first that did not fit. More would fit only after a unit of 18
+# tokens or more. A loop until all rows of a batch are done would make devices wait for each other.
 MOST_AFTER_A_SKIP = 16
 
 
 def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
-    """SpanBERT's law of span lengths: geometric, cut off after `longest` (mean 3.8).
+    """Returns SpanBERT's probabilities of span lengths: geometric, truncated after `longest` (mean 3.8).
 
     >>> [round(x, 3) for x in geometric_lengths(0.5, 3)]
     [0.571, 0.286, 0.143]
@@ -37,7 +36,7 @@ def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
 
 
 def inverse_lengths(longest: int = 3) -> tuple[float, ...]:
-    """ALBERT's law of n-grams: a length of n is as likely as 1 / n.
+    """Returns ALBERT's probabilities of n-gram lengths, proportional to 1 / n.
 
     >>> [round(x, 3) for x in inverse_lengths(3)]
     [0.545, 0.273, 0.182]
@@ -50,14 +49,14 @@ def _normalised(weights) -> tuple[float, ...]:
 
 
 class Selection(NamedTuple):
-    """How tokens are chosen: numbers a kernel may take as traced ones; None: there is no such."""
+    """The settings of a selection, as numbers that a kernel can take traced; None: not used."""
 
     text: Any  # i32[2] [first, last): the ids that may be chosen
     rate: Any  # i32[2] share of a document's tokens, numerator and denominator
-    most: Any  # i32[] most tokens of a document
+    most: Any  # i32[] the most chosen tokens of a document
     chance: Any  # i32[] 24-bit probability of a unit; None: an exact number of tokens
-    word_starts: Any  # bool[V]; None: words play no part
-    spans: Any  # i32[2, N] laws of a cell's length and of what is left of the first (`_tiling`)
+    word_starts: Any  # bool[V] ids that begin a word; None: units ignore words
+    spans: Any  # i32[2, N] cumulative laws of the length of a cell, and of the first (`_tiling`)
 
 
 def selection_of(
@@ -68,10 +67,10 @@ def selection_of(
     span_lengths: Sequence[float] | None = None,
     max_predictions: int | None = None,
 ) -> Selection:
-    """The settings of a selection, checked; `masked_lm` tells what each of them means.
+    """Returns the settings of a selection, checked; `masked_lm` describes them.
 
-    Raises ValueError for a rate outside (0, 1), an unknown selection, lengths that are no
-    probabilities, fewer than one prediction, or words where the vocabulary does not tell them.
+    Raises ValueError for a rate outside (0, 1), an unknown selection, lengths that are
+    not probabilities, fewer than one prediction, or words in a vocabulary without word starts.
     """
     exact_rate = ratio(rate, "rate", 0, 1)
     if selection not in ("exact", "bernoulli"):
@@ -93,19 +92,19 @@ def _span_laws(span_lengths: Sequence[float]):
     p = np.array(span_lengths, np.float64)
     if p.ndim != 1 or not p.size or not (p >= 0).all() or abs(p.sum() - 1) > 1e-6:
         raise ValueError(
-            "span_lengths must be the probabilities of spans of 1, 2, … tokens, which add up to "
-            f"1, got {span_lengths}: `geometric_lengths()` and `inverse_lengths()` make some."
+            "span_lengths must be the probabilities of spans of 1, 2, … tokens, which sum to 1, "
+            f"got {span_lengths}: use `geometric_lengths()` or `inverse_lengths()`."
         )
-    at_least = np.cumsum(p[::-1])[::-1]  # a cell that is cut at random leaves at least one token
+    at_least = np.cumsum(p[::-1])[::-1]  # a randomly cut cell has at least one token left
     laws = np.cumsum([p / p.sum(), at_least / at_least.sum()], axis=1)
     return np.round(laws * 2**24).astype(np.int32)
 
 
 def quota(n, selection: Selection, xp=jnp):
-    """How many of a document's n tokens are chosen: the number, or a bound if that is drawn.
+    """Returns the number of a document's n tokens that are chosen, or a bound where it is random.
 
-    Exact: max(1, round(rate n)), up to `most`. With a chance for each unit: the mean and six
-    standard deviations (of a Poisson law, which is wider); what goes beyond is not chosen.
+    Exact: max(1, round(rate n)), up to `most`. With a probability for each unit: the mean plus six
+    standard deviations (of a Poisson law, which is wider); units beyond the bound are not chosen.
 
     >>> int(quota(512, selection_of(ids, rate=0.15), np))
     77
@@ -129,12 +128,12 @@ def choose(key, tokens, segments, count: int, selection: Selection):
 
     Args:
       tokens, segments: i32[L].
-      count: D, how many documents the row may hold.
+      count: D, the most documents that the row may hold.
 
     Returns:
-      chosen bool[L]: only tokens of text. In each document `quota` of them, or fewer where the
-        units that are left do not fit; where no unit fits, as much of one as does.
-      unit i32[L]: the place where each token's own unit starts.
+      chosen bool[L]: of text tokens only. In each document `quota` of them, or fewer where the
+        remaining units do not fit; where no unit fits, the beginning of one.
+      unit i32[L]: the slot where each token's own unit starts.
     """
     text = selection.text
     eligible = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
@@ -144,39 +143,39 @@ def choose(key, tokens, segments, count: int, selection: Selection):
     start = _unit_starts(tiling_key, tokens, segments, count, eligible, selection)
     candidate = start if selection.chance is None else start & hits(bits, selection.chance)
     if selection.word_starts is None and selection.spans is None:
-        place = jnp.arange(tokens.size, dtype=jnp.int32)
-        return _take_tokens(bits, candidate, segments, quota_D), place
+        slot = jnp.arange(tokens.size, dtype=jnp.int32)
+        return _take_tokens(bits, candidate, segments, quota_D), slot
     return _take_units(bits, candidate, start, eligible, segments, quota_D)
 
 
 def _unit_starts(key, tokens, segments, count, eligible, selection):
-    """bool[L]: where a token, a word or a cell of several starts; the ineligible are in none."""
-    goes_on = _shifted(eligible) & (segments == _shifted(segments))
+    """Returns bool[L]: the slots where units of eligible tokens start."""
+    continues = _shifted(eligible) & (segments == _shifted(segments))
     start = eligible
     if selection.word_starts is not None:
-        start &= jnp.asarray(selection.word_starts)[tokens] | ~goes_on
+        start &= jnp.asarray(selection.word_starts)[tokens] | ~continues
     if selection.spans is not None:
-        start &= _tiling(key, start, segments, count, selection.spans) | ~goes_on
+        start &= _tiling(key, start, segments, count, selection.spans) | ~continues
     return start
 
 
 def _shifted(x_L):
-    """What stands one place before; nothing before the first."""
+    """Returns x shifted right by one slot; zero before the first."""
     return jnp.concatenate([jnp.zeros_like(x_L[:1]), x_L[:-1]])
 
 
 def _tiling(key, start, segments, count, laws):
-    """bool[L]: where a cell starts, cells holding 1 … N units of those that `start` marks.
+    """Returns bool[L]: the slots where cells start, each of 1 … N of the units that `start` marks.
 
-    Cells have independent lengths. So that no place of a document is likelier to start one, the
-    first is what is left of a cell that the document cuts at random: it has k or more units with
-    a probability as the mean of max(length - k + 1, 0).
+    Cells have independent lengths. So that every slot of a document is equally likely to start one,
+    the first is the rest of a cell that the document's start cuts at random: it has k or more units
+    with a probability proportional to the mean of max(length - k + 1, 0).
     """
     L, of_L = start.size, jnp.maximum(segments - 1, 0)
     document_start = documents(segments, count).start[of_L]
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
-    # The draw at a document's k-th place is the length of its k-th cell.
+    # The draw at a document's k-th slot is the length of its k-th cell.
     draw = (jax.random.bits(key, (L,), jnp.uint32) >> 8).astype(jnp.int32)
     opens = jnp.arange(L, dtype=jnp.int32) == document_start
     length = jnp.where(opens, _drawn_length(draw, laws[1]), _drawn_length(draw, laws[0]))
@@ -188,40 +187,40 @@ def _tiling(key, start, segments, count, laws):
 
 
 def _drawn_length(draw, law):
-    """1 … N by the cumulative law i32[N], from 24 random bits."""
+    """Returns lengths 1 … N by the cumulative law i32[N], from 24 random bits."""
     return 1 + sum((draw >= law[k]).astype(jnp.int32) for k in range(law.size - 1))
 
 
 def _take_tokens(bits, candidate, segments, quota_D):
-    """bool[L]: the first `quota_D` candidates of each document, in the order of their bits."""
+    """Returns bool[L]: the first `quota_D` candidates of each document, in the order of their bits."""
     rank = _random_ranks(bits, candidate, segments, quota_D.size)
     candidates_D = _sum_of_each(candidate, segments, quota_D.size)
     end_D = jnp.cumsum(candidates_D)
     last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
     of_L = jnp.maximum(segments - 1, 0)
     last = jnp.sort(rank)[last_D][of_L]
-    # Two tokens may have drawn the same: of those that come last, the first fill up the quota.
-    ahead, level = candidate & (rank < last), candidate & (rank == last)
-    room = (quota_D - _sum_of_each(ahead, segments, quota_D.size))[of_L]
+    # Tokens may have drawn equal bits: of those tied for the last rank, the first fill the quota.
+    ahead, tied = candidate & (rank < last), candidate & (rank == last)
+    remaining = (quota_D - _sum_of_each(ahead, segments, quota_D.size))[of_L]
     start = documents(segments, quota_D.size).start
-    return ahead | (level & (_sum_so_far(level, start[of_L]) <= room))
+    return ahead | (tied & (_sum_so_far(tied, start[of_L]) <= remaining))
 
 
 def _take_units(bits, candidate, start, eligible, segments, quota_D):
-    """(chosen bool[L], unit i32[L]): units in random order, each if it still fits."""
+    """Returns (chosen bool[L], unit i32[L]): units in random order, each if it still fits."""
     L, D = start.size, quota_D.size
-    place = jnp.arange(L, dtype=jnp.int32)
+    slot = jnp.arange(L, dtype=jnp.int32)
     of_L = jnp.maximum(segments - 1, 0)
-    unit = lax.cummax(jnp.where(start, place, 0))
+    unit = lax.cummax(jnp.where(start, slot, 0))
     edge = jnp.append((start | ~eligible)[1:], True)
-    size = 1 + lax.cummin(jnp.where(edge, place, L), reverse=True) - place
-    # Where none fits, one of them is cut to what does.
+    size = 1 + lax.cummin(jnp.where(edge, slot, L), reverse=True) - slot
+    # Where none fits, one of them is truncated.
     sizes_DL = jnp.where(_is_of_each(segments, D) & candidate[None], size[None], L)
     smallest_D = jnp.min(sizes_DL, axis=1)
     size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[of_L])
 
     rank = _random_ranks(bits, candidate, segments, D)
-    _, shuffled = lax.sort((rank, place), num_keys=1)
+    _, shuffled = lax.sort((rank, slot), num_keys=1)
     candidates_D = _sum_of_each(candidate, segments, D)
     first_D = jnp.cumsum(candidates_D) - candidates_D
     drawn = jnp.where(candidate, segments, 0)[shuffled]  # document of each unit, in random order
@@ -229,26 +228,26 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D):
     of_drawn = jnp.maximum(drawn - 1, 0)
 
     def take_next(_, state):
-        """Of the units that were skipped or not reached, takes each document's next that fits."""
-        taken, room_D = state
-        fits_DL = _is_of_each(drawn, D) & ~taken[None] & (sizes[None] <= room_D[:, None])
-        next_D = jnp.min(jnp.where(fits_DL, place[None], L), axis=1)
-        room_D -= jnp.where(next_D < L, sizes[next_D], 0)
-        return taken.at[next_D].set(True, mode="drop"), room_D
+        """Takes each document's next unit that fits, of those skipped or not reached."""
+        taken, remaining_D = state
+        fits_DL = _is_of_each(drawn, D) & ~taken[None] & (sizes[None] <= remaining_D[:, None])
+        next_D = jnp.min(jnp.where(fits_DL, slot[None], L), axis=1)
+        remaining_D -= jnp.where(next_D < L, sizes[next_D], 0)
+        return taken.at[next_D].set(True, mode="drop"), remaining_D
 
-    # A skipped unit is larger than the room it met, so it never fits again. The first round takes
-    # all units up to the first that does not fit, which leaves less room than that one's tokens.
+    # A skipped unit exceeds what remained of the quota, so it never fits later. The first round
+    # takes all units up to the first that does not fit, whose tokens exceed the remaining quota.
     taken = (drawn > 0) & (_sum_so_far(sizes, first_D[of_drawn]) <= quota_D[of_drawn])
-    room_D = quota_D - _sum_of_each(taken * sizes, drawn, D)
-    taken, _ = lax.fori_loop(0, MOST_AFTER_A_SKIP, take_next, (taken, room_D))
+    remaining_D = quota_D - _sum_of_each(taken * sizes, drawn, D)
+    taken, _ = lax.fori_loop(0, MOST_AFTER_A_SKIP, take_next, (taken, remaining_D))
     taken = jnp.zeros(L, bool).at[shuffled].set(taken)
-    return eligible & taken[unit] & (place - unit < size[unit]), unit
+    return eligible & taken[unit] & (slot - unit < size[unit]), unit
 
 
 def _random_ranks(bits, candidate, segments, count: int):
-    """u32[L]: sorted, candidates come first, document by document, in random order within one.
+    """Returns u32[L]: sorted by them, candidates come first, by document, in random order within it.
 
-    One number holds the document and its random order, since one operand sorts fastest.
+    One number holds the document and the random bits, since sorting one operand is fastest.
     """
     high = 8 if count < 256 else 16
     document = (segments - 1).astype(jnp.uint32) << (32 - high)
@@ -256,16 +255,16 @@ def _random_ranks(bits, candidate, segments, count: int):
 
 
 def _is_of_each(segments, count: int):
-    """bool[D, L]: whether a place belongs to a document."""
+    """Returns bool[D, L]: whether a slot belongs to a document."""
     return segments[None] == 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
 
 
 def _sum_of_each(x_L, segments, count: int):
-    """i32[D]: the sum over each document's places."""
+    """Returns i32[D]: the sum over each document's slots."""
     return jnp.sum(jnp.where(_is_of_each(segments, count), x_L[None], 0), axis=1, dtype=jnp.int32)
 
 
 def _sum_so_far(x_L, first_L):
-    """i32[L]: the sum from place first_L up to each place."""
+    """Returns i32[L]: the sum from slot first_L up to each slot."""
     total = jnp.cumsum(x_L, dtype=jnp.int32)
     return total - (total - x_L)[first_L]

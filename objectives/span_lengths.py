@@ -1,10 +1,10 @@
-"""How many tokens and spans are hidden in a document, and how long spans are.
+"""Numbers of noise tokens and spans in a document, and the distributions of span lengths.
 
-Span corruption follows T5's law (`random_spans_noise_mask`): the number of noise tokens and of
-spans follow from the length alone; the noise tokens are split into that many spans, and the others
-into stretches between them, each split being uniform over all the ways to do it.
+Span corruption follows T5 (`random_spans_noise_mask`): the numbers of noise tokens and of spans
+depend on the length alone; the noise tokens are split into that many spans, and the others into the
+text between them, each split being uniform over all ways to do it.
 
-Text infilling follows BART's: lengths are drawn from a Poisson law until enough is covered.
+Text infilling follows BART: lengths are drawn from a Poisson law until enough tokens are covered.
 
 Sources: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
 Transformer", section 3.3.4, and its published code; Lewis et al. 2020, "BART: Denoising
@@ -19,19 +19,19 @@ from jax import lax
 
 from pretrax.objectives.arithmetic import below, isqrt, ratio, round_ratio
 
-_LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 there is one longer in 10**13
+_LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 one in 10**13 is longer
 
 
 def noise_counts(n, density, mean_span_length, xp=jnp):
-    """(noise tokens, spans) of a document of n tokens.
+    """Returns (noise tokens, spans) of a document of n tokens.
 
     Args:
       n: int or i32[...].
       density, mean_span_length: (numerator, denominator) pairs, traced or not.
       xp: numpy on the host, jax.numpy in a kernel; the results are equal.
 
-    A document of one token keeps it. Where more spans are asked for than there are tokens to part
-    them, as many are made as fit. (T5's code crashes there.)
+    A document of one token has no noise. Where there are too few other tokens to separate the spans,
+    there are as many spans as fit. (T5's code crashes there.)
 
     >>> [int(x) for x in noise_counts(568, (3, 20), (3, 1), np)]
     [85, 28]
@@ -43,10 +43,10 @@ def noise_counts(n, density, mean_span_length, xp=jnp):
 
 
 def span_starts(bits, total, parts):
-    """Cuts `total` tokens into `parts` parts of at least one token, all ways equally likely.
+    """Splits `total` tokens into `parts` parts of at least one token, all ways equally likely.
 
-    Floyd's algorithm draws the parts - 1 inner cuts without repetition: it needs one number a
-    cut, not one a token, which is what makes span corruption fast.
+    Floyd's algorithm draws the parts - 1 cuts without repetition: it needs one random number per
+    cut, not per token, which makes span corruption fast.
 
     Args:
       bits: u32[size - 1] random bits, of which the first parts - 1 are used.
@@ -72,12 +72,12 @@ def span_starts(bits, total, parts):
 
 
 def infilling_counts(n, density, mean_span_length, xp=jnp):
-    """(hidden tokens, most spans) of a document of n tokens under text infilling.
+    """Returns (noise tokens, most spans) of a document of n tokens under text infilling.
 
-    There is at most one span between two tokens that stay. Nor are there more spans than it takes
-    to cover what is to be hidden, but for one document in e**18: k spans cover a Poisson number
-    of tokens of mean k * mean, which is less than its mean by six of its standard deviations with
-    a probability below e**-18.
+    There is at most one span between two tokens that stay. And more spans than the bound would be
+    needed to cover the noise tokens in one document of e**18 only: k spans cover a Poisson number of
+    tokens of mean k * mean, which is six standard deviations below its mean with a probability below
+    e**-18.
 
     >>> [int(x) for x in infilling_counts(512, (3, 10), (3, 1), np)]
     [154, 84]
@@ -95,24 +95,24 @@ def infilling_counts(n, density, mean_span_length, xp=jnp):
 
 
 def mean_fits(mean_span_length: float, density: Fraction) -> Fraction:
-    """The mean of a Poisson law of span lengths, if that leaves text to part the spans.
+    """Returns the mean of a Poisson law of span lengths as a fraction.
 
-    Raises ValueError when it is not in [1, 20], or there would be more spans than places for them.
+    Raises ValueError when it is not in [1, 20], or too few tokens would be left between the spans.
     """
     mean = ratio(mean_span_length, "mean_span_length", 0, 20 + 1e-9)
     if mean < 1:
         raise ValueError(f"mean_span_length must be at least 1 token, got {mean_span_length}.")
     if density / mean > 1 - density:
         raise ValueError(
-            f"A noise_density of {float(density):g} in spans of {float(mean):g} tokens makes more "
-            "spans than there are tokens to part them: lower noise_density, or raise "
+            f"A noise_density of {float(density):g} in spans of {float(mean):g} tokens gives more "
+            "spans than there are tokens to separate them: lower noise_density, or raise "
             "mean_span_length."
         )
     return mean
 
 
 def poisson_table(mean: Fraction) -> list[int]:
-    """The 24-bit probabilities that a Poisson number is at most 0, 1, … 62, exactly rounded.
+    """Returns the 24-bit probabilities that a Poisson number is at most 0, 1, … 62, exactly rounded.
 
     >>> [round(p / 2**24, 3) for p in poisson_table(Fraction(3))[:4]]
     [0.05, 0.199, 0.423, 0.647]
@@ -130,6 +130,6 @@ def poisson_table(mean: Fraction) -> list[int]:
 
 
 def poisson_lengths(bits, table):
-    """i32[...] Poisson numbers up to 63 from uint32 bits, by the inverse of a `poisson_table`."""
+    """Returns i32[...] Poisson numbers up to 63 from uint32 bits, by the inverse of a `poisson_table`."""
     drawn = (bits >> 8).astype(jnp.int32)
     return jnp.searchsorted(table, drawn, side="right").astype(jnp.int32)

@@ -197,7 +197,7 @@ CASES = {
         mean_span_length=64,
         exempt={"other key, other bits": "one span of a fixed length, at the end"},
     ),
-    "span_infeasible": _case(  # more spans asked for than there are tokens to part them
+    "span_infeasible": _case(  # too few tokens to separate the spans
         span_corruption, undo_spans(IDS), exact=True, noise_density=0.9, mean_span_length=1
     ),
     "span_anywhere": _case(

@@ -519,7 +519,7 @@ def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
         (lambda: text_infilling(IDS, 1.5), "noise_density"),
         (lambda: text_infilling(IDS, mean_span_length=0.5), "at least 1 token"),
         (lambda: text_infilling(IDS, mean_span_length=21), "mean_span_length must be above 0"),
-        (lambda: text_infilling(IDS, 0.8, 3), "more spans than there are tokens to part them"),
+        (lambda: text_infilling(IDS, 0.8, 3), "more spans than there are tokens to separate them"),
         (lambda: bart(NO_MASK), "special token 'mask'"),
     ],
 )

@@ -229,7 +229,7 @@ def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
 
 
 def test_infeasible_settings_hide_as_many_spans_as_fit():
-    objective = span_corruption(IDS, 0.9, 1)  # 9 spans asked for, one token to part them
+    objective = span_corruption(IDS, 0.9, 1)  # 9 spans, one token to separate them
     assert objective.lengths(10) == {"inputs": 3, "targets": 11, "sentinels": 1}
     row, ((first, *rest),) = text_row((10,), 10)
     features = corrupt_copies(objective, (10,), 2, seed=0)
