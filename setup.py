@@ -35,6 +35,7 @@ TEST = [
     "pytest-xdist>=3.8,<4",  # the tests compile many small programs, mostly on one core
     "hypothesis>=6.170,<7",
     "ruff>=0.17,<0.18",
+    "mypy>=2.4,<2.5",
 ]
 
 PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]

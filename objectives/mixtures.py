@@ -6,6 +6,7 @@ row has the raw length of its own member; nothing is drawn here.
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -171,7 +172,7 @@ def _joint_loss(losses: list[Callable]) -> Callable:
 
 
 # name, builder's settings, rate
-_UL2_PRESETS = {
+_UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
     # Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", table 1: seven denoisers with
     # about equal participation.
     "paper": (
