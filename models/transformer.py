@@ -1,6 +1,6 @@
 """A Transformer, encoder-decoder or single-stack, in one file to read from top to bottom.
 
-`models.config` describes its switches. Order: the whole network, a stack of layers, multi-token
+`models.config` describes its settings. Order: the whole network, a stack of layers, multi-token
 prediction, one layer and its sublayers, positions, and small helpers.
 
 Letters in names of arrays:

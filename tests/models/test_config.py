@@ -1,4 +1,4 @@
-"""The table of switches: what makes no network, or would be ignored, is refused with a remedy."""
+"""Invalid settings of `Config`, and settings without effect, are refused with a remedy."""
 
 import pytest
 

@@ -28,10 +28,10 @@ GIN_FILES = {path.stem: path for path in sorted(FOLDER.glob("*.gin"))}
 
 class Preset(NamedTuple):
     family: str  # model_type
-    like: str  # the preset whose switches it has, but for sizes
+    like: str  # the preset whose settings it has, but for sizes
     vocab_size: int  # as published
     parameters: int  # as published
-    also: tuple = ()  # switches in which it differs all the same
+    also: tuple = ()  # further settings in which it differs
 
 
 # Parameters: of the class that the family exports (models/hugging_face), as `transformers` 5.23
@@ -109,7 +109,7 @@ def builder_of(name):
     return builder
 
 
-def switches_of(name):
+def settings_of(name):
     return set(re.findall(r"^models\.\w+\.(\w+) =", GIN_FILES[name].read_text(), re.MULTILINE))
 
 
@@ -164,7 +164,7 @@ def test_gin_files_open_with_name_size_and_source(name):
     if name in PRESETS:
         assert "\n# Shape: " in comment and "https://" in comment
     if name in TINY:
-        assert f"\n# Switches: {known.like}.gin." in comment
+        assert f"\n# Settings: as {known.like}.gin, but for sizes." in comment
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -193,9 +193,9 @@ def test_presets_of_one_model_differ_in_sizes_only(name):
 def test_a_preset_overrides_one_read_before_it(builder):
     """A run includes a model, and another may be named on the command line: it wins whole."""
     names = [name for name in GIN_FILES if builder_of(name) == builder]
-    switches = {name: switches_of(name) for name in names}
+    settings = {name: settings_of(name) for name in names}
     for name in set(names) & set(KNOWN):
-        assert switches[name] == set.union(*switches.values()), name
+        assert settings[name] == set.union(*settings.values()), name
 
 
 MESH = {"data": 2, "fsdp": 8, "tensor": 4}
