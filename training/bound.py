@@ -30,6 +30,8 @@ class Bound:
     """
 
     __slots__ = ("function", "settings")
+    function: Callable
+    settings: Mapping[str, Any]
 
     def __init__(self, function: Callable, **settings: Any):
         object.__setattr__(self, "function", function)

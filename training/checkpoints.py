@@ -116,24 +116,25 @@ class Checkpoints:
         None when there is no checkpoint. Raises MismatchError when the arrays are not those of
         `target`, and ValueError when all checkpoints are damaged.
         """
-        damaged = []
+        damaged: list[str] = []
         for step in reversed(self.steps()):
-            differences = problem = state = files = None
+            loaded, unlike, problem = None, [], None
             try:
-                differences = self._differences(step, target)
-                if not differences:
-                    state, files = self._load(step, target)
+                unlike = self._differences(step, target)
+                if not unlike:
+                    loaded = self._load(step, target)
             except Exception as error:  # storage and codecs raise many kinds of errors
                 if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
                     raise
                 problem = _first_line(error)
             if _on_any_process(problem):
                 problem = problem or "another process cannot read it"
-            elif differences:
-                raise MismatchError("\n".join(differences))
-            else:
-                problem = _wrong(state, files, step)
-            if not problem:
+            elif unlike:
+                raise MismatchError("\n".join(unlike))
+            elif loaded:
+                problem = _wrong(*loaded, step)
+            if loaded and not problem:
+                state, files = loaded
                 return Restored(state, files.read, tuple(damaged))
             where = self._set_aside(step)
             damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")

@@ -11,24 +11,25 @@ _BITMAPS = ("word_starts", "sentence_ends")
 
 
 def ids_to_json(ids: TokenIds) -> dict[str, Any]:
-    """`ids` as JSON values; `ids_from_json` is the inverse."""
+    """Returns `ids` as JSON values, which `ids_from_json` reads."""
     bitmaps = {name: getattr(ids, name).hex() for name in _BITMAPS}
     return ids._asdict() | {"modes": dict(ids.modes)} | bitmaps
 
 
 def ids_from_json(values: dict[str, Any]) -> TokenIds:
-    """The `TokenIds` that `ids_to_json` was given."""
+    """Returns the `TokenIds` of the values that `ids_to_json` returned."""
     tuples = {k: tuple(values[k]) for k in ("text", "sentinels", "fim") if k in values}
     modes = tuple((name, int(i)) for name, i in dict(values.get("modes", {})).items())
     bitmaps = {name: bytes.fromhex(values.get(name, "")) for name in _BITMAPS}
-    return TokenIds(**values | tuples | bitmaps | {"modes": modes})
+    fields: dict[str, Any] = values | tuples | bitmaps | {"modes": modes}
+    return TokenIds(**fields)
 
 
 def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
-    """`check(tokens, where)`: raises ValueError unless `tokens` may stand in a document.
+    """Returns `check(tokens, where)`, which raises ValueError unless a document may hold `tokens`.
 
-    Special ids may not: the model could not tell them from those that the objective adds. Ids that
-    are neither text nor special (an unknown-token id among BERT's special ones) may.
+    It may not hold special ids, which the objective adds. Ids that are neither text nor special (an
+    unknown-token id among BERT's special ones) are accepted.
     """
     singles = [ids.pad, ids.eos, ids.bos, ids.mask, ids.cls, ids.sep]
     named = [*singles, *ids.sentinels, *ids.fim, *(i for _, i in ids.modes)]
