@@ -1,4 +1,4 @@
-"""Scores of answers, in SeqIO's interface: lists of targets and predictions -> {name: figure}.
+"""Metrics of downstream tasks, in SeqIO's interface: (targets, predictions) -> {name: figure}.
 
     seqio.TaskRegistry.add(…, metric_fns=[metrics.accuracy, metrics.macro_f1])
 
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer", bound=Hashable)
 
 
 def accuracy(targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """The share of predictions that equal their target: text, class or number, as it is.
+    """Returns the share of predictions equal to their target: a text, class or number.
 
     >>> accuracy(["cat", "dog", "dog", "cow"], ["cat", "dog", "cat", "Cow"])
     {'accuracy': 0.5}
@@ -28,13 +28,15 @@ def accuracy(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """The share of predictions with their target's text, white space around either left out.
+    """Returns the share of predictions with their target's text, ignoring white space around it.
 
     >>> exact_match(["return x", "self", "Key"], [" return x", "self\\n", "key"])
     {'exact_match': 0.6666666666666666}
     """
     pairs = _pairs(targets, predictions)
-    return {"exact_match": _mean(target.strip() == said.strip() for target, said in pairs)}
+    return {
+        "exact_match": _mean(target.strip() == predicted.strip() for target, predicted in pairs)
+    }
 
 
 def binary_f1(
@@ -42,7 +44,7 @@ def binary_f1(
 ) -> dict[str, float]:
     """F1 of one label: the harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN).
 
-    0.0 where nothing is and nothing is said to be `positive`.
+    0.0 where neither targets nor predictions have the label `positive`.
 
     >>> binary_f1([1, 1, 1, 0, 0], [1, 1, 0, 1, 0])  # two found, one wrong, one missed
     {'f1': 0.6666666666666666}
@@ -56,10 +58,9 @@ def binary_f1(
 
 
 def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """The mean F1 of the labels that some target has, each label counting the same.
+    """Returns the mean F1 over the labels of the targets, unweighted.
 
-    A model that makes text may say what is no label: that misses the target, and is no class of
-    its own.
+    Generated text may be no label: it misses the target, and is not a class.
 
     >>> macro_f1(["a", "a", "a", "b"], ["a", "a", "b", "b"])  # F1 of a 4/5, of b 2/3
     {'macro_f1': 0.7333333333333334}
@@ -72,9 +73,8 @@ def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     """SQuAD's exact match and F1 over words, after its normalisation (Rajpurkar et al. 2016).
 
-    Lower case, without punctuation, the articles a, an, the, and white space more than one space.
-    Where several answers will do, the best counts for each prediction. No words on either side are
-    a match, as in SQuAD 2.
+    Texts are lower-cased, without punctuation, the articles a, an, the, and repeated white space.
+    Of several accepted answers the best match counts. Two texts without words match, as in SQuAD 2.
 
     >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
     {'exact_match': 0.0, 'f1': 0.75}
@@ -85,10 +85,10 @@ def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     """
     matches, scores = [], []
     for target, prediction in _pairs(targets, predictions):
-        said = _squad_words(prediction)
+        predicted = _squad_words(prediction)
         answers = [_squad_words(answer) for answer in _answers(target)]
-        matches.append(max(said == answer for answer in answers))
-        scores.append(max(_f1_of_words(answer, said) for answer in answers))
+        matches.append(max(predicted == answer for answer in answers))
+        scores.append(max(_f1_of_words(answer, predicted) for answer in answers))
     return {"exact_match": _mean(matches), "f1": _mean(scores)}
 
 
@@ -105,7 +105,7 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
 
     names = ["rouge1", "rouge2", "rougeLsum"]
     scorer = rouge_scorer.RougeScorer(names)
-    scores = [scorer.score(target, said) for target, said in _pairs(targets, predictions)]
+    scores = [scorer.score(target, predicted) for target, predicted in _pairs(targets, predictions)]
     return {name: _mean(score[name].fmeasure for score in scores) for name in names}
 
 
@@ -134,7 +134,7 @@ def pearson_and_spearman(
 ) -> dict[str, float]:
     """The correlation of numbers (Pearson) and of their ranks (Spearman), from -1 to 1.
 
-    nan where either side is constant, as one number alone is: then there is none.
+    nan where either side is constant, such as a single number.
 
     >>> got = pearson_and_spearman([1, 2, 3, 4], [1, 4, 9, 16])
     >>> {name: round(x, 4) for name, x in got.items()}
@@ -152,19 +152,19 @@ def pearson_and_spearman(
 
 
 def majority(train_targets: Iterable[Answer]) -> Answer:
-    """The most frequent answer; of equals the one that comes first.
+    """Returns the most frequent answer, of equally frequent ones the first.
 
     >>> majority(["no", "yes", "yes"])
     'yes'
     """
     counts = collections.Counter(train_targets)
     if not counts:
-        raise ValueError("Got no answers to guess from, expected those of the training split.")
+        raise ValueError("Got no answers, expected those of the training split.")
     return max(counts, key=counts.get)
 
 
 def unigram(train_targets: Iterable[str]) -> str:
-    """The most frequent word in the answers: what to say where whole answers hardly repeat.
+    """Returns the most frequent word of the answers, a baseline where whole answers rarely repeat.
 
     >>> unigram(["the cat sat", "on the mat", "a dog"])
     'the'
@@ -173,16 +173,15 @@ def unigram(train_targets: Iterable[str]) -> str:
 
 
 def _pairs(targets: Sequence, predictions: Sequence) -> list[tuple]:
-    """(target, prediction) of each example."""
+    """Returns (target, prediction) of each example."""
     if len(targets) != len(predictions):
         raise ValueError(
-            f"Got {len(targets)} targets and {len(predictions)} predictions, expected as many: one "
-            "prediction for each example."
+            f"Got {len(targets)} targets and {len(predictions)} predictions, expected equal numbers: "
+            "one prediction for each example."
         )
     if not len(targets):
         raise ValueError(
-            "Got no targets and no predictions, expected one example or more: nothing has no "
-            "score. Is the split empty?"
+            "Got no targets and no predictions, expected one example or more: is the split empty?"
         )
     return list(zip(targets, predictions))
 
@@ -193,8 +192,8 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _f1_of_label(pairs: list[tuple], label: Hashable) -> float:
-    hits = sum(target == label == said for target, said in pairs)
-    errors = sum((target == label) != (said == label) for target, said in pairs)
+    hits = sum(target == label == predicted for target, predicted in pairs)
+    errors = sum((target == label) != (predicted == label) for target, predicted in pairs)
     return 2 * hits / (2 * hits + errors) if hits else 0.0
 
 
@@ -210,8 +209,8 @@ def _squad_words(text: str) -> list[str]:
     return re.sub(r"\b(a|an|the)\b", " ", text).split()
 
 
-def _f1_of_words(answer: list[str], said: list[str]) -> float:
-    if not answer or not said:
-        return float(answer == said)
-    common = (collections.Counter(answer) & collections.Counter(said)).total()
-    return 2 * common / (len(answer) + len(said))
+def _f1_of_words(answer: list[str], predicted: list[str]) -> float:
+    if not answer or not predicted:
+        return float(answer == predicted)
+    common = (collections.Counter(answer) & collections.Counter(predicted)).total()
+    return 2 * common / (len(answer) + len(predicted))
