@@ -160,6 +160,7 @@ CATALOGUE = {
         _BOTH,
         "search: questions and answers",
         "CLIP, arXiv:2103.00020",
+        2,
     ),
 }
 

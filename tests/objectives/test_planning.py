@@ -130,7 +130,7 @@ def test_a_plain_objective_is_a_mixture_of_one():
     assert (group.raw_lengths, group.stacks) == ((64,), {"decoder": 64, "predict": 64})
 
 
-def test_room_for_several_documents_changes_no_shape():
+def test_max_documents_changes_no_shape():
     """Only what each of them has slots of its own in is multiplied."""
     lengths = {"inputs": lambda n: n + 2, "labels": lambda n: n // 2, "pools": lambda n: 3}
     lengths |= {"rates": lambda n: 1}
@@ -193,8 +193,8 @@ def test_a_stack_of_no_whole_length_is_refused():
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.0, "2"])
-def test_a_row_without_room_for_a_document_is_refused(wrong):
-    with pytest.raises(ValueError, match=f"at least 1 document, got {wrong!r}"):
+def test_max_documents_below_one_is_refused(wrong):
+    with pytest.raises(ValueError, match=f"max_documents must .* at least 1, got {wrong!r}"):
         plan(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}], wrong)
 
 
