@@ -16,6 +16,8 @@ k + 1, and its weight says whether it counts. Loss weights are a column of their
 ever decides whether a place counts.
 """
 
+import difflib
+
 import jax.numpy as jnp
 
 COLUMNS = {
@@ -30,6 +32,45 @@ COLUMNS = {
 
 # Streams that every document of a row has slots of its own in, however short it is.
 PER_DOCUMENT = ("pools", "rates")
+
+
+STREAM_OF = {column: stream for stream, columns in COLUMNS.items() for column in columns}
+
+
+def check_features(features: dict, lengths: dict[str, int]) -> None:
+    """Raises ValueError for features of one row that are not as `lengths` plans them.
+
+    Args:
+      features: arrays, or their shapes and types.
+    """
+    planned = {c: (lengths[s],) for c, s in STREAM_OF.items() if s in lengths}
+    for name, x in features.items():
+        if name not in STREAM_OF:
+            raise ValueError(unknown("feature", name, STREAM_OF))
+        if name not in planned:
+            raise ValueError(
+                f"The feature {name!r} is of the stream {STREAM_OF[name]!r}, which `lengths` does not "
+                "give slots."
+            )
+        if tuple(x.shape) != planned[name]:
+            raise ValueError(
+                f"The feature {name!r} is of shape {list(x.shape)}, expected {list(planned[name])}."
+            )
+        if x.dtype != jnp.int32:
+            raise ValueError(f"The feature {name!r} is of {x.dtype}, expected int32.")
+    for stream in dict.fromkeys(STREAM_OF[name] for name in features):
+        missing = [name for name in COLUMNS[stream] if name not in features]
+        if missing:
+            raise ValueError(
+                f"The stream {stream!r} has features, and {missing} are not among them."
+            )
+
+
+def unknown(what: str, name: str, known) -> str:
+    """The message for a name that does not exist, with the nearest one that does."""
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"expected some of {sorted(known)}."
+    return f"There is no {what} named {name!r}: {hint}"
 
 
 def sequence_pair(inputs, targets) -> dict:

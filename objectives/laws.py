@@ -5,13 +5,11 @@
 this package. A law is a function that raises `Broken` and says what it saw.
 """
 
-import difflib
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pretrax.objectives.contract import (
@@ -22,7 +20,12 @@ from pretrax.objectives.contract import (
     batched,
     members_of,
 )
-from pretrax.objectives.features import COLUMNS, PER_DOCUMENT
+from pretrax.objectives.features import (
+    COLUMNS,
+    PER_DOCUMENT,
+    check_features,
+    unknown,
+)
 
 # Tokens of the documents of each row: the shortest are where noise degenerates.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
@@ -30,7 +33,6 @@ RAW_LENGTH = 56  # tokens of a row, its padding included
 LABELS = 2  # labels of example rows are below
 MORE_PADDING, MORE_SLOTS = 37, 9
 
-STREAM_OF = {column: stream for stream, columns in COLUMNS.items() for column in columns}
 _NOT_A_STREAM = ("sentinels", "both")
 # What tells which slots of a stream are in use.
 _USED = {
@@ -158,7 +160,7 @@ def lengths_never_decrease(case: Examples, longest: int = 600) -> None:
     before = case.objective.lengths(1)
     for name in before:
         if name not in COLUMNS and name not in _NOT_A_STREAM:
-            raise Broken(_unknown("stream of `lengths`", name, (*COLUMNS, *_NOT_A_STREAM)))
+            raise Broken(unknown("stream of `lengths`", name, (*COLUMNS, *_NOT_A_STREAM)))
     for n in range(1, longest):
         now = case.objective.lengths(n)
         if now.keys() != before.keys():
@@ -173,29 +175,21 @@ def lengths_never_decrease(case: Examples, longest: int = 600) -> None:
 
 def features_are_known(case: Examples) -> None:
     """Features have the names, the shapes and the type that `lengths` plans."""
-    planned = {c: (case.lengths[s],) for c, s in STREAM_OF.items() if s in case.lengths}
-    planned["member"] = ()
-    shapes = jax.eval_shape(
-        batched(case.objective, case.lengths, case.max_documents), case.keys, case.rows
-    )
-    for name, x in shapes.items():
-        if name not in STREAM_OF and name != "member":
-            raise Broken(_unknown("feature", name, STREAM_OF))
-        if name not in planned:
-            raise Broken(
-                f"The feature {name!r} is of the stream {STREAM_OF[name]!r}, which `lengths` does not "
-                "give slots."
-            )
-        got, expected = tuple(x.shape[1:]), planned[name]
-        if got != expected:
-            raise Broken(
-                f"The feature {name!r} is of shape {list(got)}, expected {list(expected)}."
-            )
-        if x.dtype != jnp.int32:
-            raise Broken(f"The feature {name!r} is of {x.dtype}, expected int32.")
-    missing = [name for name in planned if name not in shapes]
-    if missing:
-        raise Broken(f"`lengths` gives slots for {missing}, which `corrupt` does not give.")
+    corrupt = batched(case.objective, case.lengths, case.max_documents)
+    try:
+        shapes = jax.eval_shape(jax.vmap(_one_row(case)), case.keys, case.rows, case.rows)
+        row = {c: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for c, x in shapes.items()}
+        check_features(row, case.lengths)
+        missing = [s for s in case.lengths if s in COLUMNS and COLUMNS[s][0] not in row]
+        if missing:
+            raise Broken(f"`lengths` gives slots for {missing}, `corrupt` no features.")
+        jax.eval_shape(corrupt, case.keys, case.rows)
+    except ValueError as error:
+        raise Broken(str(error)) from None
+
+
+def _one_row(case: Examples) -> Callable:
+    return lambda *row: case.objective.corrupt(*row, case.lengths, case.max_documents)
 
 
 def ids_are_in_range(case: Examples) -> None:
@@ -330,7 +324,7 @@ def of_segments(features, stream: str, row: int) -> np.ndarray:
 def rows_do_not_depend_on_their_batch(case: Examples) -> None:
     """A batch of rows is each of them alone, and jit changes no bit."""
     whole = corrupted(case)
-    alone = quick_jit(lambda *row: case.objective.corrupt(*row, case.lengths, case.max_documents))
+    alone = quick_jit(_one_row(case))
     for i in range(len(case.documents)):
         row, partner = (jax.tree.map(lambda x, j=j: x[j], case.rows) for j in (i, i ^ 1))
         for name, x in alone(case.keys[i], row, partner).items():
@@ -434,9 +428,3 @@ def slots_used(
 
 def _label(member: Member) -> str:
     return "The objective" if member.name == "all" else f"The member {member.name!r}"
-
-
-def _unknown(what: str, name: str, known) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"expected some of {sorted(known)}."
-    return f"There is no {what} named {name!r}: {hint}"

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.contract import Array, Corrupt, Row
-from pretrax.objectives.features import COLUMNS, PER_DOCUMENT, fit
+from pretrax.objectives.features import COLUMNS, PER_DOCUMENT, check_features, fit
 from pretrax.objectives.splicing import Documents, documents
 
 # Where a stream's documents stand tells it, or for labels whether a slot counts.
@@ -50,6 +50,7 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
     def corrupt_one(number):
         alone = (_alone(x, where, number) for x, where in ((row, mine), (partner, theirs)))
         features = corrupt(jax.random.fold_in(key, number), *alone, own)
+        check_features(features, own)
         # A document that is not there has no features, whatever the function makes of no text.
         return {c: jnp.where(mine.length[number] > 0, x, 0) for c, x in features.items()}
 

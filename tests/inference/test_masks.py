@@ -198,7 +198,7 @@ def written(monkeypatch, one, text, steps, **settings):
 @pytest.mark.parametrize("order", ["confidence", pytest.param("random", marks=pytest.mark.slow)])
 def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
     one, text = model("masked_diffusion"), "a[MASK]b" * 7
-    row = masked_text(one, text)
+    row = masked_text(one, text, prompt_form(one, "unmask"))
     before = np.array(row.tokens)
     counts = []
     for tokens in written(monkeypatch, one, text, 3, order=order, temperature=1.0):

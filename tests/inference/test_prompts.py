@@ -121,14 +121,14 @@ def test_modes_before_a_text_are_those_of_training():
 
 
 def test_an_objective_of_ones_own_states_its_prompt():
-    prompt = PromptForm("respond", before=(IDS.cls,), after=(IDS.sep,), causal=True)
-    one = trained("decoder")._replace(prompt_forms=(prompt,))
+    form = PromptForm("respond", before=(IDS.cls,), after=(IDS.sep,), causal=True)
+    one = trained("decoder")._replace(prompt_forms=(form,))
     assert mode_of(one) == "respond"
     prompt = asked(one, "tea")
     assert (prompt.inputs, prompt.start) == ([], [IDS.cls, *CODEC.encode("tea"), IDS.sep])
     silent = trained("decoder")  # its layout says what to do
     assert mode_of(silent) == "continue" and asked(silent, "tea").start == CODEC.encode("tea")
-    misspelt = one._replace(prompt_forms=(prompt._replace(mode="reply"),))
+    misspelt = one._replace(prompt_forms=(form._replace(mode="reply"),))
     with pytest.raises(ValueError, match="mode 'reply', expected one of continue"):
         answers.answer(misspelt, mode_of(misspelt), [{"text": "tea"}])
 

@@ -48,7 +48,7 @@ def test_the_same_tokens_as_with_a_cache(layout):
 def test_the_same_beams_as_with_a_cache():
     prompts = prompts_for("decoder")
     cached, plain = (
-        beam_search(*form, prompts, beams=3, max_new=5, stops=(7,))
+        beam_search(*form, prompts, beams=3, max_new=5, stop_ids=(7,))
         for form in both_forms("decoder")
     )
     np.testing.assert_array_equal(cached.tokens, plain.tokens)

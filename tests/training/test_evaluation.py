@@ -98,7 +98,7 @@ def test_every_heldout_token_counts_the_short_last_row_too():
 def test_scores_equal_an_independent_numpy_computation():
     one, mesh, params = run()
     recipe, (group,) = one.recipe, one.recipe.groups
-    text = np.concatenate([np.append(d, [EOS] * ends) for d, ends in heldout()]).astype(int)
+    text = np.concatenate([np.append(d, [EOS] * ends) for d, ends, *_ in heldout()]).astype(int)
     text = text[:HELDOUT]
     training = ShardReader(tiny.TextStream(0, 1), EOS).take(8 * HELDOUT)
 

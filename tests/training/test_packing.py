@@ -394,7 +394,7 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():
     reader = ShardReader(Documents([3]), None, "single", "parts")
-    with pytest.raises(ValueError, match="reads the parts of documents, .* seqio_pairs"):
+    with pytest.raises(ValueError, match="reads the parts of documents, .*seqio_pairs"):
         reader.row(causal_limits("single", 64))
 
 
