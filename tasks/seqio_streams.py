@@ -1,5 +1,6 @@
 """Endless streams of documents from SeqIO tasks and mixtures that can stop and go on."""
 
+import functools
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -41,15 +42,15 @@ class MixtureStream:
         if not 0 <= shard < num_shards:
             raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
         self._tasks = [_TaskStream(t, split, shard, num_shards, shuffle, seed) for t in texts]
-        self._limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
-        self._key = (seed, shard)
+        self._rates, self._key = tuple(rates), (seed, shard)
         self._documents = 0
-        self._choices: tuple[int, np.ndarray] = (-1, np.zeros(0, np.int64))
         described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
         self._fingerprint = zlib.crc32((described + repr([t.name for t in texts])).encode())
 
     def next_document(self) -> Piece:
-        document = self._tasks[self._choose()].next_document()
+        block, place = divmod(self._documents, _DRAWS)
+        task = drawn_tasks(self._rates, self._key, block)[place]
+        document = self._tasks[task].next_document()
         self._documents += 1
         return document
 
@@ -71,13 +72,17 @@ class MixtureStream:
         for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
             task.go_to([int(x) for x in place])
 
-    def _choose(self) -> int:
-        block = self._documents // _DRAWS
-        if self._choices[0] != block:
-            bits = np.random.Philox(np.random.SeedSequence((*self._key, block))).random_raw(_DRAWS)
-            draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
-            self._choices = (block, np.searchsorted(self._limits, draws, side="right"))
-        return int(self._choices[1][self._documents % _DRAWS])
+
+@functools.lru_cache(maxsize=1024)
+def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> np.ndarray:
+    """The tasks of `_DRAWS` documents of a mixture, i64[_DRAWS]: an index of `rates` for each.
+
+    `key` is (seed, shard); documents `_DRAWS * block` and following of the shard are drawn.
+    """
+    limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
+    # Raw Philox bits: NumPy promises the same in every version, which it does not for Generator.
+    bits = np.random.Philox(np.random.SeedSequence((*key, block))).random_raw(_DRAWS)
+    return np.searchsorted(limits, (bits >> np.uint64(11)) / 2.0**53, side="right")
 
 
 class _TaskStream:

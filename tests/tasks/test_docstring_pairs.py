@@ -103,14 +103,23 @@ def test_code_of_the_library_parses_and_holds_no_docstring(name):
         assert not any(ast.get_docstring(x) for x in nodes)
 
 
-def test_docstring_pairs(tmp_path):
+@pytest.fixture
+def few(monkeypatch):
+    """A part of the library."""
+    packages = ("asyncio/", "email/", "http/", "json/", "multiprocessing/")
+    some = [each for each in library_documents() if each.name.startswith(packages)]
+    monkeypatch.setattr("pretrax.tasks.corpora.library.library_documents", lambda: some)
+
+
+def test_docstring_pairs(tmp_path, few):
     settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
+    settings |= {"heldout_every": 5}
     corpus = docstring_pairs(str(tmp_path / "a"), **settings)
     stream, train = corpus.train(0, 1), []
     while int(stream.state()["epoch"]) == 0:
         train.append(stream.next_document())
     heldout = corpus.heldout(10**9)
-    assert len(train) > 5000 and len(heldout) > 100
+    assert len(train) > 500 and len(heldout) > 100
     for piece in (*train, *heldout):
         docstring, code = np.bincount(piece.parts)
         assert piece.ends and 1 <= docstring <= 10 and 1 <= code <= 20
@@ -122,21 +131,19 @@ def test_docstring_pairs(tmp_path):
         "pairs with an empty side",
         "ends of docstrings",
         "ends of code",
-        "one file in 20",
+        "one file in 5",
     ):
         assert said in corpus.summary
     # The run's vocabulary serves the plain text too, whose files held out are the same.
-    plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000))
+    plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000), heldout_every=5)
     assert plain.ids == corpus.ids
     whole = "".join(plain.codec.decode(piece.tokens) for piece in plain.heldout(10**9))
     code = [text.splitlines()[0] for text in codes]
     assert np.mean([line.strip() in whole for line in code]) > 0.99
 
 
-def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, monkeypatch):
+def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeypatch):
     settings = {"vocabulary": of_size(600), "docstring_tokens": 4, "code_tokens": 6}
-    few = [each for each in library_documents() if each.name.startswith(("json/", "email/"))]
-    monkeypatch.setattr("pretrax.tasks.corpora.library.library_documents", lambda: few)
     first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)
     with monkeypatch.context() as patch:
         patch.setattr("pretrax.tasks.corpora.library.documented_definitions", None)
