@@ -56,7 +56,7 @@ class LogitScale(nn.Module):
     @nn.compact
     def __call__(self, hidden):
         init = nn.with_logical_partitioning(nn.initializers.constant(math.log(1 / 0.07)), ())
-        log_scale = self.param("log_scale", init, ())
+        log_scale = jnp.asarray(self.param("log_scale", init, ()))
         excess = jnp.maximum(log_scale - math.log(100.0), 0.0)
         return jnp.exp(log_scale - jax.lax.stop_gradient(excess))
 

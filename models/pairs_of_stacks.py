@@ -126,7 +126,7 @@ class Electra(nn.Module):
     def _generator_logits(self, hidden):
         c = self.config
         states = nn.gelu(self.generator_out(hidden)).astype(c.dtype)
-        table_ExV = self.token_embedding.T.astype(c.dtype)
+        table_ExV = jnp.asarray(self.token_embedding).T.astype(c.dtype)
         logits = jnp.tensordot(states, table_ExV, 1, preferred_element_type=jnp.float32)
         return logits * c.emb_dim**-0.5  # embeddings have variance 1
 

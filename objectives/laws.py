@@ -7,7 +7,7 @@ this package. A law is a function that raises `Broken` and says what it saw.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -86,8 +86,9 @@ def text_row(
     if rows == "parts":
         cuts = [np.sort(random.integers(0, n + 1, parts - 1)) for n in document_lengths]
         each = [np.searchsorted(c, np.arange(n), "right") for c, n in zip(cuts, document_lengths)]
-        row = row._replace(parts=np.zeros_like(tokens))
-        row.parts[:used] = np.concatenate(each)
+        numbers = np.zeros_like(tokens)
+        numbers[:used] = np.concatenate(each)
+        row = row._replace(parts=numbers)
     elif rows == "labels":
         row = row._replace(labels=random.integers(0, LABELS, raw_length).astype(np.int32))
     return row, documents
@@ -139,16 +140,17 @@ def quick_jit(f: Callable) -> Callable:
 
 
 @functools.cache
-def _compiled(corrupt, lengths, max_documents):
+def _compiled(corrupt: Any, lengths, max_documents):
     """Corruption by a function alone: examples that differ in rows share a program."""
-    bare = Objective(lambda n: {}, corrupt, None)
+    bare = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})
     return quick_jit(batched(bare, dict(lengths), max_documents))
 
 
 def corrupted(case: Examples, **changes) -> dict[str, np.ndarray]:
     """The features of the examples, or of changed ones: `corrupted(case, rows=…)`."""
     case = case._replace(**changes)
-    corrupt = _compiled(case.objective.corrupt, tuple(case.lengths.items()), case.max_documents)
+    function: Any = case.objective.corrupt  # a Partial, or a plain function: both can be hashed
+    corrupt = _compiled(function, tuple(case.lengths.items()), case.max_documents)
     return jax.tree.map(np.asarray, corrupt(case.keys, case.rows))
 
 
@@ -189,7 +191,10 @@ def features_are_known(case: Examples) -> None:
 
 
 def _one_row(case: Examples) -> Callable:
-    return lambda *row: case.objective.corrupt(*row, case.lengths, case.max_documents)
+    def corrupt(key, row: Row, partner: Row):
+        return case.objective.corrupt(key, row, partner, case.lengths, case.max_documents)
+
+    return corrupt
 
 
 def ids_are_in_range(case: Examples) -> None:

@@ -52,7 +52,7 @@ def multi_token_prediction(
         return terms
 
     ahead = {f"ahead_{k}": None for k in range(2, tokens + 1)}
-    return causal_lm(ids)._replace(loss=loss, heads=VOCABULARY | ahead)
+    return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, **ahead})
 
 
 def ahead_tokens(batch, k):

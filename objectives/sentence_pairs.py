@@ -145,8 +145,10 @@ def _framed_forms(
     first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]
 ) -> tuple[PromptForm, ...]:
     """Those of the second objective, framed as the first one frames a text; and those of the first."""
-    frames = [{"before": one.before, "after": one.after} for one in first[:1]]
-    return (*(two._replace(**frame) for frame in frames or [{}] for two in second), *first)
+    if not first:
+        return second
+    before, after = first[0].before, first[0].after
+    return (*(two._replace(before=before, after=after) for two in second), *first)
 
 
 def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):

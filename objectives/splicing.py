@@ -57,9 +57,10 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
     >>> part_of(Row(None, segments, 0, parts), documents(segments, 2), 1)
     Documents(start=Array([1, 3], dtype=int32), length=Array([2, 1], dtype=int32))
     """
-    of_part = row.segments * (row.parts == number)
+    parts = jnp.asarray(row.parts)
+    of_part = row.segments * (parts == number)
     length = documents(of_part, document.length.size).length
-    earlier = documents(row.segments * (row.parts < number), document.length.size).length
+    earlier = documents(row.segments * (parts < number), document.length.size).length
     return Documents(document.start + earlier, length)
 
 
