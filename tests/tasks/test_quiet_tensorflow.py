@@ -1,0 +1,49 @@
+"""What TensorFlow notes of CUDA and oneDNN is left out of standard error, and nothing else."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pretrax.tasks.quiet_tensorflow import _without_notes
+from tests.training import tiny
+
+NOTES = (
+    b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
+    b"I0000 00:00:1795352790.315749   15137 port.cc:153] oneDNN custom operations are on.\n"
+    b"W0000 00:00:1795352790.319671   15137 cudart_stub.cc:31] Could not find cuda drivers\n"
+)
+ERRORS = b"E0000 00:00:1795352790.4 15137 a.cc:1] a library is missing\nIn Python: an error\n"
+
+
+def test_notes_are_left_out_and_errors_are_not(capfd):
+    with _without_notes():
+        os.write(2, NOTES + ERRORS + NOTES)
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err.encode() == ERRORS + b"after\n"
+
+
+def test_an_exception_goes_through_and_what_was_written_is_shown(capfd):
+    with pytest.raises(ImportError), _without_notes():
+        os.write(2, ERRORS)
+        raise ImportError
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err.encode() == ERRORS + b"after\n"
+
+
+@pytest.mark.slow
+def test_a_corpus_of_seqio_tasks_starts_without_a_word(tmp_path):
+    program = (
+        "from pretrax.tasks import seqio_corpora, seqio_vocabularies as v\n"
+        f"seqio_corpora.seqio_mixture({str(tmp_path)!r}, mixture_or_task_name='python_modules',"
+        " vocabulary=v.of_task).heldout(10)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tiny.ROOT,
+        env=tiny.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
