@@ -84,6 +84,21 @@ def test_an_objective_of_ones_own(capsys, tmp_path):
     assert "causal_masking  on a decoder" in said
 
 
+def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
+    (tmp_path / "own_objectives.py").write_text(
+        "from pretrax.objectives import causal_masking\n\n\n"
+        "def mine(ids, mean_spans=1.0):\n    return causal_masking(ids, mean_spans)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    named = "--objective=own_objectives.mine", "--text=Some words of mine."
+    assert "mine  on a decoder" in prints(capsys, BYTES, *named)
+    set_too = prints(capsys, BYTES, *named, "--gin.own_objectives.mine.mean_spans=0.0")
+    assert "mine  on a decoder" in set_too
+    assert "there is no 'own_objectives.other'" in fails(
+        capsys, BYTES, "--objective=own_objectives.other"
+    )
+
+
 def test_short_names_and_what_to_run_next(capsys):
     said = prints(capsys, BYTES, "--objective=CM3", "--text=Some words of mine.")
     assert "causal_masking  on a decoder" in said
@@ -105,7 +120,7 @@ def test_tensorflow_is_not_loaded():
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--objective=mask_lm"], r"did you mean masked_lm\? "),
+        (["--objective=mask_lm"], r"did you mean masked_lm"),
         (["--text= \n "], r"text is empty"),
         (["--text=a"], r"a single token"),
         (["--file=absent.txt"], r"absent.txt cannot be read: No such file"),
