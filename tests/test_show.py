@@ -85,18 +85,18 @@ def test_an_objective_of_ones_own(capsys, tmp_path):
 
 
 def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
-    (tmp_path / "own_objectives.py").write_text(
-        "from pretrax.objectives import causal_masking\n\n\n"
-        "def mine(ids, mean_spans=1.0):\n    return causal_masking(ids, mean_spans)\n"
+    (tmp_path / "shown_objectives.py").write_text(
+        "from pretrax.objectives import span_corruption\n\n\n"
+        "def mine(ids, density=0.2):\n    return span_corruption(ids, noise_density=density)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    named = "--objective=own_objectives.mine", "--text=Some words of mine."
-    assert "mine  on a decoder" in prints(capsys, BYTES, *named)
-    set_too = prints(capsys, BYTES, *named, "--gin.own_objectives.mine.mean_spans=0.0")
-    assert "mine  on a decoder" in set_too
-    assert "there is no 'own_objectives.other'" in fails(
-        capsys, BYTES, "--objective=own_objectives.other"
-    )
+    named, text = "--objective=shown_objectives.mine", (BYTES, "--text=0123456789")
+    said = prints(capsys, named, *text)
+    assert "mine  on an encoder-decoder" in said and "10 tokens; 2 hidden" in said
+    said = prints(capsys, named, *text, "--gin.shown_objectives.mine.density=0.5")
+    assert "10 tokens; 5 hidden" in said
+    said = fails(capsys, "--objective=shown_objectives.other", *text)
+    assert "there is no 'shown_objectives.other'" in said
 
 
 def test_short_names_and_what_to_run_next(capsys):
