@@ -12,6 +12,7 @@ from pathlib import Path
 
 VERBS = {
     "train": "train a model on a pre-training objective",
+    "check": "check an objective of your own against the laws",
     "show": "show what an objective does to text",
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",

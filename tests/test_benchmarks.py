@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from benchmarks import corruption, decode, finetuning, objectives, packing, train_step
-from pretrax.tasks import corpora, python_library, python_tasks
+from tests.tasks.short_library import shorten_library
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +52,7 @@ def test_decode(monkeypatch, capsys):
 
 
 def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeypatch):
-    few = python_library.library_documents()[::50]
-    for module in (corpora, python_tasks):
-        monkeypatch.setattr(module, "library_documents", lambda: few)
+    shorten_library(monkeypatch)
     common = [
         f"--gin_bindings={binding}"
         for binding in (

@@ -25,13 +25,13 @@ import numpy as np
 import pytest
 
 from pretrax import train, verbs
-from pretrax.tasks import corpora, python_library
 from pretrax.training import optimizers
 from pretrax.training.bound import Bound
 from pretrax.training.command_line import add_gin_arguments, gin_arguments
 from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
 from tests.inference.runs import write_run
+from tests.tasks.short_library import shorten_library
 from tests.training.tiny import ROOT
 
 # In the order of the site's navigation: what one page makes, later ones use.
@@ -134,8 +134,7 @@ def folder(tmp_path_factory):
         patch.chdir(here)
         patch.syspath_prepend(str(here))
         patch.setenv("COLUMNS", "120")
-        few = python_library.library_documents()[::50]
-        patch.setattr(corpora, "library_documents", lambda: few)
+        few = shorten_library(patch)
         write_files(here, [document.read() for document in few])
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
@@ -175,6 +174,7 @@ TRAINED = {
 # What keeps other verbs short.
 MORE = {
     "show": [],
+    "check": [],
     "predict": ["--max_new=4"],
     "evaluate": ["--examples=2"],
     "convert": [],
