@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from pretrax.inference.masks import states_and_head
 from pretrax.objectives import Objective, Row, RowGroup, TokenIds, batched
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.objectives.losses import at_places, predictions
+from pretrax.objectives.losses import at_slots, predictions
 
 
 class Infilled(NamedTuple):
@@ -70,13 +70,13 @@ def fill_in_place(
 
     def predict(params):
         outputs = model.apply(params, batch)
-        _, places, _ = predictions(batch)
+        _, slots, _ = predictions(batch)
         states, project = states_and_head(outputs, heads[0] if heads else None)
-        logits = project(at_places(states, places))
+        logits = project(at_slots(states, slots))
         return jnp.argmax(logits[..., : ids.text[1]], axis=-1)
 
     predicted = jax.jit(predict, out_shardings=_everywhere(params))(params)
-    columns = ("inputs", "inputs_segments", "labels", "labels_places", "labels_weights")
+    columns = ("inputs", "inputs_segments", "labels", "labels_slots", "labels_weights")
     rows = zip(*jax.device_get([features[column] for column in columns]), np.asarray(predicted))
     filled = [_numbered(ids, *row) for row in rows]
     return [example for example in filled if example.truth]
@@ -88,12 +88,12 @@ def _arranged(model, features, group: RowGroup, ids: TokenIds) -> dict:
     return jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1))(features)
 
 
-def _numbered(ids: TokenIds, inputs, segments, labels, places, weights, predicted) -> Infilled:
+def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted) -> Infilled:
     """One row with sentinels for its masks, in the order of the text."""
-    live = np.flatnonzero((weights > 0) & (inputs[places] == ids.mask))[: len(ids.sentinels)]
+    live = np.flatnonzero((weights > 0) & (inputs[slots] == ids.mask))[: len(ids.sentinels)]
     sentinels = ids.sentinels[: live.size]
     given = inputs.copy()
-    given[places[live]] = sentinels
+    given[slots[live]] = sentinels
     answers = [[x for pair in zip(sentinels, y[live]) for x in pair] for y in (predicted, labels)]
     return Infilled(given[segments > 0].tolist(), *([int(x) for x in y] for y in answers))
 
@@ -105,16 +105,16 @@ def greedy_targets(model, params, batch):
     """
     rows, targets = batch["decoder_target_tokens"].shape
     row = jnp.arange(rows)
-    places = batch.get("decoder_target_places")
-    if places is None:
-        places = jnp.broadcast_to(jnp.arange(targets)[None], (rows, targets))
+    slots = batch.get("decoder_target_slots")
+    if slots is None:
+        slots = jnp.broadcast_to(jnp.arange(targets)[None], (rows, targets))
 
     def step(t, carry):
         tokens, predicted = carry
         outputs = model.apply(params, batch | {"decoder_input_tokens": tokens})
-        hidden = outputs.hidden["top"][row, places[:, t]]
+        hidden = outputs.hidden["top"][row, slots[:, t]]
         chosen = jnp.argmax(outputs.head("vocabulary", hidden), axis=-1).astype(jnp.int32)
-        tokens = tokens.at[row, places[:, t] + 1].set(chosen, mode="drop")
+        tokens = tokens.at[row, slots[:, t] + 1].set(chosen, mode="drop")
         return tokens, predicted.at[:, t].set(chosen)
 
     predicted = jnp.zeros((rows, targets), jnp.int32)

@@ -69,9 +69,9 @@ def fill_masks(
     top = min(top, trained.ids.size)
     for chosen in by_length([len(one.tokens) for one in read], batch_size):
         rows = [read[i] for i in chosen]
-        places_BxK = _places(rows)
+        slots_BxK = _mask_slots(rows)
         batch = batch_of(trained, [row.tokens for row in rows])
-        logits = jnp.where(allowed_V, predict(trained.params, batch, places_BxK), -1e30)
+        logits = jnp.where(allowed_V, predict(trained.params, batch, slots_BxK), -1e30)
         p_BxKxN, ids_BxKxN = jax.lax.top_k(jax.nn.softmax(logits, -1), top)
         for i, row, p, ids in zip(chosen, rows, np.asarray(p_BxKxN), np.asarray(ids_BxKxN)):
             found[i] = [
@@ -143,12 +143,12 @@ def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
         return padded_rows("decoder", rows, width)[0]
     if "generator" in trained.model.heads:  # ELECTRA samples at the labelled places: there are none
         none = jnp.zeros((len(rows), 1), jnp.int32)
-        names = ("target_tokens", "target_places", "loss_weights")
+        names = ("target_tokens", "target_slots", "loss_weights")
         batch |= {f"encoder_{name}": none for name in names}
     return batch
 
 
-def _places(rows: Sequence[Masked]):
+def _mask_slots(rows: Sequence[Masked]):
     most = max(len(row.masks) for row in rows)
     return jnp.array([row.masks + [0] * (most - len(row.masks)) for row in rows], jnp.int32)
 
@@ -163,11 +163,11 @@ def states_and_head(outputs, head: str | None):
     return states, functools.partial(outputs.head, head)
 
 
-def _mask_logits(model, head, shift, params, batch, places_BxK):
+def _mask_logits(model, head, shift, params, batch, slots_BxK):
     """f32[B, K, V] at these places."""
     states_BxTxE, project = states_and_head(model.apply(params, batch), head)
-    rows = jnp.arange(places_BxK.shape[0])[:, None]
-    return project(states_BxTxE[rows, jnp.maximum(places_BxK + shift, 0)])
+    rows = jnp.arange(slots_BxK.shape[0])[:, None]
+    return project(states_BxTxE[rows, jnp.maximum(slots_BxK + shift, 0)])
 
 
 def _unmask(
@@ -187,9 +187,9 @@ def _unmask(
         if sampled:
             logits = logits / temperature
             # A place's draw does not depend on how far its row is padded.
-            places = jnp.arange(tokens_BxT.shape[1])
+            slots = jnp.arange(tokens_BxT.shape[1])
             place_keys = jax.vmap(
-                lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, places)
+                lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, slots)
             )(keys[:, 0])
             chosen_BxT = jax.vmap(jax.vmap(jax.random.categorical))(place_keys, logits)
         else:
@@ -197,9 +197,9 @@ def _unmask(
         p_BxTxV = jax.nn.softmax(logits, -1)
         sure_BxT = jnp.take_along_axis(p_BxTxV, chosen_BxT[..., None], -1)[..., 0]
         if order == "random":
-            places = jnp.arange(tokens_BxT.shape[1])
+            slots = jnp.arange(tokens_BxT.shape[1])
             draw = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
-            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(draw(keys[:, 1], places))
+            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(draw(keys[:, 1], slots))
         # So many in this step that all are done after the last one, as evenly as can be.
         count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
         sure_BxT = jnp.where(masked_BxT, sure_BxT, -1.0)

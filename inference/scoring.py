@@ -141,13 +141,11 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
         log_probs = []
         for first in range(0, len(tokens), batch_size):
             # Full batches alone, so that all texts of a length share a program.
-            places = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
-            rows = [
-                [*form.before, *tokens[:p], mask, *tokens[p + 1 :], *form.after] for p in places
-            ]
+            slots = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
+            rows = [[*form.before, *tokens[:p], mask, *tokens[p + 1 :], *form.after] for p in slots]
             batch = batch_of(trained, rows)
-            at = before + places + form.shift
-            found_B = run(trained.params, batch, at, np.array(tokens)[places])
+            at = before + slots + form.shift
+            found_B = run(trained.params, batch, at, np.array(tokens)[slots])
             log_probs += [float(x) for x in np.asarray(found_B)[: len(tokens) - first]]
         names = [trained.decode([token]) for token in tokens]
         found.append(Scored(names, log_probs, len(text.encode())))
@@ -156,8 +154,8 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
     return found
 
 
-def _log_prob_at(model, head, params, batch, places_B, tokens_B):
+def _log_prob_at(model, head, params, batch, slots_B, tokens_B):
     outputs = model.apply(params, batch)
     states_BxTxE, project = states_and_head(outputs, head)
-    hidden_BxE = states_BxTxE[jnp.arange(places_B.shape[0]), places_B]
+    hidden_BxE = states_BxTxE[jnp.arange(slots_B.shape[0]), slots_B]
     return -cross_entropy(project(hidden_BxE), tokens_B)[0]

@@ -269,7 +269,7 @@ def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> Stack:
         given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
     predicted: dict[int, Token] = {}
     weights = batch.get(f"{name}_loss_weights", np.zeros(0, int))
-    target_slots = batch.get(f"{name}_target_places", np.arange(weights.size))
+    target_slots = batch.get(f"{name}_target_slots", np.arange(weights.size))
     if weights.size:
         targets = describe.traced(batch[f"{name}_target_tokens"], of_text=True)
         predicted = {int(p): targets[i] for i, p in enumerate(target_slots) if weights[i] > 0}
@@ -301,11 +301,9 @@ def _attentions(seen: Seen, row: int) -> list[Attention]:
 
 
 def _pools(seen: Seen, row: int, classes: bool) -> list[Pool]:
-    if "pools_places" not in seen.batch:
+    if "pools_slots" not in seen.batch:
         return []
-    columns = (
-        seen.batch[f"pools_{name}"][row].tolist() for name in ("places", "labels", "weights")
-    )
+    columns = (seen.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     return [
         Pool(slot, label if classes else None, weight > 0) for slot, label, weight in zip(*columns)
     ]

@@ -117,9 +117,9 @@ def slots_used(seen: Seen) -> dict[str, Use]:
 
 def _along(marks: np.ndarray) -> np.ndarray:
     """f[BINS]: the share of marks in each of as many stretches of the row."""
-    place = np.arange(marks.shape[1]) * BINS // marks.shape[1]
-    total = np.bincount(place, minlength=BINS)
-    found = np.bincount(place, weights=marks.mean(axis=0), minlength=BINS)
+    bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
+    total = np.bincount(bin_of_slot, minlength=BINS)
+    found = np.bincount(bin_of_slot, weights=marks.mean(axis=0), minlength=BINS)
     return found / np.maximum(total, 1)
 
 
