@@ -88,8 +88,8 @@ def settings(options: argparse.Namespace, trained: Trained, mesh: Mesh) -> Optio
     if options.draft:
         small = open_trained(options.draft, mesh=mesh)
         draft = draft_model(small, trained, options.draft_tokens)
-    names = ("denoiser", "top", "steps", "order", "pooling")
-    more = {name: getattr(options, name) for name in names}
+    others = ("denoiser", "top", "steps", "order", "pooling")
+    more = {name: getattr(options, name) for name in others}
     return Options(decoding=decoding, draft=draft, **more)
 
 

@@ -65,7 +65,7 @@ def _name(trained: Trained, number: int) -> str:
     return trained.classes[number] if number < len(trained.classes) else f"class {number}"
 
 
-def _logits_of(trained: Trained, mode: str, texts: Sequence[Sequence[int]], batch_size, on_batch):
+def _logits_of(trained: Trained, mode: str, texts: Sequence[list[int]], batch_size, on_batch):
     """Logits of the first place of each text ("classify"), or of all ("tag"), in order."""
     prompt = prompt_form(trained, mode)
     head = prompt.head

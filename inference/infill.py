@@ -77,8 +77,8 @@ def fill_in_place(
 
     predicted = jax.jit(predict, out_shardings=_everywhere(params))(params)
     columns = ("inputs", "inputs_segments", "labels", "labels_slots", "labels_weights")
-    rows = zip(*jax.device_get([features[column] for column in columns]), np.asarray(predicted))
-    filled = [_numbered(ids, *row) for row in rows]
+    arrays = jax.device_get([features[column] for column in columns])
+    filled = [_numbered(ids, *row) for row in zip(*arrays, np.asarray(predicted))]
     return [example for example in filled if example.truth]
 
 

@@ -22,9 +22,17 @@ FILLING = {"complete", "infill", "restore", "respond", "mask", "unmask"}  # mode
 class Document(Protocol):
     """A held-out document, as `training.data.Piece`."""
 
-    tokens: np.ndarray  # i32[n]
-    parts: np.ndarray | None  # i32[n], as in `Row`
-    labels: np.ndarray | None  # i32[n], as in `Row`
+    @property
+    def tokens(self) -> np.ndarray:
+        """i32[n]"""
+
+    @property
+    def parts(self) -> np.ndarray | None:
+        """i32[n], as in `Row`"""
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """i32[n], as in `Row`"""
 
 
 PASSAGE = 96  # tokens; fewer where the model has few positions
@@ -58,7 +66,9 @@ def show_passages(
     if not members or not passages.tokens.size:
         return
     needs = layout.lengths(members[0].lengths(passages.tokens.shape[1]))
-    shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
+    shape: dict[str, int] = {
+        stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs
+    }
     (group,) = plan(members[0], layout, ids, [shape])
     keys = jax.random.split(jax.random.key(0), len(passages.tokens))
     fill = infill if "targets" in group.features else fill_in_place

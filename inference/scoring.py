@@ -66,7 +66,7 @@ def score(
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]
     prompts = [prompt for prompt, _ in answered]
-    layout, found = trained.model.layout, [None] * len(pairs)
+    layout, found = trained.model.layout, dict[int, Scored]()
     sizes = [prompt_size(layout, prompt) for prompt in prompts]
     run = jitted(_log_probs, trained.model)
     most = trained.model.max_positions
@@ -92,7 +92,7 @@ def score(
             found[i] = Scored(names, [float(x) for x in log_probs], len(text))
         if on_batch:
             on_batch(len(set(chosen)))
-    return found
+    return [found[i] for i in range(len(pairs))]
 
 
 def _answered_prompt(

@@ -155,10 +155,10 @@ class Row(NamedTuple):
     member: Array  # i32[] index of the mixture's member that this row was cut for
     # i32[L] the part of its document that each token is in: 0 a text, a first side or a user's
     # turn; 1 its answer, the second side, the first answer; 2 the next turn, …
-    parts: Array | None = None
+    parts: Array = None
     # i32[L] the class of a document at each of its tokens, or a number in thousandths; the class
     # of each token; or NO_LABEL
-    labels: Array | None = None
+    labels: Array = None
 
 
 # The rows that an objective may require, from the least to the most demanding;
@@ -175,7 +175,9 @@ ROWS = {
 class Outputs(Protocol):
     """The outputs of a model, as losses take them: `models.Outputs` is one."""
 
-    hidden: dict[str, Array]  # "top": f[B, T, d]; "ahead": f[n, B, T, d]; …
+    @property
+    def hidden(self) -> dict[str, Array]:
+        """Hidden states by name: "top" f[B, T, d], "ahead" f[n, B, T, d], …"""
 
     def head(self, name: str, hidden: Array) -> Array:
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
@@ -314,6 +316,9 @@ class Objective(NamedTuple):
     sentinels: int | None = None  # the number available, where `lengths` counts them
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is not a sum over rows
+
+
+Builder = Callable[[TokenIds], Objective]  # of an objective, with its settings bound
 
 
 class Member(NamedTuple):

@@ -192,9 +192,10 @@ class _Describer:
         self.seen, self.reader, self.row, self.spans = seen, reader, row, spans
         self.labelled = set(labelled[labelled >= 0].tolist())
         ids = reader.ids
-        self.special = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
-        self.special |= {ids.cls: "mark", ids.sep: "mark"}
-        self.special |= {i: "mode" for _, i in ids.modes} | {i: "mark" for i in ids.fim}
+        self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
+        self.special |= dict.fromkeys([ids.cls, ids.sep, *ids.fim], "mark")
+        for _, mode in ids.modes:
+            self.special[mode] = "mode"
         self.sentinel = {i: k for k, i in enumerate(ids.sentinels)}
 
     def traced(self, traced, of_text: bool = False) -> list[Token]:

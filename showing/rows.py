@@ -1,7 +1,7 @@
 """Rows of text under an objective and a layout: everything that a model would get of them."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -9,12 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives import Objective, Row, TokenIds, batched, members_of
+from pretrax.objectives import (
+    Builder,
+    Objective,
+    Row,
+    TokenIds,
+    batched,
+    members_of,
+)
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.mixtures import longest
 from pretrax.showing.tracing import Tracing, trace
-
-Builder = Callable[[TokenIds], Objective]
 
 
 class Subject(NamedTuple):
@@ -92,10 +97,11 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
     """
     L = max(sum(map(len, row)) for row in rows)
     tokens, segments = np.zeros((2, len(rows), L), np.int32)
-    for i, row in enumerate(rows):
-        text = np.concatenate(row)
+    for i, documents in enumerate(rows):
+        text = np.concatenate(documents)
         tokens[i, : text.size] = text
-        segments[i, : text.size] = np.repeat(1 + np.arange(len(row)), list(map(len, row)))
+        numbers = 1 + np.arange(len(documents))
+        segments[i, : text.size] = np.repeat(numbers, list(map(len, documents)))
     tracing = trace(subject.ids, 2 * L)
     objective = subject.build(tracing.ids)
     members = members_of(objective)
@@ -150,7 +156,7 @@ def _check_sentinels(lengths: dict[str, int], ids: TokenIds) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
-    objective = Objective(lengths=lambda n: {}, corrupt=corrupt, loss=None)
+    objective = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})  # to corrupt alone
     features = batched(objective, dict(lengths), max_documents)(keys, rows)
     arrange = LAYOUTS[layout].arrange
     return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)

@@ -176,9 +176,9 @@ def _spans(seen: Seen, hidden, law: str | None, mean: float | None):
         rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)
         if max((spans for _, spans in rows), default=1) == 1:
             return counts, None  # nothing is split
-        expected = np.zeros(max(tokens for tokens, _ in rows) + 1)
-        for (tokens, spans), times in rows.items():
-            expected[: tokens + 1] += times * spans * composition_law(tokens, spans)
+        expected = np.zeros(max(noise for noise, _ in rows) + 1)
+        for (noise, spans), times in rows.items():
+            expected[: noise + 1] += times * spans * composition_law(noise, spans)
         size = max(counts.size, expected.size)
         return tuple(np.pad(x, (0, size - x.size)) for x in (counts, expected))
     return counts, None

@@ -160,7 +160,7 @@ def majority(train_targets: Iterable[Answer]) -> Answer:
     counts = collections.Counter(train_targets)
     if not counts:
         raise ValueError("Got no answers, expected those of the training split.")
-    return max(counts, key=counts.get)
+    return counts.most_common(1)[0][0]
 
 
 def unigram(train_targets: Iterable[str]) -> str:

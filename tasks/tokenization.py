@@ -81,7 +81,8 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is no SentencePiece model ({error}).") from error
     own = processor.GetPieceSize()
-    named, blocked = {}, []
+    named: dict[str, int] = {}
+    blocked: list[int] = []
     model = sentencepiece_model_pb2.ModelProto.FromString(processor.serialized_model_proto())
     for i, piece in enumerate(model.pieces):
         name = piece.piece.lstrip("▁")

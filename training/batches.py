@@ -212,7 +212,7 @@ def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.n
 
 def _to_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its stub takes them for allow_pickle
     return buffer.getvalue()
 
 

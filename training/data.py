@@ -26,7 +26,7 @@ class Piece(NamedTuple):
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where it has labels
 
 
-def in_parts(*parts: Sequence[int]) -> Piece:
+def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
     """The document of these parts, each the tokens of one.
 
     >>> in_parts([5, 6], [7])
@@ -54,7 +54,7 @@ class Codec(NamedTuple):
     """Text to token ids and back, for showing people what a model does."""
 
     encode: Callable[[str], list[int]]
-    decode: Callable[[list[int]], str]  # special tokens are shown by name, e.g. <extra_id_0>
+    decode: Callable[[Sequence[int]], str]  # special tokens are shown by name, e.g. <extra_id_0>
 
 
 class Corpus(NamedTuple):

@@ -145,12 +145,12 @@ class Evaluator:
 
     def _sum(self, trees) -> dict:
         """The sum of trees of arrays, computed one after another, as float64."""
-        total = None
+        total: dict | None = None
         with placed_on(self._mesh):
             for tree in trees:
                 tree = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(tree))
                 total = tree if total is None else jax.tree.map(np.add, total, tree)
-        return total
+        return {} if total is None else total
 
 
 def _spread(x: np.ndarray, sharding) -> jax.Array:
@@ -180,8 +180,10 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
         name: Figures(
             sum=jnp.sum(term.sums),
             weight=jnp.sum(term.weights),
-            tally=term.labels and tally(term.labels, _classes(recipe, objective, term.labels)),
-            constant=None if term.labels else jnp.sum(constant[name].sums),
+            tally=None
+            if term.labels is None
+            else tally(term.labels, _classes(recipe, objective, term.labels)),
+            constant=jnp.sum(constant[name].sums) if term.labels is None else None,
             of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
         )
         for name, term in terms.items()

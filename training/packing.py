@@ -289,7 +289,9 @@ def _isolate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
 def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
     waiting.gather(POOL)
     room, pieces = _Room(limits), []
-    piece = waiting.oldest(limits.raw)  # else a piece that always leaves gaps would never come up
+    piece: np.ndarray | None = waiting.oldest(
+        limits.raw
+    )  # else a piece that always leaves gaps would never come up
     while piece is not None:
         pieces.append(piece)
         room.put(piece.shape[1])

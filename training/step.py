@@ -15,6 +15,7 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from pretrax.models import Model
 from pretrax.objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.mesh import BATCH
@@ -25,7 +26,7 @@ class Recipe(NamedTuple):
     """What is fixed for a whole run; a static argument of the step."""
 
     objective: Objective
-    model: object  # init, apply, layout, heads, flops: see `models.Model`
+    model: Model
     ids: TokenIds
     groups: tuple[RowGroup, ...]
     optimizer: optax.GradientTransformation
@@ -154,6 +155,7 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
         else:
             more = _summed_gradients(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
+    assert total is not None  # a recipe has a row group
     (loss, terms), grads = total
     return loss, terms, grads
 

@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -60,10 +60,12 @@ class TokenArray:
     def piece(self, start: int, end: int, closed: bool) -> Piece:
         """What stands at [start, end) of the tokens."""
 
-        def cut(column: np.ndarray | None) -> np.ndarray | None:
-            return None if column is None else np.asarray(column[start:end], np.int32)
+        def cut(column: np.ndarray) -> np.ndarray:
+            return np.asarray(column[start:end], np.int32)
 
-        return Piece(cut(self.tokens), bool(closed), cut(self.parts), cut(self.labels))
+        parts = None if self.parts is None else cut(self.parts)
+        labels = None if self.labels is None else cut(self.labels)
+        return Piece(cut(self.tokens), bool(closed), parts, labels)
 
 
 class Written(NamedTuple):
@@ -102,9 +104,9 @@ def write_token_array(
     dtype = np.uint16 if ids.size <= 1 << 16 else np.int32
     folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}-", dir=parent)
     try:
-        offsets, closed, empty = [0], [], 0
+        offsets, closed, empty = [0], list[bool](), 0
         with contextlib.ExitStack() as stack:
-            files = {}
+            files: dict[str, BinaryIO] = {}
             for i, document in enumerate(documents):
                 piece = document if isinstance(document, Piece) else Piece(document, True)
                 columns = _columns(piece, dtype)
@@ -115,9 +117,9 @@ def write_token_array(
                     continue
                 check(np.asarray(piece.tokens), f"Document {i} for {path}")
                 for name, column in columns.items() if not files else ():
-                    file = open(os.path.join(folder, f"{name}.npy"), "wb")
-                    files[name] = stack.enter_context(file)
-                    _write_header(file, 0, column.dtype)
+                    opened = open(os.path.join(folder, f"{name}.npy"), "wb")
+                    files[name] = stack.enter_context(opened)
+                    _write_header(opened, 0, column.dtype)
                 _check_columns(columns, files, f"Document {i} for {path}")
                 for name, column in columns.items():
                     column.tofile(files[name])
@@ -314,9 +316,10 @@ def _move_into_place(folder: str, path: str) -> None:
 
 def _same_array(a: str, b: str) -> bool:
     def same(name: str) -> bool:
-        files = [os.path.join(folder, name) for folder in (a, b)]
-        there = [os.path.exists(file) for file in files]
-        return there == [False, False] or all(there) and filecmp.cmp(*files, shallow=False)
+        one, other = os.path.join(a, name), os.path.join(b, name)
+        if not os.path.exists(one) or not os.path.exists(other):
+            return os.path.exists(one) == os.path.exists(other)
+        return filecmp.cmp(one, other, shallow=False)
 
     arrays = [f"{name}.npy" for name in ("offsets", "closed", *COLUMNS, "tokens")]
     return all(map(same, ["ids.json", *arrays]))

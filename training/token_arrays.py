@@ -111,9 +111,9 @@ class TokenArrayStream:
 
     def state(self) -> dict[str, np.ndarray]:
         return {
-            "epoch": np.int64(self._epoch),
-            "position": np.int64(self._position),
-            "fingerprint": np.int64(self._fingerprint),
+            "epoch": np.array(self._epoch, np.int64),
+            "position": np.array(self._position, np.int64),
+            "fingerprint": np.array(self._fingerprint, np.int64),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -162,12 +162,13 @@ def split_heldout(
     """
     if array.documents >= every:
         held = np.arange(array.documents) % every == every - 1
-        return tuple(
+        training, heldout = (
             dataclasses.replace(
                 array, starts=array.starts[some], ends=array.ends[some], closed=array.closed[some]
             )
             for some in (~held, held)
         )
+        return training, heldout
     if array.size < 2:
         raise ValueError(
             f"{array.path}: got {array.size} token, expected at least 2, to hold some out."
