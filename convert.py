@@ -142,7 +142,9 @@ def write_run(console: Console, options: argparse.Namespace, found: Imported) ->
         vocabularies.save_vocabulary(run_dir, vocabulary)
     if found.classes:
         run_directory.save_classes(run_dir, found.classes)
-    settings = found.settings | ({} if options.dtype is None else {"dtype": options.dtype})
+    settings = dict(found.settings)
+    if options.dtype is not None:
+        settings["dtype"] = options.dtype
     # Last: a directory with a config is a whole one.
     config = config_text(run_dir, options.source, found.model.layout, settings, rows)
     run_directory.write_text(Path(run_dir) / run_directory.CONFIG, config)

@@ -87,7 +87,7 @@ def checkpoints_asked(options) -> list[int | None]:
     """Their steps; of a run that has saved none, None, which opening it explains."""
     if options.step is not None:
         return [options.step]
-    steps = saved_steps(options.run) or [None]
+    steps: list[int | None] = [*saved_steps(options.run)] or [None]
     return steps if options.all_checkpoints else steps[-1:]
 
 
@@ -146,7 +146,7 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
         return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
 
 
-def keep(run_dir: str, task: EvaluationTask, step: int, found: TaskScores) -> None:
+def keep(run_dir: str, task: EvaluationTask, step: int | None, found: TaskScores) -> None:
     """Answers in a file of their own, figures as a line more of RUN/evaluation/metrics.jsonl."""
     folder = Path(run_dir) / run_directory.EVALUATION
     folder.mkdir(exist_ok=True)

@@ -86,8 +86,9 @@ def settings(options: argparse.Namespace, trained: Trained, mesh: Mesh) -> Optio
     if options.draft:
         small = open_trained(options.draft, mesh=mesh)
         draft = draft_model(small, trained, options.draft_tokens)
-    more = ("denoiser", "top", "steps", "order", "pooling")
-    return Options(decoding, draft, **{name: getattr(options, name) for name in more})
+    others = ("denoiser", "top", "steps", "order", "pooling")
+    more = {name: getattr(options, name) for name in others}
+    return Options(decoding=decoding, draft=draft, **more)
 
 
 # --- here, or in files ---------------------------------------------------------------------------

@@ -117,8 +117,8 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
     if choice.entry:
         files = f"runs/{run_of(choice.name)}.gin", f"objectives/{choice.name}.gin"
-        files = " ".join(f"--gin_file={file}" for file in files)
-        console.print(as_typed(f"To train it: pretrax train {files}"), markup=False, soft_wrap=True)
+        flags = " ".join(f"--gin_file={file}" for file in files)
+        console.print(as_typed(f"To train it: pretrax train {flags}"), markup=False, soft_wrap=True)
 
 
 # --- the command line ------------------------------------------------------------------------------

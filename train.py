@@ -177,6 +177,7 @@ def evaluator(
         scores, figures = tuple(heldout(params)), {}
         if tasks:
             codec = corpus.codec
+            assert codec is not None  # a corpus with tasks reads text
             trained = Trained(
                 *(model, params, corpus.ids, codec.encode, codec.decode),
                 prompt_forms=planned.recipe.objective.prompt_forms,

@@ -237,7 +237,7 @@ def _embed(trained, items, options: Options, numbers):
 
 def _classify(trained, items, options: Options, numbers):
     texts = _each(items, numbers, _text)
-    records = []
+    records: list[dict] = []
     for classes in classify(trained, texts, options.decoding.batch_size, options.on_batch):
         if len(classes) == 1:
             records.append({"answer": f"{classes[0][1]:.3f}"})

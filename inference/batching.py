@@ -41,8 +41,8 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 def _row_shards() -> int:
     """Returns the number of devices that rows are sharded over within `training.mesh.placed_on`."""
-    mesh, (axes,) = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
-    return math.prod(mesh.shape[axis] for axis in axes or ())
+    mesh, spec = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
+    return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
 
 
 def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment: int = 1) -> dict:

@@ -19,9 +19,9 @@ def classify(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[tuple[str, float]]]:
-    """For each text its classes with their probabilities, the likeliest first.
+    """Returns the classes of each text with their probabilities, the likeliest first.
 
-    Of a model that tells a number (one class) it is [("", number)].
+    For a regression (one class) it is [("", number)].
 
     Raises ValueError for a model without a head for classes, or a text that is empty or too long.
     """
@@ -42,9 +42,9 @@ def tag(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[tuple[str, str]]]:
-    """For each text its words, which have spaces between, each with its likeliest class.
+    """Returns the words of each text, split at spaces, each with its likeliest class.
 
-    A word is read with a space before it, and its first token tells its class, as they were trained
+    A word is tokenised with a space before it, and its first token predicts its class, as in training
     (`tasks.seqio_corpora`, answers "tags").
 
     Raises ValueError as `classify` does.
@@ -65,8 +65,8 @@ def _name(trained: Trained, number: int) -> str:
     return trained.classes[number] if number < len(trained.classes) else f"class {number}"
 
 
-def _logits_of(trained: Trained, mode: str, texts: Sequence[Sequence[int]], batch_size, on_batch):
-    """Logits of the first place of each text ("classify"), or of all ("tag"), in order."""
+def _logits_of(trained: Trained, mode: str, texts: Sequence[list[int]], batch_size, on_batch):
+    """Returns logits of the first slot of each text ("classify"), or of all ("tag"), in order."""
     prompt = prompt_form(trained, mode)
     head = prompt.head
     if head not in trained.model.heads:

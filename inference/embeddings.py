@@ -1,4 +1,4 @@
-"""Embeddings of texts, and how alike they are.
+"""Embeddings of texts, for comparison by cosine similarity.
 
 vectors = embed(trained, ["open a file", "read from disk"])      # f32[2, E], of length 1
 vectors @ vectors.T                                              # cosines
@@ -24,14 +24,14 @@ def embed(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """f32[N, E]: the embedding of each text, of length 1.
+    """Returns f32[N, E]: the embedding of each text, of length 1.
 
-    A model that a contrastive objective trained gives it as its loss saw it: pooled as in training,
-    through the head "embedding". Of another one it is the mean of the states of the tokens.
+    Models that a contrastive objective trained pool as in training, and apply the head "embedding".
+    For other models it is the mean of the tokens' hidden states.
 
     Args:
-      pooling: "first" or "mean", over the places of a text; None: as said.
-      second: the texts are the second ones of pairs, which of two towers the second reads.
+      pooling: "first" or "mean", over the slots of a text; None: as above.
+      second: the texts are the second ones of pairs, for the second of two towers.
 
     Raises ValueError for a text that is empty, or longer than the model's positions.
     """

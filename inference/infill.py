@@ -1,4 +1,4 @@
-"""Filling in what an objective has hidden: prediction beside truth."""
+"""Predictions of the tokens that an objective hides, with the true ones."""
 
 from typing import NamedTuple
 
@@ -12,13 +12,13 @@ from jax.sharding import PartitionSpec as P
 from pretrax.inference.masks import states_and_head
 from pretrax.objectives import Objective, Row, RowGroup, TokenIds, batched
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.objectives.losses import at_places, predictions
+from pretrax.objectives.losses import at_slots, predictions
 
 
 class Infilled(NamedTuple):
     """One row, as token ids without padding or end-of-sequence."""
 
-    given: list[int]  # the inputs, with a sentinel where something is hidden
+    given: list[int]  # the inputs, with a sentinel for each hidden span
     predicted: list[int]
     truth: list[int]
 
@@ -28,13 +28,13 @@ def infill(
 ) -> list[Infilled]:
     """Hides parts of rows of one document each, and predicts them greedily from the rest.
 
-    Each new token runs the whole model again, so this is for looking at a few short rows.
+    Each new token runs the whole model again, so this is for a few short rows.
     """
 
     @jax.jit
     def corrupt(keys, rows):
         features = batched(objective, group.features)(keys, rows)
-        # The model is given every slot of the targets, and none of the truth.
+        # The model gets every slot of the targets, and none of their tokens.
         ones = jnp.ones_like(features["targets"])
         unknown = {"targets": 0 * ones, "targets_segments": ones, "targets_weights": ones}
         return features, _arranged(model, features | unknown, group, ids)
@@ -54,10 +54,10 @@ def infill(
 def fill_in_place(
     objective: Objective, model, params, ids: TokenIds, group: RowGroup, keys, rows: Row
 ) -> list[Infilled]:
-    """Predicts what is masked in rows of one document each, every token by itself.
+    """Predicts masked tokens in rows of one document each, every token independently.
 
-    In what it gives, sentinel k stands for the k-th mask. Tokens that an objective predicts without
-    masking them are left out; rows without a mask, and masks beyond the sentinels, as well.
+    In the result sentinel k stands for the k-th mask. Tokens that an objective predicts without
+    masking them are left out, and so are rows without a mask and masks beyond the sentinels.
     """
 
     @jax.jit
@@ -70,51 +70,51 @@ def fill_in_place(
 
     def predict(params):
         outputs = model.apply(params, batch)
-        _, places, _ = predictions(batch)
+        _, slots, _ = predictions(batch)
         states, project = states_and_head(outputs, heads[0] if heads else None)
-        logits = project(at_places(states, places))
+        logits = project(at_slots(states, slots))
         return jnp.argmax(logits[..., : ids.text[1]], axis=-1)
 
     predicted = jax.jit(predict, out_shardings=_everywhere(params))(params)
-    columns = ("inputs", "inputs_segments", "labels", "labels_places", "labels_weights")
-    rows = zip(*jax.device_get([features[column] for column in columns]), np.asarray(predicted))
-    filled = [_numbered(ids, *row) for row in rows]
+    columns = ("inputs", "inputs_segments", "labels", "labels_slots", "labels_weights")
+    arrays = jax.device_get([features[column] for column in columns])
+    filled = [_numbered(ids, *row) for row in zip(*arrays, np.asarray(predicted))]
     return [example for example in filled if example.truth]
 
 
 def _arranged(model, features, group: RowGroup, ids: TokenIds) -> dict:
-    """The batch of the model, of rows of one document each."""
+    """Returns the model's batch, of rows of one document each."""
     arrange = LAYOUTS[model.layout].arrange
     return jax.vmap(lambda row: arrange(row, group.stacks, ids.bos, 1))(features)
 
 
-def _numbered(ids: TokenIds, inputs, segments, labels, places, weights, predicted) -> Infilled:
-    """One row with sentinels for its masks, in the order of the text."""
-    live = np.flatnonzero((weights > 0) & (inputs[places] == ids.mask))[: len(ids.sentinels)]
+def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted) -> Infilled:
+    """Returns one row with sentinels for its masks, in the order of the text."""
+    live = np.flatnonzero((weights > 0) & (inputs[slots] == ids.mask))[: len(ids.sentinels)]
     sentinels = ids.sentinels[: live.size]
     given = inputs.copy()
-    given[places[live]] = sentinels
+    given[slots[live]] = sentinels
     answers = [[x for pair in zip(sentinels, y[live]) for x in pair] for y in (predicted, labels)]
     return Infilled(given[segments > 0].tolist(), *([int(x) for x in y] for y in answers))
 
 
 def greedy_targets(model, params, batch):
-    """i32[B, T]: the most likely targets one after another, each given those before it.
+    """Returns i32[B, T]: the most likely targets one after another, each given those before it.
 
-    What `batch` has as decoder inputs after the place that predicts the first target is not used.
+    Decoder inputs of `batch` after the slot that predicts the first target are not used.
     """
     rows, targets = batch["decoder_target_tokens"].shape
     row = jnp.arange(rows)
-    places = batch.get("decoder_target_places")
-    if places is None:
-        places = jnp.broadcast_to(jnp.arange(targets)[None], (rows, targets))
+    slots = batch.get("decoder_target_slots")
+    if slots is None:
+        slots = jnp.broadcast_to(jnp.arange(targets)[None], (rows, targets))
 
     def step(t, carry):
         tokens, predicted = carry
         outputs = model.apply(params, batch | {"decoder_input_tokens": tokens})
-        hidden = outputs.hidden["top"][row, places[:, t]]
+        hidden = outputs.hidden["top"][row, slots[:, t]]
         chosen = jnp.argmax(outputs.head("vocabulary", hidden), axis=-1).astype(jnp.int32)
-        tokens = tokens.at[row, places[:, t] + 1].set(chosen, mode="drop")
+        tokens = tokens.at[row, slots[:, t] + 1].set(chosen, mode="drop")
         return tokens, predicted.at[:, t].set(chosen)
 
     predicted = jnp.zeros((rows, targets), jnp.int32)
@@ -122,7 +122,7 @@ def greedy_targets(model, params, batch):
 
 
 def _everywhere(params):
-    """A sharding that puts the result whole on every device of the parameters' mesh."""
+    """Returns the sharding that replicates the result over the parameters' mesh."""
     sharding = jax.tree.leaves(params)[0].sharding
     return NamedSharding(sharding.mesh, P()) if isinstance(sharding, NamedSharding) else None
 

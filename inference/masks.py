@@ -1,9 +1,9 @@
-"""What stands behind masks: the likeliest tokens of each, or all of them written one after another.
+"""Filling masks: the likeliest tokens of each mask, or all masks generated in turn.
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
     guesses[0][0][0]           # of the first text, of its first mask, the likeliest: Guess(token, p)
 
-Letters: B rows, T places, K masks of a row, V ids.
+Letters: B rows, T slots, K masks of a row, V ids.
 """
 
 import functools
@@ -20,7 +20,7 @@ from pretrax.inference.sampling import most_likely
 from pretrax.inference.trained import Trained, allowed_token_mask, prompt_form
 from pretrax.objectives import PromptForm
 
-MASKS = ("[MASK]", "<mask>", "<|mask|>")  # how people write it
+MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
 ORDERS = ("confidence", "random")
 
 
@@ -31,14 +31,14 @@ class Guess(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A text with masks, as the model reads it."""
+    """A text with masks, as token ids."""
 
     tokens: list[int]
-    masks: list[int]  # where they are
+    masks: list[int]  # slots of the masks
 
 
 def masked_text(trained: Trained, text: str, prompt: PromptForm) -> Masked:
-    """A text with each "[MASK]" as the vocabulary's mask, and what the prompt has around it.
+    """Returns a text with each "[MASK]" as the vocabulary's mask, in its prompt form.
 
     Raises ValueError for a text without a mask, or a vocabulary without one.
     """
@@ -60,7 +60,7 @@ def fill_masks(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[list[Guess]]]:
-    """For each mask of each text its `top` likeliest tokens, each mask by itself."""
+    """Returns for each mask of each text its `top` likeliest tokens, masks independently."""
     prompt = prompt_form(trained, "mask")
     read = [masked_text(trained, text, prompt) for text in texts]
     found: list = [None] * len(read)
@@ -69,9 +69,9 @@ def fill_masks(
     top = min(top, trained.ids.size)
     for chosen in by_length([len(one.tokens) for one in read], batch_size):
         rows = [read[i] for i in chosen]
-        places_BxK = _places(rows)
+        slots_BxK = _mask_slots(rows)
         batch = batch_of(trained, [row.tokens for row in rows])
-        logits = jnp.where(allowed_V, predict(trained.params, batch, places_BxK), -1e30)
+        logits = jnp.where(allowed_V, predict(trained.params, batch, slots_BxK), -1e30)
         p_BxKxN, ids_BxKxN = jax.lax.top_k(jax.nn.softmax(logits, -1), top)
         for i, row, p, ids in zip(chosen, rows, np.asarray(p_BxKxN), np.asarray(ids_BxKxN)):
             found[i] = [
@@ -95,15 +95,15 @@ def unmask(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Texts with all masks written: in each step some of those that are left, given the others.
+    """Returns texts with all masks filled: in each step some of the remaining ones, given the others.
 
     Args:
-      steps: in how many; None: as many as the text has masks, one each.
-      order: which come first: those the model is surest of ("confidence": Chang et al. 2022,
-        arXiv:2202.04200; LLaDA's low-confidence remasking), or any ("random", with which
-        temperature 1 draws from the masked diffusion model itself, as steps become many).
-      temperature: 0 takes the likeliest token of each.
-      numbers: of the texts, from which their random numbers follow; None: 0, 1, ….
+      steps: their number; None: one for each mask of the text.
+      order: of the masks: those with the most confident prediction first ("confidence": Chang et al. 2022,
+        arXiv:2202.04200; LLaDA's low-confidence remasking), or any order ("random", with which
+        temperature 1 draws from the masked diffusion model itself, with many steps).
+      temperature: 0 takes the likeliest token of each mask.
+      numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
 
     Raises ValueError for a text without a mask, no steps, or another order.
     """
@@ -136,38 +136,37 @@ def unmask(
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]]) -> dict:
-    """Rows that see both ways, for whichever stack the model has."""
+    """Returns a batch with bidirectional attention for the model's stack."""
     batch = encoder_batch(rows, trained.model.max_positions)
     if trained.model.layout == "decoder":
         width = batch["encoder_positions"].shape[1]
         return padded_rows("decoder", rows, width)[0]
-    if "generator" in trained.model.heads:  # ELECTRA samples at the labelled places: there are none
+    if "generator" in trained.model.heads:  # ELECTRA samples at labelled slots: there are none
         none = jnp.zeros((len(rows), 1), jnp.int32)
-        names = ("target_tokens", "target_places", "loss_weights")
+        names = ("target_tokens", "target_slots", "loss_weights")
         batch |= {f"encoder_{name}": none for name in names}
     return batch
 
 
-def _places(rows: Sequence[Masked]):
+def _mask_slots(rows: Sequence[Masked]):
     most = max(len(row.masks) for row in rows)
     return jnp.array([row.masks + [0] * (most - len(row.masks)) for row in rows], jnp.int32)
 
 
 def states_and_head(outputs, head: str | None):
-    """(hidden states [B, T, E], states -> logits) of a head that tells tokens; None: the vocabulary's.
-
-    A head with a stack of its own has that stack's states, as ELECTRA's generator has.
+    """Returns (hidden states [B, T, E], states -> logits) of a head over ids; None: the vocabulary
+    projection. A head with its own stack takes that stack's states, as ELECTRA's generator.
     """
     head = head or "vocabulary"
     states = outputs.hidden[head if head in outputs.hidden else "top"]
     return states, functools.partial(outputs.head, head)
 
 
-def _mask_logits(model, head, shift, params, batch, places_BxK):
-    """f32[B, K, V] at these places."""
+def _mask_logits(model, head, shift, params, batch, slots_BxK):
+    """Returns logits f32[B, K, V] at these slots."""
     states_BxTxE, project = states_and_head(model.apply(params, batch), head)
-    rows = jnp.arange(places_BxK.shape[0])[:, None]
-    return project(states_BxTxE[rows, jnp.maximum(places_BxK + shift, 0)])
+    rows = jnp.arange(slots_BxK.shape[0])[:, None]
+    return project(states_BxTxE[rows, jnp.maximum(slots_BxK + shift, 0)])
 
 
 def _unmask(
@@ -186,10 +185,10 @@ def _unmask(
         keys = jax.vmap(lambda key: jax.random.split(jax.random.fold_in(key, s)))(keys_B)
         if sampled:
             logits = logits / temperature
-            # A place's draw does not depend on how far its row is padded.
-            places = jnp.arange(tokens_BxT.shape[1])
+            # A slot's draw does not depend on the padding of its row.
+            slots = jnp.arange(tokens_BxT.shape[1])
             place_keys = jax.vmap(
-                lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, places)
+                lambda key: jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, slots)
             )(keys[:, 0])
             chosen_BxT = jax.vmap(jax.vmap(jax.random.categorical))(place_keys, logits)
         else:
@@ -197,10 +196,10 @@ def _unmask(
         p_BxTxV = jax.nn.softmax(logits, -1)
         sure_BxT = jnp.take_along_axis(p_BxTxV, chosen_BxT[..., None], -1)[..., 0]
         if order == "random":
-            places = jnp.arange(tokens_BxT.shape[1])
+            slots = jnp.arange(tokens_BxT.shape[1])
             draw = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)), in_axes=(0, None))
-            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(draw(keys[:, 1], places))
-        # So many in this step that all are done after the last one, as evenly as can be.
+            sure_BxT = jax.vmap(jax.vmap(jax.random.uniform))(draw(keys[:, 1], slots))
+        # Masks are spread over the steps as evenly as possible.
         count_B = total_B * (s + 1) // steps_B - total_B * s // steps_B
         sure_BxT = jnp.where(masked_BxT, sure_BxT, -1.0)
         rank_BxT = jnp.argsort(jnp.argsort(-sure_BxT, 1), 1)

@@ -1,4 +1,4 @@
-"""Shows people a model at work: passages with blanks, predictions beside the truth."""
+"""Shows passages with blanks, with a model's predictions and the true text."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,15 +16,30 @@ from pretrax.objectives.layouts import LAYOUTS
 
 Decode = Callable[[Sequence[int]], str]
 
-FILLING = {"complete", "infill", "restore", "respond", "mask", "unmask"}  # modes that write tokens
+FILLING = {
+    "complete",
+    "infill",
+    "restore",
+    "respond",
+    "mask",
+    "unmask",
+}  # modes that predict tokens
 
 
 class Document(Protocol):
     """A held-out document, as `training.data.Piece`."""
 
-    tokens: np.ndarray  # i32[n]
-    parts: np.ndarray | None  # i32[n], as in `Row`
-    labels: np.ndarray | None  # i32[n], as in `Row`
+    @property
+    def tokens(self) -> np.ndarray:
+        """i32[n]"""
+
+    @property
+    def parts(self) -> np.ndarray | None:
+        """i32[n], as in `Row`"""
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """i32[n], as in `Row`"""
 
 
 PASSAGE = 96  # tokens; fewer where the model has few positions
@@ -40,17 +55,17 @@ def show_passages(
     documents: Sequence[Document],
     rows: int = 4,
 ) -> None:
-    """Fills in passages of documents by the first member that hides something.
+    """Fills in passages of documents with the first member that hides tokens.
 
-    Passages are cut from the documents laid end to end; for an objective that is made for rows of
-    one document they are whole documents.
+    Passages are cut from the concatenated documents; for an objective that requires rows of one
+    document they are whole documents.
 
-    Shows nothing where no member does (causal language modelling gives no inputs to fill in, pairs
-    and views have nothing to be filled in), and where labels are no tokens.
+    Shows nothing where no member hides tokens (causal language modelling, pairs and views), and
+    where labels are not tokens.
     """
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective) if _fills(m.objective)]
-    # Inputs and targets together are not much longer than the passage.
+    # Inputs and targets together are little longer than the passage.
     most = model.max_positions // 2
     size = min(PASSAGE, most) if most else PASSAGE
     whole = objective.rows in ("document", "parts", "labels")
@@ -58,7 +73,9 @@ def show_passages(
     if not members or not passages.tokens.size:
         return
     needs = layout.lengths(members[0].lengths(passages.tokens.shape[1]))
-    shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
+    shape: dict[str, int] = {
+        stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs
+    }
     (group,) = plan(members[0], layout, ids, [shape])
     keys = jax.random.split(jax.random.key(0), len(passages.tokens))
     fill = infill if "targets" in group.features else fill_in_place
@@ -71,7 +88,7 @@ def show_passages(
 
 
 def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
-    """Passages of one size from all over the documents; none of too few."""
+    """Returns passages of one size spread over the documents; none of too few."""
     text = np.concatenate([document.tokens for document in documents])
     starts = np.linspace(0, text.size - size, rows if text.size >= size else 0).astype(int)
     tokens = text[starts[:, None] + np.arange(size)]
@@ -79,7 +96,7 @@ def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
 
 
 def _whole(documents: Sequence[Document], size: int, rows: int) -> Row:
-    """The first documents that are not more than twice that size, an even number."""
+    """Returns the first documents of at most twice that size, an even number."""
     chosen = [d for d in documents if 0 < d.tokens.size <= 2 * size][:rows]
     chosen = chosen[: len(chosen) // 2 * 2]
     longest = max((d.tokens.size for d in chosen), default=0)
@@ -109,7 +126,7 @@ def _fills(objective: Objective) -> bool:
 def print_example(
     console: Console, example: Infilled, sentinels: Sequence[int], decode: Decode
 ) -> None:
-    """A passage with its blanks numbered; then, for each blank, prediction and truth."""
+    """Returns a passage with numbered blanks, then the prediction and the truth for each blank."""
     passage = Text()
     for blank, tokens in _pieces(example.given, sentinels):
         if blank is not None:
@@ -132,7 +149,7 @@ def print_example(
 
 
 def _pieces(tokens: Sequence[int], sentinels: Sequence[int]):
-    """[(None, tokens before the first blank), (0, tokens after blank 0), …]"""
+    """Returns [(None, tokens before the first blank), (0, tokens after blank 0), …]"""
     number = {sentinel: i for i, sentinel in enumerate(sentinels)}
     pieces: list[tuple[int | None, list[int]]] = [(None, [])]
     for token in tokens:

@@ -33,7 +33,7 @@ def print_stream(
     console: Console, trained: Trained, mode: str, items: Sequence[dict], options: Options
 ) -> None:
     """Prints the answer to a single item while it is generated."""
-    shown = []
+    shown: list[str] = []
 
     def more(text: str) -> None:
         before = "".join(shown)

@@ -1,9 +1,9 @@
-"""How likely a text is, to a model: in nats for each token, and in bits for each byte.
+"""Log-probabilities of texts under a model: in nats per token, and in bits per byte.
 
     scores = score(trained, [("", "A sentence.")])
     scores[0].log_prob, scores[0].bits_per_byte
 
-Letters: B rows, T places.
+Letters: B rows, T slots.
 """
 
 import math
@@ -31,7 +31,7 @@ from pretrax.objectives.losses import cross_entropy
 class Scored(NamedTuple):
     tokens: list[str]
     log_probs: list[float]  # natural logarithms, of each token
-    bytes: int  # of the text in UTF-8, names of blanks left out
+    bytes: int  # of the text in UTF-8, without names of blanks
 
     @property
     def log_prob(self) -> float:
@@ -49,13 +49,13 @@ def score(
     on_batch: Callable[[int], None] | None = None,
     denoiser: str | None = None,
 ) -> list[Scored]:
-    """The log-probability of each second text of a pair, given the first one, which may be "".
+    """Returns the log-probability of each pair's second text, given the first, which may be "".
 
-    With a first text, the model reads it, after the mode token of a `denoiser` (UL2), and the second
-    is its answer, with the end that closes it; a model that goes on from texts has none there. A
-    decoder without a first text takes each token from those before it. An encoder takes each token
-    from all others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020,
-    arXiv:1910.14659), which is no probability of the text.
+    The first text is the prompt, after the mode token of a `denoiser` (UL2), and the second its
+    answer, end-of-sequence included except for models that continue texts. A decoder without a
+    first text scores each token given those before it. An encoder scores each token given all
+    others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659),
+    which is not a probability of the text.
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions, for
     an encoder-decoder without a first text, and for one with an encoder.
@@ -66,7 +66,7 @@ def score(
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]
     prompts = [prompt for prompt, _ in answered]
-    layout, found = trained.model.layout, [None] * len(pairs)
+    layout, found = trained.model.layout, dict[int, Scored]()
     sizes = [prompt_size(layout, prompt) for prompt in prompts]
     run = jitted(_log_probs, trained.model)
     most = trained.model.max_positions
@@ -77,8 +77,8 @@ def score(
         )
         if most and max(sizes[i] for i in chosen) > most:
             raise ValueError(
-                f"Got a text of {max(sizes[i] for i in chosen)} places to be scored, expected at most "
-                f"{most}, for which this model has positions: give a shorter one."
+                f"Got a text of {max(sizes[i] for i in chosen)} slots to be scored, expected at most "
+                f"{most}, this model's max_positions: give a shorter one."
             )
         width = padded_length(longest, most)
         batch = batch_prompts(layout, rows, trained.ids, width).batch
@@ -92,7 +92,7 @@ def score(
             found[i] = Scored(names, [float(x) for x in log_probs], len(text))
         if on_batch:
             on_batch(len(set(chosen)))
-    return found
+    return [found[i] for i in range(len(pairs))]
 
 
 def _answered_prompt(
@@ -140,14 +140,12 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
         tokens = trained.encode(text)
         log_probs = []
         for first in range(0, len(tokens), batch_size):
-            # Full batches alone, so that all texts of a length share a program.
-            places = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
-            rows = [
-                [*form.before, *tokens[:p], mask, *tokens[p + 1 :], *form.after] for p in places
-            ]
+            # Full batches only, so that all texts of a length share a program.
+            slots = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
+            rows = [[*form.before, *tokens[:p], mask, *tokens[p + 1 :], *form.after] for p in slots]
             batch = batch_of(trained, rows)
-            at = before + places + form.shift
-            found_B = run(trained.params, batch, at, np.array(tokens)[places])
+            at = before + slots + form.shift
+            found_B = run(trained.params, batch, at, np.array(tokens)[slots])
             log_probs += [float(x) for x in np.asarray(found_B)[: len(tokens) - first]]
         names = [trained.decode([token]) for token in tokens]
         found.append(Scored(names, log_probs, len(text.encode())))
@@ -156,8 +154,8 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
     return found
 
 
-def _log_prob_at(model, head, params, batch, places_B, tokens_B):
+def _log_prob_at(model, head, params, batch, slots_B, tokens_B):
     outputs = model.apply(params, batch)
     states_BxTxE, project = states_and_head(outputs, head)
-    hidden_BxE = states_BxTxE[jnp.arange(places_B.shape[0]), places_B]
+    hidden_BxE = states_BxTxE[jnp.arange(slots_B.shape[0]), slots_B]
     return -cross_entropy(project(hidden_BxE), tokens_B)[0]

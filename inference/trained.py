@@ -13,7 +13,7 @@ class Mode(NamedTuple):
     """A way to use a model."""
 
     about: str
-    layouts: tuple[str, ...]  # of the models that can do it
+    layouts: tuple[str, ...]  # of models that support it
 
 
 MODES = {
@@ -43,7 +43,7 @@ class Trained(NamedTuple):
     encode: Callable[[str], list[int]]  # text with special tokens by name, <extra_id_0>
     decode: Callable[[list[int]], str]
     prompt_forms: tuple[PromptForm, ...] = ()  # of its objective; an imported model has none
-    classes: tuple[str, ...] = ()  # their names, of a model that classifies
+    classes: tuple[str, ...] = ()  # names of classes, of a model that classifies
     step: int = 0  # of the checkpoint
 
 
@@ -64,7 +64,7 @@ def prompt_form(trained: Trained, mode: str) -> PromptForm:
     for form in trained.prompt_forms:
         if form.mode == mode:
             return form
-    for form in trained.prompt_forms:  # these read a text alike
+    for form in trained.prompt_forms:  # these have the same form
         if form.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
             return form._replace(mode=mode, head=None if mode == "embed" else form.head)
     return _usual_form(trained, mode)
@@ -84,8 +84,8 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
     if mode in ("classify", "tag"):
         head = "classes" if mode == "classify" else "token_classes"
         return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
-    # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. One
-    # that was added after the text ids no imported model knows.
+    # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. Ids
+    # that were added after the text ids are unknown to imported models.
     opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()
     if mode == "infill" or trained.prompt_forms or trained.model.layout != "encoder_decoder":
         opening = ()
@@ -106,7 +106,7 @@ def check_mode(trained: Trained, mode: str) -> None:
 
 
 def allowed_token_mask(ids: TokenIds, rows: int):
-    """Returns the allowed-token mask, bool[rows]: neither padding, nor rows that are no ids."""
+    """Returns the allowed-token mask, bool[rows]: without padding and rows beyond the ids."""
     allowed = np.arange(rows) < ids.size
     if ids.pad != ids.eos:
         allowed[ids.pad] = False

@@ -367,7 +367,7 @@ def abstract_params(model: Model):
     intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
     batch = {"cross_key_intervals": intervals}
     inputs = "input_tokens", "segment_ids", "positions"
-    targets = "target_tokens", "target_places", "loss_weights"  # ELECTRA's discriminator reads them
+    targets = "target_tokens", "target_slots", "loss_weights"  # ELECTRA's discriminator reads them
     for stack in ("encoder", "decoder"):
         batch |= {f"{stack}_{name}": row for name in (*inputs, *targets)}
         batch[f"{stack}_key_intervals"] = intervals

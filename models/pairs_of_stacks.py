@@ -93,7 +93,7 @@ class Electra(nn.Module):
         tokens_BxT = batch["encoder_input_tokens"]
         given_BxTxE = embed_tokens(self, self.token_embedding, tokens_BxT)
         state_BxTxe = self._run(self.generator, self.generator_in(given_BxTxE), batch)
-        slots_BxK, labels_BxK = batch["encoder_target_places"], batch["encoder_target_tokens"]
+        slots_BxK, labels_BxK = batch["encoder_target_slots"], batch["encoder_target_tokens"]
         live_BxK = batch["encoder_loss_weights"] > 0
         logits_BxKxV = self._generator_logits(
             jnp.take_along_axis(state_BxTxe, slots_BxK[..., None], axis=1)

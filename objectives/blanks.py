@@ -1,4 +1,4 @@
-"""Blank infilling: spans become blanks, and are written one after another in any order.
+"""Blank infilling: spans become blanks, and are predicted one after another in any order.
 
 Source: Du et al. 2022, "GLM: General Language Model Pretraining with Autoregressive Blank
 Infilling", section 2.1, and its published code.
@@ -31,19 +31,19 @@ from pretrax.objectives.splicing import (
 def blank_infilling(
     ids: TokenIds, density: float = 0.15, mean_span_length: float = 3.0
 ) -> Objective:
-    """GLM's blank infilling: each hidden span becomes one mask; targets tell the spans, shuffled.
+    """GLM's blank infilling: each noise span becomes one mask; the targets are the spans, shuffled.
 
     With text `a b c d e f`, spans b c and f, masks _, and end-of-sequence / after each span:
 
-        inputs            a _ d e _        seen from everywhere
-        targets           f / b c /        written from left to right
-        positions         4 4 1 1 1        the place of the span's mask in its document's inputs
-        block positions   1 2 1 2 3        the place in the span
+        inputs            a _ d e _        bidirectional attention
+        targets           f / b c /        predicted left to right
+        positions         4 4 1 1 1        the position of the span's mask in its document's inputs
+        block positions   1 2 1 2 3        the position in the span
 
-    The target that closes a span also begins the next: a decoder is given each target's
-    predecessor. Span lengths are Poisson, those of 0 left out, and are drawn until
-    round(density n) tokens are hidden, at least one; the last span is cut to that number. No two
-    spans touch. Where they stand, and in which order they are written, are each uniform.
+    The target that closes a span also begins the next: a decoder's input is each target's
+    predecessor. Span lengths are Poisson without 0, and are drawn until
+    round(density n) tokens are hidden, at least one; the last span is truncated to that number. No
+    two spans touch. Their positions and their order are each uniform.
 
     Args:
       ids: needs `mask`.
@@ -51,9 +51,8 @@ def blank_infilling(
       mean_span_length: of the Poisson law, above 0 and at most 20.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights,
-    targets_positions, targets_block_positions i32[T]. `lengths` leaves room for a third more spans
-    than usual and six besides; of a million documents at most one or two draw more, and get a
-    longer last span instead.
+    targets_positions, targets_block_positions i32[T]. `lengths` allows a third more spans than
+    usual plus six; of a million documents one or two draw more, and get a longer last span instead.
 
     >>> blank_infilling(ids).lengths(512)
     {'inputs': 475, 'targets': 117, 'positions': 117}
@@ -89,7 +88,7 @@ def blank_infilling(
 
 
 def blank_counts(n, density, mean_span_length, xp=jnp):
-    """(tokens hidden, most spans) of a document of n tokens.
+    """Returns (hidden tokens, most spans) of a document of n tokens.
 
     Args:
       n: int or i32[...].
@@ -105,7 +104,7 @@ def blank_counts(n, density, mean_span_length, xp=jnp):
 
 
 def _positive(table: list[int]) -> list[int]:
-    """The table of a law, given that what is drawn is not 0."""
+    """Returns the table of a distribution without 0."""
     zero = table[0]
     return [int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table]
 
@@ -113,13 +112,13 @@ def _positive(table: list[int]) -> list[int]:
 class _Blanks(NamedTuple):
     density: Any  # i32[2] as a fraction
     mean_span_length: Any  # i32[2] as a fraction
-    span_lengths: Any  # i32[...] the law of their lengths (`poisson_table`), those of 0 left out
+    span_lengths: Any  # i32[...] the distribution of their lengths (`poisson_table`), without 0
     mask: Any  # i32[]
     eos: Any  # i32[]
 
 
 def _blank_spans(blanks: _Blanks, key, row, partner, lengths, max_documents):
-    S = max(lengths["targets"] // 2, 1)  # a span takes two targets or more
+    S = max(lengths["targets"] // 2, 1)  # a span has at least two targets
     document = documents(row.segments, max_documents)
     number = jnp.arange(document.length.size)
     begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, None, None))(
@@ -134,14 +133,14 @@ def _blank_spans(blanks: _Blanks, key, row, partner, lengths, max_documents):
         Pieces(*(jnp.take_along_axis(x, order, axis=1) for x in (from_row, end - begin))),
         pieces(eos_at, jnp.take_along_axis(live, order, axis=1)),
     )
-    places = jnp.arange(source.size, dtype=jnp.int32)
-    origin, segments = splice(places, blocks, lengths["targets"])
+    slots = jnp.arange(source.size, dtype=jnp.int32)
+    origin, segments = splice(slots, blocks, lengths["targets"])
 
-    # The mask of a span stands after the text before it and the masks of the spans before it.
+    # The mask of a span comes after the text and the masks before it.
     hidden = jnp.cumsum(end - begin, axis=1)
-    mask_place = begin - (hidden - (end - begin)) + jnp.arange(S, dtype=jnp.int32)[None]
+    mask_slot = begin - (hidden - (end - begin)) + jnp.arange(S, dtype=jnp.int32)[None]
     mask_of = jnp.zeros(source.size, jnp.int32)
-    mask_of = mask_of.at[jnp.where(live, from_row, source.size)].set(mask_place, mode="drop")
+    mask_of = mask_of.at[jnp.where(live, from_row, source.size)].set(mask_slot, mode="drop")
 
     slot = jnp.arange(origin.size, dtype=jnp.int32)
     closes = (segments > 0) & (origin == eos_at)
@@ -157,27 +156,27 @@ def _blank_spans(blanks: _Blanks, key, row, partner, lengths, max_documents):
 
 
 def _draw_blanks(key, number, n, blanks: _Blanks, size):
-    """Spans of document `number` of n tokens, and the order in which they are written.
+    """Draws the spans of document `number` of n tokens, and their order.
 
     Returns:
-      begin, end: i32[size], counted from the document's first token; n where there is none.
-      order: i32[size] numbers of the spans, those that there are first.
+      begin, end: i32[size], counted from the document's first token; n for absent spans.
+      order: i32[size] numbers of the spans, absent ones last.
     """
-    # Bits of one dimension, four a span: the first do not depend on how many there are.
+    # One-dimensional bits, four for each span: the first do not depend on the number of spans.
     bits = jax.random.bits(jax.random.fold_in(key, number), (4 * size,), jnp.uint32)
     bits = bits.reshape(size, 4)
     hidden, most = blank_counts(n, blanks.density, blanks.mean_span_length)
     drawn = jnp.cumsum(poisson_lengths(bits[:, 0], blanks.span_lengths))
     spans = jnp.minimum(1 + jnp.sum(drawn < hidden, dtype=jnp.int32), most)
-    drawn = jnp.where(jnp.arange(size) < spans - 1, drawn, hidden)  # the last takes the rest
+    drawn = jnp.where(jnp.arange(size) < spans - 1, drawn, hidden)  # the last span takes the rest
     length = jnp.diff(drawn, prepend=0)[_shuffled(bits[:, 1], spans)]
-    # Text before each span: between two of them there is some, at either end there need not be.
+    # Text before each span: at least one token between two spans, possibly none at either end.
     text_before = span_starts(bits[:, 3], n - hidden + 2, spans + 1)[1:] - 1
     begin = jnp.minimum(text_before, n - hidden) + jnp.cumsum(length) - length
     return begin, begin + length, _shuffled(bits[:, 2], spans)
 
 
 def _shuffled(bits, count):
-    """i32[size]: 0 … count-1 in random order, then the rest in their own."""
+    """Returns i32[size]: 0 … count-1 in random order, then the other numbers in order."""
     last = jnp.uint32(2**32 - 1)
     return jnp.argsort(jnp.where(jnp.arange(bits.size) < count, bits >> 1, last))

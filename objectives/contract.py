@@ -1,11 +1,11 @@
-"""The one contract: what an objective is, what it is given, and what it gives back.
+"""The contract: the data that objectives take and return, and the functions they consist of.
 
 Axis letters used in this package:
 
     B  rows of a batch            L  raw tokens of a row        D  documents packed in a row
     S  sentinels (noise spans)    I  slots of `inputs`          T  slots of `targets`
-    Q  queries of an attention    K  places predicted in place  V  vocabulary
-    P  places pooled (one hidden state for a document, a pair or a view)
+    Q  queries of an attention    K  labels, predicted in place  V  vocabulary
+    P  pools (one hidden state for a document, a pair or a view)
 """
 
 import dataclasses
@@ -24,34 +24,36 @@ VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  #
 
 
 def _static(**settings):
-    """A field that is no array: `jax.jit` keeps it as it is."""
+    """A field that is static under `jax.jit`."""
     return dataclasses.field(metadata={"static": True}, **settings)
 
 
 class TokenIds(NamedTuple):
-    """The token ids an objective may read or write; `tasks.vocabularies` makes one.
+    """The token ids that an objective reads and writes; `tasks.vocabularies` provides them.
 
-    `None` and `()` mean that the vocabulary has no such token. `check_token_ids` is run wherever
-    one is made, so that no special id can be mistaken for text.
+        TokenIds(size=32128, text=(3, 32000), sentinels=tuple(range(32099, 31999, -1)))
+
+    `None` and `()` mean that the vocabulary has no such token. Every `TokenIds` passes
+    `check_token_ids`, so that no special id can be mistaken for text.
     """
 
     size: int  # ids are 0 … size-1
-    text: tuple[int, int]  # [first, last): ordinary ids, the ones that may be corrupted
+    text: tuple[int, int]  # [first, last): text ids, which corruption may hide or replace
     pad: int = 0
     eos: int = 1
-    bos: int = 0  # what a decoder is given first (T5: the padding id)
+    bos: int = 0  # the decoder's first input (T5: the padding id)
     mask: int | None = None
     cls: int | None = None
     sep: int | None = None
     sentinels: tuple[int, ...] = ()  # in order of use: T5's <extra_id_0>, <extra_id_1>, …
     modes: tuple[tuple[str, int], ...] = ()  # UL2's mode tokens by name: (("R", 32100), …)
     fim: tuple[int, ...] = ()  # fill-in-the-middle: prefix, suffix, middle
-    # Bit i says that a word begins with id i, or that a sentence ends with it (`bitmap`).
+    # Bit i: a word begins with id i, or a sentence ends with it (`bitmap`).
     word_starts: bytes = b""
     sentence_ends: bytes = b""
 
     def mode(self, name: str) -> int:
-        """The id of the mode token `name`; raises ValueError when the vocabulary has none."""
+        """Returns the id of the mode token `name`; raises ValueError when the vocabulary has none."""
         known = dict(self.modes)
         if name not in known:
             raise ValueError(
@@ -62,11 +64,11 @@ class TokenIds(NamedTuple):
         return known[name]
 
     def mode_tokens(self, name: str | None) -> tuple[int, ...]:
-        """The mode token `name` as what a text begins with; nothing for None. Raises as `mode`."""
+        """Returns the ids that a text begins with in this mode; () for None. Raises as `mode`."""
         return () if name is None else (self.mode(name),)
 
     def special(self, name: str) -> int:
-        """The id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has none."""
+        """Returns the id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has none."""
         found = getattr(self, name)
         if found is None:
             raise ValueError(
@@ -76,26 +78,26 @@ class TokenIds(NamedTuple):
         return found
 
     def flags(self, name: str) -> np.ndarray:
-        """bool[size] from "word_starts" or "sentence_ends"; raises ValueError when not known."""
+        """Returns bool[size] of "word_starts" or "sentence_ends"; raises ValueError when unknown."""
         packed = getattr(self, name)
         if not packed:
             raise ValueError(
-                f"The objective asks for the {name} of the vocabulary, which does not tell them: "
+                f"The objective asks for the {name} of the vocabulary, which has none: "
                 "make it with `tasks.special_tokens.token_ids`, or leave the setting out."
             )
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
 
 
 def bitmap(flags) -> bytes:
-    """bool[size] packed into bytes, as `TokenIds` keeps it."""
+    """Returns bool[size] packed into bytes, as `TokenIds` holds it."""
     return np.packbits(np.asarray(flags, bool)).tobytes()
 
 
 def check_token_ids(ids: TokenIds) -> TokenIds:
-    """Returns `ids` if its special ids are distinct, in range and no text; else raises.
+    """Returns `ids` if its special ids are distinct, in range and no text; else raises ValueError.
 
-    Ids that only mark a place may be one, as published vocabularies have it: RoBERTa's </s> ends a
-    text and separates two, and GPT-2 has a single id for start, end and padding.
+    Start, end, separator and padding may share an id, as in published vocabularies: RoBERTa's </s>
+    ends a text and separates two, and GPT-2 has a single id for start, end and padding.
     """
     first, last = ids.text
     if not 0 <= first < last <= ids.size:
@@ -141,26 +143,26 @@ NO_LABEL = -(2**31)  # of a token that is not labelled
 
 
 class Row(NamedTuple):
-    """All that the host ships for one example.
+    """A raw row, as the host ships it.
 
-    `parts` and `labels` are there for objectives that are made for such rows (`Objective.rows`),
-    and None for all others.
+    `parts` and `labels` are given to objectives that require them (`Objective.rows`), and None for
+    all others.
     """
 
     tokens: Array  # i32[L] text ids, padding at the end
-    # i32[L] document 1, 2, … of each token; 0 = padding; the only source of lengths
+    # i32[L] segment ids: document 1, 2, … of each token; 0 is padding; the only source of lengths
     segments: Array
-    member: Array  # i32[] which member of a mixture this row was cut for
-    # i32[L] which part of its document a token is in, in their order: 0 a text, a first side or a
-    # user's turn; 1 its answer, the second side, the first answer; 2 the next turn, …
-    parts: Array | None = None
+    member: Array  # i32[] index of the mixture's member that this row was cut for
+    # i32[L] the part of its document that each token is in: 0 a text, a first side or a user's
+    # turn; 1 its answer, the second side, the first answer; 2 the next turn, …
+    parts: Array = None
     # i32[L] the class of a document at each of its tokens, or a number in thousandths; the class
     # of each token; or NO_LABEL
-    labels: Array | None = None
+    labels: Array = None
 
 
-# What rows an objective is made for, from any text to the most that is asked of it;
-# `training.packing.POLICIES` says which packing gives them.
+# The rows that an objective may require, from the least to the most demanding;
+# `training.packing.POLICIES` maps them to packing policies.
 ROWS = {
     "stream": "text that may run on over the ends of documents",
     "documents": "documents, or stretches of them, kept apart",
@@ -171,9 +173,11 @@ ROWS = {
 
 
 class Outputs(Protocol):
-    """What an objective's loss sees of a model."""
+    """The outputs of a model, as losses take them: `models.Outputs` is one."""
 
-    hidden: dict[str, Array]  # "top": f[B, T, d]; "ahead": f[n, B, T, d]; …
+    @property
+    def hidden(self) -> dict[str, Array]:
+        """Hidden states by name: "top" f[B, T, d], "ahead" f[n, B, T, d], …"""
 
     def head(self, name: str, hidden: Array) -> Array:
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
@@ -182,16 +186,16 @@ class Outputs(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Labels:
-    """The right answers that a term scores, from which its trivial baseline follows.
+    """The labels that a term scores, from which its baseline follows.
 
-    Classes are guessed by how often each is right among the training targets; numbers by their
-    mean there.
+    The baseline predicts classes by their frequencies among the training targets, and numbers by
+    their mean.
     """
 
     values: Array  # i32[B, N] classes, or f32[B, N] numbers
-    weights: Array  # f32[B, N] what each counts in the term's sums; 0: nothing
-    head: str = _static()  # of `Objective.heads`, which says how many classes there are
-    # The model itself makes them (ELECTRA's generator): the guess is by their own frequency.
+    weights: Array  # f32[B, N] weight of each in the term's sums; 0: does not count
+    head: str = _static()  # of `Objective.heads`, which has the number of classes
+    # The model produces them (ELECTRA's generator): the baseline uses their own frequencies.
     from_outputs: bool = _static(default=False)
 
 
@@ -202,48 +206,48 @@ class Term:
 
     The total is the sum over terms of `scale * sums.sum() / weights.sum()`.
 
-    A term's trivial baseline is that of its labels; without any, it is the term itself for outputs
-    that are the same whatever the batch (hidden states of 0, heads that give 1).
+    A term's baseline is that of its labels; without labels it is the term for constant outputs
+    (hidden states of 0, heads that give 1).
     """
 
     sums: Array  # f32[B] summed loss of each row
     weights: Array  # f32[B] what to divide by; a function of the batch alone, never of outputs
-    # A number, or a function of the step (an optax schedule). None: a metric, which is logged and
-    # is no part of the loss.
+    # A number, or a function of the step (an optax schedule). None: a metric, which is logged but
+    # not part of the loss.
     scale: Any = _static(default=1.0)
     labels: Labels | None = None
-    # f32[B] summed squares of the log-partition, by the same weights: `z_loss` times it is added to
-    # the loss of a run that asks for it (Chowdhery et al. 2022, PaLM, section 5).
+    # f32[B] weighted sum of the squared log-partition, which a run's `z_loss` multiplies (Chowdhery et
+    # al. 2022, PaLM, section 5).
     squared_log_partition: Array | None = None
 
 
 class PromptForm(NamedTuple):
-    """How the training of an objective makes a text a prompt.
+    """How a text becomes a prompt for a model that an objective trained.
 
-    The prompt is `before`, the text and `after`, read both ways unless `causal`. The answer begins
-    with `ids.bos` and `start`. T5's span corruption, and GPT's language modelling:
+    The prompt is `before`, the text and `after`, with bidirectional attention unless `causal`. The
+    answer begins with `ids.bos` and `start`. T5's span corruption, and GPT's language modelling:
 
         PromptForm("infill", after=(ids.eos,))
         PromptForm("continue", causal=True)
     """
 
-    # What the model then does: "continue", "complete", "infill", "middle", "restore", "respond",
+    # What the model does with it: "continue", "complete", "infill", "middle", "restore", "respond",
     # "mask", "unmask", "embed", "classify" or "tag" (`inference.trained.MODES`).
     mode: str
     before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
     after: tuple[int, ...] = ()  # ids after it
     start: tuple[int, ...] = ()
-    causal: bool = False  # the answer continues the text: nothing is read both ways
-    # Of "infill": "together", one answer names every blank by its sentinel; "in turn", each blank
-    # has an answer of its own, after its sentinel; "masks", the same, where blanks are mask tokens.
+    causal: bool = False  # the answer continues the text, with causal attention throughout
+    # Of "infill": "together", one answer has every blank after its sentinel; "in turn", each blank
+    # has a separate answer, after its sentinel; "masks", the same, where blanks are mask tokens.
     blanks: str = "together"
-    shift: int = 0  # slots from a mask to where its token is predicted
-    head: str | None = None  # that answers; None: the vocabulary projection, of "embed" no head
+    shift: int = 0  # slots from a mask to the slot that predicts its token
+    head: str | None = None  # None: the vocabulary projection; of "embed": no head
     pooling: str = "mean"  # of "embed": over the "first" slot of a text or the "mean" of all
 
 
 class Lengths(Protocol):
-    """The slots that one document takes, from its tokens alone."""
+    """The slots that one document takes, from its number of tokens."""
 
     def __call__(self, n: int, /) -> dict[str, int]:
         """Returns the slots of each stream.
@@ -259,9 +263,9 @@ class Lengths(Protocol):
 
 
 class Corrupt(Protocol):
-    """A row of text to the features that a model is trained on.
+    """From a raw row to features.
 
-    Written for rows of one document, it is lifted to packed rows by `each_document`.
+    One that is written for rows of one document is lifted to packed rows by `each_document`.
     """
 
     def __call__(
@@ -272,9 +276,9 @@ class Corrupt(Protocol):
         Args:
           key: the row's own random key.
           row: the row.
-          partner: another row of the batch, for those that need text from elsewhere.
+          partner: another row of the batch, for objectives that need text of another document.
           lengths: slots of each stream, as planned for the whole row.
-          max_documents: most documents that the row may hold; a Python int, and so static.
+          max_documents: the most documents that the row may hold; a Python int, and so static.
 
         Returns:
           {column: i32[...]} of exactly these lengths; `objectives.features` names the columns.
@@ -286,7 +290,7 @@ class Loss(Protocol):
     """The terms of the loss of a batch."""
 
     def __call__(self, outputs: Outputs, batch: dict[str, Array], /) -> dict[str, Term]:
-        """Weighs what a model gave.
+        """Returns the terms of a batch.
 
         Args:
           outputs: of the model, for the batch.
@@ -298,20 +302,20 @@ class Loss(Protocol):
 
 
 class Objective(NamedTuple):
-    """A pre-training objective: a few pure functions, built by the function named after it."""
+    """A pre-training objective: pure functions and facts, built by the function of its name."""
 
     lengths: Lengths
     corrupt: Corrupt
     loss: Loss
-    # What the loss asks of the model: names of heads, and how many classes each tells apart. None:
-    # the ids of the vocabulary, or no classes.
+    # The heads that the loss requires of the model: name -> number of classes. None: the ids of
+    # the vocabulary, or no classes.
     heads: Mapping[str, int | None] = VOCABULARY
-    rows: str = "stream"  # what rows it is made for: one of `ROWS`
-    closes_documents: bool = False  # it marks where documents end; a stream need not
-    prompt_forms: tuple[PromptForm, ...] = ()  # of models that it trained, the default one first
-    sentinels: int | None = None  # how many it may use, where `lengths` counts them
+    rows: str = "stream"  # the rows that it requires: one of `ROWS`
+    closes_documents: bool = False  # it appends end-of-sequence itself
+    prompt_forms: tuple[PromptForm, ...] = ()  # for models that it trained, the default first
+    sentinels: int | None = None  # the number available, where `lengths` counts them
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
-    couples_rows: bool = False  # the loss is no sum over rows
+    couples_rows: bool = False  # the loss is not a sum over rows
 
 
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
@@ -326,17 +330,17 @@ class Member(NamedTuple):
 
 
 def members_of(objective: Objective) -> tuple[Member, ...]:
-    """The members of a mixture; a plain objective is its own only member."""
+    """Returns the members of a mixture; a plain objective is its own only member."""
     return objective.members or (Member("all", objective, 1.0),)
 
 
 def joint_rows(kinds: Iterable[str]) -> str:
-    """What rows suit objectives that ask for rows of these kinds: those of the most demanding.
+    """Returns the kind of rows that suits objectives of all these kinds: the most demanding one.
 
     >>> joint_rows(["stream", "document"])
     'document'
 
-    Raises ValueError for documents of parts and documents with labels, which no corpus gives both.
+    Raises ValueError for "parts" and "labels" together, which no corpus provides.
     """
     kinds = set(kinds)
     unknown = kinds - ROWS.keys()
@@ -351,9 +355,9 @@ def joint_rows(kinds: Iterable[str]) -> str:
 
 
 def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
-    """The heads of several objectives together.
+    """Returns the heads of several objectives together.
 
-    Raises ValueError where two of them want another number of classes of one head.
+    Raises ValueError where two of them require different numbers of classes of one head.
     """
     heads: dict[str, int | None] = {}
     for objective in objectives:
@@ -367,19 +371,19 @@ def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
 
 
 def column_of(objective: Objective) -> str | None:
-    """The column of a row beyond its tokens that an objective reads: "parts", "labels" or None."""
+    """Returns the further column of rows that an objective reads: "parts", "labels" or None."""
     return objective.rows if objective.rows in ("parts", "labels") else None
 
 
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:
-    """`(keys_B, rows_B) -> features_B`: the one entry to corruption, on the device and on the host.
+    """Returns `(keys_B, rows_B) -> features_B`, which corrupts a batch, on device or host.
 
     Args:
       lengths: slots of each stream, as in `RowGroup.features`.
-      max_documents: most documents that a row may hold.
+      max_documents: the most documents that a row may hold.
 
-    The partner of row 2k is row 2k+1 and the other way round, so a batch has an even number of
-    rows; no row looks at any other, so sharding the batch adds no communication.
+    Rows 2k and 2k+1 are partners, so a batch has an even number of rows; no row depends on any
+    other, so sharding the batch adds no communication.
 
     Raises ValueError for a `corrupt` that takes other arguments, or more sentinels than there are;
     when it is called or traced, for an odd number of rows, a missing column, or rows of more tokens

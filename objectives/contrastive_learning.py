@@ -1,4 +1,4 @@
-"""Contrastive objectives: two views of a text lie near each other, all other texts far.
+"""Contrastive objectives: embeddings of two views of a text are near, of other texts far apart.
 
 Sources: Gao et al. 2021 (SimCSE, arXiv:2104.08821) for dropout views and hard negatives; Wu et al.
 2020 (CLEAR, arXiv:2012.15466) for views by deletion, shuffling and spans; Radford et al. 2021
@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
 from pretrax.objectives.contract import Objective, PromptForm, Term, TokenIds
 from pretrax.objectives.features import fit, input_sequence
-from pretrax.objectives.losses import at_places, cross_entropy
+from pretrax.objectives.losses import at_slots, cross_entropy
 from pretrax.objectives.noising import (
     Noise,
     Text,
@@ -51,22 +51,22 @@ def contrastive(
         text      a b c d
         inputs    [CLS] a c d [CLS] a b d      with views = "deletion"
 
-    The views are segments of one row that do not see each other. From the first view of a text, the
-    second is to be told from those of all other texts of the batch, over all devices.
+    The views are segments of one row that do not attend to each other. The first view of a text must
+    select the second among those of all texts of the batch, over all devices.
 
     Args:
       ids: needs `cls`; and `mask` for masking.
-      views: "dropout", the text twice, so that dropout alone tells the views apart (SimCSE; the
-        model's dropout_rate must not be 0, or both views are one); "deletion" of random tokens,
-        "shuffling" of all, "cropping" to a random stretch, or "masking" of spans of three on
+      views: "dropout", the text twice, so that views differ by dropout alone (SimCSE; with the
+        model's dropout_rate 0 both views would be equal); "deletion" of random tokens,
+        "shuffling" of all, "cropping" to a random passage, or "masking" of spans of three on
         average, each drawn anew for each view.
       share: of the tokens deleted, cropped away or masked; in (0, 1).
       temperature: similarities are divided by it; None: the model's "logit_scale" is learned.
-      pooling: a view is embedded from its "first" place, [CLS], or from the "mean" of its places.
-      symmetric: from the second view the first is to be told as well, and the loss is the mean of
-        both. SimCSE goes one way.
+      pooling: a view's embedding is its "first" hidden state, of [CLS], or the "mean" of all.
+      symmetric: the second view must select the first as well, and the loss is the mean of both.
+        SimCSE's is not symmetric.
 
-    Features: inputs, inputs_segments i32[I], two segments a text; pools_places, pools_labels,
+    Features: inputs, inputs_segments i32[I], two segments a text; pools_slots, pools_labels,
     pools_weights i32[P], two pools a text.
 
     >>> contrastive(ids).lengths(63)
@@ -108,8 +108,8 @@ def contrastive_pairs(
       ids: needs `cls`.
       hard_negatives: a document has a third part, unlike the first (SimCSE's supervised form): one
         more text that must lie far from the first of every document.
-      temperature, pooling, symmetric: as in `contrastive`. CLIP goes both ways, and its temperature
-        is learned; SimCSE's supervised form has hard negatives, 0.05, and goes one way.
+      temperature, pooling, symmetric: as in `contrastive`. CLIP is symmetric, with a learned
+        temperature; SimCSE's supervised form has hard negatives, 0.05, and is not symmetric.
 
     A document without one of the parts does not count. Features as in `contrastive`, with a
     segment and a pool for each text.
@@ -134,18 +134,18 @@ def contrastive_pairs(
 
 
 def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
-    """InfoNCE of N pairs (left_i, right_i): f32[N] in nats; symmetric, it is the CLIP loss.
+    """Returns InfoNCE of N pairs (left_i, right_i): f32[N] in nats; symmetric, it is the CLIP loss.
 
     Args:
       left_Nxe, right_Mxe: embeddings of any length, M >= N; the right ones beyond N are negatives
         for all left ones (hard negatives).
-      scale: what cosine similarities are multiplied by, 1 / temperature.
-      live_N, live_M: bool; what is not live is nobody's negative, and its loss has no meaning.
-      symmetric: the mean of telling right_i from all right ones and left_i from all left ones; or
-        the former alone, as in SimCSE.
+      scale: factor of cosine similarities, 1 / temperature.
+      live_N, live_M: bool; embeddings that are not live are no negatives, and have no valid loss.
+      symmetric: the mean of selecting right_i among all right ones and left_i among all left ones;
+        or the former alone, as in SimCSE.
 
-    With all embeddings alike it is the logarithm of the number of live texts. The batch may be
-    spread over devices: the negatives are all of it, with their gradients.
+    With equal embeddings it is the logarithm of the number of live texts. The batch may be sharded
+    over devices: negatives are the whole batch, with their gradients.
 
     >>> losses = info_nce(jnp.eye(2), jnp.eye(2), 1.0, jnp.ones(2, bool), jnp.ones(2, bool))
     >>> [round(float(x), 4) for x in losses]
@@ -185,8 +185,8 @@ def _contrastive_loss(texts: int, temperature, pooling: str, symmetric: bool) ->
         raise ValueError(f"temperature must be above 0, or None to learn it, got {temperature}.")
 
     def loss(outputs, batch) -> dict[str, Term]:
-        top, places_BxP = outputs.hidden["top"], batch["pools_places"]
-        pooled = _mean_of_segments(top, batch) if pooling == "mean" else at_places(top, places_BxP)
+        top, slots_BxP = outputs.hidden["top"], batch["pools_slots"]
+        pooled = _mean_of_segments(top, batch) if pooling == "mean" else at_slots(top, slots_BxP)
         embeddings_BxPxe = outputs.head("embedding", pooled)
         B, P, _ = embeddings_BxPxe.shape
         by_text = embeddings_BxPxe.reshape(B * P // texts, texts, -1).swapaxes(0, 1)
@@ -203,8 +203,8 @@ def _contrastive_loss(texts: int, temperature, pooling: str, symmetric: bool) ->
 
 
 def _mean_of_segments(top_BxTxd, batch):
-    """The mean state of each pool's segment, [B, P, d]."""
-    P = batch["pools_places"].shape[1]
+    """Returns the mean hidden state of each pool's segment, [B, P, d]."""
+    P = batch["pools_slots"].shape[1]
     number_1xPx1 = 1 + jnp.arange(P)[None, :, None]
     inside = (batch["encoder_segment_ids"][:, None] == number_1xPx1).astype(top_BxTxd.dtype)
     share = inside / jnp.maximum(jnp.sum(inside, -1, keepdims=True), 1)
@@ -227,7 +227,7 @@ def _noise(ids: TokenIds, views: str, share: float) -> Noise:
 
 
 def crop(share: float) -> Noise:
-    """A stretch of each document, without round(share * n) tokens; at least one token is left."""
+    """Crops each document by round(share * n) tokens; at least one token is left."""
     away = ratio(share, "share", 0, 1)
     return Noise(lambda n: n, Partial(_crop, traced(away)[0]))
 
@@ -268,9 +268,9 @@ def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
 
 
 def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, lengths):
-    """Features of rows in which text k of document d is segment k + 1 + d * (number of texts).
+    """Returns features of rows in which text k of document d is segment k + 1 + d * (number of texts).
 
-    `opened`: bool[D] for each text, whether it begins with [CLS].
+    `opened`: bool[D] for each text: it begins with [CLS].
     """
     texts = len(body)
     each = [interleaved(piece(cls_at, yes_D), text) for yes_D, text in zip(opened, body)]
@@ -279,9 +279,9 @@ def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, l
     first = documents(segments, by_text.length.shape[0]).start
     counts = jnp.repeat(counts_D, texts)
     weights = fit(counts.astype(jnp.int32), lengths["pools"])
-    places = fit(jnp.where(counts, first, 0), lengths["pools"])
+    slots = fit(jnp.where(counts, first, 0), lengths["pools"])
     return input_sequence((tokens, segments)) | {
-        "pools_places": places,
-        "pools_labels": jnp.zeros_like(places),
+        "pools_slots": slots,
+        "pools_labels": jnp.zeros_like(slots),
         "pools_weights": weights,
     }

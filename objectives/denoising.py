@@ -1,4 +1,4 @@
-"""T5's denoising objectives: hide some of the text, predict what was hidden, or all of it.
+"""T5's denoising objectives: hide some tokens, and predict them, or the whole text.
 
 Sources: Raffel et al. 2020 (T5), section 3.3; Tay et al. 2022 (UL2) for the mode tokens.
 """
@@ -44,7 +44,7 @@ def span_corruption(
     mode: str | None = None,
     placement: str = "end",
 ) -> Objective:
-    """T5's span corruption: each hidden span becomes one sentinel, targets tell the spans.
+    """T5's span corruption: each noise span becomes one sentinel; the targets are the spans.
 
     With text `a b c d e f`, noise on `b c` and `f`, sentinels X and Y, and end-of-sequence /:
 
@@ -52,14 +52,14 @@ def span_corruption(
         targets   X b c Y f /
 
     Args:
-      ids: needs `sentinels`, as many as `lengths` says, and the `mode` token if one is given.
-      noise_density: share of tokens hidden, in (0, 1).
-      mean_span_length: in tokens, above or equal to 1. A pair (low, high) draws one whole number
+      ids: needs `sentinels`, as many as `lengths` gives, and the `mode` token if one is set.
+      noise_density: share of noise tokens, in (0, 1).
+      mean_span_length: in tokens, at least 1. A pair (low, high) draws one whole number
         uniformly for each document; lengths are then those of the worst draw.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
-      placement: where spans may stand. "end" is T5's law: a document starts with text and ends
-        with noise, so that a single span is always the end. "anywhere": every mask with those
-        counts is equally likely, which is what short documents need.
+      placement: of spans. "end" is T5's: a document starts with text and ends with noise, so that
+        a single span is always the end. "anywhere": every mask with these counts is equally
+        likely, which suits short documents.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets of every document, and counts in `lengths`.
@@ -67,8 +67,8 @@ def span_corruption(
     >>> span_corruption(ids).lengths(568)
     {'inputs': 512, 'targets': 114, 'sentinels': 28}
 
-    Raises ValueError for a density or length out of range, an unknown placement, or a mode the
-    vocabulary has not.
+    Raises ValueError for a density or length out of range, an unknown placement, or a mode that
+    the vocabulary does not have.
     """
     density = ratio(noise_density, "noise_density", 0, 1)
     if placement not in ("end", "anywhere"):
@@ -87,7 +87,7 @@ def span_corruption(
     modes = spans.ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
-        # Fewer tokens a span mean more spans: the shortest mean is the worst draw.
+        # Shorter spans mean more spans: the shortest mean is the worst draw.
         noise, count = (
             int(x) for x in noise_counts(n, density.as_integer_ratio(), low.as_integer_ratio(), np)
         )
@@ -128,17 +128,17 @@ def iid_denoising(
         "mask_or_random"    a _ q d _ f /
 
     Args:
-      ids: needs sentinels, as many as `lengths` says, or the mask token.
-      noise_density: probability that a token of text is hidden, in (0, 1). At most the mean and
-        six standard deviations of a document are, so that lengths can be planned: tokens beyond
-        that, which less than one document in a million has at this density, stay text.
-      replace: what stands in the inputs for hidden tokens: one sentinel for each run of them, one
-        for each of them, the mask token, nothing, or random text. "mask_or_random" is T5's
+      ids: needs sentinels, as many as `lengths` gives, or the mask token.
+      noise_density: probability that a text token is hidden, in (0, 1). The number of hidden tokens
+        is bounded by its mean plus six standard deviations, so that lengths can be planned: in less
+        than one document of a million further tokens stay text.
+      replace: the replacement of hidden tokens in the inputs: one sentinel for each run of them, one
+        for each token, the mask token, nothing, or random text. "mask_or_random" is T5's
         BERT-style noise: one mask in ten is random text instead.
       predict: "noise" or "everything".
       mode: name of a mode token put before each document's inputs.
 
-    Sentinel k stands before piece k in the targets, also when a document starts with noise.
+    Sentinel k comes before piece k in the targets, also when a document starts with noise.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets of every document.
@@ -148,9 +148,8 @@ def iid_denoising(
     >>> iid_denoising(ids, replace="mask", predict="everything").lengths(512)
     {'inputs': 513, 'targets': 513}
 
-    Raises ValueError for a density out of range, an unknown setting, noise alone to be predicted
-    where nothing tells it from text ("random", "mask_or_random"), or tokens that the vocabulary
-    has not.
+    Raises ValueError for a density out of range, an unknown setting, targets of noise alone where
+    inputs do not show it ("random", "mask_or_random"), or tokens that the vocabulary lacks.
     """
     given = iid_hidden(ids, noise_density, replace)
     if predict not in ("noise", "everything"):
@@ -161,14 +160,14 @@ def iid_denoising(
             'predict to "everything", or replace to "mask".'
         )
     asked = iid_told(ids, noise_density, replace) if predict == "noise" else None
-    # Only sentinels say which blank a part of the answer belongs to.
+    # Only sentinels assign parts of the answer to blanks.
     by_noise = "infill" if replace in ("spans", "tokens") else None
     prompt_mode = "restore" if predict == "everything" else by_noise
     return from_noise(ids, given, asked, mode, prompt_mode=prompt_mode)
 
 
 def deshuffling(ids: TokenIds) -> Objective:
-    """T5's deshuffling: the tokens of a document in random order, the document predicted.
+    """T5's deshuffling: the inputs are a document's tokens in random order, the targets the document.
 
         inputs    d a f c b e /
         targets   a b c d e f /
@@ -207,7 +206,7 @@ class _Spans(NamedTuple):
 
 
 def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
-    """Span corruption of every document of a row at once; see `span_corruption`."""
+    """Corrupts all documents of a row; see `span_corruption`."""
     S = max(lengths["sentinels"], 1)
     document = documents(row.segments, max_documents)
     spans, noise_edge, text_before = jax.vmap(_draw_spans, (None, 0, 0, None, None))(
@@ -240,14 +239,14 @@ def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
 
 
 def _draw_spans(key, number, n, settings: _Spans, size):
-    """Counts and places of the spans of document `number` of n tokens, with a key of its own."""
+    """Draws the spans of document `number` of n tokens, with its own key."""
     low, high, anywhere = settings.low, settings.high, settings.anywhere
-    # Bits of one dimension, noise and text in turn: the first do not depend on how many there are.
+    # One-dimensional bits, noise and text alternating: the first do not depend on the number of bits.
     bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size + 1,), jnp.uint32)
-    # low == high unless a range was asked for, and then both are whole numbers.
+    # low == high unless a range was given, and then both are whole numbers.
     choice = below(bits[0], (high[0] - low[0]) // low[1] + 1)
     noise, spans = noise_counts(n, settings.density, (low[0] + choice * low[1], low[1]))
-    # One more token before the text and one after it let the first and last stretch be empty.
+    # One more token before the text and one after it allow empty text at both ends.
     noise_edge, text_edge = jax.vmap(span_starts, (1, 0, 0))(
         bits[1:].reshape(size, 2),
         jnp.stack([noise, n - noise + 2 * anywhere]),

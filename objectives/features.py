@@ -1,19 +1,20 @@
-"""The features an objective may give: named streams, each with its columns.
+"""The features of objectives: named streams, each with its columns.
 
-    inputs     inputs, inputs_segments                     what is given
-    types      inputs_types                                0 or 1 for each input: BERT's token types
+    inputs     inputs, inputs_segments                    what is given
+    types      inputs_types                               0 or 1 for each input: BERT's token types
     targets    targets, targets_segments, targets_weights  what is predicted, left to right
-    positions  targets_positions, targets_block_positions  where a target stands, if not in line
-    labels     labels, labels_places, labels_weights       what is predicted in place: the token, and
-                                                           which input it is predicted at
-    pools      pools_places, pools_labels, pools_weights   inputs whose hidden state stands for a
-                                                           document, a pair or a view; and its class
-    rates      rates                                       probabilities as 24-bit integers
+    positions  targets_positions, targets_block_positions
+                                                          positions of targets out of order
+    labels     labels, labels_slots, labels_weights       what is predicted in place: the token, and
+                                                          the input slot that predicts it
+    pools      pools_slots, pools_labels, pools_weights   input slots whose hidden state stands for
+                                                          a document, a pair or a view; its class
+    rates      rates                                      probabilities as 24-bit integers
 
-An objective's `lengths` says how many slots each stream takes. Segments number the documents of a
-row from 1, 0 is padding. Labels are compact, their weights 1 and then 0; pool k is that of segment
-k + 1, and its weight says whether it counts. Loss weights are a column of their own: no token value
-ever decides whether a place counts.
+An objective's `lengths` gives the slots of each stream. Segment ids number the documents of a row
+from 1, 0 is padding. Labels are compact, with weights 1 and then 0; pool k is that of segment k + 1,
+and its weight is 0 or 1. Loss weights are a column of their own: no token id decides whether a target
+counts.
 """
 
 import difflib
@@ -25,12 +26,12 @@ COLUMNS = {
     "types": ("inputs_types",),
     "targets": ("targets", "targets_segments", "targets_weights"),
     "positions": ("targets_positions", "targets_block_positions"),
-    "labels": ("labels", "labels_places", "labels_weights"),
-    "pools": ("pools_places", "pools_labels", "pools_weights"),
+    "labels": ("labels", "labels_slots", "labels_weights"),
+    "pools": ("pools_slots", "pools_labels", "pools_weights"),
     "rates": ("rates",),
 }
 
-# Streams that every document of a row has slots of its own in, however short it is.
+# Streams in which every document of a row has separate slots, whatever its length.
 PER_DOCUMENT = ("pools", "rates")
 
 
@@ -38,7 +39,7 @@ STREAM_OF = {column: stream for stream, columns in COLUMNS.items() for column in
 
 
 def check_features(features: dict, lengths: dict[str, int]) -> None:
-    """Raises ValueError for features of one row that are not as `lengths` plans them.
+    """Raises ValueError for a row's features that differ from the planned `lengths`.
 
     Args:
       features: arrays, or their shapes and types.
@@ -67,24 +68,24 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
 
 
 def unknown(what: str, name: str, known) -> str:
-    """The message for a name that does not exist, with the nearest one that does."""
+    """Returns the message for an unknown name, with the nearest known one."""
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"expected some of {sorted(known)}."
     return f"There is no {what} named {name!r}: {hint}"
 
 
 def sequence_pair(inputs, targets) -> dict:
-    """Features from two (tokens, segments) pairs; every target counts."""
+    """Returns features of (tokens, segments) of inputs and of targets; every target counts."""
     return input_sequence(inputs) | target_sequence(targets)
 
 
 def input_sequence(inputs) -> dict:
-    """Features from one (tokens, segments) pair that is given."""
+    """Returns features of (tokens, segments) of inputs."""
     return {"inputs": inputs[0], "inputs_segments": inputs[1]}
 
 
 def target_sequence(targets) -> dict:
-    """Features from one (tokens, segments) pair without inputs; every target counts."""
+    """Returns features of (tokens, segments) of targets without inputs; every target counts."""
     tokens, segments = targets
     return {
         "targets": tokens,
@@ -94,38 +95,38 @@ def target_sequence(targets) -> dict:
 
 
 def labels_in_place(tokens, chosen, shift, size: int) -> dict:
-    """Labels: the chosen ones of a row's tokens, each predicted at its own place.
+    """Returns labels: the chosen ones of a row's tokens, each predicted at its own slot.
 
     Args:
       tokens: i32[I].
       chosen: bool[I].
-      shift: added to the places: -1 predicts each token one place before it.
-      size: K, slots of the labels. Chosen tokens beyond it are lost, so plan lengths first.
+      shift: added to the slots: -1 predicts each token one slot before it.
+      size: K, slots of the labels. Chosen tokens beyond it are dropped, so plan lengths first.
 
     >>> labels_in_place(jnp.array([7, 8, 9]), jnp.array([False, True, True]), 0, 3)["labels"]
     Array([8, 9, 0], dtype=int32)
     """
     slot = jnp.where(chosen, jnp.cumsum(chosen) - 1, size)
-    place = (
+    source = (
         jnp.zeros(size, jnp.int32)
         .at[slot]
         .set(jnp.arange(tokens.size, dtype=jnp.int32), mode="drop")
     )
     weight = (jnp.arange(size) < jnp.sum(chosen)).astype(jnp.int32)
     return {
-        "labels": weight * tokens[place],
-        "labels_places": weight * (place + shift),
+        "labels": weight * tokens[source],
+        "labels_slots": weight * (source + shift),
         "labels_weights": weight,
     }
 
 
 def fit(x, size: int):
-    """x i32[n] with padding at the end, or without its end, so that it has `size` slots."""
+    """Returns x i32[n] padded or truncated at the end to `size` slots."""
     return jnp.pad(x, (0, max(size - x.size, 0)))[:size]
 
 
 def complete(features: dict, lengths: dict[str, int]) -> dict:
-    """Adds, as padding, the streams that `lengths` has and `features` has not."""
+    """Returns the features with streams of `lengths` that they lack added as padding."""
     blank = {
         column: jnp.zeros(lengths[stream], jnp.int32)
         for stream, columns in COLUMNS.items()

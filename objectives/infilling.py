@@ -1,4 +1,4 @@
-"""Infilling for decoders: parts of a text are moved to its end, to be written from both sides.
+"""Infilling for decoders: parts of a text are moved to its end, and predicted given both sides.
 
 Sources: Bavarian et al. 2022, "Efficient Training of Language Models to Fill in the Middle";
 Aghajanyan et al. 2022, "CM3: A Causal Masked Multimodal Model of the Internet", section 2.
@@ -42,10 +42,10 @@ _ORDERS = (
 def fill_in_the_middle(
     ids: TokenIds, rate: float = 0.5, spm_rate: float = 0.5, spm: str = "spmv2"
 ) -> Objective:
-    """Fill-in-the-middle: the middle of a document is written last, knowing what stands around it.
+    """Fill-in-the-middle: the middle of a document is predicted last, given the text on both sides.
 
-    A document of n tokens is cut at two places, each uniform among all n + 1 and independent of
-    the other, so that every part may be empty. With text `a b c d e f` cut after b and after c,
+    A document of n tokens is cut at two positions, each uniform among all n + 1 and independent, so
+    that every part may be empty. With text `a b c d e f` cut after b and after c,
     the markers P, S and M, and end-of-sequence /:
 
         plain    a b c d e f /
@@ -56,11 +56,11 @@ def fill_in_the_middle(
     Args:
       ids: needs `fim`: the markers of prefix, suffix and middle.
       rate: share of documents that are rearranged; the others are plain.
-      spm_rate: share of those that begin with their suffix.
-      spm: how those are written: "spmv2", with nothing between prefix and middle, or "spm".
+      spm_rate: share of the rearranged ones that begin with their suffix.
+      spm: the order of those: "spmv2", with nothing between prefix and middle, or "spm".
 
-    Features: targets, targets_segments, targets_weights i32[T]. Every target counts. Documents of
-    a row are cut each by itself, after the row was: no middle and no marker is ever cut off.
+    Features: targets, targets_segments, targets_weights i32[T]. Every target counts. The
+    documents of a row are rearranged separately, after packing: no middle or marker is cut off.
     End-of-sequence closes every document, so that a middle has an end, and counts in `lengths`.
 
     >>> fill_in_the_middle(ids).lengths(508)
@@ -94,8 +94,8 @@ def fill_in_the_middle(
 
 class _Middles(NamedTuple):
     rate: Any  # i32[] 24-bit probability that a document is rearranged
-    spm_rate: Any  # i32[] 24-bit probability that one of those begins with its suffix
-    spm: Any  # i32[] the form of these, an index in `_ORDERS`
+    spm_rate: Any  # i32[] 24-bit probability that a rearranged one begins with its suffix
+    spm: Any  # i32[] the order of these, an index in `_ORDERS`
     markers: Any  # i32[3] of prefix, suffix and middle
     eos: Any  # i32[]
 
@@ -126,7 +126,7 @@ def _move_middles(middles: _Middles, key, row, partner, lengths, max_documents):
 
 
 def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
-    """CM3's causal masking: a few long spans are written last, each behind its own sentinel.
+    """CM3's causal masking: a few long spans are predicted last, each after its own sentinel.
 
     With text `a b c d e f`, spans b c and e, sentinels X and Y, and end-of-sequence /:
 
@@ -134,16 +134,16 @@ def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
         weights   1 0 1 0 1 0 1 1 1 0 1 1
 
     The number of spans is Poisson(1), at least 1 and at most `max_spans`. The ends of all spans
-    of a document of n tokens are a uniform choice among its n + 1 places: the paper's draw of both
-    ends of each uniformly, provided that no two spans intersect or touch and that none is empty.
+    of a document of n tokens are a uniform choice among its n + 1 positions: the paper's uniform draw
+    of both ends, given that no two spans intersect or touch and that none is empty.
 
-    Sentinels bear no loss, since they stand at random places. As in the published code
-    end-of-sequence closes each span: what bears no loss could not teach where a span ends.
+    Sentinels have no loss, since their positions are random. As in the published code
+    end-of-sequence closes each span: a token without loss could not teach where a span ends.
 
     Args:
       ids: needs `max_spans` sentinels.
-      max_spans: the paper's 16 would matter to one document in a million, and every row has room
-        for as many as there may be; 4 do for all but one in 270.
+      max_spans: every row has the capacity for this number of spans. The paper's 16 would be
+        reached by one document in a million; 4 suffice for all but one in 270.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
@@ -174,12 +174,12 @@ def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
 
 
 def _most_spans(n):
-    """How many spans of one token fit so that no two of them touch."""
+    """Returns the number of one-token spans that fit without touching each other."""
     return (n + 1) // 2
 
 
 class _MovedSpans(NamedTuple):
-    counts: Any  # i32[...] the law of their number (`poisson_table`)
+    counts: Any  # i32[...] the distribution of their number (`poisson_table`)
     sentinels: Any  # i32[S] S is the most spans
     eos: Any  # i32[]
 
@@ -190,7 +190,7 @@ def _move_spans(settings: _MovedSpans, key, row, partner, lengths, max_documents
     bits = document_bits(key, document.length.size, (1 + 2 * S,))
     spans = poisson_lengths(bits[:, 0], settings.counts)
     spans = jnp.clip(spans, 1, jnp.minimum(S, _most_spans(document.length)))
-    ends = jax.vmap(_distinct_places)(bits[:, 1:], document.length, 2 * spans)
+    ends = jax.vmap(_distinct_cuts)(bits[:, 1:], document.length, 2 * spans)
     begin, end = ends[:, 0::2], ends[:, 1::2]
 
     source, (sentinel_at, eos_at) = with_specials(row.tokens, settings.sentinels, settings.eos)
@@ -202,16 +202,16 @@ def _move_spans(settings: _MovedSpans, key, row, partner, lengths, max_documents
         with_markers(document, begin, end, sentinels),
         interleaved(sentinels, moved, pieces(eos_at, live)),
     )
-    # A token's place in the source, and never its value, tells whether it is a sentinel.
-    places = jnp.arange(source.size, dtype=jnp.int32)
-    origin, segments = splice(places, written, lengths["targets"])
+    # Sentinels are recognised by their index in the source, never by their value.
+    slots = jnp.arange(source.size, dtype=jnp.int32)
+    origin, segments = splice(slots, written, lengths["targets"])
     features = target_sequence((jnp.where(segments > 0, source[origin], 0), segments))
     is_sentinel = (origin >= sentinel_at) & (origin < eos_at)
     return features | {"targets_weights": jnp.where(is_sentinel, 0, features["targets_weights"])}
 
 
-def _distinct_places(bits, n, count):
-    """`count` of the places 0 … n of a document, ascending, all choices equally likely; then n.
+def _distinct_cuts(bits, n, count):
+    """Returns `count` of the positions 0 … n of a document, ascending, uniformly drawn; then n.
 
     They are the inner cuts between count + 1 parts of n + 2 tokens (`span_starts`).
     """

@@ -31,16 +31,16 @@ def causal_lm(ids: TokenIds) -> Objective:
 
         targets   a b c d e f
 
-    The decoder is given the same tokens one place later, behind `ids.bos`. Nothing is appended:
-    rows that are cut from a stream of documents carry end-of-sequence where a document ends, if
-    the run asks for it.
+    The decoder's inputs are the same tokens one slot later, after `ids.bos`. Nothing is appended:
+    rows cut from a stream of documents have end-of-sequence where a document ends, if the run is
+    configured so.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
     >>> causal_lm(ids).lengths(512)
     {'targets': 512}
     """
-    del ids  # takes them like every builder, needs none
+    del ids  # every builder takes ids; this one needs none
     return Objective(
         lengths=lambda n: {"targets": n},
         corrupt=Partial(_copy_row),
@@ -62,7 +62,7 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
 
     Args:
       suffix_share: average share of tokens predicted, in (0, 0.5]. The suffix is uniform in
-        1 … n - round((1 - 2 share)(n - 1)), at most n - 1: T5's law. UL2's S-denoiser is 0.25.
+        1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5. UL2's S-denoiser is 0.25.
       mode: name of a mode token put before each document's inputs.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
@@ -71,7 +71,7 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
     >>> prefix_lm(ids, 0.25).lengths(512)
     {'inputs': 512, 'targets': 257, 'both': 514}
 
-    Raises ValueError for a share out of range, or a mode the vocabulary has not.
+    Raises ValueError for a share out of range, or a mode that the vocabulary lacks.
     """
     share = ratio(suffix_share, "suffix_share", 0, 0.5 + 1e-9)
     given = 1 - 2 * share
@@ -95,7 +95,7 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
 
 
 class _Split(NamedTuple):
-    given: Any  # i32[2] share of a document that is given at least, as a fraction
+    given: Any  # i32[2] the least share of a document that is given, as a fraction
     ends: Ends
 
 

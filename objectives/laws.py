@@ -203,7 +203,7 @@ def ids_are_in_range(case: Examples) -> None:
     if {"vocabulary", "generator"} & set(case.objective.heads):
         limits["labels"] = case.ids.size
     slots = case.lengths.get("inputs", 0)
-    limits |= {"labels_places": slots, "pools_places": slots}
+    limits |= {"labels_slots": slots, "pools_slots": slots}
     for name, limit in limits.items():
         if name in features and features[name].size:
             low, high = features[name].min(), features[name].max()
@@ -323,7 +323,7 @@ def of_segments(features, stream: str, row: int) -> np.ndarray:
     if stream != "labels":
         return features[f"{stream}_segments"][row]
     counts = features["labels_weights"][row] > 0
-    return np.where(counts, features["inputs_segments"][row][features["labels_places"][row]], 0)
+    return np.where(counts, features["inputs_segments"][row][features["labels_slots"][row]], 0)
 
 
 def rows_do_not_depend_on_their_batch(case: Examples) -> None:

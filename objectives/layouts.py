@@ -1,7 +1,7 @@
-"""Layouts: what an encoder-decoder, or a single stack, eats of an objective's features.
+"""Layouts: an objective's features arranged for an encoder-decoder, a decoder or an encoder.
 
-An objective says what is given and what is predicted; it knows nothing of architecture. A layout
-arranges that for a model, under SeqIO's names. Every attention pattern (causal, bidirectional,
+An objective says what is given and what is predicted, independent of architecture. A layout
+arranges that as a model's batch, under SeqIO's names. Every attention pattern (causal, bidirectional,
 prefix, cross, with packed documents) is, for each query, one interval of keys [start, end).
 """
 
@@ -16,10 +16,10 @@ from pretrax.objectives.splicing import documents, joined, of_document, piece, s
 
 
 class Layout(NamedTuple):
-    """Lengths and features of a model's stacks from those of an objective."""
+    """Maps the lengths and features of an objective to those of a model."""
 
     # an objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}; and
-    # "predict", the places that reach the vocabulary projection, where those are fewer
+    # "predict", the slots that reach the vocabulary projection, where those are fewer
     lengths: Callable[[dict[str, int]], dict[str, int]]
     # (features of one row, stack lengths, ids.bos, max_documents) -> features for the model
     arrange: Callable
@@ -56,7 +56,7 @@ def _encoder_decoder(features, lengths, bos, max_documents):
 
 
 def joint_slots(n: dict[str, int]) -> int:
-    """Slots that inputs and targets take together, from an objective's lengths.
+    """Returns the slots that inputs and targets take together, from an objective's lengths.
 
     `both` is tighter than the sum where one stream is long only when the other is short.
     """
@@ -83,18 +83,18 @@ def _encoder_lengths(n: dict[str, int]) -> dict[str, int]:
 
 
 def _single_stack(stack: str, features, lengths, bos, max_documents):
-    """Documents one after another, inputs then targets of each, no gap between them.
+    """Puts documents one after another, inputs then targets of each, without gaps.
 
-    Inputs see all inputs of their document, targets see those and the targets before them.
+    Inputs attend to all inputs of their document, targets to those and to earlier targets.
     """
     absent = {c: jnp.zeros(0, jnp.int32) for columns in COLUMNS.values() for c in columns}
     f = absent | features
-    # Each view of a contrastive objective is a segment of its own, and has a pool.
-    D = max(max_documents, f["pools_places"].size)
+    # Each view of a contrastive objective is a separate segment, and has a pool.
+    D = max(max_documents, f["pools_slots"].size)
     T, offset = lengths[stack], f["inputs"].size
     given, target = documents(f["inputs_segments"], D), documents(f["targets_segments"], D)
 
-    # Where each slot of the stack comes from: the inputs, and after them the targets.
+    # The source of each slot of the stack: the inputs, and after them the targets.
     both = joined(piece(*given), piece(offset + target.start, target.length))
     streams = jnp.arange(offset + f["targets"].size, dtype=jnp.int32)
     origin, segments = splice(streams, both, T)
@@ -103,11 +103,11 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
     def in_stack(of_inputs, of_targets):
         return jnp.where(segments > 0, jnp.concatenate([of_inputs, of_targets])[origin], 0)
 
-    # Where each input, and each target, stands in the stack.
-    input_place = of_document(whole.start - given.start, f["inputs_segments"])
-    input_place += jnp.arange(offset, dtype=jnp.int32)
-    target_place = of_document(whole.start + given.length - target.start, f["targets_segments"])
-    target_place += jnp.arange(f["targets"].size, dtype=jnp.int32)
+    # The slot of each input, and of each target, in the stack.
+    input_slot = of_document(whole.start - given.start, f["inputs_segments"])
+    input_slot += jnp.arange(offset, dtype=jnp.int32)
+    target_slot = of_document(whole.start + given.length - target.start, f["targets_segments"])
+    target_slot += jnp.arange(f["targets"].size, dtype=jnp.int32)
 
     shifted = _shift_right(f["targets"], f["targets_segments"], target, bos)
     end = jnp.maximum(
@@ -125,43 +125,43 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
         model_features[f"{stack}_types"] = types
     if "targets_positions" in features:
         # Block positions count from 1: inputs, and targets of another member of a mixture, have 0.
-        place, block = (
+        slot, block = (
             in_stack(jnp.zeros_like(f["inputs"]), f[column]) for column in COLUMNS["positions"]
         )
         in_line = model_features[f"{stack}_positions"]
         model_features |= {
-            f"{stack}_positions": jnp.where(block > 0, place, in_line),
+            f"{stack}_positions": jnp.where(block > 0, slot, in_line),
             f"{stack}_block_positions": block,
         }
-    if "pools_places" in features:
-        place = jnp.where(f["pools_weights"] > 0, input_place[f["pools_places"]], 0)
+    if "pools_slots" in features:
+        slot = jnp.where(f["pools_weights"] > 0, input_slot[f["pools_slots"]], 0)
         pools = {column: f[column] for column in COLUMNS["pools"]}
-        model_features |= pools | {"pools_places": place}
+        model_features |= pools | {"pools_slots": slot}
     if "rates" in features:
         model_features["rates"] = f["rates"]
     if lengths.get("predict"):
-        model_features |= _predictions(stack, f, lengths["predict"], target_place, input_place)
-        if "inputs" not in features:  # every place predicts: no gather before the projection
-            del model_features[f"{stack}_target_places"]
+        model_features |= _predictions(stack, f, lengths["predict"], target_slot, input_slot)
+        if "inputs" not in features:  # every slot predicts: no gather before the projection
+            del model_features[f"{stack}_target_slots"]
     return model_features
 
 
-def _predictions(stack, f, size, target_place, input_place):
-    """What reaches the vocabulary projection: the targets and then the labels, compact."""
+def _predictions(stack, f, size, target_slot, input_slot):
+    """Returns what the vocabulary projection predicts: the targets, then the labels, compact."""
     written, labelled = f["targets_segments"] > 0, f["labels_weights"] > 0
-    target_place = jnp.where(written, target_place, 0)
+    target_slot = jnp.where(written, target_slot, 0)
     if not labelled.size:
-        columns = f["targets"], target_place, f["targets_weights"]
+        columns = f["targets"], target_slot, f["targets_weights"]
         merged = [fit(column, size) for column in columns]
     else:
         slot = jnp.where(labelled, jnp.sum(written) + jnp.arange(labelled.size), size)
         pairs = (
             (f["targets"], f["labels"]),
-            (target_place, input_place[f["labels_places"]]),
+            (target_slot, input_slot[f["labels_slots"]]),
             (f["targets_weights"], f["labels_weights"]),
         )
         merged = [fit(t, size).at[slot].set(label, mode="drop") for t, label in pairs]
-    names = "target_tokens", "target_places", "loss_weights"
+    names = "target_tokens", "target_slots", "loss_weights"
     return {f"{stack}_{name}": column for name, column in zip(names, merged)}
 
 
@@ -181,13 +181,13 @@ def _positions(segments, document):
 
 
 def _shift_right(tokens, segments, document, bos):
-    """What the decoder is given: `bos`, then each document's tokens but the last."""
+    """Returns the decoder's inputs: `bos`, then each document's tokens but the last."""
     first = _positions(segments, document) == 0
     return jnp.where(segments > 0, jnp.where(first, bos, jnp.roll(tokens, 1)), 0)
 
 
 def _guarded(start, end, segments):
-    """Intervals i32[2, Q] that are never empty: padding sees itself, so softmax stays finite."""
+    """Returns intervals i32[2, Q], never empty: padding attends to itself, so softmax is finite."""
     i = jnp.arange(segments.size, dtype=jnp.int32)
     live = segments > 0
     return jnp.stack([jnp.where(live, start, i), jnp.where(live, end, i + 1)])
@@ -204,7 +204,7 @@ def _causal(segments, document):
 
 
 def _cross(segments, encoder_document):
-    """A target sees the inputs of its own document; padding, or no inputs: the first key."""
+    """Returns the intervals of targets over their document's inputs; without any, the first key."""
     start, length = (of_document(x, segments) for x in encoder_document)
     live = (segments > 0) & (length > 0)
     return jnp.stack([jnp.where(live, start, 0), jnp.where(live, start + length, 1)])

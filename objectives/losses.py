@@ -1,4 +1,4 @@
-"""Losses as sums per row; who divides, and by what, is decided once for the whole batch."""
+"""Losses as sums for each row, which the training step divides for the whole batch."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from pretrax.objectives.contract import Labels, Outputs, Term
 
 
 def cross_entropy(logits, labels):
-    """Cross-entropy in nats and log-partition, f32[...], from logits [..., V] and labels [...].
+    """Returns cross-entropy in nats and log-partition, f32[...], from logits [..., V] and labels [...].
 
     Written with a comparison instead of a gather, so that logits may be sharded over V.
     """
@@ -20,52 +20,52 @@ def cross_entropy(logits, labels):
 
 
 def binary_cross_entropy(logits, labels):
-    """Cross-entropy in nats, f32[...], of labels 0 or 1 under sigmoid(logits [...])."""
+    """Returns cross-entropy in nats, f32[...], of labels 0 or 1 under sigmoid(logits [...])."""
     logits = logits.astype(jnp.float32)
     return jax.nn.softplus(logits) - logits * labels
 
 
 def predictions(batch) -> tuple:
-    """(tokens, places or None, weights) of what is predicted, whichever stack predicts it.
+    """Returns (tokens, slots or None, weights) of what is predicted, by either stack.
 
-    i32[B, K] each; without places, place k of the stack predicts token k. None for all three where
-    nothing is.
+    i32[B, K] each; slot k of the stack predicts token k if slots is None. All three are None where
+    nothing is predicted.
     """
     for stack in ("decoder", "encoder"):
         if f"{stack}_target_tokens" in batch:
             return (
                 batch[f"{stack}_target_tokens"],
-                batch.get(f"{stack}_target_places"),
+                batch.get(f"{stack}_target_slots"),
                 batch[f"{stack}_loss_weights"],
             )
     return None, None, None
 
 
-def at_places(hidden, places):
-    """Hidden states [B, K, d] at places i32[B, K] of [B, T, d]."""
-    return jnp.take_along_axis(hidden, places[..., None], axis=1)
+def at_slots(hidden, slots):
+    """Returns hidden states [B, K, d] at slots i32[B, K] of [B, T, d]."""
+    return jnp.take_along_axis(hidden, slots[..., None], axis=1)
 
 
 def token_loss(
     outputs: Outputs, batch, hidden: str = "top", head: str = "vocabulary"
 ) -> dict[str, Term]:
-    """Cross-entropy of `…_target_tokens`, weighted by `…_loss_weights`.
+    """Returns the cross-entropy of `…_target_tokens`, weighted by `…_loss_weights`.
 
-    Where the predicted places are fewer than the places of the stack (`…_target_places`), only
-    those reach the vocabulary projection.
+    Where fewer slots predict than the stack has (`…_target_slots`), only those reach the vocabulary
+    projection.
 
     Terms: "tokens", with its squared log-partition.
     """
-    tokens, places, weights = predictions(batch)
+    tokens, slots, weights = predictions(batch)
     states, w = outputs.hidden[hidden], weights.astype(jnp.float32)
-    states = states if places is None else at_places(states, places)
+    states = states if slots is None else at_slots(states, slots)
     losses, log_partition = cross_entropy(outputs.head(head, states), tokens)
     squares = jnp.sum(log_partition**2 * w, -1)
     return {"tokens": class_term(losses, tokens, w, head, squared_log_partition=squares)}
 
 
 def class_term(losses, classes, weights, head: str, **settings) -> Term:
-    """The term of losses f32[B, N] of classes i32[B, N] that `head` ought to tell.
+    """Returns the term of losses f32[B, N] of classes i32[B, N] that `head` predicts.
 
     `settings`: further fields of `Term`.
 

@@ -1,7 +1,7 @@
-"""Masked diffusion: masked language modelling at every rate between nothing and everything.
+"""Masked diffusion: masked language modelling at every rate between 0 and 1.
 
 Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1; Sahoo et al. 2024
-(MDLM), whose log-linear schedule is the same law.
+(MDLM), whose log-linear schedule is the same distribution.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from pretrax.objectives.splicing import documents, piece, splice
 
 
 def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
-    """Masked diffusion: each document is masked at a rate of its own, uniform up to 1.
+    """Masked diffusion: each document is masked at its own rate, uniform up to 1.
 
         inputs    a _ _ d _ f      (rate drawn: 0.57)
         labels      b c   e
@@ -30,10 +30,10 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
     A document may be left without any mask.
 
     Args:
-      ids: needs `mask`; only tokens of text are masked.
+      ids: needs `mask`; only text tokens are masked.
       lowest_rate: in (0, 1); 1 / rate stays below its inverse.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_places, labels_weights i32[K];
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
     rates i32[D], 24-bit integers.
 
     >>> masked_diffusion(ids).lengths(512)
@@ -57,11 +57,11 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
 
 
 def _diffusion_loss(outputs: Outputs, batch) -> dict[str, Term]:
-    """`token_loss` with each label counted 1 / rate of its document, over all tokens of the row."""
+    """Returns `token_loss` with labels weighted 1 / rate of their document, over all tokens."""
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     segments = batch[f"{stack}_segment_ids"]
-    _, places, weights = predictions(batch)
-    document = jnp.take_along_axis(segments, places, axis=1) - 1
+    _, slots, weights = predictions(batch)
+    document = jnp.take_along_axis(segments, slots, axis=1) - 1
     rates = jnp.take_along_axis(batch["rates"], jnp.maximum(document, 0), axis=1)
     inverse = 2.0**24 / jnp.maximum(rates, 1)  # rows of other objectives have rates of 0
     terms = token_loss(outputs, batch | {f"{stack}_loss_weights": weights * inverse})
@@ -94,7 +94,7 @@ def _mask_at_drawn_rates(settings: _Masking, key, row, partner, lengths, max_doc
 
 
 def _product24(a, b):
-    """The whole part of a b / 2**24, exactly, for 24-bit integers; a b itself overflows an int32.
+    """Returns the integer part of a b / 2**24, exactly, for 24-bit integers; a b itself overflows an int32.
 
     >>> int(_product24(2**23, 2**24 - 1)) == 2**23 - 1
     True

@@ -1,4 +1,4 @@
-"""Masked language modelling: hide some tokens where they stand, predict them from both sides.
+"""Masked language modelling: some tokens are masked, and predicted from both sides.
 
 Sources: Devlin et al. 2019 (BERT), Liu et al. 2019 (RoBERTa), Joshi et al. 2020 (SpanBERT) and
 Lan et al. 2020 (ALBERT) for `masked_lm`; Charpentier and Samuel 2024 (GPT-BERT) for
@@ -33,37 +33,37 @@ def masked_lm(
     max_predictions: int | None = None,
     static_copies: int | None = None,
 ) -> Objective:
-    """BERT's masked language modelling: some tokens are hidden, and predicted in place.
+    """BERT's masked language modelling: some tokens are masked, and predicted in place.
 
     With text `a b c d e f`, where b and e are chosen and the mask token is _:
 
-        inputs    a _ c d e f     (e is one of the tenth that is kept)
+        inputs    a _ c d e f     (e is one of the tenth left unchanged)
         labels      b     e
 
     Args:
-      ids: needs `mask`; only tokens of text are ever chosen, or put in place of others.
+      ids: needs `mask`; only text tokens are ever chosen, or replace others.
       rate: share of tokens chosen, in (0, 1): max(1, round(rate n)) in each document of n.
       mask_share, random_share: of the chosen tokens, the share that becomes the mask, and the
-        share that becomes any token of text; the rest is kept.
-      selection: "exact", or "bernoulli": each token, word or span by itself with a chance of
-        `rate`, so that a short document may have no label at all.
+        share that becomes a random text token; the rest stays unchanged.
+      selection: "exact", or "bernoulli": each token, word or span independently with
+        probability `rate`, so that a short document may have no label at all.
       whole_words: choose words, not tokens; needs `ids.word_starts`. Words that do not fit the
-        count are skipped.
+        number are skipped.
       span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities; see
         `geometric_lengths` and `inverse_lengths`. The few tokens at the ends of a document,
-        where spans are cut short and so fit more often, are up to a third likelier.
-      replace_together: draw once for a whole word or span whether it is masked, replaced or kept.
-      max_predictions: most labels of a document.
-      static_copies: None draws anew in every epoch (RoBERTa). A number draws from so many masks of
-        each row, the same in every epoch (BERT's published data has 10).
+        where spans are truncated and so fit more often, are up to a third likelier.
+      replace_together: draw once for a whole word or span whether it is masked, replaced or unchanged.
+      max_predictions: the most labels of a document.
+      static_copies: None draws anew in every epoch (RoBERTa). A number draws from that many fixed
+        masks of each row (BERT's published data has 10).
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_places, labels_weights i32[K].
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
     >>> masked_lm(ids).lengths(512)
     {'inputs': 512, 'labels': 77}
 
-    Raises ValueError for settings out of range, or a vocabulary without mask or, if asked for,
-    without word starts.
+    Raises ValueError for settings out of range, or a vocabulary without mask or, for whole
+    words, without word starts.
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
     replacement = _replacement(ids, mask_share, random_share, replace_together)
@@ -76,13 +76,13 @@ def masked_lm(
 def masked_next_token(
     ids: TokenIds, rate: float = 0.15, mask_share: float = 0.8, random_share: float = 0.1
 ) -> Objective:
-    """GPT-BERT's masked next-token prediction: a hidden token is predicted one place before it.
+    """GPT-BERT's masked next-token prediction: a masked token is predicted one slot before it.
 
         inputs    ^ a _ c d _ f
         labels      b     e          (^ is `ids.bos`)
 
-    A model then has one head for this and for causal language modelling, so that both live on
-    one decoder (`gin_configs/objectives/gpt_bert.gin`).
+    The same head serves this and causal language modelling, so that one decoder learns both
+    (`gin_configs/objectives/gpt_bert.gin`).
 
     Args: those of `masked_lm`.
 
@@ -101,15 +101,15 @@ def masked_next_token(
 def replaced_token_detection(
     ids: TokenIds, rate: float = 0.15, mask_share: float = 1.0
 ) -> Objective:
-    """ELECTRA: a generator fills in hidden tokens, a discriminator tells which are not the text's.
+    """ELECTRA: a generator fills in masked tokens, a discriminator predicts which were replaced.
 
-    The model samples from its generator; `outputs.hidden["replaced"]` i32[B, T] says where that
-    gave another token than the text's, and the head "replaced" f32[B, T, 1] guesses it.
+    The model samples from its generator; `outputs.hidden["replaced"]` i32[B, T] is 1 where the
+    sample is not the original token, and the head "replaced" f32[B, T, 1] predicts it.
 
     Args:
       rate: share of tokens chosen, in (0, 1): 0.15, and 0.25 for ELECTRA-large.
-      mask_share: of the chosen tokens, the share that the generator sees as masks; the rest it
-        sees as they are, and predicts as well.
+      mask_share: of the chosen tokens, the share that is masked; the rest stays unchanged, and is
+        predicted as well.
 
     Features: those of `masked_lm`.
 
@@ -141,10 +141,10 @@ def _detection_loss(outputs: Outputs, batch) -> dict[str, Term]:
 
 
 class Replacement(NamedTuple):
-    """What becomes of chosen tokens, as numbers a kernel may take as traced ones."""
+    """Replacement of chosen tokens, as numbers that a kernel can take traced."""
 
     mask: Any  # i32[] id of the mask
-    text: Any  # i32[2] [first, last): the ids that may take a token's place
+    text: Any  # i32[2] [first, last): the ids of random replacements
     shares: Any  # i32[2] 24-bit probabilities: of the mask, and of the mask or another token
     together: Any  # bool[] one draw for a whole unit
 
@@ -167,7 +167,7 @@ def _replacement(ids, mask_share, random_share, together=False) -> Replacement:
 def _in_place(
     selection: Selection, replacement: Replacement, form: PromptForm, copies=None
 ) -> Objective:
-    """The objective that hides tokens in place, behind what the form has before a text."""
+    """Returns the objective that masks tokens in place, after the ids that the form puts first."""
     head = form.before  # 0 or 1 tokens
 
     def lengths(n: int) -> dict[str, int]:
@@ -195,7 +195,7 @@ def _mask_in_place(selection, replacement, head, copies, key, row, partner, leng
 
 
 def _behind(head, row: Row, max_documents: int, size: int):
-    """(tokens, segments) i32[size] of a row, `head` before each document."""
+    """Returns (tokens, segments) i32[size] of a row with `head` before each document."""
     document = documents(row.segments, max_documents)
     present = document.length > 0
     source, (head_at,) = with_specials(row.tokens, head)
@@ -204,11 +204,11 @@ def _behind(head, row: Row, max_documents: int, size: int):
 
 
 def _replace(key, tokens, chosen, unit, replacement: Replacement):
-    """The tokens i32[L], chosen ones masked, replaced by any token of text, or kept."""
+    """Returns tokens i32[L], the chosen ones masked, replaced by random text, or unchanged."""
     fate_key, text_key = jax.random.split(key)
-    place = jnp.arange(tokens.size, dtype=jnp.int32)
+    slot = jnp.arange(tokens.size, dtype=jnp.int32)
     fate = jax.random.bits(fate_key, tokens.shape, jnp.uint32)
-    fate = fate[jnp.where(replacement.together, unit, place)]
+    fate = fate[jnp.where(replacement.together, unit, slot)]
     first, last = replacement.text
     any_text = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
     mask_share, other_share = replacement.shares
@@ -218,9 +218,9 @@ def _replace(key, tokens, chosen, unit, replacement: Replacement):
 
 
 def _static_key(key, row: Row, copies):
-    """One of `copies` keys that follow from the row's tokens, whatever its place in the data."""
-    place = jnp.arange(row.tokens.size, dtype=jnp.uint32)
-    mixed = row.tokens.astype(jnp.uint32) * np.uint32(0x9E3779B1) + place * np.uint32(0x85EBCA77)
+    """Returns one of `copies` keys derived from the row's tokens, wherever the row is in the data."""
+    slot = jnp.arange(row.tokens.size, dtype=jnp.uint32)
+    mixed = row.tokens.astype(jnp.uint32) * np.uint32(0x9E3779B1) + slot * np.uint32(0x85EBCA77)
     for shift, odd in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):  # a hash in the manner of MurmurHash
         mixed = (mixed ^ (mixed >> shift)) * np.uint32(odd)
     fingerprint = jnp.sum(jnp.where(row.segments > 0, mixed, 0), dtype=jnp.uint32)

@@ -1,7 +1,7 @@
 """Mixtures: a mixture of objectives is an objective.
 
-Which member a row belongs to is data (`Row.member`), decided when the row is cut, so that every
-row has the raw length of its own member; nothing is drawn here.
+The member of a row is data (`Row.member`), chosen when the row is cut, so that every row has the raw
+length of its member; nothing is drawn here.
 """
 
 import dataclasses
@@ -34,12 +34,12 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
     """A mixture of objectives with rates.
 
     Args:
-      ids: given to every builder.
+      ids: for every builder.
       members: name -> (builder, rate). Builders take the ids and return an objective; rates are
-        relative to each other and share out the rows of a batch. A rate may be a function of the
+        relative shares of the rows of a batch. A rate may be a function of the
         step: an optax schedule, or `turns`.
 
-    Lengths are the largest of any member, each at the length it is given. Members that differ
+    Lengths are the largest of any member. Members that differ
     only in numbers (UL2's six span denoisers) share one kernel; each distinct loss function is
     called once.
 
@@ -48,7 +48,7 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
     [('span', 3.0), ('prefix', 1.0)]
 
     Raises ValueError for no members, a rate that is not above zero, a member that is itself a
-    mixture (list its members instead), or members that cannot be trained on the same rows.
+    mixture (list its members instead), or members that require different rows.
     """
     if not members:
         raise ValueError("A mixture needs at least one member, got none.")
@@ -82,7 +82,7 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
 
 
 def turns(every: int, turn: int, of: int = 2) -> Callable[[int], float]:
-    """A rate for members that take turns: 1 in every `of`-th stretch of `every` steps, else 0.
+    """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps, else 0.
 
     AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modelling:
 
@@ -99,7 +99,7 @@ def turns(every: int, turn: int, of: int = 2) -> Callable[[int], float]:
 
 
 def longest(lengths) -> dict[str, int]:
-    """The largest value of every key over several dicts of lengths.
+    """Returns the largest value of every key over several dicts of lengths.
 
     >>> longest([{"inputs": 5}, {"inputs": 3, "targets": 4}])
     {'inputs': 5, 'targets': 4}
@@ -110,9 +110,9 @@ def longest(lengths) -> dict[str, int]:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
     for columns, stream in (("types", "inputs"), ("positions", "targets")):
-        if columns in result:  # one for each slot of the stream, whichever member it is of
+        if columns in result:  # one for each slot of the stream, of any member
             result[columns] = result[stream]
-    if "both" in result:  # those that do not give it need the sum
+    if "both" in result:  # members without it need the sum
         result["both"] = max(joint_slots(each) for each in lengths)
     return result
 
@@ -126,7 +126,7 @@ def _rows_of(members: list[Member]) -> str:
 
 
 def _shared_kernels(functions: list[Corrupt]) -> Partial:
-    """One kernel that runs the row's own; kernels with the same function share one copy of it."""
+    """Returns one kernel that runs that of the row's member; equal functions share one copy."""
     kernels = [f if _is_numeric(f) else Partial(f) for f in functions]
     kinds = [
         (jax.tree.structure(k), tuple(jnp.shape(x) for x in jax.tree.leaves(k))) for k in kernels
@@ -138,13 +138,13 @@ def _shared_kernels(functions: list[Corrupt]) -> Partial:
         )
         for one in distinct
     ]
-    # Where each member's numbers are: which stack, and which entry of it.
+    # The location of each member's numbers: the stack, and the entry in it.
     address = [(distinct.index(kind), kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
     return Partial(_corrupt_member, stacks, jnp.array(address, jnp.int32))
 
 
 def _is_numeric(corrupt: Corrupt) -> bool:
-    """Whether a function keeps its settings as arrays, which several members can stack."""
+    """Returns whether a function's settings are arrays, which several members can stack."""
     return isinstance(corrupt, Partial) and all(
         hasattr(x, "dtype") or isinstance(x, (int, float)) for x in jax.tree.leaves(corrupt)
     )
@@ -162,9 +162,9 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
 
 
 def _joint_loss(losses: list[Callable]) -> Callable:
-    """The loss of rows of several members: terms of one name are one term.
+    """Returns the loss of rows of several members: terms of one name are one term.
 
-    Its terms have no labels: a baseline is that of a member, of its own loss.
+    Its terms have no labels: baselines are those of a member's own loss.
     """
     distinct = list(dict.fromkeys(losses))
     if len(distinct) == 1:
@@ -223,7 +223,7 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
         ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
     ),
-    # A variant in circulation in tutorials: S there means short spans, and the mean span length
+    # A variant found in tutorials: S there means short spans, and the mean span length
     # is drawn for each document.
     "tutorial": (
         ("r", {"mean_span_length": (3, 8), "noise_density": 0.15, "mode": "R"}, 2),

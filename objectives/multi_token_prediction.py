@@ -1,7 +1,7 @@
-"""Multi-token prediction: from every place the next token, and those after it.
+"""Multi-token prediction: every slot predicts the next token and those after it.
 
 Sources: Gloeckle et al. 2024 (arXiv:2404.19737), parallel heads; DeepSeek-V3 (arXiv:2412.19437),
-sequential modules. Which of the two is the model's: `models.decoder`'s `ahead`.
+sequential modules. The model chooses: `models.decoder`'s `ahead`.
 """
 
 from collections.abc import Callable
@@ -12,27 +12,27 @@ from jax import lax
 
 from pretrax.objectives.contract import VOCABULARY, Labels, Objective, Term, TokenIds
 from pretrax.objectives.language_modeling import causal_lm
-from pretrax.objectives.losses import at_places, cross_entropy, predictions, token_loss
+from pretrax.objectives.losses import at_slots, cross_entropy, predictions, token_loss
 
 
 def multi_token_prediction(
     ids: TokenIds, tokens: int = 4, ahead_scale: float | Callable = 1.0
 ) -> Objective:
-    """Causal language modelling that predicts `tokens` tokens from every place.
+    """Causal language modelling that predicts `tokens` tokens from every slot.
 
         text                    a b c d e
-        from the place of b     c d e         with tokens = 3
+        from the slot of b      c d e         with tokens = 3
 
     Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "ahead_2" … "ahead_n",
-    each the mean over the places that have such a token in their own document.
+    each the mean over the slots with such a token in their own document.
 
     Args:
       tokens: n, from 2.
-      ahead_scale: what each term beyond the first counts in the total: 1 for parallel heads;
+      ahead_scale: scale of each term beyond the first: 1 for parallel heads;
         DeepSeek-V3 has 0.3, later 0.1, over the number of modules. A number, or a function of the
         step such as an optax schedule.
 
-    Only one head's logits are in memory at a time, in the gradient too.
+    Only one head's logits are in memory at a time, also in the gradient.
 
     >>> list(multi_token_prediction(ids, tokens=3).heads)
     ['vocabulary', 'ahead_2', 'ahead_3']
@@ -56,16 +56,16 @@ def multi_token_prediction(
 
 
 def ahead_tokens(batch, k):
-    """(tokens i32[B, T], weights f32[B, T]): from each place the token k places after the next one.
+    """Returns (tokens i32[B, T], weights f32[B, T]): for each slot the token k after the next one.
 
-    Only those within their document, and within the row, count.
+    Those beyond the document or the row have weight 0.
     """
-    tokens, places, weights = predictions(batch)
+    tokens, slots, weights = predictions(batch)
     documents = batch["decoder_segment_ids"]
-    if places is None:
+    if slots is None:
         documents = documents[:, : tokens.shape[1]]
     else:
-        documents = jnp.take_along_axis(documents, places, axis=1)
+        documents = jnp.take_along_axis(documents, slots, axis=1)
 
     def later(x):
         return jnp.roll(x, -k, axis=1)
@@ -76,12 +76,12 @@ def ahead_tokens(batch, k):
 
 
 def ahead_losses(outputs, batch, count: int):
-    """Sums f32[count, B] of the losses of `outputs.hidden["ahead"]` [count, B, T, d]."""
-    _, places, _ = predictions(batch)
+    """Returns sums f32[count, B] of the losses of `outputs.hidden["ahead"]` [count, B, T, d]."""
+    _, slots, _ = predictions(batch)
 
     def one_head(_, numbered):
         hidden, k = numbered
-        hidden = hidden if places is None else at_places(hidden, places)
+        hidden = hidden if slots is None else at_slots(hidden, slots)
         tokens, w = ahead_tokens(batch, k)
         losses, _ = cross_entropy(outputs.head("vocabulary", hidden), tokens)
         return None, jnp.sum(losses * w, -1)

@@ -1,8 +1,9 @@
-"""Noise: what is done to documents before a model is shown them.
+"""Noises: corruptions of documents, as denoising objectives apply them.
 
-A noise is a pure map of the documents of a row, and a bound on what becomes of one. An objective
-shows documents under one noise and asks for them under another, mostly none (`from_noise`); both
-are given the same key, so that one can tell what the other hides. Noises compose (`in_turn`).
+A noise is a pure map of the documents of a row, with a bound on the length of the result. An
+objective's inputs are documents under one noise, its targets under another, mostly none
+(`from_noise`); both get the same key, so that targets can be what inputs hide. Noises compose
+(`in_turn`).
 
 Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tokens; Lewis et al.
 2020 (BART), section 2.2, for the others.
@@ -41,26 +42,26 @@ from pretrax.objectives.splicing import (
 
 
 class Text(NamedTuple):
-    """Documents one after another; N is enough for all that becomes of them."""
+    """Documents one after another; N slots are enough for them before and after noise."""
 
     tokens: Array  # i32[N]
-    segments: Array  # i32[N] document 1, 2, … of each token; 0 = padding, at the end
+    segments: Array  # i32[N] segment ids; 0 is padding, at the end
 
 
 class Noise(NamedTuple):
-    """A pure map of a row's documents, and a bound on what becomes of one."""
+    """A pure map of a row's documents, and bounds on the length of the result."""
 
-    # n -> most tokens that a document of n tokens becomes; a Python int, non-decreasing
+    # n -> the most tokens that a document of n tokens becomes; a Python int, non-decreasing
     longest: Callable[[int], int]
-    # (key, text, how many documents it may hold) -> text of the same N. Each document by itself;
-    # it may become empty. Draws are one-dimensional, so that more padding changes none of them.
+    # (key, text, the most documents it may hold) -> text of the same N. Documents are independent,
+    # and may become empty. Draws are one-dimensional, so that more padding changes none of them.
     apply: Callable
-    # n -> most sentinels in what a document becomes; None: there are none
+    # n -> the most sentinels in the result of a document; None: none
     sentinels: Callable[[int], int] | None = None
 
 
 def untouched() -> Noise:
-    """No noise at all."""
+    """Returns the identity."""
     return Noise(longest=lambda n: n, apply=Partial(_as_it_is))
 
 
@@ -69,9 +70,9 @@ def _as_it_is(key, text: Text, count: int) -> Text:
 
 
 def in_turn(*noises: Noise) -> Noise:
-    """The noise that applies these one after another, each with a key of its own.
+    """Returns the noise that applies these one after another, each with its own key.
 
-    Only one of them may lengthen documents: a row has room for what comes out, and went in.
+    Only one of them may lengthen documents: a row has the capacity of the input and the result.
     """
     return Noise(
         longest=lambda n: functools.reduce(lambda m, noise: noise.longest(m), noises, n),
@@ -96,16 +97,16 @@ def from_noise(
     rows: str = "stream",
     prompt_mode: str | None = "restore",
 ) -> Objective:
-    """The objective that shows documents under one noise and asks for them under another.
+    """Returns the objective with inputs under one noise and targets under another.
 
     Args:
-      inputs: what is done to the documents that are given.
-      targets: what is done to those that are asked for; None: they are asked for as they were.
+      inputs: the noise of the inputs.
+      targets: the noise of the targets; None: the original documents.
       mode: name of a mode token put before each document's inputs.
-      rows: what rows it is made for (`contract.ROWS`).
-      prompt_mode: what a model that it trained does (`PromptForm.mode`); None: nothing usual.
+      rows: the rows that it requires (`contract.ROWS`).
+      prompt_mode: `PromptForm.mode` of models that it trained; None: no prompt form.
 
-    End-of-sequence closes inputs and targets of every document, outside of the noise.
+    End-of-sequence closes inputs and targets of every document, after the noise.
 
     >>> from_noise(ids, untouched()).lengths(10)
     {'inputs': 11, 'targets': 11}
@@ -134,7 +135,7 @@ def from_noise(
 
 
 def _corrupt_text(to_inputs, to_targets, ends: Ends, key, row, partner, lengths, max_documents):
-    """Both noises, with one key, on every document of a row at once."""
+    """Applies both noises, with one key, to all documents of a row."""
     present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"], lengths["targets"])
     text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
@@ -146,7 +147,7 @@ def _corrupt_text(to_inputs, to_targets, ends: Ends, key, row, partner, lengths,
 
 
 def _closed(text: Text, present_D, ends: Ends, size: int):
-    """Each document between its mode token, if there is one, and end-of-sequence."""
+    """Puts the mode token, if any, before each document, and end-of-sequence after it."""
     document = documents(text.segments, present_D.size)
     source, (mode_at, eos_at) = with_specials(text.tokens, *ends)
     closed = joined(
@@ -159,11 +160,11 @@ def _closed(text: Text, present_D, ends: Ends, size: int):
 
 
 class _Replacement(NamedTuple):
-    """What stands for hidden tokens."""
+    """The replacement of hidden tokens."""
 
-    stand_in: str | None  # "sentinel", "mask", or None: nothing
-    whole_runs: bool = False  # one for a run of hidden tokens, not one for each
-    random_share: float = 0.0  # of the stand-ins that are random text instead
+    stand_in: str | None  # "sentinel", "mask", or None: hidden tokens are deleted
+    whole_runs: bool = False  # one for each run of hidden tokens, not for each token
+    random_share: float = 0.0  # share of the replacements that are random text instead
 
 
 REPLACEMENTS = {
@@ -177,9 +178,9 @@ REPLACEMENTS = {
 
 
 def most_hidden(n, density, xp=jnp):
-    """Most of n tokens that are hidden when each is with a probability of `density`.
+    """Returns the most hidden tokens of n, each hidden with probability `density`.
 
-    That is the mean and six standard deviations, with mean and variance rounded up.
+    That is the mean plus six standard deviations, with mean and variance rounded up.
 
     >>> int(most_hidden(512, (3, 20), np))
     125
@@ -198,7 +199,7 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
     """Hides each token of text with the same probability, up to `most_hidden` of a document.
 
     Raises ValueError for a density out of range, an unknown replacement, or a vocabulary without
-    the mask token where one is asked for.
+    a mask token where the replacement is one.
     """
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     shows = kind.stand_in is not None or kind.random_share > 0
@@ -209,7 +210,9 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
 
     def pieces(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        return min(hidden, (n + 1) // 2) if kind.whole_runs else hidden  # text parts the runs
+        return (
+            min(hidden, (n + 1) // 2) if kind.whole_runs else hidden
+        )  # runs are separated by text
 
     return Noise(
         longest=lambda n: n,
@@ -219,13 +222,13 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
 
 
 def iid_told(ids: TokenIds, noise_density: float, replace: str) -> Noise:
-    """What `iid_hidden` hides with the same key, each piece behind its sentinel if it has one."""
+    """Returns the tokens that `iid_hidden` hides with the same key, pieces after their sentinels."""
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     marked = kind.stand_in == "sentinel"
 
     def longest(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        if kind.whole_runs:  # h tokens make h runs at most, and n + 1 - h
+        if kind.whole_runs:  # h tokens make at most h runs, and at most n + 1 - h
             return min(2 * hidden, n + 1)
         return hidden * (1 + marked)
 
@@ -233,16 +236,16 @@ def iid_told(ids: TokenIds, noise_density: float, replace: str) -> Noise:
 
 
 class _Hiding(NamedTuple):
-    """Which tokens are hidden, each by itself."""
+    """Settings of the independent choice of hidden tokens."""
 
     density: Any  # i32[2] as a fraction
     chance: Any  # i32[] the same, as a 24-bit probability
-    text: Any  # i32[2] [first, last): the ids that may be
-    whole_runs: Any  # bool[] tokens hidden one after another are one piece
+    text: Any  # i32[2] [first, last): the ids that may be hidden
+    whole_runs: Any  # bool[] a run of hidden tokens is one piece
 
 
 def _iid_settings(ids: TokenIds, noise_density: float, replace: str):
-    """(replacement, density, settings of the kernel), or raises ValueError."""
+    """Returns (replacement, density, settings of the kernel), or raises ValueError."""
     if replace not in REPLACEMENTS:
         raise ValueError(f"replace must be one of {list(REPLACEMENTS)}, got {replace!r}.")
     density = ratio(noise_density, "noise_density", 0, 1)
@@ -256,7 +259,7 @@ def _iid_settings(ids: TokenIds, noise_density: float, replace: str):
 
 
 def _stand_ins(ids: TokenIds, kind: _Replacement):
-    """i32[…]: piece k is replaced by entry k, or by the last one there is."""
+    """Returns i32[…]: piece k is replaced by entry k, or by the last entry."""
     if kind.stand_in == "sentinel":
         return jnp.array([*ids.sentinels], jnp.int32)
     return jnp.array([ids.special("mask") if kind.stand_in == "mask" else 0], jnp.int32)
@@ -276,7 +279,7 @@ def _tell_hidden(hiding: _Hiding, marked, table, key, text: Text, count: int) ->
 
 
 def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
-    """Which tokens are hidden, which of them open a piece, and the number of that piece."""
+    """Returns (hidden bool[N], the first token of a piece bool[N], the piece's number i32[N])."""
     first, last = hiding.text
     document = documents(text.segments, count)
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
@@ -284,8 +287,8 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     hidden &= (text.tokens >= first) & (text.tokens < last)
     most_D = most_hidden(document.length, hiding.density)
     hidden &= _before(hidden, text, document) < _of(most_D, text)
-    goes_on = jnp.roll(hidden, 1) & (_place(text, document) > 0)
-    opens = hidden & ~(goes_on & hiding.whole_runs)
+    continues = jnp.roll(hidden, 1) & (_position(text, document) > 0)
+    opens = hidden & ~(continues & hiding.whole_runs)
     return hidden, opens, _before(opens, text, document)
 
 
@@ -294,7 +297,7 @@ def _from_table(table, key, piece_N):
 
 
 def _random_or(share, text_range, otherwise, key, piece_N):
-    """Text drawn at random with a probability of share / 2**24, and otherwise `otherwise`."""
+    """Returns random text with a probability of share / 2**24, and otherwise `otherwise`."""
     which, what = (
         jax.random.bits(jax.random.fold_in(key, i), piece_N.shape, jnp.uint32) for i in (1, 2)
     )
@@ -306,14 +309,14 @@ def _random_or(share, text_range, otherwise, key, piece_N):
 
 
 def permuted_tokens() -> Noise:
-    """The tokens of each document in random order."""
+    """Returns the noise that puts the tokens of each document in random order."""
     return Noise(lambda n: n, Partial(_permute_tokens))
 
 
 def permuted_sentences(ends_V) -> Noise:
-    """The sentences of each document in random order; see `splicing.sentence_ends`.
+    """Returns the noise that puts the sentences of each document in random order.
 
-    What is left after the last end is a sentence as well.
+    Sentences end as in `splicing.sentence_ends`; the rest after the last end is a sentence too.
     """
     return Noise(lambda n: n, Partial(_permute_sentences, jnp.asarray(ends_V, bool)))
 
@@ -323,21 +326,21 @@ def _permute_tokens(key, text: Text, count: int) -> Text:
 
 
 def _permute_sentences(ends_V, key, text: Text, count: int) -> Text:
-    begins = _place(text, documents(text.segments, count)) == 0
+    begins = _position(text, documents(text.segments, count)) == 0
     after_end = jnp.roll(sentence_ends(ends_V, text.tokens, text.segments), 1)
     return _permuted(key, text, after_end | begins)
 
 
 def _permuted(key, text: Text, starts) -> Text:
-    """The text with its units in random order, within documents; `starts`: bool, of each unit."""
-    place = jnp.arange(text.tokens.size, dtype=jnp.int32)
-    unit = lax.cummax(jnp.where(starts, place, 0))
-    bits = jax.random.bits(key, place.shape, jnp.uint32)[unit]
+    """Returns the text with its units in random order within documents; `starts` bool[N]: of units."""
+    slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
+    unit = lax.cummax(jnp.where(starts, slot, 0))
+    bits = jax.random.bits(key, slot.shape, jnp.uint32)[unit]
     return Text(_sorted_by(bits, text.segments, text.tokens), text.segments)
 
 
 def rotation() -> Noise:
-    """Each document turned so that it begins with one of its tokens, all equally likely."""
+    """Returns the noise that rotates each document to begin with a uniformly drawn token."""
     return Noise(lambda n: n, Partial(_rotate))
 
 
@@ -353,15 +356,15 @@ def _rotate(key, text: Text, count: int) -> Text:
 
 
 def poisson_spans(ids: TokenIds, noise_density: float, mean_span_length: float) -> Noise:
-    """Spans of Poisson lengths, each replaced by one mask token; an empty one inserts a mask.
+    """Returns the noise that replaces spans of Poisson lengths by one mask token each.
 
-    Lengths are drawn until round(density * n) tokens are covered; the last span is trimmed to
-    what is left. Before each token that stays, and after the last one, there is one span at most;
-    spans are put in such places at random. A document takes no more spans than
-    `infilling_counts` says: the last one that it may take covers what is left.
+    An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered; the
+    last span is truncated to reach that. There is at most one span before each other token, and one
+    after the last; which of these gaps have spans is random. The number of spans is bounded by
+    `infilling_counts`: the last span of the bound covers the remaining tokens.
 
-    Raises ValueError for a density or a length out of range, spans that would leave no text to
-    part them, or a vocabulary without the mask token.
+    Raises ValueError for a density or a length out of range, spans with too few tokens to
+    separate them, or a vocabulary without the mask token.
     """
     density = ratio(noise_density, "noise_density", 0, 1)
     mean = mean_fits(mean_span_length, density)
@@ -384,7 +387,7 @@ def poisson_spans(ids: TokenIds, noise_density: float, mean_span_length: float) 
 class _Infilling(NamedTuple):
     density: Any  # i32[2] as a fraction
     mean_span_length: Any  # i32[2] as a fraction
-    span_lengths: Any  # i32[...] the law of their lengths (`poisson_table`)
+    span_lengths: Any  # i32[...] the distribution of their lengths (`poisson_table`)
     mask: Any  # i32[]
 
 
@@ -393,46 +396,46 @@ def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
     counts = settings.density, settings.mean_span_length
     hidden_D, most_D = infilling_counts(document.length, *counts)
     hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
-    place, live = _place(text, document), text.segments > 0
+    position, live = _position(text, document), text.segments > 0
     length_bits, gap_bits = (
-        jax.random.bits(jax.random.fold_in(key, i), place.shape, jnp.uint32) for i in (0, 1)
+        jax.random.bits(jax.random.fold_in(key, i), position.shape, jnp.uint32) for i in (0, 1)
     )
 
-    # Span k of a document is drawn at the place of its token k.
+    # Span k of a document is drawn at position k.
     drawn = jnp.where(live, poisson_lengths(length_bits, settings.span_lengths), 0)
     begin = _before(drawn, text, document)
-    span = live & (begin < hidden) & (place < most)
+    span = live & (begin < hidden) & (position < most)
     left = jnp.where(span, hidden - begin, 0)
-    covered = jnp.where(place == most - 1, left, jnp.minimum(drawn, left))
+    covered = jnp.where(position == most - 1, left, jnp.minimum(drawn, left))
 
-    # Gap g is the one before the g-th token that stays. Gaps come in random order, those that are
-    # none last; the k-th of them takes span k.
-    gap_bits = jnp.where(place <= length - hidden, gap_bits, jnp.uint32(2**32 - 1))
-    gap = _sorted_by(gap_bits, text.segments, jnp.arange(place.size, dtype=jnp.int32))
+    # Gap g is the one before the g-th remaining token. Gaps come in random order, slots without a
+    # gap last; the k-th gap takes span k.
+    gap_bits = jnp.where(position <= length - hidden, gap_bits, jnp.uint32(2**32 - 1))
+    gap = _sorted_by(gap_bits, text.segments, jnp.arange(position.size, dtype=jnp.int32))
     taken = jnp.zeros_like(span).at[gap].set(span, unique_indices=True)
     covered = jnp.zeros_like(covered).at[gap].set(covered, unique_indices=True)
 
-    source = jnp.arange(place.size) + _before(covered, text, document) + covered
-    tokens = _alternate(jnp.broadcast_to(settings.mask, place.shape), text.tokens[source])
-    keep = _alternate(taken, place < length - hidden)
-    return _compact(tokens, jnp.repeat(text.segments, 2), keep, place.size)
+    source = jnp.arange(position.size) + _before(covered, text, document) + covered
+    tokens = _alternate(jnp.broadcast_to(settings.mask, position.shape), text.tokens[source])
+    keep = _alternate(taken, position < length - hidden)
+    return _compact(tokens, jnp.repeat(text.segments, 2), keep, position.size)
 
 
 # --- helpers -------------------------------------------------------------------------------------
 
 
 def _of(values_D, text: Text):
-    """values_D of each slot's own document; arbitrary where there is none."""
+    """Returns i32[N]: the value of each slot's document; arbitrary for padding."""
     return values_D[jnp.maximum(text.segments - 1, 0)]
 
 
-def _place(text: Text, document):
-    """i32[N]: the number of each token in its document; arbitrary where there is none."""
+def _position(text: Text, document):
+    """Returns i32[N]: each token's position in its document; arbitrary for padding."""
     return jnp.arange(text.tokens.size, dtype=jnp.int32) - _of(document.start, text)
 
 
 def _before(x_N, text: Text, document):
-    """i32[N]: the sum of x over the places before each one in its document."""
+    """Returns i32[N]: the sum of x over the earlier tokens of each token's document."""
     total = jnp.cumsum(x_N, dtype=jnp.int32) - x_N
     return total - total[_of(document.start, text)]
 
@@ -443,16 +446,16 @@ def _alternate(a_N, b_N):
 
 
 def _compact(tokens_M, segments_M, keep_M, size: int) -> Text:
-    """The tokens of documents that are kept, one after another."""
+    """Returns the kept tokens of documents, one after another."""
     keep_M &= segments_M > 0
     slot = jnp.where(keep_M, jnp.cumsum(keep_M) - 1, size)
-    place = jnp.arange(tokens_M.size, dtype=jnp.int32)
-    origin = jnp.zeros(size, jnp.int32).at[slot].set(place, mode="drop")
+    source = jnp.arange(tokens_M.size, dtype=jnp.int32)
+    origin = jnp.zeros(size, jnp.int32).at[slot].set(source, mode="drop")
     live = jnp.arange(size) < jnp.sum(keep_M)
     return Text(*(jnp.where(live, x[origin], 0) for x in (tokens_M, segments_M)))
 
 
 def _sorted_by(bits_N, segments_N, x_N):
-    """x, sorted by bits within each document; what has equal bits stays in order."""
+    """Returns x sorted by bits within each document; a stable sort."""
     padding_last = jnp.where(segments_N > 0, segments_N, segments_N.size + 1)
     return lax.sort((padding_last, bits_N, x_N), num_keys=2, is_stable=True)[2]

@@ -15,7 +15,7 @@ from pretrax.objectives.contract import Array, Corrupt, Row
 from pretrax.objectives.features import COLUMNS, PER_DOCUMENT, check_features, fit
 from pretrax.objectives.splicing import Documents, documents
 
-# Where a stream's documents stand tells it, or for labels whether a slot counts.
+# The column that marks a stream's used slots.
 _USED = {
     "inputs": "inputs_segments",
     "types": "inputs_segments",
@@ -26,12 +26,12 @@ _USED = {
 
 
 def each_document(corrupt: Callable) -> Corrupt:
-    """The function of packed rows that applies `corrupt` to each document of a row by itself.
+    """Returns a `Corrupt` of packed rows that applies `corrupt` to each document separately.
 
     Args:
       corrupt: (key, row, partner, lengths) -> features, as `Corrupt` but for rows of one document.
-        It is given each document at the start of a row of its own, segment 1; the document of the
-        same number of the partner's row, which may be empty; and a key of its own.
+        It is given each document at the start of a separate row, as segment 1; the partner row's
+        document of the same number, which may be empty; and a separate key.
 
     A row costs as much as `max_documents` rows of one document.
 
@@ -51,7 +51,7 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
         alone = (_alone(x, where, number) for x, where in ((row, mine), (partner, theirs)))
         features = corrupt(jax.random.fold_in(key, number), *alone, own)
         check_features(features, own)
-        # A document that is not there has no features, whatever the function makes of no text.
+        # An absent document has no features, whatever the function returns for no text.
         return {c: jnp.where(mine.length[number] > 0, x, 0) for c, x in features.items()}
 
     if max_documents == 1:
@@ -61,7 +61,7 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
 
 
 def _alone(row: Row, where: Documents, number) -> Row:
-    """Document `number` of a row as the only one of another."""
+    """Returns document `number` of a row as the only one of a row."""
     start, length = where.start[number], where.length[number]
     live = jnp.arange(row.tokens.size) < length
 
@@ -77,7 +77,7 @@ def _alone(row: Row, where: Documents, number) -> Row:
 
 
 def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: int) -> dict:
-    """The features of one row from those of each of its documents, [D, …] each."""
+    """Returns the features of a row from those of its documents, [D, …] each."""
     # Pool k is that of segment k + 1: a document of two pools has two segments.
     segments = max(lengths.get("pools", 0) // max_documents, 1)
     earlier = segments * jnp.arange(max_documents, dtype=jnp.int32)[:, None]
@@ -89,7 +89,7 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
             x = features[column]
             if column.endswith("_segments"):
                 x = jnp.where(x > 0, x + earlier, 0)
-            elif column in ("labels_places", "pools_places"):
+            elif column in ("labels_slots", "pools_slots"):
                 counts = features[f"{stream}_weights"] > 0
                 x = jnp.where(counts, x + first["inputs"], 0)
             if stream in _USED:
@@ -100,13 +100,13 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
 
 
 def _first_slots(used_DxN):
-    """i32[D, 1]: the slots that the documents before each one use."""
+    """Returns i32[D, 1]: the slots used by earlier documents."""
     count = jnp.sum(used_DxN > 0, axis=1, dtype=jnp.int32)
     return (jnp.cumsum(count) - count)[:, None]
 
 
 def _end_to_end(x_DxN, used_DxN, first_Dx1):
-    """i32[N]: the used slots of each document, one document after another."""
+    """Returns i32[N]: the used slots of each document, one document after another."""
     size = x_DxN.shape[1]
     slot = jnp.where(used_DxN, first_Dx1 + jnp.cumsum(used_DxN, axis=1) - 1, size)
     return jnp.zeros(size, jnp.int32).at[slot.reshape(-1)].set(x_DxN.reshape(-1), mode="drop")

@@ -1,9 +1,9 @@
-"""Sentence pairs: does one stretch of text follow the other? And objectives one after another.
+"""Sentence pairs: does one text follow the other? And `then`, which applies two objectives.
 
     [CLS] a b c [SEP] d e [SEP]      types 0 0 0 0 0 1 1 1
 
-Labels are those that Hugging Face's BERT and ALBERT heads read: 0 where B follows A, as in the
-text, 1 where it does not. (Textbooks often have it the other way round: convert theirs.)
+Labels are those of Hugging Face's BERT and ALBERT heads: 0 where B follows A, as in the
+text, 1 where it does not. (Other sources often swap the two.)
 
 Sources: Devlin et al. 2019 (BERT) for next sentence prediction, Lan et al. 2020 (ALBERT) for
 sentence order prediction.
@@ -27,7 +27,7 @@ from pretrax.objectives.contract import (
     joint_rows,
 )
 from pretrax.objectives.features import fit, input_sequence
-from pretrax.objectives.losses import at_places, class_term, cross_entropy
+from pretrax.objectives.losses import at_slots, class_term, cross_entropy
 from pretrax.objectives.splicing import (
     Documents,
     document_bits,
@@ -48,22 +48,22 @@ NEGATIVES = ("other", "same")
 def next_sentence_prediction(
     ids: TokenIds, negatives: str = "other", at_sentence_ends: bool = True
 ) -> Objective:
-    """BERT's next sentence prediction: B goes on where A ends, or is text from elsewhere, 50/50.
+    """BERT's next sentence prediction: B continues A, or is other text, 50/50.
 
     Args:
       ids: needs `cls` and `sep`; and `sentence_ends`, unless cuts may be anywhere.
-      negatives: where text that does not follow is from: "other", the partner row's document, as
-        in BERT (the topic alone then tells much, which made the task too easy: Liu et al. 2019,
-        RoBERTa), or "same", a later place of the same document.
+      negatives: the source of text that does not follow: "other", the partner row's document, as
+        in BERT (the topic alone then reveals much, which made the task too easy: Liu et al. 2019,
+        RoBERTa), or "same", a later passage of the same document.
       at_sentence_ends: cut after a token that ends a sentence. Documents with too few of those are
         cut anywhere.
 
-    B is as long in one case as it would have been in the other, so that lengths tell nothing; what
-    is left of the document is not shown. A pair does not count where there is no text for B, or
-    where the other text happens to be the very one that follows.
+    B has the same length in both cases, so that lengths reveal nothing; the rest of the document is
+    left out. A pair does not count where there is no text for B, or where the other text equals the
+    one that follows.
 
-    Features: inputs, inputs_segments, inputs_types i32[I]; pools_places, pools_labels,
-    pools_weights i32[P]: the place of each document's [CLS], its label, whether it counts.
+    Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
+    pools_weights i32[P]: the slot of each document's [CLS], its label, whether it counts.
 
     >>> next_sentence_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
@@ -79,10 +79,10 @@ def next_sentence_prediction(
 def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> Objective:
     """ALBERT's sentence order prediction: a document cut in two, its parts swapped or not, 50/50.
 
-    Args and features as in `next_sentence_prediction`. Both parts are whole sentences: what stands
-    before the first end of a sentence and after the last is left out, since a sentence that the
-    row cuts would betray which part it belongs to. Documents with fewer than two whole sentences
-    are cut anywhere, and nothing of them is left out.
+    Args and features as in `next_sentence_prediction`. Both parts are whole sentences: the text
+    before the first sentence end and after the last is left out, since a cut sentence would reveal
+    which part it belongs to. Documents with fewer than two whole sentences are cut anywhere, and no
+    text is left out.
 
     >>> sentence_order_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
@@ -93,7 +93,7 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
 
 
 def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
-    """Two objectives in one: the second is applied to the inputs that the first arranged.
+    """Applies a second objective to the inputs that a first one arranged.
 
     BERT is next sentence prediction, then masked language modelling: special tokens are no text,
     and are not masked. The loss is the sum of both.
@@ -144,7 +144,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
 def _framed_forms(
     first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]
 ) -> tuple[PromptForm, ...]:
-    """Those of the second objective, framed as the first one frames a text; and those of the first."""
+    """Returns the second objective's forms, with the first one's special tokens, then the first's."""
     if not first:
         return second
     before, after = first[0].before, first[0].after
@@ -159,14 +159,14 @@ def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
 
 
 def pair_loss(outputs, batch) -> dict[str, Term]:
-    """Cross-entropy of the class of each pair, from the state of its first place."""
-    states = at_places(outputs.hidden["top"], batch["pools_places"])
+    """Cross-entropy of the class of each pair, from its first hidden state."""
+    states = at_slots(outputs.hidden["top"], batch["pools_slots"])
     classes, w = batch["pools_labels"], batch["pools_weights"].astype(jnp.float32)
     losses, _ = cross_entropy(outputs.head("pair", states), classes)
     return {"pair": class_term(losses, classes, w, "pair")}
 
 
-# --- from two stretches of text to features ------------------------------------------------------
+# --- from two texts to features ------------------------------------------------------------------
 
 
 def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Objective:
@@ -194,7 +194,7 @@ class _Pairs(NamedTuple):
 
 
 def _corrupt_pairs(draw, settings: _Pairs, key, row, partner, lengths, max_documents):
-    """Every document of a row becomes `[CLS] A [SEP] B [SEP]`; `draw` says what A and B are."""
+    """Makes every document of a row `[CLS] A [SEP] B [SEP]`; `draw` chooses A and B."""
     document = documents(row.segments, max_documents)
     bits = document_bits(key, max_documents, (4,))
     # The second half of the source is the partner's text.
@@ -213,18 +213,18 @@ def _corrupt_pairs(draw, settings: _Pairs, key, row, partner, lengths, max_docum
     cls, sep = piece(cls_at, present), piece(sep_at, present)
     tokens, segments = splice(source, joined(cls, a, sep, b, sep), lengths["inputs"])
     arranged = documents(segments, max_documents)
-    place = jnp.arange(tokens.size) - of_document(arranged.start, segments)
-    of_b = (segments > 0) & (place >= of_document(a.length[:, 0] + 2, segments))
+    position = jnp.arange(tokens.size) - of_document(arranged.start, segments)
+    of_b = (segments > 0) & (position >= of_document(a.length[:, 0] + 2, segments))
     return input_sequence((tokens, segments)) | {
         "inputs_types": of_b.astype(jnp.int32),
-        "pools_places": fit(arranged.start * present, lengths["pools"]),
+        "pools_slots": fit(arranged.start * present, lengths["pools"]),
         "pools_labels": fit(label * counts, lengths["pools"]),
         "pools_weights": fit(counts.astype(jnp.int32), lengths["pools"]),
     }
 
 
-# --- which two stretches -------------------------------------------------------------------------
-# Each gives A and B as pieces [D, 1] of the source, labels i32[D], and bool[D] whether they count.
+# --- choices of the two texts --------------------------------------------------------------------
+# Each returns A and B as pieces [D, 1] of the source, labels i32[D], and bool[D] whether they count.
 
 
 def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
@@ -243,7 +243,7 @@ def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
 def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Documents):
     cut, later = _cuts(bits_Dx4[:, :2], ends, document)
     wrong = _coin(bits_Dx4[:, 2])
-    # Half of what is left: else only the wrong text would reach the end of the document.
+    # Half of the rest: else only the wrong text would reach the end of the document.
     length = (document.length - later + 1) // 2
     a = piece(document.start, cut)
     b = piece(document.start + jnp.where(wrong, later, cut), length)
@@ -257,10 +257,10 @@ def _draw_next_from_other(bits_Dx4, source, ends, document: Documents, theirs: D
     wrong = _coin(bits_Dx4[:, 2])
     length = jnp.minimum(document.length - cut, theirs.length - start)
     follows, other = document.start + cut, theirs.start + start
-    place = jnp.arange(source.size)[None]
-    differs = source[jnp.minimum(follows[:, None] + place, source.size - 1)]
-    differs = differs != source[jnp.minimum(other[:, None] + place, source.size - 1)]
-    another_text = jnp.any(differs & (place < length[:, None]), axis=1)
+    slot = jnp.arange(source.size)[None]
+    differs = source[jnp.minimum(follows[:, None] + slot, source.size - 1)]
+    differs = differs != source[jnp.minimum(other[:, None] + slot, source.size - 1)]
+    another_text = jnp.any(differs & (slot < length[:, None]), axis=1)
     counts = (document.length > 1) & (length > 0) & another_text
     a, b = piece(document.start, cut), piece(jnp.where(wrong, other, follows), length)
     return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
@@ -271,12 +271,12 @@ def _coin(bits):
 
 
 def _whole_sentences(ends, document: Documents) -> Documents:
-    """Each document from its first end of a sentence to its last; all of it if there are few."""
-    place = jnp.arange(ends.size)[None]
+    """Returns each document from its first sentence end to its last; all of it if there are few."""
+    slot = jnp.arange(ends.size)[None]
     start, end = document.start[:, None], (document.start + document.length)[:, None]
-    closes = (place >= start) & (place < end) & ends[None]
-    first = jnp.min(jnp.where(closes, place, ends.size), axis=1) + 1
-    last = jnp.max(jnp.where(closes, place, -1), axis=1) + 1
+    closes = (slot >= start) & (slot < end) & ends[None]
+    first = jnp.min(jnp.where(closes, slot, ends.size), axis=1) + 1
+    last = jnp.max(jnp.where(closes, slot, -1), axis=1) + 1
     enough = jnp.sum(closes, axis=1) > 2  # two sentences between them
     return Documents(
         jnp.where(enough, first, document.start),
@@ -285,15 +285,15 @@ def _whole_sentences(ends, document: Documents) -> Documents:
 
 
 def _cuts(bits_DxC, ends, document: Documents):
-    """C ascending places, counted from each document's start, at which to cut it: i32[D] each.
+    """Returns C ascending positions at which to cut each document: i32[D] each.
 
-    Drawn from the places after a sentence's end, all different, each set of them equally likely;
-    from all places where there are fewer than C of those. A document too short to be cut in C + 1
+    Drawn from the positions after sentence ends, all different, each set equally likely; from all
+    positions where there are fewer than C of those. A document too short to be cut in C + 1
     parts has cuts at its end.
     """
-    place = jnp.arange(ends.size)[None]
+    slot = jnp.arange(ends.size)[None]
     start, end = document.start[:, None], (document.start + document.length)[:, None]
-    inside = (place > start) & (place < end)
+    inside = (slot > start) & (slot < end)
     candidates = inside & jnp.roll(ends, 1)[None]
     C = bits_DxC.shape[1]
     enough = jnp.sum(candidates, axis=1, keepdims=True) >= C
@@ -302,14 +302,14 @@ def _cuts(bits_DxC, ends, document: Documents):
     total = jnp.sum(candidates, axis=1)
     drawn = _different(bits_DxC, total)
     found = [
-        jnp.sum(jnp.where(candidates & (number == k[:, None]), place - start, 0), axis=1)
+        jnp.sum(jnp.where(candidates & (number == k[:, None]), slot - start, 0), axis=1)
         for k in drawn
     ]
     return [jnp.where(total >= C, cut, document.length).astype(jnp.int32) for cut in found]
 
 
 def _different(bits_DxC, total):
-    """C of the numbers 0 … total-1, ascending, all different (C is 1 or 2)."""
+    """Returns C of the numbers 0 … total-1, ascending, all different (C is 1 or 2)."""
     first = below(bits_DxC[:, 0], total)
     if bits_DxC.shape[1] == 1:
         return [first]

@@ -1,8 +1,8 @@
-"""Building a feature out of pieces: stretches copied from the row, and single special tokens.
+"""Splicing: features built from pieces, which are copied from the row or are special tokens.
 
 Every rearrangement of text (a span cut out, a prefix split off, a middle moved to the end) is a
-list of pieces. One short scatter and a running maximum tell each slot of the output which piece it
-belongs to; the rest is gathers. Nothing here loops over tokens or draws randomness.
+list of pieces. One short scatter and a running maximum assign each slot of the output to its piece;
+the rest is gathers. Nothing here loops over tokens or draws randomness.
 """
 
 from typing import Any, NamedTuple
@@ -15,27 +15,27 @@ from pretrax.objectives.contract import Row, TokenIds
 
 
 class Ends(NamedTuple):
-    """The special tokens before and after a document's inputs, as a kernel takes them."""
+    """The special tokens before and after a document's inputs, for a kernel."""
 
     mode: Any  # i32[0 or 1] a mode token, or none
     eos: Any  # i32[] end-of-sequence
 
 
 def ends_of(ids: TokenIds, mode: str | None = None) -> Ends:
-    """End-of-sequence, and the mode token of that name; ValueError where the ids have not that."""
+    """Returns end-of-sequence and a mode token; raises ValueError where the ids lack the latter."""
     modes = [] if mode is None else [ids.mode(mode)]
     return Ends(jnp.array(modes, jnp.int32), jnp.int32(ids.eos))
 
 
 class Documents(NamedTuple):
-    """Where the documents of a row stand; absent ones have length 0."""
+    """Starts and lengths of the documents of a row; absent ones have length 0."""
 
     start: jnp.ndarray  # i32[D] index of the first token
     length: jnp.ndarray  # i32[D]
 
 
 def documents(segments_L, count: int) -> Documents:
-    """The first `count` documents of a row, from its segments 1, 2, …; 0 is padding.
+    """Returns the first `count` documents of a row, from its segment ids.
 
     >>> documents(jnp.array([1, 1, 1, 2, 2, 0]), 3)
     Documents(start=Array([0, 3, 5], dtype=int32), length=Array([3, 2, 0], dtype=int32))
@@ -46,12 +46,12 @@ def documents(segments_L, count: int) -> Documents:
 
 
 def of_document(values_D, segments):
-    """values_D of each slot's own document; arbitrary where there is none."""
+    """Returns the value of each slot's document; arbitrary for padding."""
     return values_D[jnp.maximum(segments - 1, 0)]
 
 
 def part_of(row: Row, document: Documents, number: int) -> Documents:
-    """Where part `number` of each document stands; of length 0 where there is none.
+    """Returns part `number` of each document; length 0 for absent ones.
 
     >>> segments, parts = jnp.array([1, 1, 1, 2, 0]), jnp.array([0, 1, 1, 1, 0])
     >>> part_of(Row(None, segments, 0, parts), documents(segments, 2), 1)
@@ -65,62 +65,61 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
 
 
 def document_bits(key, count: int, shape: tuple = ()):
-    """u32[count, *shape]: random bits of each document of a row, which depend on its number alone."""
+    """Returns u32[count, *shape]: random bits for each document, which depend on its number alone."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
 
 def sentence_ends(ends_V, tokens, segments):
-    """bool[N]: the tokens that end a sentence; of several in a row, as in "wait ...", the last.
+    """Returns bool[N]: tokens that end a sentence; of consecutive ones, as in "wait ...", the last.
 
     Args:
-      ends_V: bool[V], the ids that may.
+      ends_V: bool[V], the ids that can end one.
     """
     ends = ends_V[tokens] & (segments > 0)
     return ends & ~(jnp.roll(ends, -1) & (jnp.roll(segments, -1) == segments))
 
 
 class Pieces(NamedTuple):
-    """What rearranged documents are written from: stretches of a source, end to end.
+    """The pieces of rearranged documents, R for each of D documents, in order.
 
-    Stretches of the row's text and single special tokens are pieces alike: R of them in each of D
-    documents, in the order in which they are written.
+    A piece is consecutive tokens of the source: of the row's text, or a single special token.
     """
 
     source: jnp.ndarray  # i32[D, R] index in the source of the piece's first token
-    length: jnp.ndarray  # i32[D, R] 0: there is no such piece
+    length: jnp.ndarray  # i32[D, R] 0: absent
 
 
 def pieces(source, length) -> Pieces:
-    """Pieces from arrays [D, R] or [D, 1], or ints; lengths may be bool."""
+    """Returns pieces from arrays [D, R] or [D, 1], or ints; lengths may be bool."""
     return Pieces(*jnp.broadcast_arrays(*(jnp.asarray(x, jnp.int32) for x in (source, length))))
 
 
 def piece(source_D, length_D) -> Pieces:
-    """One piece in each document, from arrays [D] or ints; lengths may be bool."""
+    """Returns one piece for each document, from arrays [D] or ints; lengths may be bool."""
     made = pieces(source_D, length_D)
     return Pieces(made.source[:, None], made.length[:, None])
 
 
 def interleaved(*parts: Pieces) -> Pieces:
-    """Pieces a0 b0 a1 b1 … from pieces a0 a1 … and b0 b1 …"""
+    """Returns pieces a0 b0 a1 b1 … from pieces a0 a1 … and b0 b1 …"""
     return Pieces(*(jnp.stack(x, -1).reshape(x[0].shape[0], -1) for x in zip(*parts)))
 
 
 def joined(*parts: Pieces) -> Pieces:
-    """All pieces of the first, then all of the second, …"""
+    """Returns all pieces of the first, then all of the second, …"""
     return Pieces(*(jnp.concatenate(x, -1) for x in zip(*parts)))
 
 
 def with_markers(document: Documents, begin, end, markers: Pieces) -> Pieces:
-    """Documents whose spans are each replaced by a marker.
+    """Returns the pieces of documents with each span replaced by a marker.
 
     With text `a b c d e f`, spans b c and f, markers X and Y: `a X d e Y`.
 
     Args:
-      begin, end: i32[D, S] spans in order of the text, counted from their document's first token;
-        where there is none, both are the document's length.
-      markers: [D, S], of length 0 where there is no span.
+      begin, end: i32[D, S] positions of spans in order; both are the document's length for absent
+        ones.
+      markers: [D, S], of length 0 for absent spans.
     """
     text_from = jnp.pad(end, ((0, 0), (1, 0)))
     text_to = jnp.concatenate([begin, document.length[:, None]], axis=1)
@@ -133,10 +132,10 @@ def splice(source, pieces: Pieces, size: int):
     """Writes the pieces of all documents one after another into `size` slots.
 
     Args:
-      source: i32[N] what pieces copy from: a row's tokens, then special tokens (`with_specials`).
-        With 0 … N-1 the result tells where each slot was copied from.
+      source: i32[N] a row's tokens, then special tokens (`with_specials`). With 0 … N-1 the result
+        has the source index of each slot.
       pieces: of each document.
-      size: slots of the output; what does not fit is lost, so plan lengths first.
+      size: slots of the output; what does not fit is dropped, so plan lengths first.
 
     Returns:
       tokens i32[size], segments i32[size]: 0 after the last document.
@@ -144,7 +143,7 @@ def splice(source, pieces: Pieces, size: int):
     D, R = pieces.length.shape
     length = pieces.length.reshape(-1)
     end = jnp.cumsum(length)
-    slot = jnp.append(end - length, end[-1])  # one more piece, of padding
+    slot = jnp.append(end - length, end[-1])  # one more piece for padding
     number = jnp.arange(D * R + 1, dtype=jnp.int32)
     written = jnp.where(jnp.append(length > 0, True), slot, size)
     owner = lax.cummax(jnp.zeros(size, jnp.int32).at[written].max(number, mode="drop"))
@@ -156,7 +155,7 @@ def splice(source, pieces: Pieces, size: int):
 
 
 def with_specials(tokens_L, *specials):
-    """The row's tokens followed by special tokens, and the index at which each of those begins.
+    """Returns the row's tokens followed by special tokens, and the index where each of those begins.
 
     >>> with_specials(jnp.array([7, 8]), jnp.array([99, 98]), 1)
     (Array([ 7,  8, 99, 98,  1], dtype=int32), (2, 4))

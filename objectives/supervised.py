@@ -1,4 +1,4 @@
-"""Learning from answers: a text is given, and what belongs to it is predicted.
+"""Supervised objectives: a text is given, and its answer, class or number is predicted.
 
     text_to_text             translate: good day | bon jour      the answer is another part
     dialogue                 hello | hi! | who are you? | a model
@@ -23,7 +23,7 @@ from pretrax.objectives.features import (
     sequence_pair,
     target_sequence,
 )
-from pretrax.objectives.losses import at_places, class_term, cross_entropy, predictions, token_loss
+from pretrax.objectives.losses import at_slots, class_term, cross_entropy, predictions, token_loss
 from pretrax.objectives.splicing import (
     Ends,
     documents,
@@ -49,8 +49,8 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
         targets    d e /
 
     Args:
-      ids: needs the `mode` token if one is given.
-      longest_answer: in tokens; the rest of a longer one is left out.
+      ids: needs the `mode` token if one is set.
+      longest_answer: in tokens; longer ones are truncated.
       mode: name of a mode token put before each text (UL2's are fine-tuned with "S").
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
@@ -58,7 +58,7 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
     >>> text_to_text(ids, longest_answer=16).lengths(100)
     {'inputs': 101, 'targets': 17, 'both': 102}
 
-    Raises ValueError for a mode that the vocabulary has not, or an answer shorter than a token.
+    Raises ValueError for a mode that the vocabulary lacks, or `longest_answer` below 1.
     """
     if longest_answer < 1:
         raise ValueError(f"longest_answer must be 1 or more, got {longest_answer}.")
@@ -103,19 +103,18 @@ def _divide(settings: _Answering, key, row, partner, lengths, max_documents):
 
 
 def dialogue(ids: TokenIds, max_turns: int = 16) -> Objective:
-    """Instructions and dialogues for a decoder: all is read in order, the loss is on answers alone.
+    """Instructions and dialogues for a decoder: all turns in order, with loss on answers alone.
 
         document   a b c d e f
         parts      0 0 1 1 2 3
         targets    a b [SEP] c d / e [SEP] f /
         weights    0 0   0   1 1 1 0   0   1 1
 
-    What is said to the model and what it answers take turns; `sep` begins an answer, end-of-sequence
-    closes it.
+    Turns of the user and of the model alternate; `sep` begins an answer, end-of-sequence closes it.
 
     Args:
       ids: needs `sep`.
-      max_turns: most turns of a dialogue; later ones are left out.
+      max_turns: the most turns of a dialogue; later ones are left out.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
@@ -158,7 +157,7 @@ def _take_turns(settings: _TakingTurns, key, row, partner, lengths, max_document
     marker = pieces(jnp.where(answers, eos_at, sep_at), turns.length > 0)
     written = interleaved(turns, marker)
     origin, segments = splice(jnp.arange(source.size), written, lengths["targets"])
-    # A token counts in an answer, and so does the end of one.
+    # Tokens of answers count, and so does the end of an answer.
     counts = jnp.concatenate([row.parts % 2 == 1, jnp.array([False, True])])
     live = segments > 0
     features = target_sequence((jnp.where(live, source[origin], 0), segments))
@@ -166,7 +165,7 @@ def _take_turns(settings: _TakingTurns, key, row, partner, lengths, max_document
 
 
 def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
-    """The class of a text, from the state of its [CLS].
+    """Predicts the class of a text, from the hidden state of its [CLS].
 
         document   a b c
         labels     k k k
@@ -174,11 +173,11 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: the head "classes" has so many.
+      num_classes: of the head "classes".
 
-    A document whose label is no class does not count.
+    Documents without a class do not count.
 
-    Features: inputs, inputs_segments i32[I]; pools_places, pools_labels, pools_weights i32[P].
+    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P].
 
     >>> sequence_classification(ids, 3).lengths(126)
     {'inputs': 128, 'pools': 1}
@@ -205,7 +204,7 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
 
 def sequence_regression(ids: TokenIds) -> Objective:
-    """A number that belongs to a text, from the state of its [CLS]: half the squared error.
+    """Predicts a number for a text, from the hidden state of its [CLS]: half the squared error.
 
     Args:
       ids: needs `cls` and `sep`.
@@ -243,7 +242,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
 
 
 def token_classification(ids: TokenIds, num_classes: int) -> Objective:
-    """The class of each token, from its own state.
+    """Predicts the class of each token, from its own hidden state.
 
         document   a b c
         labels     k l m
@@ -251,11 +250,11 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: the head "token_classes" has so many.
+      num_classes: of the head "token_classes".
 
-    A token whose label is no class does not count, such as a later piece of a word.
+    Tokens without a class, such as later pieces of a word, do not count.
 
-    Features: inputs, inputs_segments i32[I]; labels, labels_places, labels_weights i32[K].
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
     >>> token_classification(ids, 5).lengths(126)
     {'inputs': 128, 'labels': 126}
@@ -265,8 +264,8 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
     _check_classes(num_classes)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
-        labels, places, weights = predictions(batch)
-        states = at_places(outputs.hidden["top"], places)
+        labels, slots, weights = predictions(batch)
+        states = at_slots(outputs.hidden["top"], slots)
         losses, _ = cross_entropy(outputs.head("token_classes", states), labels)
         weights = weights.astype(jnp.float32)
         return {"token_classes": class_term(losses, labels, weights, "token_classes")}
@@ -316,7 +315,7 @@ def _framing(ids: TokenIds, first: int, last: int) -> _Framing:
 
 
 def _framed(settings: _Framing, row, max_documents: int, size: int):
-    """[CLS] text [SEP] of each document: the source's tokens, where each slot is from, segments."""
+    """Returns [CLS] text [SEP] of each document: tokens, their indices in the source, segments."""
     document = documents(row.segments, max_documents)
     source, (cls_at, sep_at) = with_specials(row.tokens, settings.cls, settings.sep)
     present = document.length > 0
@@ -331,21 +330,21 @@ def _counts(settings: _Framing, labels):
 
 
 def _frame(settings: _Framing, key, row, partner, lengths, max_documents):
-    """[CLS] text [SEP] of each document, and the label of its first token."""
+    """Returns features of [CLS] text [SEP] with the label of each document's first token."""
     tokens, _, segments = _framed(settings, row, max_documents, lengths["inputs"])
     document = documents(row.segments, max_documents)
     label = row.labels[jnp.minimum(document.start, row.labels.size - 1)]
     counts = (document.length > 0) & _counts(settings, label)
     cls = documents(segments, max_documents).start
     return input_sequence((tokens, segments)) | {
-        "pools_places": fit(jnp.where(counts, cls, 0), lengths["pools"]),
+        "pools_slots": fit(jnp.where(counts, cls, 0), lengths["pools"]),
         "pools_labels": fit(jnp.where(counts, label, 0), lengths["pools"]),
         "pools_weights": fit(counts.astype(jnp.int32), lengths["pools"]),
     }
 
 
 def _frame_tokens(settings: _Framing, key, row, partner, lengths, max_documents):
-    """[CLS] text [SEP] of each document, and the labels of its tokens, in place."""
+    """Returns features of [CLS] text [SEP] with the labels of its tokens, in place."""
     tokens, origin, segments = _framed(settings, row, max_documents, lengths["inputs"])
     of_text = (segments > 0) & (origin < row.tokens.size)
     label = row.labels[jnp.minimum(origin, row.tokens.size - 1)]
@@ -355,7 +354,7 @@ def _frame_tokens(settings: _Framing, key, row, partner, lengths, max_documents)
 
 
 def _pooled(outputs: Outputs, batch):
-    """Logits of the head "classes" [B, P, C], labels i32[B, P], weights f32[B, P]."""
-    states = at_places(outputs.hidden["top"], batch["pools_places"])
+    """Returns logits of the head "classes" [B, P, C], labels i32[B, P], weights f32[B, P]."""
+    states = at_slots(outputs.hidden["top"], batch["pools_slots"])
     logits = outputs.head("classes", states)
     return logits, batch["pools_labels"], batch["pools_weights"].astype(jnp.float32)

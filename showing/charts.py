@@ -4,6 +4,7 @@ import functools
 import io
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -122,7 +123,8 @@ def _drawn(panels: Sequence[Callable], height: float) -> str:
     import matplotlib.pyplot as plt
 
     file = io.StringIO()
-    with matplotlib.rc_context(SETTINGS):
+    settings: Any = SETTINGS
+    with matplotlib.rc_context(settings):
         figure, axes = plt.subplots(
             1, len(panels), figsize=(WIDTH, height), layout="constrained", squeeze=False
         )

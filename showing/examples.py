@@ -192,9 +192,10 @@ class _Describer:
         self.seen, self.reader, self.row, self.spans = seen, reader, row, spans
         self.labelled = set(labelled[labelled >= 0].tolist())
         ids = reader.ids
-        self.special = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
-        self.special |= {ids.cls: "mark", ids.sep: "mark"}
-        self.special |= {i: "mode" for _, i in ids.modes} | {i: "mark" for i in ids.fim}
+        self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
+        self.special |= dict.fromkeys([ids.cls, ids.sep, *ids.fim], "mark")
+        for _, mode in ids.modes:
+            self.special[mode] = "mode"
         self.sentinel = {i: k for k, i in enumerate(ids.sentinels)}
 
     def traced(self, traced, of_text: bool = False) -> list[Token]:
@@ -269,7 +270,7 @@ def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> StackView:
         given = [t._replace(text="▷", kind="start") if t.kind == "pad" else t for t in given]
     predicted: dict[int, Token] = {}
     weights = batch.get(f"{name}_loss_weights", np.zeros(0, int))
-    target_slots = batch.get(f"{name}_target_places", np.arange(weights.size))
+    target_slots = batch.get(f"{name}_target_slots", np.arange(weights.size))
     if weights.size:
         targets = describe.traced(batch[f"{name}_target_tokens"], of_text=True)
         predicted = {int(p): targets[i] for i, p in enumerate(target_slots) if weights[i] > 0}
@@ -301,11 +302,9 @@ def _attentions(seen: Seen, row: int) -> list[AttentionPattern]:
 
 
 def _pools(seen: Seen, row: int, classes: bool) -> list[Pool]:
-    if "pools_places" not in seen.batch:
+    if "pools_slots" not in seen.batch:
         return []
-    columns = (
-        seen.batch[f"pools_{name}"][row].tolist() for name in ("places", "labels", "weights")
-    )
+    columns = (seen.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     return [
         Pool(slot, label if classes else None, weight > 0) for slot, label, weight in zip(*columns)
     ]

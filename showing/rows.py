@@ -45,10 +45,10 @@ class Seen(NamedTuple):
         Args:
           traced: i32[rows, n]; or i32[n] of the one row that is named.
         """
-        tokens, places = self.tracing.read(traced)
+        tokens, slots = self.tracing.read(traced)
         number = np.arange(len(self.tokens))[:, None] if row is None else row
-        own = (places - number % 2 * self.length) % (2 * self.length)
-        return tokens, np.where(places < 0, places, own)
+        own = (slots - number % 2 * self.length) % (2 * self.length)
+        return tokens, np.where(slots < 0, slots, own)
 
 
 def subjects(build: Builder, layout: str, ids: TokenIds) -> list[Subject]:
@@ -90,10 +90,11 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
     """
     L = max(sum(map(len, row)) for row in rows)
     tokens, segments = np.zeros((2, len(rows), L), np.int32)
-    for i, row in enumerate(rows):
-        text = np.concatenate(row)
+    for i, documents in enumerate(rows):
+        text = np.concatenate(documents)
         tokens[i, : text.size] = text
-        segments[i, : text.size] = np.repeat(1 + np.arange(len(row)), list(map(len, row)))
+        numbers = 1 + np.arange(len(documents))
+        segments[i, : text.size] = np.repeat(numbers, list(map(len, documents)))
     tracing = trace(subject.ids, 2 * L)
     objective = subject.build(tracing.ids)
     members = members_of(objective)
@@ -106,8 +107,8 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
         row = row._replace(parts=halves(subject.ids, tokens, segments))
     elif objective.rows == "labels":
         row = row._replace(labels=np.zeros_like(tokens))
-    place = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
-    traced = np.where(segments > 0, tracing.write(tokens, place), tracing.ids.pad)
+    slot = np.arange(L) + L * (np.arange(len(rows))[:, None] % 2)
+    traced = np.where(segments > 0, tracing.write(tokens, slot), tracing.ids.pad)
     keys = jax.random.split(jax.random.key(seed), len(rows))
     static = tuple(lengths.items()), tuple(stacks.items()), subject.layout, max(map(len, rows))
     corrupt = objective.corrupt
@@ -126,11 +127,11 @@ def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
     ends_V = ids.flags("sentence_ends") if ids.sentence_ends else np.zeros(ids.size, bool)
     for row in range(len(tokens)):
         for number in range(1, segments[row].max() + 1):
-            places = np.flatnonzero(segments[row] == number)
-            ends = np.flatnonzero(ends_V[tokens[row, places[:-1]]]) + 1
-            ends = ends if ends.size else np.array([places.size // 2])
-            middle = ends[np.argmin(np.abs(ends - places.size / 2))]
-            parts[row, places[middle:]] = 1
+            slots = np.flatnonzero(segments[row] == number)
+            ends = np.flatnonzero(ends_V[tokens[row, slots[:-1]]]) + 1
+            ends = ends if ends.size else np.array([slots.size // 2])
+            middle = ends[np.argmin(np.abs(ends - slots.size / 2))]
+            parts[row, slots[middle:]] = 1
     return parts
 
 
@@ -148,7 +149,7 @@ def _check_sentinels(lengths: dict[str, int], ids: TokenIds) -> None:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
-    objective = Objective(lengths=lambda n: {}, corrupt=corrupt, loss=None)
+    objective = Objective(lambda n: {}, corrupt, lambda outputs, batch: {})  # to corrupt alone
     features = batched(objective, dict(lengths), max_documents)(keys, rows)
     arrange = LAYOUTS[layout].arrange
     return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)

@@ -117,9 +117,9 @@ def slots_used(seen: Seen) -> dict[str, Use]:
 
 def _along(marks: np.ndarray) -> np.ndarray:
     """f[BINS]: the share of marks in each of as many stretches of the row."""
-    place = np.arange(marks.shape[1]) * BINS // marks.shape[1]
-    total = np.bincount(place, minlength=BINS)
-    found = np.bincount(place, weights=marks.mean(axis=0), minlength=BINS)
+    bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
+    total = np.bincount(bin_of_slot, minlength=BINS)
+    found = np.bincount(bin_of_slot, weights=marks.mean(axis=0), minlength=BINS)
     return found / np.maximum(total, 1)
 
 
@@ -176,9 +176,9 @@ def _spans(seen: Seen, hidden, law: str | None, mean: float | None):
         rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)
         if max((spans for _, spans in rows), default=1) == 1:
             return counts, None  # nothing is split
-        expected = np.zeros(max(tokens for tokens, _ in rows) + 1)
-        for (tokens, spans), times in rows.items():
-            expected[: tokens + 1] += times * spans * composition_law(tokens, spans)
+        expected = np.zeros(max(noise for noise, _ in rows) + 1)
+        for (noise, spans), times in rows.items():
+            expected[: noise + 1] += times * spans * composition_law(noise, spans)
         size = max(counts.size, expected.size)
         return tuple(np.pad(x, (0, size - x.size)) for x in (counts, expected))
     return counts, None

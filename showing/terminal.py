@@ -194,7 +194,7 @@ def tracks(stack: StackView) -> Table:
     return table
 
 
-def compact(values: Sequence[int], most: int = RUNS) -> str:
+def compact(values: Sequence[int] | np.ndarray, most: int = RUNS) -> str:
     """Numbers as text, shortened: equal ones as value×count, ascending ones as first…last.
 
     >>> compact([1, 1, 1, 2, 2, 0, 1, 2, 3])

@@ -12,7 +12,7 @@ import collections
 import re
 import string
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Answer = TypeVar("Answer", bound=Hashable)
 
@@ -125,7 +125,7 @@ def bleu(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
 
     references = [_answers(target) for target, _ in _pairs(targets, predictions)]
     most = max(map(len, references))
-    streams = [[(some + [None] * most)[i] for some in references] for i in range(most)]
+    streams: Any = [[(some + [None] * most)[i] for some in references] for i in range(most)]
     return {"bleu": float(sacrebleu.corpus_bleu(list(predictions), streams).score)}
 
 
@@ -160,7 +160,7 @@ def majority(train_targets: Iterable[Answer]) -> Answer:
     counts = collections.Counter(train_targets)
     if not counts:
         raise ValueError("Got no answers, expected those of the training split.")
-    return max(counts, key=counts.get)
+    return counts.most_common(1)[0][0]
 
 
 def unigram(train_targets: Iterable[str]) -> str:

@@ -67,13 +67,13 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
                 "train it with train.py on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
-        rates = [member.rate for member in members_of(objective)]
-        if any(map(callable, rates)):
+        given_rates = [member.rate for member in members_of(objective)]
+        if any(map(callable, given_rates)):
             raise ValueError(
                 "Got a mixture whose rates follow the step of training, expected numbers: a SeqIO "
                 "task knows no steps. Train it with train.py, or give each member its share."
             )
-        rates = np.asarray(rates)
+        rates = np.asarray(given_rates)
         limits = np.cumsum(rates / rates.sum())[:-1]
         alone = objective.rows != "stream"
 
@@ -210,12 +210,12 @@ def _host_call(objective: Objective, group: RowGroup, name_crc: int, padded: boo
     def call(*batch):
         *rows, seeds = batch
         fill = ROWS - len(seeds)  # a last, short batch: empty rows, so that one shape is compiled
-        batch = [
+        filled = [
             np.pad(x, [(0, fill)] + [(0, 0)] * (x.ndim - 1))
             for x in (*rows, seeds.astype(np.uint32))
         ]
         with jax.default_device(cpu):
-            features = {name: np.asarray(x) for name, x in compiled(*batch).items()}
+            features = {name: np.asarray(x) for name, x in compiled(*filled).items()}
         if not padded:
             _check_weights(features)
         return [features[name][: len(seeds)] for name in shapes]

@@ -48,7 +48,8 @@ def module_examples() -> dict[str, list[tuple[str, str]]]:
     the held-out passages. Blanking the right one alone would tell it as well.
     """
     names = re.compile("|".join(PACKAGES), re.IGNORECASE)
-    files, split = _split(), {}
+    files = _split()
+    split: dict[str, list[tuple[str, str]]] = {}
     counts = _counts_in(files)
     for part, documents in files.items():
         split[part] = []
@@ -76,7 +77,8 @@ def identifier_examples() -> dict[str, list[tuple[str, str]]]:
     and is no keyword, no builtin, and neither `self` nor `cls`. Which one, and where, is drawn by a
     hash of the passage, evenly over the names.
     """
-    files, split = _split(), {}
+    files = _split()
+    split: dict[str, list[tuple[str, str]]] = {}
     counts = _counts_in(files)
     for part, documents in files.items():
         hidden = (each for document in documents for each in _hidden(document.read()))

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import itertools
 import os
 import sysconfig
@@ -19,6 +20,9 @@ SKIPPED_FOLDERS = frozenset(
     ]
 )
 HELDOUT_EVERY = 20  # by default one document in so many is held out
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Document(NamedTuple):
@@ -67,7 +71,7 @@ def split_documents(
     """
     if heldout_every < 2:
         raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
-    split = {"train": [], "heldout": []}
+    split: dict[str, list[Document]] = {"train": [], "heldout": []}
     for document in documents:
         held = zlib.crc32(document.name.encode()) % heldout_every == 0
         split["heldout" if held else "train"].append(document)
@@ -133,7 +137,7 @@ def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterat
         if not _has_docstring(node):
             continue
         # Half a surrogate pair may be written as an escape, but is no text.
-        docstring = ast.get_docstring(node).encode("utf-8", "replace").decode()
+        docstring = (ast.get_docstring(node) or "").encode("utf-8", "replace").decode()
         code = source.without_docstrings(node)
         if not docstring.strip() or len(node.body) == 1:
             left_out.empty += 1
@@ -143,12 +147,12 @@ def documented_definitions(document: Document, left_out: LeftOutPairs) -> Iterat
             yield Pair(docstring, code)
 
 
-def _definitions(node: ast.AST) -> Iterator[ast.AST]:
+def _definitions(node: ast.AST) -> Iterator[Definition]:
     """Functions, methods and classes inside, at any depth, in the order of the text."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):  # none inside
             continue
-        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if isinstance(child, Definition):
             yield child
         yield from _definitions(child)
 
@@ -190,7 +194,7 @@ def _topics() -> list[Document]:
     except ImportError:  # some distributions leave it out
         return []
     return [
-        Document(f"pydoc_data/topics/{name}", str(len(text)), lambda text=text: text)
+        Document(f"pydoc_data/topics/{name}", str(len(text)), functools.partial(str, text))
         for name, text in topics.items()
     ]
 

@@ -88,7 +88,8 @@ def _sentinel(vocabulary: seqio.Vocabulary) -> int:
     if isinstance(vocabulary, RunVocabulary):
         found = vocabulary.ids.sentinels[:1]
     else:
-        found = [i for name, i in tokenizer_of(vocabulary).named.items() if name == SENTINEL]
+        named = tokenizer_of(vocabulary).named
+        found = (named[SENTINEL],) if SENTINEL in named else ()
     if not found:
         raise ValueError(
             f"The vocabulary of `inputs` has no {SENTINEL}, which stands for the hidden name: make "

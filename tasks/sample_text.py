@@ -80,9 +80,9 @@ def of_task(folder: str, name: str, module: str | None, length: int) -> SampleTe
     documents = [piece.tokens for piece in corpus.heldout(4 * length)]
 
     def stream() -> np.ndarray:
-        pieces, read = corpus.train(0, 1), []
-        while sum(map(len, read)) < STREAM:
-            read.append(pieces.next_document().tokens)
+        stream, read = corpus.train(0, 1), list[np.ndarray]()
+        while sum(tokens.size for tokens in read) < STREAM:
+            read.append(stream.next_document().tokens)
         return np.concatenate(read)
 
     return SampleText(

@@ -38,7 +38,7 @@ def evaluation_tasks(
     Raises:
         ValueError, FileNotFoundError: an unknown task or split, one without metrics, no examples.
     """
-    found = {}
+    found: dict[str, seqio.Task] = {}
     for name in names:
         tasks, _ = found_tasks(name, module, data_dir)
         found |= {task.name: task for task in tasks}

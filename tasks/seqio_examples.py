@@ -109,8 +109,7 @@ class Examples:
         tokens = np.asarray(tokens, np.int32)
         return tokens[:-1] if tokens.size and tokens[-1] == self._ids.eos else tokens
 
-    def _document(self, *features: np.ndarray) -> Piece | None:
-        raise NotImplementedError
+    _document: Callable[..., Piece | None]  # of the features of an example
 
 
 class Text(Examples):
@@ -144,7 +143,8 @@ class Pairs(Examples):
         if piece.parts is None:
             self._tell(piece.tokens.size, 0)
             most = self._limits[0]
-            return piece._replace(tokens=piece.tokens[:most], labels=piece.labels[:most])
+            labels = None if piece.labels is None else piece.labels[:most]
+            return piece._replace(tokens=piece.tokens[:most], labels=labels)
         sides = [piece.tokens[piece.parts == part] for part in (0, 1)]
         self._tell(*(side.size for side in sides))
         return in_parts(*(side[:most] for side, most in zip(sides, self._limits)))

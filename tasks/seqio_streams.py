@@ -57,9 +57,9 @@ class MixtureStream:
     def state(self) -> dict[str, np.ndarray]:
         places = np.asarray([task.place for task in self._tasks], np.int64)
         return {
-            "documents": np.int64(self._documents),
+            "documents": np.array(self._documents, np.int64),
             "places": places,  # [tasks, 3]
-            "fingerprint": np.int64(self._fingerprint),
+            "fingerprint": np.array(self._fingerprint, np.int64),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:

@@ -51,6 +51,7 @@ def import_tasks(module: str) -> None:
     if name in sys.modules:
         return
     spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # the path ends in .py
     sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(sys.modules[name])

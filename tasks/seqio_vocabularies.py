@@ -187,8 +187,12 @@ def of_task(
             "of tasks.vocabularies, such as vocabularies.trained."
         )
     found = source.task()
-    about = {"factory": "of_task", "task_vocabulary": _described(found)}
-    about |= {"sentinels": sentinels, "specials": list(specials)}
+    about = {
+        "factory": "of_task",
+        "task_vocabulary": _described(found),
+        "sentinels": sentinels,
+        "specials": list(specials),
+    }
     make = functools.partial(tokenizer_and_ids, found, sentinels=sentinels, specials=specials)
     return kept_vocabulary(run_dir, about, make)
 

@@ -60,7 +60,7 @@ def token_ids(
 
     single = {"mask", "cls", "sep"}
     modes = tuple((key, resolve(key)) for key in specials if key not in single | {"fim"})
-    singles = {key: resolve(key) for key in specials if key in single}
+    singles: dict[str, Any] = {key: resolve(key) for key in specials if key in single}
     fim: tuple[int, ...] = ()
     if "fim" in specials:
         known = [names for names in FIM_NAMES if all(n in tokenizer.named for n in names)]
@@ -123,7 +123,8 @@ def published_ids(
     ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
     start = config.get("decoder_start_token_id", roles.get("bos"))
     found = {key: roles[key] for key in ("mask", "cls", "sep") if key in roles}
-    return check_token_ids(ids._replace(bos=ids.pad if start is None else start, **found))
+    fields: dict[str, Any] = {"bos": ids.pad if start is None else start} | found
+    return check_token_ids(ids._replace(**fields))
 
 
 def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[str, int]:
@@ -137,14 +138,14 @@ def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[s
     for key in ("pad", "eos", "bos", "mask", "cls", "sep"):
         name = names.get(f"{key}_token")
         name = name.get("content") if isinstance(name, dict) else name
-        found = tokenizer.named.get(name, config.get(f"{key}_token_id"))
+        found = tokenizer.named.get(str(name), config.get(f"{key}_token_id"))
         found = found[0] if isinstance(found, list) else found  # LLaMA 3 ends in several ways
         if found is not None:
             roles[key] = found
     return roles
 
 
-def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int) -> dict:
+def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int) -> dict[str, Any]:
     """Where words start and sentences end, as far as an id tells by itself.
 
     A word starts with the space before it; a sentence ends with a full stop, a question or
@@ -184,7 +185,8 @@ def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
         return out
 
     def decode(tokens: Sequence[int]) -> str:
-        out, run = [], []
+        out: list[str] = []
+        run: list[int] = []
 
         def close_run():
             if run:
@@ -228,7 +230,7 @@ class _Appender:
 
 
 def _named_sentinels(named: dict[str, int]) -> list[int]:
-    found = []
+    found: list[int] = []
     while f"<extra_id_{len(found)}>" in named:
         found.append(named[f"<extra_id_{len(found)}>"])
     return found

@@ -9,15 +9,19 @@ import dataclasses
 import functools
 import glob
 import gzip
+import io
 import json
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
 _SHOWN = 5  # malformed lines named in a summary
+
+
+Readable = gzip.GzipFile | io.BufferedReader
 
 
 class Part(NamedTuple):
@@ -124,8 +128,8 @@ def read_documents(
             report.first_malformed.append(where)
 
     with open(path, "rb") as raw:
-        file = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
-        read = _read_jsonl if is_jsonl(path) else _read_text
+        file: Readable = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
+        read: Callable[..., Iterator[Part]] = _read_jsonl if is_jsonl(path) else _read_text
         told = 0
         try:
             for document in read(file, text_field, malformed, report):
@@ -136,7 +140,7 @@ def read_documents(
             raise ValueError(f"{path} is no whole gzip file ({error}): get it again.") from error
 
 
-def _read_jsonl(file: BinaryIO, text_field, malformed, report: Report) -> Iterator[Part]:
+def _read_jsonl(file: Readable, text_field, malformed, report: Report) -> Iterator[Part]:
     document_of = text_field if callable(text_field) else functools.partial(text_of, text_field)
     for number, line in enumerate(file, start=1):
         if not line.strip():
@@ -174,7 +178,7 @@ def text_of(field: str, value: dict) -> str:
     return text
 
 
-def _read_text(file: BinaryIO, text_field: str, malformed, report: Report) -> Iterator[Part]:
+def _read_text(file: Readable, text_field: str, malformed, report: Report) -> Iterator[Part]:
     del text_field, report
     number = 1  # of the block's first line
     while block := file.read(_BLOCK):
@@ -192,7 +196,7 @@ def _read_text(file: BinaryIO, text_field: str, malformed, report: Report) -> It
         number += block.count(b"\n")
 
 
-def _continuation(file: BinaryIO) -> bytes:
+def _continuation(file: Readable) -> bytes:
     """The next bytes if they go on with a character that a block's end has cut."""
     peeked = file.peek(1)[:1]
     return file.read(1) if peeked and 0x80 <= peeked[0] < 0xC0 else b""

@@ -14,6 +14,7 @@ connection; where the data lies is `seqio_corpora.seqio_mixture.data_dir`.
 import functools
 
 from pretrax import objectives
+from pretrax.objectives import Builder
 from pretrax.tasks.objective_tasks import add_objective_task
 from pretrax.tasks.quiet_tensorflow import seqio
 
@@ -31,7 +32,7 @@ DATA_SETS = {
     ),
     "lm1b": ("lm1b:1.1.0", {"train": "train", "validation": "test"}),
 }
-OBJECTIVES = {
+OBJECTIVES: dict[str, Builder] = {
     "span_corruption": objectives.span_corruption,
     "ul2": functools.partial(objectives.ul2, preset="paper"),
 }

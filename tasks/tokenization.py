@@ -7,7 +7,7 @@ ids are those of `tasks.special_tokens`; SeqIO's view is in `tasks.seqio_vocabul
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,8 +81,10 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     except (OSError, RuntimeError) as error:
         raise ValueError(f"{path} is no SentencePiece model ({error}).") from error
     own = processor.GetPieceSize()
-    named, blocked = {}, []
-    model = sentencepiece_model_pb2.ModelProto.FromString(processor.serialized_model_proto())
+    named: dict[str, int] = {}
+    blocked: list[int] = []
+    proto: Any = sentencepiece_model_pb2  # its classes are made at run time
+    model = proto.ModelProto.FromString(processor.serialized_model_proto())
     for i, piece in enumerate(model.pieces):
         name = piece.piece.lstrip("▁")
         control = piece.type in (piece.CONTROL, piece.UNUSED)

@@ -11,6 +11,7 @@ SentencePiece float32.
 
 import json
 import os
+from typing import Any
 
 from pretrax.tasks.special_tokens import special_names
 from pretrax.tasks.tokenization import Tokenizer
@@ -39,7 +40,7 @@ def write_tokenizer(directory: str, vocabulary: Vocabulary) -> None:
     made = tokenizer_json(vocabulary)
     names, ids = special_names(vocabulary.tokenizer, vocabulary.ids), vocabulary.ids
     roles = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
-    config = {f"{key}_token": names[i] for key, i in roles.items() if i is not None}
+    config: dict[str, Any] = {f"{key}_token": names[i] for key, i in roles.items() if i is not None}
     config |= {
         "additional_special_tokens": [names[i] for i in names if i not in roles.values()],
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -63,10 +64,11 @@ def tokenizer_json(vocabulary: Vocabulary):
 
     own = vocabulary.tokenizer
     if own.kind == "hugging_face":
-        made = tokenizers.Tokenizer.from_file(own.path)
+        made = tokenizers.Tokenizer.from_file(str(own.path))
     elif own.kind == "bytes":
         made = _of_pieces({"<pad>": 0, "</s>": 1, "<unk>": 2} | _bytes(3), [])
     else:
+        assert own.path is not None  # a SentencePiece model is a file
         made = _of_sentencepiece(own.path)
     names = {i: name for name, i in own.named.items()}
     names |= special_names(own, vocabulary.ids)
@@ -84,7 +86,8 @@ def _of_sentencepiece(path: str):
     from sentencepiece import sentencepiece_model_pb2
 
     with open(path, "rb") as file:
-        model = sentencepiece_model_pb2.ModelProto.FromString(file.read())
+        proto: Any = sentencepiece_model_pb2  # its classes are made at run time
+        model = proto.ModelProto.FromString(file.read())
     normal, trained = model.normalizer_spec, model.trainer_spec
     if (
         normal.precompiled_charsmap

@@ -161,8 +161,12 @@ def from_file(
         tokenizer = open_tokenizer(_fetched(path, run_dir) if "://" in path else path)
         return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
 
-    about = {"factory": "from_file", "path": path}
-    about |= {"sentinels": sentinels, "specials": list(specials)}
+    about = {
+        "factory": "from_file",
+        "path": path,
+        "sentinels": sentinels,
+        "specials": list(specials),
+    }
     return kept_vocabulary(run_dir, about, make)
 
 
@@ -226,7 +230,7 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
     """
     tokenizer, ids, about = vocabulary
     name = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}.get(tokenizer.kind)
-    if name is not None:
+    if name is not None and tokenizer.path is not None:
         file = os.path.join(run_dir, name)
         if os.path.abspath(tokenizer.path) != os.path.abspath(file):
             with open(tokenizer.path, "rb") as own:

@@ -229,7 +229,7 @@ def test_objectives_as_seqio_tasks(folder):
     example = next(iter(spans.get_dataset({"inputs": 64, "targets": 32}, "train")))
     assert sorted(example) == ["inputs", "targets"]
     example = next(iter(masks.get_dataset({"inputs": 64}, "train")))
-    assert {"inputs", "labels", "labels_places", "labels_weights"} <= set(example)
+    assert {"inputs", "labels", "labels_slots", "labels_weights"} <= set(example)
 
 
 def test_a_batch_for_pytorch(folder):

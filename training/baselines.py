@@ -1,6 +1,6 @@
 """Trivial baselines: the loss of a model that ignores its input, from a term's labels alone.
 
-Classes are guessed by their share of the training targets (of tokens: a unigram model), numbers by
+It predicts classes by their share of the training targets (of tokens: a unigram model), numbers by
 the mean of the training targets.
 """
 
@@ -17,7 +17,7 @@ from pretrax.objectives import Labels
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tally:
-    """Counts of labels; those of several batches add up to the counts of all of them."""
+    """Counts of labels, which are summed over batches."""
 
     # Of classes f32[C], the summed weights of each. Of numbers f32[3]: the sum of their weights, and
     # the weighted sums of the numbers and of their squares.
@@ -34,10 +34,10 @@ def tally(labels: Labels, classes: int) -> Tally:
 
 
 def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
-    """Returns the summed loss of the held-out labels, guessed by the training labels.
+    """Returns the summed loss of the held-out labels, predicted from the training labels.
 
-    Cross-entropy in nats for classes, each counted once more than it was seen; squared error for
-    numbers. Without training labels the guess is by the held-out ones themselves.
+    Cross-entropy in nats for classes, with add-one smoothing; squared error for numbers. Without
+    training labels the held-out ones themselves are used.
 
     >>> round(trivial_loss(Tally(np.array([1.0, 1.0]), False), Tally(np.array([2.0, 0.0]), False)), 4)
     1.674

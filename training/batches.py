@@ -1,17 +1,17 @@
-"""Rows for every step: cut from endless document streams, the same on any number of hosts.
+"""Rows for every step, cut from endless document streams; the same on any number of hosts.
 
-Which member of a mixture a row belongs to is a function of its number alone, and each row takes
-as much text as its member has room for (`training.packing`), so that no token is ever dropped and
-few slots are padding. The stream of documents is split into logical shards; a process reads the
-shards whose rows its devices hold. The position (what each shard has read, and the pieces that
-still wait for a row) is part of the training state.
+The member of a row is a function of the row's number alone, and each row takes as much text as its
+member's limits allow (`training.packing`), so that no token is ever dropped and few slots are padding.
+The stream of documents is split into logical shards; a process reads the shards whose rows its devices
+hold. The data position (what each shard has read, and the pieces waiting for a row) is part of the
+training state.
 """
 
 import functools
 import io
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -29,27 +29,28 @@ class GroupSchedule(NamedTuple):
     """The rows of one row group in every step."""
 
     rows: int  # rows of this group in a step, over all processes
-    members: tuple[int, ...]  # those whose rows these are
+    members: tuple[int, ...]  # indices of the members whose rows these are
     rates: tuple  # their rates: numbers, or functions of the step
 
     def order(self, step: int) -> np.ndarray:
-        """i32[PERIOD]: the group's row number r is of member order[r % PERIOD]."""
+        """Returns i32[PERIOD]: the group's row number r is of member order[r % PERIOD]."""
         return evenly(tuple(_rate(rate, step) for rate in self.rates), self.members)
 
     def share(self, member: int, step: int = 0) -> float:
-        """Of the group's rows, how many are this member's."""
+        """Returns the member's share of the group's rows."""
         return float((self.order(step) == member).mean())
 
 
 def schedule(
     objective: Objective, groups: Sequence[RowGroup], batch_size: int, multiple: int
 ) -> tuple[GroupSchedule, ...]:
-    """Shares `batch_size` rows out to the row groups by the rates of their members.
+    """Divides `batch_size` rows among the row groups by the rates of their members.
 
     Args:
-      multiple: every group has a multiple of so many rows; at least 2, since rows come in pairs.
+      multiple: every group has a multiple of this number of rows; at least 2, since rows come in
+        pairs.
 
-    Raises ValueError when the batch cannot be shared out so.
+    Raises ValueError when the batch cannot be divided so.
     """
     multiple = math.lcm(2, multiple)
     units, rest = divmod(batch_size, multiple)
@@ -79,7 +80,7 @@ def _rate(rate, step: int) -> float:
 
 
 def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
-    """Whole numbers, each at least 1, that sum to `units` and are as near as can be to the shares.
+    """Returns whole numbers, each at least 1, that sum to `units` and are nearest to the shares.
 
     >>> largest_remainder([0.5, 0.3, 0.2], 8)
     [4, 2, 2]
@@ -95,9 +96,9 @@ def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
 
 @functools.lru_cache(maxsize=256)
 def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
-    """An order of PERIOD rows in which every member appears at its rate, spread out evenly.
+    """Returns an order of PERIOD rows in which every member appears at its rate, evenly.
 
-    Raises ValueError for rates below 0, or none above it.
+    Raises ValueError for rates below 0, or no rate above 0.
     """
     if min(rates) < 0 or not 0 < sum(rates) < math.inf:
         raise ValueError(
@@ -115,7 +116,7 @@ def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
 
 
 class Batches:
-    """An endless iterator over steps: for every row group a `Row` batch, spread over the mesh."""
+    """An endless iterator over steps: a batch of rows for every row group, sharded over the mesh."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Batches:
         data_shards: int,
         mesh: Mesh,
         end_of_document: int | None = None,
-        packing: Packing | None = None,  # None: documents end to end
+        packing: Packing | None = None,  # None: `concatenation`
     ):
         packing = packing or concatenation(groups)
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
@@ -151,23 +152,23 @@ class Batches:
         )
 
     def state(self) -> dict[str, bytes]:
-        """The position of every shard that this process is the first to hold, by file name."""
+        """Returns the data position of the shards that this process saves, by file name."""
         earlier = set().union(*map(self._shards_of, range(jax.process_index())))
         mine = [s for s in self._readers if s not in earlier]
         return {f"shard_{s:05d}.npz": _to_bytes(self._readers[s].state()) for s in mine}
 
     def restore(self, step: int, read: Callable[[str], bytes]) -> None:
-        """Goes on after `step` steps; `read(name)` gives what `state` had under that name."""
+        """Continues after `step` steps; `read(name)` returns the file `name` of `state`."""
         for shard, reader in self._readers.items():
             reader.restore(_from_bytes(read(f"shard_{shard:05d}.npz")))
         self.step = step
 
     def _read(self, shard: int) -> list[Row]:
-        """This shard's block of rows in every group."""
+        """Returns the shard's block of rows in every group."""
         rows = []
         for group, schedule in zip(self._groups, self._schedules):
             size = schedule.rows // self._shards
-            # One row on after every full cycle, so that no shard serves the same members for ever.
+            # Shifted by one row after every full cycle, so that members rotate over the shards.
             cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
             members = schedule.order(self.step)[numbers % PERIOD]
@@ -190,21 +191,21 @@ class Batches:
     def _shards_of(self, process: int) -> set[int]:
         shards = set()
         for schedule in self._schedules:
-            placement = self._sharding.devices_indices_map((schedule.rows,))
+            placement: Any = self._sharding.devices_indices_map((schedule.rows,))
             for device, (index,) in placement.items():
                 if device.process_index == process:
                     shards |= set(self._owners(index, schedule.rows))
         return shards
 
     def _owners(self, index: slice, rows: int) -> range:
-        """The shards in whose blocks these rows, of so many, lie."""
+        """Returns the shards whose blocks these rows of `rows` are in."""
         size = rows // self._shards
         start, stop, _ = index.indices(rows)
         return range(start // size, -(-stop // size))
 
 
 def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.ndarray] | None]:
-    """For each field of a row, the shards' blocks of it; None for one that rows have not."""
+    """Returns the shards' blocks of each field of a row; None for absent fields."""
     of_shards = {shard: rows[group] for shard, rows in blocks.items()}
     fields = [{s: row[f] for s, row in of_shards.items()} for f in range(len(Row._fields))]
     return [None if any(x is None for x in field.values()) else field for field in fields]
@@ -212,7 +213,7 @@ def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.n
 
 def _to_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its stub takes them for allow_pickle
     return buffer.getvalue()
 
 

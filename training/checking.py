@@ -1,6 +1,6 @@
-"""What is checked once, before a run starts, of an objective or a model of one's own.
+"""Checks of a user's objective or model, once before a run starts.
 
-What is of this package is checked by its tests.
+This package's own are checked by its tests.
 """
 
 import warnings
@@ -15,15 +15,15 @@ from pretrax.objectives.laws import check_objective, is_own, text_row
 from pretrax.training.packing import PackedRow, stacked
 from pretrax.training.step import Recipe, arranged
 
-PROBES = 8  # slots of a stack whose input is changed
-MOST_PARAMETERS = 2 * 10**8  # of a model that is run for the check
+PROBES = 8  # slots of a stack whose inputs are changed
+MOST_PARAMETERS = 2 * 10**8  # of a model that is run for the checks
 
 
 def check_own(recipe: Recipe) -> None:
-    """Checks the objective and the model of a run, as far as they are not of this package.
+    """Checks the objective and the model of a run, unless they are this package's.
 
-    Raises ValueError, saying what is wrong, for features, losses or shapes that would train wrongly
-    in silence, and for outputs that depend on what they must not see.
+    Raises ValueError for features, losses or shapes that would train wrongly without an error, and
+    for outputs that depend on inputs outside of their key intervals.
     """
     own_objective = is_own(recipe.objective)
     own_model = not (getattr(recipe.model.apply, "__module__", "") or "").startswith("pretrax.")
@@ -37,7 +37,7 @@ def check_own(recipe: Recipe) -> None:
 
 
 def example_batch(recipe: Recipe, group: RowGroup) -> dict:
-    """Two rows of random text as the model is given them, of three documents where rows may have."""
+    """Returns a batch of two rows of random text, of three documents where rows may hold them."""
     raw = min(group.raw_lengths)
     several = group.max_documents > 1 and raw >= 6
     lengths = [raw // 4, raw // 6, raw // 4] if several else [raw]
@@ -53,7 +53,7 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
 
 
 def check_terms(recipe: Recipe, batch: dict) -> None:
-    """Raises ValueError where the model and the loss do not fit together; nothing is run."""
+    """Raises ValueError where the model's outputs and the loss do not match; nothing is run."""
     rows = batch["member"].shape[0]
 
     def terms(batch):
@@ -80,10 +80,9 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
 
 
 def check_leaks(recipe: Recipe, batch: dict) -> None:
-    """Raises ValueError where an output depends on an input that it must not see.
+    """Raises ValueError where an output depends on an input outside of its key interval.
 
-    Inputs are changed one at a time: the outputs that change have to be among those whose key
-    intervals hold that slot.
+    Inputs are changed one at a time: only outputs whose key intervals include that slot may change.
     """
     model = recipe.model
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch))

@@ -1,8 +1,8 @@
-"""What a data edge hands to `train.py`, whatever it reads from.
+"""The data of a run, independent of its source: `Corpus`, its streams and documents.
 
 `tasks.corpora` (text files, Python's own library), `tasks.seqio_corpora` (SeqIO) and
-`training.token_arrays` (NumPy files) each provide functions that return a `Corpus`; gin says which
-one a run uses.
+`training.token_arrays` (NumPy files) each provide functions that return a `Corpus`; a run
+names one of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,20 +14,20 @@ from pretrax.objectives import TokenIds
 
 
 class Piece(NamedTuple):
-    """A document, or a stretch of one that was cut.
+    """A document, or consecutive tokens of one that was cut.
 
     A text and its answer are `Piece(tokens, True, parts=[0, 0, 0, 1, 1])`, a text of class 4
     `Piece(tokens, True, labels=[4, 4, 4, 4, 4])`.
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
-    ends: bool  # the document ends here; else it goes on in another piece, anywhere in the stream
+    ends: bool  # the document ends here; else it continues in another piece, anywhere in the stream
     parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where a corpus has parts
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where it has labels
 
 
-def in_parts(*parts: Sequence[int]) -> Piece:
-    """The document of these parts, each the tokens of one.
+def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
+    """Returns the document of these parts, each the tokens of one.
 
     >>> in_parts([5, 6], [7])
     Piece(tokens=array([5, 6, 7]), ends=True, parts=array([0, 0, 1]), labels=None)
@@ -38,36 +38,36 @@ def in_parts(*parts: Sequence[int]) -> Piece:
 
 
 class DocumentStream(Protocol):
-    """An endless, deterministic stream of tokenised documents that can stop and go on."""
+    """An endless, deterministic, resumable stream of tokenised documents."""
 
     def next_document(self) -> Piece:
-        """The next document, or the next piece of one that was cut."""
+        """Returns the next document, or the next piece of one that was cut."""
 
     def state(self) -> dict[str, np.ndarray]:
-        """The position as a few small arrays, the same keys at every call."""
+        """Returns the data position as a few small arrays, with the same keys at every call."""
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Goes on exactly where the stream that gave `state` stood."""
+        """Continues exactly where the stream that returned `state` was."""
 
 
 class Codec(NamedTuple):
-    """Text to token ids and back, for showing people what a model does."""
+    """Conversion of text to token ids and back, for display and for tasks."""
 
     encode: Callable[[str], list[int]]
-    decode: Callable[[list[int]], str]  # special tokens are shown by name, e.g. <extra_id_0>
+    decode: Callable[[Sequence[int]], str]  # special tokens are shown by name, e.g. <extra_id_0>
 
 
 class Corpus(NamedTuple):
-    """What a data edge gives to `train.py`."""
+    """The text of a run as token ids: streams of training documents, and held-out documents."""
 
     ids: TokenIds
-    # (shard, of how many) -> that shard's endless stream. The number of shards is a setting of the
-    # run, not the number of hosts: the data order does not depend on the machines it is read on.
+    # (shard, number of shards) -> the shard's endless stream. The number of shards is a setting of
+    # the run, not the number of hosts: the data order does not depend on the machines.
     train: Callable[[int, int], DocumentStream]
-    # n -> held-out documents, always the same ones, until they hold n tokens or there are no more
+    # n -> the first held-out documents, until they have n tokens or there are no more
     heldout: Callable[[int], list[Piece]]
-    codec: Codec | None = None  # None: ids only, nothing can be shown as text
-    classes: tuple[str, ...] = ()  # the names of what `sequence_classification` tells apart
-    # Tokens of the longest document, where one that is cut in two means something else.
+    codec: Codec | None = None  # None: ids only, without text
+    classes: tuple[str, ...] = ()  # the names of the classes of `sequence_classification`
+    # Tokens of the longest document, where documents must not be cut.
     longest: int | None = None
-    summary: str = ""  # what was read, for people: documents, tokens, skipped lines
+    summary: str = ""  # a description of what was read: documents, tokens, skipped lines

@@ -1,6 +1,6 @@
 """Held-out loss of every member of the objective, beside a baseline on the same targets.
 
-The baseline is the loss of a model that ignores its input. The labels of a term are guessed by their
+The baseline is the loss of a model that ignores its input. It predicts the labels of a term by their
 frequency, or mean, among the training targets (`training.baselines`). A term without labels is
 computed for outputs that are equal everywhere: with one embedding for all texts a contrastive loss is
 the logarithm of the number of texts in the batch.
@@ -37,7 +37,7 @@ class Score(NamedTuple):
     term: str
     loss: float  # nats per target: token, pair, …
     baseline: float  # the same for a model that ignores its input
-    targets: int  # how many there were
+    targets: int  # their number
     of_tokens: bool = False  # targets are ids of the vocabulary: the loss has a perplexity
 
     @property
@@ -46,7 +46,7 @@ class Score(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """Share of the baseline's nats that the model saves."""
+        """Returns the share of the baseline's nats that the model saves."""
         return 1.0 - self.loss / self.baseline if self.baseline else 0.0
 
 
@@ -76,7 +76,7 @@ class Evaluator:
         size = _up(rows, int(np.lcm(2, batch_shards(mesh))))
         # Replicated, so that every process can read the figures.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
-        by_loss: dict = {}  # members that differ in their noise alone share a program
+        by_loss: dict = {}  # members that differ in noise only share a program
 
         def programs(objective: Objective) -> tuple[Callable, Callable]:
             key = objective.loss, tuple(objective.heads.items())
@@ -87,7 +87,7 @@ class Evaluator:
                 )
             return by_loss[key]
 
-        # Frequencies for the baseline: of rather more text than is held out, from training.
+        # Frequencies for the baseline, from eight times as much training text.
         seen = _pieces(training, 8 * tokens)
         self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
@@ -133,7 +133,7 @@ class Evaluator:
         return scores
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
-        """Batches of `size` rows, a multiple of which there are, for the model."""
+        """Returns batches of `size` rows for the model; the number of rows is a multiple of it."""
         keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(packed))
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
@@ -144,13 +144,13 @@ class Evaluator:
         return batches
 
     def _sum(self, trees) -> dict:
-        """The sum of trees of arrays, computed one after another, as float64."""
-        total = None
+        """Returns the sum of trees of arrays, computed one after another, as float64."""
+        total: dict | None = None
         with placed_on(self._mesh):
             for tree in trees:
                 tree = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(tree))
                 total = tree if total is None else jax.tree.map(np.add, total, tree)
-        return total
+        return {} if total is None else total
 
 
 def _spread(x: np.ndarray, sharding) -> jax.Array:
@@ -180,8 +180,10 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
         name: Figures(
             sum=jnp.sum(term.sums),
             weight=jnp.sum(term.weights),
-            tally=term.labels and tally(term.labels, _classes(recipe, objective, term.labels)),
-            constant=None if term.labels else jnp.sum(constant[name].sums),
+            tally=None
+            if term.labels is None
+            else tally(term.labels, _classes(recipe, objective, term.labels)),
+            constant=jnp.sum(constant[name].sums) if term.labels is None else None,
             of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
         )
         for name, term in terms.items()
@@ -220,7 +222,7 @@ def _baseline(figures: Figures, training: Tally | None) -> float:
 
 
 def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:
-    """The stream's next documents, until they hold so many tokens."""
+    """Returns the stream's next documents, until they have `tokens` tokens."""
     pieces = []
     while tokens > 0:
         pieces.append(stream.next_document())

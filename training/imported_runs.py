@@ -105,6 +105,7 @@ def config_text(
 
 def settings_of(model: Model) -> dict[str, Any]:
     """The keywords with which the model's builder makes its network, heads left out."""
+    assert model.config is not None  # an imported model is built from one
     values = dataclasses.asdict(model.config)
     for name in ("vocab_size", "heads", "num_ahead", "ahead"):
         del values[name]

@@ -77,7 +77,8 @@ def join_processes() -> None:
         raise ValueError(f"A run of several processes also needs {missing} in the environment.")
     address, *numbers = given
     try:
-        jax.distributed.initialize(address, *(int(n) for n in numbers if n))
+        processes, number = (int(n) if n else None for n in numbers)
+        jax.distributed.initialize(address, processes, number)
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"The processes of this run do not find each other: {error} Set {', '.join(names)} "
@@ -98,10 +99,13 @@ def first_process_first(prepare: Callable[[], T]) -> T:
 @contextlib.contextmanager
 def placed_on(mesh: Mesh | AbstractMesh):
     """A context in which logical axis names map to axes of this mesh."""
-    abstract = isinstance(mesh, AbstractMesh)
-    with jax.sharding.use_abstract_mesh(mesh) if abstract else jax.set_mesh(mesh):
-        with nn.logical_axis_rules(RULES):
-            yield
+    with contextlib.ExitStack() as contexts:
+        if isinstance(mesh, AbstractMesh):
+            contexts.enter_context(jax.sharding.use_abstract_mesh(mesh))
+        else:
+            contexts.enter_context(jax.set_mesh(mesh))
+        contexts.enter_context(nn.logical_axis_rules(RULES))
+        yield
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:

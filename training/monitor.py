@@ -1,4 +1,4 @@
-"""Watches the steps: a guard against losses that are not finite, and a line now and then."""
+"""Monitors the steps: stops at losses that are not finite, and logs means of metrics."""
 
 import time
 from collections.abc import Callable
@@ -21,10 +21,9 @@ WATCHED = ("loss", "gradient_norm", "parameter_norm")
 
 
 class Monitor:
-    """Takes in every step's metrics; writes and shows their means when told to.
+    """Collects every step's metrics; `report` writes and shows their means.
 
-    A step's loss is looked at while the device is at the next one, so that watching never makes
-    the device wait.
+    A step's loss is read while the device computes the next one, so that the device never waits.
     """
 
     def __init__(self, plan: Plan, writer: MetricsWriter, progress: StepProgress):
@@ -33,8 +32,8 @@ class Monitor:
         self._flops = step_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
         self._learning_rate = learning_rate_of(plan.run)
-        self._unseen: list[tuple[int, dict]] = []  # not yet looked at
-        self._recent: list[dict] = []  # since the last line
+        self._unseen: list[tuple[int, dict]] = []  # not read yet
+        self._recent: list[dict] = []  # since the last report
         self._compiled = False
         self.restart_clock()
 
@@ -44,13 +43,13 @@ class Monitor:
         self._unseen.append((step, metrics))
         if self._compiled:
             self._timed += 1
-        else:  # the first step's time is that of compiling it
+        else:  # the first step's time includes compilation
             jax.block_until_ready(metrics)
             self._compiled = True
             self.restart_clock()
 
     def check(self) -> None:
-        """Waits for all steps taken in, and raises as `add` does."""
+        """Waits for all steps added, and raises as `add` does."""
         for step, metrics in self._unseen:
             values = jax.device_get(metrics)
             watched = {name: float(values[name]) for name in WATCHED}
@@ -65,19 +64,19 @@ class Monitor:
         self._unseen.clear()
 
     def report(self, step: int) -> None:
-        """Writes and shows means over the steps since the last time."""
+        """Writes and shows means over the steps since the last report."""
         self.check()
         line = self._means()
         line |= self._speed(line["text_tokens"])
         if self._learning_rate is not None:
-            line["learning_rate"] = float(self._learning_rate(step - 1))  # of the step just taken
+            line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
         self._writer.write(step, line)
         self._progress.update(step, line["loss"], line.get("tokens_per_second"))
         self._recent.clear()
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Leaves out of the speed what was no training step."""
+        """Excludes the time since the last step from the speed."""
         self._started, self._timed = time.monotonic(), 0
 
     def _speed(self, tokens: float) -> dict[str, float]:
@@ -104,7 +103,7 @@ class Monitor:
 
 
 def learning_rate_of(run: Run) -> Callable[[int], float] | None:
-    """The learning rate as a function of the steps taken before; None where it is not known.
+    """Returns the learning rate as a function of the steps taken before; None if unknown.
 
     It is the optimizer's setting `learning_rate`: steps -> schedule, as in `training.optimizers`.
     """

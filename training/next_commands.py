@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from pretrax import objectives
 from pretrax.models import Model
-from pretrax.objectives import TokenIds, plan
+from pretrax.objectives import Builder, TokenIds, plan
 from pretrax.objectives.layouts import LAYOUTS
 
-# For each layout, what may train it: gin files, their objective, lengths. The first that suits.
-STARTS = {
+# layout -> (gin files, objective, sequence lengths), tried in turn
+STARTS: dict[str, list[tuple[list[str], Builder, list[dict[str, int]]]]] = {
     "decoder": [(["runs/decoder.gin"], objectives.causal_lm, [{"decoder": 256}])],
     "encoder": [(["runs/encoder.gin"], objectives.masked_lm, [{"encoder": 128}])],
     "encoder_decoder": [
@@ -63,17 +63,17 @@ def tokenizer_lines(arguments: str, run_dir: str) -> list[str]:
 
 def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
     """A command that trains the model on text files; None where `ids` suffice for no objective."""
-    longest = model.config.max_positions or 256
+    longest = model.max_positions or 256
     for files, objective, lengths in STARTS[model.layout]:
         shapes = [{k: min(n, longest) for k, n in shape.items()} for shape in lengths]
         try:
             plan(objective(ids), LAYOUTS[model.layout], ids, shapes)
         except ValueError:  # it lacks special tokens
             continue
-        files = " ".join(f"--gin_file={file}" for file in files)
+        flags = " ".join(f"--gin_file={file}" for file in files)
         value = shapes[0] if len(shapes) == 1 else shapes
         return (
-            f"pretrax train {files} --gin_file=corpora/text_files.gin "
+            f"pretrax train {flags} --gin_file=corpora/text_files.gin "
             f"--gin_file={run_dir}/config.gin --gin.FILES=\"'data/*.txt'\" "
             f'--gin.RUN_DIR="\'{run_dir}_2\'" --gin.training.Run.sequence_lengths="{value}"'
         )
@@ -84,7 +84,7 @@ def predict_command(run_dir: str, model: Model, mask: str | None) -> str:
     """A command that applies the model to a text. `mask`: the name of the mask token, if it has one."""
     text, mode = "The capital of France is", ""
     if model.layout == "encoder":
-        if "vocabulary" in model.config.heads and mask is not None:
+        if "vocabulary" in model.heads and mask is not None:
             text += f" {mask}."
         else:
             mode = " --mode=embed"

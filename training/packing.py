@@ -1,19 +1,19 @@
-"""Documents into rows: which text stands in a row, and to which document each token belongs.
+"""Packing: documents into rows, before corruption.
 
-A row is cut for one member of a mixture, and every document is measured by that member's
-`objective.lengths` before anything is corrupted: a row takes what fits the planned features, and
-nothing is trimmed later. There are four policies:
+A row is cut for one member of a mixture, and that member's `objective.lengths` measures every document
+before corruption: a row takes what fits the planned features, and nothing is truncated later. There
+are four policies:
 
-    concatenate   documents end to end and cut, all of a row one segment: text runs on over their
+    concatenate   documents end to end and cut, all of a row one segment: attention crosses their
                   borders (GPT-2; with end-of-sequence between, RoBERTa's FULL-SENTENCES)
-    isolate       the same order, each document a segment of its own; the last of a row is cut where
-                  the row is full, and goes on in the next
-    whole         only documents longer than a row are cut; a row begins with the piece that waits
-                  longest, and the largest that still fit fill it up
+    isolate       the same order, each document a separate segment; the last of a row is cut where
+                  the row is full, and continues in the next
+    whole         only documents longer than a row are cut; a row begins with the oldest waiting
+                  piece, and the largest that still fit fill it up
     single        one document a row, or one piece of a longer one
 
-Under `whole` and `single` the rest of a cut document waits behind all others, so that neighbouring
-rows come from different documents.
+Under `whole` and `single` the rest of a cut document is queued last, so that neighbouring rows come
+from different documents.
 
 Source: Liu et al. 2019, "RoBERTa", section 4.2, for FULL-SENTENCES; Ding et al. 2024, "Fewer
 Truncations Improve Language Modeling", for best-fit packing.
@@ -31,22 +31,26 @@ from pretrax.objectives.contract import ROWS, column_of
 from pretrax.objectives.layouts import Layout
 from pretrax.training.data import DocumentStream, Piece
 
-# Pieces that `whole` chooses among. They are saved with the position: fewer wait if they are long.
+# Pieces that `whole` chooses among. They are saved with the data position: fewer if they are long.
 POOL = 256
 POOL_TOKENS = 2**20
-SMALL_POOL = 16  # pieces among which `single` takes turns
+SMALL_POOL = 16  # pieces that `single` alternates between
 
 
 class Limits(NamedTuple):
-    """What a row of one member may hold.
+    """The limits of a row of one member.
 
     The documents of a row share its tokens, the slots of every stream and those of every stack;
     each is a limit, as two tables.
     """
 
-    documents: int  # at most
-    taken: tuple[Sequence[int], ...]  # of each limit, [n]: what a document of n tokens takes
-    longest: tuple[Sequence[int], ...]  # of each limit, [left]: the longest document it allows
+    documents: int  # the most of a row
+    taken: tuple[
+        Sequence[int], ...
+    ]  # of each limit, [n]: the slots that a document of n tokens takes
+    longest: tuple[
+        Sequence[int], ...
+    ]  # of each limit, [free slots]: the longest document that fits
 
     @property
     def raw(self) -> int:
@@ -55,24 +59,24 @@ class Limits(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """How the documents of a run become rows."""
+    """The packing policy of a run, and the limits of its rows."""
 
     policy: str
-    limits: Mapping[int, Limits]  # of the rows of each member, by its number
-    column: str | None = None  # beyond the tokens, that the objective reads: "parts" or "labels"
+    limits: Mapping[int, Limits]  # of each member's rows, by the member's number
+    column: str | None = None  # the further column that the objective reads: "parts" or "labels"
 
 
 class PackedRow(NamedTuple):
     """One row without its padding."""
 
     tokens: np.ndarray  # i32[n]
-    segments: np.ndarray  # i32[n]: document 1, 2, … of each token
+    segments: np.ndarray  # i32[n]: segment ids
     parts: np.ndarray | None = None  # i32[n], as in `objectives.Row`
     labels: np.ndarray | None = None  # i32[n]
 
 
-# The policies that give the rows an objective is made for (`objectives.contract.ROWS`), the one that
-# is its default first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep
+# The policies for the rows that an objective requires (`objectives.contract.ROWS`), the default
+# first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep
 # documents apart; BERT's pairs, SimCSE's views and examples have a row to themselves.
 POLICIES = {
     "stream": ("concatenate", "isolate", "whole", "single"),
@@ -86,12 +90,12 @@ POLICIES = {
 def resolve(
     objective: Objective, policy: str | None = None, mark_document_ends: bool | None = None
 ) -> tuple[str, bool]:
-    """The policy, and whether end-of-sequence stands after every document; None: the default.
+    """Returns the policy, and whether end-of-sequence follows every document; None: the default.
 
     >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
     (('concatenate', True), ('whole', False))
 
-    Raises ValueError for a policy that there is not, or whose rows the objective is not made for.
+    Raises ValueError for an unknown policy, or one without the rows that the objective requires.
     """
     suited = POLICIES[objective.rows]
     if policy is None:
@@ -109,7 +113,7 @@ def resolve(
 
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:
-    """How many documents a row has to have room for.
+    """Returns the most documents of a row.
 
     >>> documents_of_a_row("whole", 16), documents_of_a_row("concatenate", 16)
     (16, 1)
@@ -120,7 +124,7 @@ def documents_of_a_row(policy: str, max_documents: int) -> int:
 def plan_packing(
     policy: str, objective: Objective, layout: Layout, groups: Sequence[RowGroup]
 ) -> Packing:
-    """The limits of every member's rows, from row groups planned for so many documents."""
+    """Returns the packing of a run, with the limits of every member's rows from the row groups."""
     members = members_of(objective)
     return Packing(
         policy,
@@ -134,7 +138,7 @@ def plan_packing(
 
 
 def concatenation(groups: Sequence[RowGroup]) -> Packing:
-    """Documents end to end, cut to the raw length of each member."""
+    """Returns the packing `concatenate`, with rows of each member's raw length."""
     raw_of = {m: raw for g in groups for m, raw in zip(g.members, g.raw_lengths)}
     return Packing("concatenate", {m: _one_document(raw) for m, raw in raw_of.items()})
 
@@ -148,11 +152,11 @@ def rows_of_documents(
     tokens: int | None = None,
     column: str | None = None,
 ) -> list[PackedRow]:
-    """All rows of finitely many documents: every token is in one of them, once.
+    """Returns all rows of finitely many documents: every token is in exactly one.
 
     Args:
       column: as in `Packing`.
-      tokens: how many of them are taken, end-of-sequence included; None: all.
+      tokens: the number taken, end-of-sequence included; None: all.
 
     rows_of_documents([Piece([5, 6], True), Piece([7], True)], "isolate", limits)
     -> [PackedRow([5, 6, 7], [1, 1, 2])]
@@ -170,7 +174,7 @@ def rows_of_documents(
 
 
 def empty_row(column: str | None = None) -> PackedRow:
-    """A row of padding alone."""
+    """Returns a row of padding."""
     return _packed([np.zeros((1 if column is None else 2, 0), np.int32)], column)
 
 
@@ -189,11 +193,11 @@ class ShardReader:
         self._fill = _FILL[policy]
 
     def row(self, limits: Limits) -> PackedRow:
-        """The next row, for the member whose limits these are."""
+        """Returns the next row, of the member with these limits."""
         return _packed(self._fill(self._waiting, limits), self._column)
 
     def take(self, n: int) -> np.ndarray:
-        """i32[n]: text as it comes, documents one after another."""
+        """Returns i32[n]: the next tokens, documents one after another."""
         return _take(self._waiting, n)[0]
 
     def state(self) -> dict[str, np.ndarray]:
@@ -211,13 +215,13 @@ class ShardReader:
 def columns_of(
     piece: Piece, end_of_document: int | None = None, column: str | None = None
 ) -> np.ndarray:
-    """i32[C, n]: the piece's tokens and, where C is 2, the column; closed where a document ends.
+    """Returns i32[C, n]: the piece's tokens and, where C is 2, the column, with end-of-sequence.
 
     columns_of(Piece([5, 6], True), 1) -> [[5, 6, 1]]
     columns_of(Piece([5, 6], False), 1) -> [[5, 6]]
     columns_of(Piece([5, 6], True, parts=[0, 1]), None, "parts") -> [[5, 6], [0, 1]]
 
-    Raises ValueError for a piece that has not the column.
+    Raises ValueError for a piece without the column.
     """
     found = [piece.tokens]
     if column is not None:
@@ -230,13 +234,13 @@ def columns_of(
     columns = np.stack(found).astype(np.int32)
     if not piece.ends or end_of_document is None:
         return columns
-    closed = np.pad(columns, ((0, 0), (0, 1)), mode="edge")  # it is of the part that it ends
+    closed = np.pad(columns, ((0, 0), (0, 1)), mode="edge")  # it belongs to the part that it ends
     closed[0, -1] = end_of_document
     return closed
 
 
 def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
-    """Rows padded to one length, as a batch."""
+    """Returns the rows padded to one length, as a batch."""
 
     def padded(name: str) -> np.ndarray | None:
         columns = [getattr(row, name) for row in rows]
@@ -257,9 +261,9 @@ def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
     )
 
 
-def rows_of(stretches: Sequence[np.ndarray], members, length: int) -> Row:
-    """Rows padded to one length; each stretch of tokens is one segment, an empty one none."""
-    one_document = [PackedRow(x, np.ones(x.size, np.int32)) for x in stretches]
+def rows_of(texts: Sequence[np.ndarray], members, length: int) -> Row:
+    """Returns rows padded to one length, each a single segment, or padding if it is empty."""
+    one_document = [PackedRow(x, np.ones(x.size, np.int32)) for x in texts]
     return stacked(one_document, members, length)
 
 
@@ -279,21 +283,23 @@ def _take(waiting: "_Waiting", n: int) -> np.ndarray:
 
 
 def _isolate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    room, pieces = _Room(limits), []
-    while (longest := room.longest()) and waiting.gather(1):
+    remaining, pieces = _Remaining(limits), []
+    while (longest := remaining.longest()) and waiting.gather(1):
         pieces.append(waiting.oldest(longest, rest_first=True))
-        room.put(pieces[-1].shape[1])
+        remaining.put(pieces[-1].shape[1])
     return pieces
 
 
 def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
     waiting.gather(POOL)
-    room, pieces = _Room(limits), []
-    piece = waiting.oldest(limits.raw)  # else a piece that always leaves gaps would never come up
+    remaining, pieces = _Remaining(limits), []
+    piece: np.ndarray | None = waiting.oldest(
+        limits.raw
+    )  # else a piece that always leaves gaps would never be used
     while piece is not None:
         pieces.append(piece)
-        room.put(piece.shape[1])
-        piece = waiting.largest(room.longest())
+        remaining.put(piece.shape[1])
+        piece = waiting.largest(remaining.longest())
     return pieces
 
 
@@ -317,7 +323,7 @@ def _packed(pieces: Sequence[np.ndarray], column: str | None) -> PackedRow:
     return row._replace(**{column: more[0]}) if column else row
 
 
-# --- how much fits -------------------------------------------------------------------------------
+# --- capacity ------------------------------------------------------------------------------------
 
 
 def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> Limits:
@@ -325,7 +331,7 @@ def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> 
         return _one_document(raw)
     planned = {"tokens": group.row_length} | group.features | group.stacks
     needs = [_needs(objective, layout, n) for n in range(1, raw + 1)]
-    # What takes equally much of two limits is held by the narrower one.
+    # Of limits with the same costs only the narrowest matters.
     capacity_of: dict[tuple[int, ...], int] = {}
     for name in needs[0]:
         taken = (0, *(each[name] for each in needs))
@@ -340,7 +346,7 @@ def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> 
 
 
 def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
-    """What a document takes that adds up over a row; sentinels are used anew by each document."""
+    """Returns the slots of a document that add up over a row; each document reuses the sentinels."""
     lengths = objective.lengths(n)
     streams = {name: slots for name, slots in lengths.items() if name not in ("sentinels", "both")}
     return {"tokens": n} | streams | layout.lengths(lengths)
@@ -351,28 +357,28 @@ def _one_document(raw: int) -> Limits:
     return Limits(1, (tokens,), (tokens,))
 
 
-class _Room:
-    """What is left of a row."""
+class _Remaining:
+    """The remaining capacity of a row."""
 
     def __init__(self, limits: Limits):
         self._limits, self._documents = limits, limits.documents
         self._left = [len(longest) - 1 for longest in limits.longest]
 
     def longest(self) -> int:
-        """Tokens of the longest document that still fits; 0 when none does."""
+        """Returns the tokens of the longest document that still fits; 0 when none does."""
         return min(map(getitem, self._limits.longest, self._left)) if self._documents else 0
 
     def put(self, n: int) -> None:
-        """Takes in a document of n tokens, at most `longest()`."""
+        """Subtracts a document of n tokens, at most `longest()`."""
         self._documents -= 1
         self._left = [left - taken[n] for left, taken in zip(self._left, self._limits.taken)]
 
 
-# --- what waits ----------------------------------------------------------------------------------
+# --- waiting pieces ------------------------------------------------------------------------------
 
 
 class _Waiting:
-    """Pieces that wait for a row (`columns_of`), found by age or by length."""
+    """Pieces waiting for a row (`columns_of`), found by age or by length."""
 
     def __init__(
         self, stream: DocumentStream | None, end_of_document: int | None, column: str | None
@@ -382,7 +388,7 @@ class _Waiting:
         self._clear()
 
     def gather(self, count: int) -> bool:
-        """Reads until so many pieces wait, or `POOL_TOKENS`; False when there are none at all."""
+        """Reads until `count` pieces or `POOL_TOKENS` wait; returns whether there are any."""
         while (
             self._stream is not None
             and len(self._pieces) < count
@@ -392,17 +398,17 @@ class _Waiting:
         return bool(self._pieces)
 
     def add(self, piece: np.ndarray) -> None:
-        """One more piece, behind all others."""
+        """Adds a piece as the youngest."""
         self._put(self._arrived, piece)
         self._arrived += 1
 
     def oldest(self, at_most: int, rest_first: bool = False) -> np.ndarray:
-        """Takes the oldest piece out; its rest beyond `at_most` tokens waits as the first or last."""
+        """Removes the oldest piece; its rest beyond `at_most` tokens waits as the oldest or youngest."""
         number, piece = next(iter(self._pieces.items()))
         self._forget(number, piece)
         piece, rest = piece[:, :at_most], piece[:, at_most:]
         if rest.size and rest_first:
-            self._put(number, rest)  # the place of a number in `_pieces` is kept
+            self._put(number, rest)  # the number keeps its place in the order of `_pieces`
             return piece
         del self._pieces[number]
         if rest.size:
@@ -410,7 +416,7 @@ class _Waiting:
         return piece
 
     def largest(self, at_most: int) -> np.ndarray | None:
-        """Takes the largest piece of at most so many tokens out, of equals the oldest."""
+        """Removes the largest piece of at most `at_most` tokens, of equal ones the oldest."""
         i = bisect_left(self._lengths, (at_most + 1,)) - 1
         if i < 0:
             return None

@@ -1,4 +1,4 @@
-"""A run before any parameter exists: lengths solved, and everything checked against everything."""
+"""`plan`: solves the lengths of a run and checks it, before any parameter exists."""
 
 import functools
 import math
@@ -23,23 +23,23 @@ from pretrax.training.step import Recipe, arranged, check_recipe, train_step
 
 
 class Plan(NamedTuple):
-    """A run that was checked: what training, evaluation and every other use of it start from."""
+    """A checked run with its lengths solved, from which training and evaluation start."""
 
     run: Run
     corpus: Corpus
     mesh: Mesh
-    recipe: Recipe  # objective, model, row groups and optimizer: what a step is made of
+    recipe: Recipe  # objective, model, row groups and optimizer
     schedules: tuple[GroupSchedule, ...]  # of the recipe's row groups
     packing: Packing
-    end_of_document: int | None  # the id that is put between documents, if any
+    end_of_document: int | None  # the id after every document; None: none
 
 
 def plan(run: Run) -> Plan:
-    """Opens the corpus of a run, builds its objective and model, solves all lengths and checks them.
+    """Opens a run's corpus, builds its objective and model, solves all lengths and checks them.
 
-    No parameter is made. The corpus of a first start trains its vocabulary and tokenises its text.
+    Creates no parameters. On a first start the corpus trains its vocabulary and tokenises its text.
 
-    Raises ValueError for what cannot work: what was got, what is expected and what to change.
+    Raises ValueError for settings that cannot work: what was got, expected and to be changed.
     """
     _check(run)
     mesh = run.mesh()
@@ -58,7 +58,7 @@ def plan(run: Run) -> Plan:
             [lengths] if isinstance(lengths, Mapping) else lengths,
             documents_of_a_row(policy, run.max_documents),
         )
-    except ValueError as error:  # which knows of no run
+    except ValueError as error:  # whose messages name no setting of a run
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
@@ -75,12 +75,12 @@ def plan(run: Run) -> Plan:
 
 
 def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
-    """Rows of the embedding: ids rounded up to 128, so that they split evenly over devices.
+    """Returns the rows of the embedding: ids rounded up to 128, to shard evenly over devices.
 
     >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
     32128
 
-    Raises ValueError where `rows`, if they are given, are too few.
+    Raises ValueError where `rows` are given and too few.
     """
     if rows is None:
         return -(-ids.size // 128) * 128
@@ -93,7 +93,7 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
 
 
 def open_batches(plan: Plan) -> Batches:
-    """The rows of every step, from the first step on."""
+    """Returns the rows of every step, from the first step on."""
     return Batches(
         plan.corpus.train,
         plan.recipe.groups,
@@ -106,16 +106,16 @@ def open_batches(plan: Plan) -> Batches:
 
 
 def abstract_state_of(plan: Plan) -> Abstract:
-    """Shapes and shardings of the state; no array is made."""
+    """Returns the shapes and shardings of the state; allocates nothing."""
     recipe = plan.recipe
     return abstract_state(recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh)
 
 
 def compiled_step(plan: Plan, shapes: State) -> Callable:
-    """(state, rows) -> (state, metrics), jitted; the new state takes the old one's memory.
+    """Returns (state, rows) -> (state, metrics), jitted; the old state is donated.
 
-    The new state is sharded as the old one, which `shapes` says (`Abstract.shapes`): left to itself
-    XLA may choose otherwise, and compile again for the next step.
+    The new state has the shardings of the old one, `shapes` (`Abstract.shapes`): XLA might choose
+    others, and compile again for the next step.
     """
     step = functools.partial(train_step, plan.recipe, jax.random.key(plan.run.seed))
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
@@ -123,7 +123,7 @@ def compiled_step(plan: Plan, shapes: State) -> Callable:
 
 
 def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
-    """Shapes of the rows that a step is given."""
+    """Returns the shapes of the rows that a step takes."""
 
     def array(*shape):
         return jax.ShapeDtypeStruct(shape, jnp.int32, sharding=sharding)
@@ -137,7 +137,7 @@ def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
 
 
 def abstract_batch(plan: Plan) -> dict:
-    """Shapes of the model's features of the first row group."""
+    """Returns the shapes of the model's features of the first row group."""
     rows = abstract_rows(plan)[0]
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows.member.shape[0]))
     arrange = functools.partial(arranged, plan.recipe, plan.recipe.groups[0])
@@ -162,7 +162,7 @@ _COUNTS = (
 
 
 def _check(run: Run) -> None:
-    """Raises ValueError for what is wrong whatever the corpus, the objective and the model are."""
+    """Raises ValueError for settings that are wrong for any corpus, objective and model."""
     for name in _COUNTS:
         count = getattr(run, name)
         if count is not None and (
@@ -180,7 +180,7 @@ def _check(run: Run) -> None:
             "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
         )
     where = str(run.checkpoint_dir or run.run_dir)
-    if "[" in where or "]" in where:  # Orbax takes them for a pattern, and finds nothing
+    if "[" in where or "]" in where:  # Orbax reads them as a pattern, and finds nothing
         raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
     processes = jax.process_count()
     if processes > 1 and not run.distributed:

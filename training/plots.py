@@ -20,7 +20,7 @@ def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
     training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     if training:
         axes.plot(*zip(*training), color="0.75", linewidth=1, label="training, all members")
-    colors = plt.get_cmap("tab10").colors
+    colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     for score, color in zip(scores, colors * (1 + len(scores) // len(colors))):
         name = f"heldout/{score.name}"
         points = [(line["step"], line[name]) for line in lines if name in line]

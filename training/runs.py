@@ -56,7 +56,7 @@ def open_run(
         )
     with _saved(directory, fields) as checkpoints:
         there = checkpoints.steps() if checkpoints else []
-        if not there:
+        if checkpoints is None or not there:
             raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
         if step is not None and step not in there:
             raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {there}.")
@@ -132,13 +132,14 @@ def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | 
 def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
     """The heads that have parameters here, with their numbers of classes where they classify."""
     tops = {name.partition("/")[0] for name in shapes}
-    found = {"vocabulary": None} if "vocabulary" in tops else {}
+    found: dict[str, int | None] = {"vocabulary": None} if "vocabulary" in tops else {}
     for name in sorted(
         t.removeprefix("projections_") for t in tops if t.startswith("projections_")
     ):
         classifier = shapes.get(f"projections_{name}/classifier/kernel")
         found[name] = classifier[-1] if classifier else None
-    return found | {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
+    found |= {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
+    return found
 
 
 def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
@@ -161,5 +162,5 @@ def _with_heads(builder: Callable, rows: int, heads: dict[str, int | None]) -> M
     if "vocabulary" not in heads:
         c = model.config
         if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
-            heads = {"vocabulary": None} | heads
+            heads = {"vocabulary": None, **heads}
     return builder(rows, heads)

@@ -1,6 +1,6 @@
-"""One training step, as pure functions: corrupt, weigh, differentiate, update.
+"""One training step, as pure functions: corrupt, compute the loss, differentiate, update.
 
-The step is given raw rows. Corruption, arrangement, the model, the loss and the update are one
+The step takes raw rows. Corruption, arrangement, the model, the loss and the update are one
 jitted program: the host ships token ids, and every epoch draws new noise.
 """
 
@@ -15,6 +15,7 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from pretrax.models import Model
 from pretrax.objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.mesh import BATCH
@@ -22,10 +23,10 @@ from pretrax.training.state import State
 
 
 class Recipe(NamedTuple):
-    """What is fixed for a whole run; a static argument of the step."""
+    """The parts of a step that are fixed for a run; a static argument."""
 
     objective: Objective
-    model: object  # init, apply, layout, heads, flops: see `models.Model`
+    model: Model
     ids: TokenIds
     groups: tuple[RowGroup, ...]
     optimizer: optax.GradientTransformation
@@ -34,7 +35,7 @@ class Recipe(NamedTuple):
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """Raises ValueError when the objective asks for what the model or the batch has not."""
+    """Raises ValueError when the objective requires what the model or the batch does not have."""
     missing = [head for head in recipe.objective.heads if head not in recipe.model.heads]
     if missing:
         raise ValueError(
@@ -53,8 +54,8 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     """Takes one step. Returns the new state and the step's metrics:
 
     loss             in nats, as differentiated
-    loss/TERM        mean of each term; metric/TERM of one that is no part of the loss
-    z_loss/TERM      what the z-loss adds for it, in a run that has one
+    loss/TERM        mean of each term; metric/TERM of one that is not part of the loss
+    z_loss/TERM      the z-loss of a term, in a run that has one
     member_terms     {TERM: Term}, with sums and weights f32[members] over the rows of each member
     useful           share of the stacks' slots that hold a token
     text_tokens      tokens of text in the rows, before corruption
@@ -84,12 +85,12 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
 
 
 def kind_of(term: Term) -> str:
-    """How the name of a term's metric begins: "loss", or "metric" where it is no part of the loss."""
+    """Returns the prefix of a term's metric: "loss", or "metric" if it is not part of the loss."""
     return "metric" if term.scale is None else "loss"
 
 
 def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
-    """Corrupts and arranges the rows of every group; each row has a key of its own."""
+    """Corrupts and arranges the rows of every group; each row has its own key."""
     batches, first = [], 0
     for group, group_rows in zip(recipe.groups, rows):
         number = first + jnp.arange(group_rows.member.size)
@@ -100,7 +101,7 @@ def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
 
 
 def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
-    """Raw rows to the features that the model eats."""
+    """Returns the model's features of raw rows."""
     features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
     arrange = LAYOUTS[recipe.model.layout].arrange
     settings = group.stacks, recipe.ids.bos, group.max_documents
@@ -108,10 +109,10 @@ def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
 
 
 def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
-    """{term: f32[members]}: what each term of the loss is divided by, over all rows of the step.
+    """Returns {term: f32[members]}: the divisor of each term, over all rows of the step.
 
-    Weights depend on the batch alone, so this runs the loss on outputs of zeros; XLA drops all of
-    it but the weights.
+    Weights depend on the batch alone, so this runs the loss on outputs of zeros; XLA removes all
+    but the weights.
     """
     total: dict = {}
     for batch in batches:
@@ -122,7 +123,7 @@ def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
 
 
 def constant_outputs(model, params, batch):
-    """Outputs that do not look at the batch, of the shapes that the model gives; nothing is run.
+    """Returns outputs of the model's shapes that do not depend on the batch; nothing is run.
 
     Hidden states are zeros, and a head gives ones everywhere.
     """
@@ -143,7 +144,7 @@ class _Constant(NamedTuple):
 
 
 def gradients(recipe: Recipe, params, batches, weights, step, key):
-    """Loss, its terms by member, and gradients, over all row groups and microbatches."""
+    """Returns loss, terms by member, and gradients, over all row groups and microbatches."""
     total = None
     for number, batch in enumerate(batches):
         group_key = jax.random.fold_in(key, number)
@@ -154,6 +155,7 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
         else:
             more = _summed_gradients(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
+    assert total is not None  # a recipe has a row group
     (loss, terms), grads = total
     return loss, terms, grads
 
@@ -167,7 +169,7 @@ def _differentiated(recipe: Recipe, params, batch, weights, step, key):
 
 
 def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
-    """Gradients of one microbatch after another, added up: the loss is a sum over rows."""
+    """Sums the gradients of one microbatch after another: the loss is a sum over rows."""
 
     def differentiate(numbered):
         number, microbatch = numbered
@@ -182,10 +184,10 @@ def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
 
 
 def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
-    """Gradients of a loss that is no sum over rows, with one microbatch's activations at a time.
+    """Gradients of a loss that is not a sum over rows, with one microbatch's activations at a time.
 
-    First every microbatch's hidden states; then the loss of all rows and its gradient with regard
-    to these states and the heads; then each microbatch again, to carry that gradient on to the
+    First every microbatch's hidden states; then the loss of all rows and its gradient with respect
+    to these states and the heads; then each microbatch again, to propagate that gradient to the
     parameters (Gao et al. 2021, arXiv:2101.06983).
     """
     pieces = _microbatches(recipe, batch)
@@ -199,7 +201,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
     whole = jax.tree.map(_joined_rows, pieces[1])
 
     def loss(params, hidden):
-        # Only the heads of this application are used; XLA drops the rest.
+        # Only the heads of this application are used; XLA removes the rest.
         outputs = recipe.model.apply(params, whole)
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, hidden))
         return weighted_loss(recipe, outputs, whole, weights, step)
@@ -218,13 +220,13 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
 
 
 def _microbatches(recipe: Recipe, batch):
-    """(their numbers, the batch as [microbatches, rows of each, …])"""
+    """Returns (their numbers, the batch as [microbatches, rows of each, …])"""
     pieces = jax.tree.map(lambda x: _split_rows(x, recipe.microbatches), batch)
     return jnp.arange(recipe.microbatches), pieces
 
 
 def _split_rows(x, pieces: int):
-    """[B, …] to [pieces, B / pieces, …], every device keeping rows of its own in each piece."""
+    """Reshapes [B, …] to [pieces, B / pieces, …]; every device has its own rows in each piece."""
     x = x.reshape((x.shape[0] // pieces, pieces) + x.shape[1:]).swapaxes(0, 1)
     if jax.sharding.get_abstract_mesh().empty:
         return x
@@ -232,12 +234,12 @@ def _split_rows(x, pieces: int):
 
 
 def _joined_rows(x):
-    """[M, B / M, …] back to [B, …], in the order that `_split_rows` took apart."""
+    """Reshapes [M, B / M, …] back to [B, …], the inverse of `_split_rows`."""
     return x.swapaxes(0, 1).reshape((-1,) + x.shape[2:])
 
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
-    """These rows' share of the loss of the whole step, and its terms, summed over each member."""
+    """Returns these rows' share of the step's loss, and its terms, summed over each member."""
     terms = recipe.objective.loss(outputs, batch)
     loss = 0.0
     for name, term in terms.items():
@@ -250,7 +252,7 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
 
 
 def _z_loss(recipe: Recipe, term: Term):
-    """What the run's z-loss adds to the sums of a term."""
+    """Returns the z-loss in the sums of a term."""
     if not recipe.z_loss or term.squared_log_partition is None:
         return 0.0
     return recipe.z_loss * jnp.sum(term.squared_log_partition)
@@ -261,13 +263,13 @@ def _total(weights_by_member):
 
 
 def by_member(recipe: Recipe, batch, values_B):
-    """Sums over the rows of each member of a mixture: f32[members]."""
+    """Returns sums over the rows of each member of a mixture: f32[members]."""
     members = jnp.arange(len(members_of(recipe.objective)))
     mine = batch["member"][None, :] == members[:, None]
     return jnp.sum(jnp.where(mine, values_B[None, :], 0.0), axis=1)
 
 
 def useful_share(batches: Sequence[dict]):
-    """Non-padding places over all places that the model computes."""
+    """Returns the share of the model's slots that are not padding."""
     segments = [b[name] for b in batches for name in b if name.endswith("_segment_ids")]
     return sum(jnp.sum(s > 0) for s in segments) / sum(s.size for s in segments)

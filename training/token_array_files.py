@@ -4,11 +4,11 @@ A token array is a folder:
 
     tokens.npy    uint16 or int32 [tokens]         every document's ids, one after another
     offsets.npy   int64 [documents + 1]            document i is tokens[offsets[i]:offsets[i+1]]
-    closed.npy    bool [documents]                 false where document i goes on in i + 1, having
-                                                   been cut; not there where no document was
+    closed.npy    bool [documents]                 false where document i was cut and continues
+                                                   in i + 1; absent where no document was cut
     parts.npy     int32 [tokens]                   } the columns of `objectives.Row` of that name,
     labels.npy    int32 [tokens]                   } where documents have them
-    ids.json      {"ids": {…}, "about": {…}}       the TokenIds, and what the array was made from
+    ids.json      {"ids": {…}, "about": {…}}       the TokenIds, and the source of the array
 
 The tokens and offsets are memory-mapped, so a corpus larger than memory costs no memory. Anything
 that can write NumPy files can write one; `write_token_array` does it from a stream of documents.
@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from pretrax.training.run_directory import read_json, write_json
 from pretrax.training.token_ids import ids_from_json, ids_to_json, text_checker
 
 COLUMNS = ("parts", "labels")  # of a `Piece`, beyond its tokens
-_CHECK_BLOCK = 1 << 24  # tokens looked at together when an array is checked
+_CHECK_BLOCK = 1 << 24  # tokens checked together when an array is opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,9 @@ class TokenArray:
     tokens: np.ndarray  # uint16 or int32, memory-mapped
     starts: np.ndarray  # int64 [documents]: document i is tokens[starts[i]:ends[i]]
     ends: np.ndarray  # int64 [documents]
-    closed: np.ndarray  # bool [documents]: false where a document was cut and goes on elsewhere
+    closed: np.ndarray  # bool [documents]: false where a document was cut and continues elsewhere
     ids: TokenIds
-    about: dict[str, Any]  # what `write_token_array` was told
+    about: dict[str, Any]  # the `about` of `write_token_array`
     parts: np.ndarray | None = None  # int32 [tokens], memory-mapped
     labels: np.ndarray | None = None  # int32 [tokens], memory-mapped
 
@@ -54,24 +54,26 @@ class TokenArray:
 
     @property
     def size(self) -> int:
-        """Tokens in all its documents."""
+        """Returns the tokens of all its documents."""
         return int((self.ends - self.starts).sum())
 
     def piece(self, start: int, end: int, closed: bool) -> Piece:
-        """What stands at [start, end) of the tokens."""
+        """Returns tokens [start, end)."""
 
-        def cut(column: np.ndarray | None) -> np.ndarray | None:
-            return None if column is None else np.asarray(column[start:end], np.int32)
+        def cut(column: np.ndarray) -> np.ndarray:
+            return np.asarray(column[start:end], np.int32)
 
-        return Piece(cut(self.tokens), bool(closed), cut(self.parts), cut(self.labels))
+        parts = None if self.parts is None else cut(self.parts)
+        labels = None if self.labels is None else cut(self.labels)
+        return Piece(cut(self.tokens), bool(closed), parts, labels)
 
 
 class Written(NamedTuple):
-    """What `write_token_array` wrote."""
+    """Counts of what `write_token_array` wrote."""
 
     documents: int
     tokens: int
-    empty: int  # documents of no tokens, which are left out
+    empty: int  # documents without tokens, which are left out
 
 
 def write_token_array(
@@ -82,17 +84,17 @@ def write_token_array(
 ) -> Written:
     """Writes `documents` (each int[n]) to the folder `path`, a document at a time.
 
-    Stretches of one document, one after another, are given as `Piece`s of which the last one ends it,
-    and so are documents with parts or labels, which then all of them have.
-    The folder appears whole or not at all; an existing one is replaced. What `about(empty)` returns
-    once the documents are read is kept in `ids.json`. No folder is written for no tokens at all.
+    Consecutive pieces of one document are given as `Piece`s, the last of which ends it, and so are
+    documents with parts or labels, which then all of them have. The folder appears whole or not at
+    all, and replaces an existing one. The result of `about(empty)` after reading is stored in
+    `ids.json`. Without any tokens no folder is written.
 
         write_token_array("data/train", [np.array([5, 6, 7]), np.array([8])], ids)
         -> Written(documents=2, tokens=4, empty=0)
 
     Raises:
-        ValueError: an id that no text may hold, or a column that not all documents have; nothing is
-            left on the disk then.
+        ValueError: an id that text may not hold, or a column that not all documents have; nothing is
+            left on disk then.
     """
     path = os.fspath(path)
     parent = os.path.dirname(os.path.abspath(path))
@@ -102,9 +104,9 @@ def write_token_array(
     dtype = np.uint16 if ids.size <= 1 << 16 else np.int32
     folder = tempfile.mkdtemp(prefix=f".{os.path.basename(path)}-", dir=parent)
     try:
-        offsets, closed, empty = [0], [], 0
+        offsets, closed, empty = [0], list[bool](), 0
         with contextlib.ExitStack() as stack:
-            files = {}
+            files: dict[str, BinaryIO] = {}
             for i, document in enumerate(documents):
                 piece = document if isinstance(document, Piece) else Piece(document, True)
                 columns = _columns(piece, dtype)
@@ -115,9 +117,9 @@ def write_token_array(
                     continue
                 check(np.asarray(piece.tokens), f"Document {i} for {path}")
                 for name, column in columns.items() if not files else ():
-                    file = open(os.path.join(folder, f"{name}.npy"), "wb")
-                    files[name] = stack.enter_context(file)
-                    _write_header(file, 0, column.dtype)
+                    opened = open(os.path.join(folder, f"{name}.npy"), "wb")
+                    files[name] = stack.enter_context(opened)
+                    _write_header(opened, 0, column.dtype)
                 _check_columns(columns, files, f"Document {i} for {path}")
                 for name, column in columns.items():
                     column.tofile(files[name])
@@ -131,7 +133,7 @@ def write_token_array(
             np.save(os.path.join(folder, "closed.npy"), np.asarray(closed, bool))
         described = {"ids": ids_to_json(ids), "about": about(empty) if about else {}}
         write_json(os.path.join(folder, "ids.json"), described)
-        os.chmod(folder, 0o755)  # mkdtemp's is private, other hosts may read this one
+        os.chmod(folder, 0o755)  # mkdtemp's mode is private, but other hosts may read this folder
         if offsets[-1]:
             _move_into_place(folder, path)
     finally:
@@ -140,7 +142,7 @@ def write_token_array(
 
 
 def _columns(piece: Piece, dtype) -> dict[str, np.ndarray]:
-    """What of a piece is written, by the name of its file."""
+    """Returns the columns of a piece, by the name of their file."""
     columns = {"tokens": np.asarray(piece.tokens).astype(dtype)}
     for name in COLUMNS:
         if getattr(piece, name) is not None:
@@ -165,7 +167,7 @@ def open_token_array(
     Args:
         path: the folder or file.
         ids: the special ids; needed where the folder has no `ids.json`.
-        check: look at every token once (about 1 s for 10⁹ of them): none may be a special id.
+        check: reads every token once (about 1 s for 10⁹ of them): none may be a special id.
 
     Raises:
         ValueError, FileNotFoundError: the file, what was got, what is expected.
@@ -269,7 +271,7 @@ def _map_npy(file: str) -> np.ndarray:
     try:
         return np.load(file, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        # mmap refuses an array of no elements: read it plainly so that "empty" is what is said.
+        # mmap refuses an empty array: read it normally, so that the error says "empty".
         try:
             return np.load(file, allow_pickle=False)
         except (ValueError, EOFError):
@@ -279,7 +281,7 @@ def _map_npy(file: str) -> np.ndarray:
 
 
 def _write_header(file, length: int, dtype) -> None:
-    """A .npy header of the same size for every length: NumPy leaves room for 21 digits."""
+    """Writes a .npy header of the same size for every length: NumPy pads it to 21 digits."""
     file.seek(0)
     np.lib.format.write_array_header_1_0(
         file,
@@ -300,7 +302,9 @@ def _move_into_place(folder: str, path: str) -> None:
         except OSError:
             if not os.path.isdir(path):
                 raise
-            if _same_array(folder, path):  # another process was faster: leave its readers alone
+            if _same_array(
+                folder, path
+            ):  # another process was faster: keep its folder for its readers
                 return
             # POSIX renames a folder onto an empty one only: move the old one out of the way first.
             old = tempfile.mkdtemp(prefix=".old-", dir=os.path.dirname(os.path.abspath(path)))
@@ -314,9 +318,10 @@ def _move_into_place(folder: str, path: str) -> None:
 
 def _same_array(a: str, b: str) -> bool:
     def same(name: str) -> bool:
-        files = [os.path.join(folder, name) for folder in (a, b)]
-        there = [os.path.exists(file) for file in files]
-        return there == [False, False] or all(there) and filecmp.cmp(*files, shallow=False)
+        one, other = os.path.join(a, name), os.path.join(b, name)
+        if not os.path.exists(one) or not os.path.exists(other):
+            return os.path.exists(one) == os.path.exists(other)
+        return filecmp.cmp(one, other, shallow=False)
 
     arrays = [f"{name}.npy" for name in ("offsets", "closed", *COLUMNS, "tokens")]
     return all(map(same, ["ids.json", *arrays]))

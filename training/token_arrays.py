@@ -1,4 +1,4 @@
-"""Corpora of token arrays: their endless streams of documents, and what is held out of them.
+"""Corpora of token arrays: endless streams of training documents, and held-out documents.
 
 The files are described in `training.token_array_files`.
 """
@@ -24,14 +24,14 @@ def token_array(
     ids: TokenIds | None = None,
     seed: int = 0,
 ) -> Corpus:
-    """The data edge for token arrays: needs NumPy alone.
+    """Returns the corpus of token arrays; needs NumPy alone.
 
         train.corpus = @token_arrays.token_array
         token_arrays.token_array.path = "data/train"
         token_arrays.token_array.heldout_path = "data/heldout"
 
     Args:
-        run_dir: unused: everything is in the arrays.
+        run_dir: unused; everything is in the arrays.
         path: a token array's folder, or a bare one-dimensional `.npy` file of ids with `ids` given.
         heldout_path: the same for held-out text; without it `split_heldout` chooses some.
         ids: the special ids, where the folder has no `ids.json`.
@@ -63,7 +63,7 @@ def array_corpus(
     longest: int | None = None,
     summary: str = "",
 ) -> Corpus:
-    """The `Corpus` of an open training array and an open held-out array; see `Corpus.longest`."""
+    """Returns the `Corpus` of an open training array and an open held-out array; see `Corpus.longest`."""
     summary = summary or (
         f"{array.path}: {array.documents:,} documents, {array.size:,} tokens; held out "
         f"{heldout.path}: {heldout.documents:,} documents, {heldout.size:,} tokens"
@@ -86,8 +86,8 @@ class TokenArrayStream:
     i mod `num_shards`. Should there be fewer pieces than shards (one file of text, say), the pieces
     are made shorter until each shard has one.
 
-    The state is two integers and a fingerprint of the array, so that going on with other text
-    raises rather than continues at a place that means nothing.
+    The state is two integers and a fingerprint of the array, so that resuming with other text raises
+    an error.
     """
 
     def __init__(self, array: TokenArray, shard: int, num_shards: int, *, seed: int = 0):
@@ -111,9 +111,9 @@ class TokenArrayStream:
 
     def state(self) -> dict[str, np.ndarray]:
         return {
-            "epoch": np.int64(self._epoch),
-            "position": np.int64(self._position),
-            "fingerprint": np.int64(self._fingerprint),
+            "epoch": np.array(self._epoch, np.int64),
+            "position": np.array(self._position, np.int64),
+            "fingerprint": np.array(self._fingerprint, np.int64),
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
@@ -137,7 +137,7 @@ class TokenArrayStream:
 def heldout_documents(
     array: TokenArray, n: int, longest: int = LONGEST_HELDOUT_PIECE
 ) -> list[Piece]:
-    """Held-out documents in a fixed shuffled order until they hold `n` tokens, or all of them.
+    """Returns held-out documents in a fixed shuffled order, of `n` tokens or all.
 
     Those of more than `longest` tokens are cut into pieces.
     """
@@ -155,19 +155,20 @@ def heldout_documents(
 def split_heldout(
     array: TokenArray, *, every: int = 20, tail: float = 0.05
 ) -> tuple[TokenArray, TokenArray]:
-    """`array` as (to train on, held out): one document in `every` is held out.
+    """Returns (training, held-out) parts of `array`: one document in `every` is held out.
 
-    Where there are fewer documents than that, the last `tail` of the tokens are held out, and a
-    document may be cut in two. Nothing is copied, and the choice is always the same.
+    With fewer documents than that, the last `tail` of the tokens are held out, and a
+    document may be cut in two. Nothing is copied, and the split is deterministic.
     """
     if array.documents >= every:
         held = np.arange(array.documents) % every == every - 1
-        return tuple(
+        training, heldout = (
             dataclasses.replace(
                 array, starts=array.starts[some], ends=array.ends[some], closed=array.closed[some]
             )
             for some in (~held, held)
         )
+        return training, heldout
     if array.size < 2:
         raise ValueError(
             f"{array.path}: got {array.size} token, expected at least 2, to hold some out."
@@ -193,9 +194,8 @@ def split_heldout(
 def _pieces(
     array: TokenArray, longest: int, at_least: int = 1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and ends of the documents, those longer than `longest` cut into equal pieces.
-
-    And for each piece whether the document ends with it.
+    """Returns starts and ends of the documents, those longer than `longest` cut into equal pieces,
+    and whether each piece ends its document.
     """
     starts, ends, closed = (np.asarray(x) for x in (array.starts, array.ends, array.closed))
     if array.size < at_least:
@@ -221,7 +221,7 @@ def _pieces(
 
 
 def _fingerprint(array: TokenArray, shard: int, num_shards: int, seed: int) -> int:
-    """Tells one data order from another: the shape of the array, its ends, and the sharding."""
+    """Returns a fingerprint of a data order: of the array's shape, its ends, and the sharding."""
     tokens = array.tokens
     ends = np.concatenate([tokens[:4096], tokens[-4096:]]).astype(np.int32)
     numbers = np.asarray([len(tokens), array.documents, shard, num_shards, seed], np.int64)

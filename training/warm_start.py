@@ -1,6 +1,6 @@
-"""A run that starts with the parameters of another one, or of an imported model.
+"""Warm start: a run that starts with the parameters of another one, or of an imported model.
 
-Names and shapes decide what is taken; what is left over on either side is told, not guessed.
+Parameters are matched by name and shape; those left over on either side are reported.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ class WarmStart(NamedTuple):
     source: str
     step: int  # of the checkpoint
     taken: tuple[str, ...]  # names of parameters
-    fresh: tuple[str, ...]  # which the checkpoint does not have: as initialised
-    unused: tuple[str, ...]  # of the checkpoint, which the model does not have
+    fresh: tuple[str, ...]  # not in the checkpoint: as initialised
+    unused: tuple[str, ...]  # of the checkpoint, not in the model
 
     def describe(self) -> str:
         sizes = {name: x.size for name, x in named(self.state.params).items()}
@@ -39,14 +39,14 @@ class WarmStart(NamedTuple):
 
 
 def warm_start(source: str, state: State) -> WarmStart:
-    """A fresh state with the parameters of the latest checkpoint of `source` put in.
+    """Returns a fresh state with the parameters of the latest checkpoint of `source`.
 
     Args:
       source: a run directory, or a directory of checkpoints.
-      state: step 0; its parameters keep their place on the devices. The optimizer starts anew.
+      state: step 0; its parameters keep their shardings. The optimizer starts anew.
 
     Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
-    none has a name of this model's, or where one is damaged.
+    no name matches, or where one is damaged.
     """
     root = epath.Path(source)
     inside = root / run_directory.CHECKPOINTS
@@ -76,9 +76,9 @@ def warm_start(source: str, state: State) -> WarmStart:
 
 
 def check_same_vocabulary(source: str, run_dir: str) -> None:
-    """Whether embeddings of the run `source` mean the same in `run_dir`, as far as both tell.
+    """Checks that the vocabularies of the runs `source` and `run_dir` agree, where both have one.
 
-    A directory without a vocabulary, such as one of checkpoints alone, tells nothing.
+    A directory of checkpoints alone has none.
 
     Raises ValueError where their tokenizers differ, or a special token has another id.
     """
@@ -102,7 +102,7 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
 
 
 def _kept_values(directory: str) -> dict[str, Any]:
-    """The ids of special tokens by name, and what tells tokenizers apart."""
+    """Returns the ids of special tokens by name, and values that identify the tokenizer."""
     values = run_directory.read_json(os.path.join(directory, run_directory.VOCABULARY))
     content = b""
     if values["file"]:
@@ -129,7 +129,7 @@ def _check_shapes(source, step, wanted, there, taken):
 
 
 def _only(tree, names, prefix=""):
-    """The branches of a tree that lead to these names, as shapes with shardings."""
+    """Returns the branches of a tree with these names, as shapes with shardings."""
     if not isinstance(tree, dict):
         return jax.ShapeDtypeStruct(tree.shape, tree.dtype, sharding=tree.sharding)
     result = {}

@@ -125,7 +125,7 @@ def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> Text:
     left_out = LeftOutPairs()
 
     def read(advance) -> list[Pair]:
-        pairs = []
+        pairs: list[Pair] = []
         for document in documents:
             pairs += documented_definitions(document, left_out)
             advance(1)

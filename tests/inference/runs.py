@@ -59,7 +59,7 @@ def small(builder: str, heads=("vocabulary",), **settings):
     batch = {"cross_key_intervals": jnp.array([[[0, 0], [2, 2]]])}
     for stack in ("encoder", "decoder"):
         names = ("input_tokens", "segment_ids", "positions")
-        names += ("target_tokens", "target_places", "loss_weights")
+        names += ("target_tokens", "target_slots", "loss_weights")
         batch |= {f"{stack}_{name}": row for name in names}
         batch[f"{stack}_key_intervals"] = batch["cross_key_intervals"]
     return model, init(model, batch)

@@ -9,7 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference.embeddings import embed
-from pretrax.objectives.losses import at_places
+from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, arranged, trained
 from tests.models.test_transformer import top
 
@@ -25,7 +25,7 @@ def pooled(build, one, document, **columns):
     @jax.jit
     def states(params, batch):
         outputs = one.model.apply(params, batch)
-        return outputs.head("embedding", at_places(outputs.hidden["top"], batch["pools_places"]))
+        return outputs.head("embedding", at_slots(outputs.hidden["top"], batch["pools_slots"]))
 
     vectors = np.asarray(states(one.params, batch))[0][np.asarray(batch["pools_weights"])[0] > 0]
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)

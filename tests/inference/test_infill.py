@@ -105,8 +105,8 @@ def test_greedy_equals_argmax_step_by_step(layout):
         )
         outputs = model.apply(params, batch)
         hidden = outputs.hidden["top"]
-        if "decoder_target_places" in batch:
-            hidden = jnp.take_along_axis(hidden, batch["decoder_target_places"][..., None], 1)
+        if "decoder_target_slots" in batch:
+            hidden = jnp.take_along_axis(hidden, batch["decoder_target_slots"][..., None], 1)
         return outputs.head("vocabulary", hidden)
 
     for t in range(T):

@@ -138,7 +138,7 @@ def test_an_encoder_takes_each_token_from_all_others(builder, names):
             masked = [*frame[0], *tokens[:i], IDS.mask, *tokens[i + 1 :], *frame[1]]
             batch = row("encoder", masked, both_ways(masked))
             none = jnp.zeros((1, 1), jnp.int32)
-            for name in ("target_tokens", "target_places", "loss_weights"):
+            for name in ("target_tokens", "target_slots", "loss_weights"):
                 batch[f"encoder_{name}"] = none
             expected.append(log_p(logits(batch), len(frame[0]) + i, token))
         assert_scored(got, tokens, expected, text)
@@ -186,7 +186,7 @@ def test_what_cannot_be_scored():
         (decoder, ("", ""), "empty text"),
         (both, ("", "tea"), "none that the encoder reads"),
         (encoder, ("a", "tea"), "an encoder scores texts by themselves"),
-        (short, ("", "12345678"), "9 places to be scored, expected at most 8"),
+        (short, ("", "12345678"), "9 slots to be scored, expected at most 8"),
         (short_both, ("12345678", "1"), "9 places"),
         (short_both, ("1", "12345678"), "10 places"),
     ):

@@ -52,7 +52,7 @@ def shapes(length=8):
     for stack in ("encoder", "decoder"):
         batch |= {f"{stack}_{name}": row for name in ("input_tokens", "segment_ids", "positions")}
         batch[f"{stack}_key_intervals"] = intervals
-    for name in ("target_places", "target_tokens", "loss_weights"):
+    for name in ("target_slots", "target_tokens", "loss_weights"):
         batch[f"encoder_{name}"] = jax.ShapeDtypeStruct((1, length // 4), jnp.int32)
     return batch
 

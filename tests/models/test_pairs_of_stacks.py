@@ -39,7 +39,7 @@ def electra():
     batch = jax.tree.map(lambda x: np.concatenate([x, x]), encoder_batch())
     batch |= {
         "encoder_input_tokens": tokens,
-        "encoder_target_places": PLACES,
+        "encoder_target_slots": PLACES,
         "encoder_target_tokens": LABELS,
         "encoder_loss_weights": LIVE,
     }

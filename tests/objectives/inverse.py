@@ -41,7 +41,7 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
 
         def at(stream, column, mine=mine, first=first):
             live = f.get(f"{stream}_weights", empty) > 0
-            places, values = f.get(f"{stream}_places", empty), f.get(column, empty)
+            places, values = f.get(f"{stream}_slots", empty), f.get(column, empty)
             return [
                 (int(place) - first, int(value))
                 for place, value in zip(places[live], values[live])

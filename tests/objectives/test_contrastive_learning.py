@@ -134,7 +134,7 @@ def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
     top = jnp.array(rng.normal(size=(2, 6, 4)), jnp.float32)
     segments = jnp.array([[1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
     batch = {
-        "pools_places": jnp.array([[0, 2], [0, 1]]),
+        "pools_slots": jnp.array([[0, 2], [0, 1]]),
         "pools_labels": jnp.zeros((2, 2), jnp.int32),
         "pools_weights": jnp.ones((2, 2), jnp.int32),
         "encoder_segment_ids": segments,
@@ -154,7 +154,7 @@ def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
 def test_hard_negatives_lie_among_all_the_texts(symmetric):
     e = np.random.default_rng(4).normal(size=(2, 3, 4))
     batch = {
-        "pools_places": jnp.tile(jnp.arange(3), (2, 1)),
+        "pools_slots": jnp.tile(jnp.arange(3), (2, 1)),
         "pools_labels": jnp.zeros((2, 3), jnp.int32),
         "pools_weights": jnp.ones((2, 3), jnp.int32),
     }

@@ -222,9 +222,9 @@ def test_a_row_by_hand():
         "targets_positions": [1, 1, 0, 0],
         "targets_block_positions": [1, 2, 0, 0],  # the last target stands in line
         "labels": [91, 92, 0],
-        "labels_places": [1, 4, 0],
+        "labels_slots": [1, 4, 0],
         "labels_weights": [1, 1, 0],
-        "pools_places": [0, 2, 0],
+        "pools_slots": [0, 2, 0],
         "pools_labels": [0, 1, 0],
         "pools_weights": [1, 1, 0],
         "rates": [7, 8],
@@ -244,9 +244,9 @@ def test_a_row_by_hand():
             [2, 2, 3, 4, 7, 7, 7, 8, 9],
         ],
         "decoder_target_tokens": [13, 14, 24, 91, 92, 0, 0],
-        "decoder_target_places": [2, 3, 7, 1, 6, 0, 0],
+        "decoder_target_slots": [2, 3, 7, 1, 6, 0, 0],
         "decoder_loss_weights": [1, 0, 1, 1, 1, 0, 0],
-        "pools_places": [0, 4, 0],
+        "pools_slots": [0, 4, 0],
         "pools_labels": [0, 1, 0],
         "pools_weights": [1, 1, 0],
         "rates": [7, 8],
@@ -301,8 +301,8 @@ def test_targets_are_predicted_where_the_one_before_is_read_and_labels_in_place(
             in_place += [(start + place, token) for place, token in x.labels.items()]
             start = first + len(x.targets)
         expected = written + in_place
-        places = got.get(f"{stack}_target_places", np.arange(P))
-        if f"{stack}_target_places" in got:
+        places = got.get(f"{stack}_target_slots", np.arange(P))
+        if f"{stack}_target_slots" in got:
             assert places.tolist() == padded([place for place, _ in expected], P)
         else:
             assert [place for place, _ in expected] == list(range(len(expected)))
@@ -318,12 +318,12 @@ def test_pools_stand_at_the_cls_of_their_own_segment(name, stack):
     total = 0
     for documents, got in rows(name, stack):
         live = got["pools_weights"] > 0
-        places = got["pools_places"][live]
+        places = got["pools_slots"][live]
         assert (got[f"{stack}_input_tokens"][places] == IDS.cls).all()
         expected = {d: x.pools[0][1] for d, x in documents.items() if x.pools}
         assert got[f"{stack}_segment_ids"][places].tolist() == list(expected)
         assert got["pools_labels"][live].tolist() == list(expected.values())
-        assert not got["pools_places"][~live].any()
+        assert not got["pools_slots"][~live].any()
         total += len(expected)
     assert total > 10
 
@@ -398,7 +398,7 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
 
     after = np.asarray(inputs_with_label_changed(jnp.arange(labels)))
     changed = after != before["decoder_input_tokens"][row]
-    places = before.get("decoder_target_places", np.arange(stacks["decoder"])[None])
+    places = before.get("decoder_target_slots", np.arange(stacks["decoder"])[None])
     places = places[row % len(places)]
     segments = features["targets_segments"]
     for j, where in enumerate(changed):

@@ -36,7 +36,7 @@ def example(places: bool, seed=0):
         "decoder_loss_weights": jax.random.bernoulli(keys[3], 0.6, (B, n)).astype(jnp.int32),
     }
     if places:
-        batch["decoder_target_places"] = jax.random.randint(keys[4], (B, n), 0, T)
+        batch["decoder_target_slots"] = jax.random.randint(keys[4], (B, n), 0, T)
     return outputs, batch
 
 
@@ -70,7 +70,7 @@ def test_token_loss_is_the_weighted_sum_over_each_row(places):
     (term,) = terms.values()
     assert term.scale == 1.0
     for b in range(B):
-        where = np.asarray(batch["decoder_target_places"][b] if places else np.arange(T))
+        where = np.asarray(batch["decoder_target_slots"][b] if places else np.arange(T))
         logits = np.asarray(outputs.hidden["top"][b])[where] @ np.asarray(outputs.matrix)
         log_partition = scipy.special.logsumexp(logits, axis=-1)
         labels = np.asarray(batch["decoder_target_tokens"][b])

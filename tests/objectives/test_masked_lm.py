@@ -80,7 +80,7 @@ def test_masked_lm_by_hand():
     assert got["inputs"].tolist() == [IDS.mask] * 3 + [0, 0]
     assert got["inputs_segments"].tolist() == [1, 1, 1, 0, 0]
     assert got["labels"].tolist() == [a, b, c, 0]
-    assert got["labels_places"].tolist() == [0, 1, 2, 0]
+    assert got["labels_slots"].tolist() == [0, 1, 2, 0]
     assert got["labels_weights"].tolist() == [1, 1, 1, 0]
 
 
@@ -88,7 +88,7 @@ def test_only_one_token_may_be_hidden_of_those_that_are_text():
     row = [IDS.cls, 50, IDS.sep]
     got = features_of(corrupt(masked_lm(IDS, mask_share=1, random_share=0), [row]), 0)
     assert got["inputs"].tolist() == [IDS.cls, IDS.mask, IDS.sep]
-    assert (got["labels"], got["labels_places"]) == ([50], [1])
+    assert (got["labels"], got["labels_slots"]) == ([50], [1])
 
 
 def test_masked_next_token_by_hand():
@@ -100,7 +100,7 @@ def test_masked_next_token_by_hand():
     assert got["inputs"].tolist() == [bos, mask, mask, mask, bos, mask]
     assert got["inputs_segments"].tolist() == [1, 1, 1, 1, 2, 2]
     assert got["labels"].tolist() == [a, b, c, d]
-    assert got["labels_places"].tolist() == [0, 1, 2, 4]  # one place before each
+    assert got["labels_slots"].tolist() == [0, 1, 2, 4]  # one place before each
 
 
 def test_each_packed_document_has_its_own_count():
@@ -118,7 +118,7 @@ def test_trap_masked_places_are_gathered_before_the_projection():
     batch = arrange(layouts.encoder, got, lengths)
     assert batch["encoder_target_tokens"].shape == (12,)
     np.testing.assert_array_equal(batch["encoder_target_tokens"][:9], got["labels"])
-    np.testing.assert_array_equal(batch["encoder_target_places"][:9], got["labels_places"])
+    np.testing.assert_array_equal(batch["encoder_target_slots"][:9], got["labels_slots"])
     np.testing.assert_array_equal(batch["encoder_loss_weights"], [1] * 9 + [0] * 3)
 
 
@@ -127,7 +127,7 @@ def test_trap_masked_places_are_gathered_before_the_projection():
 
 def fates(features):
     """0 masked, 1 another token, 2 kept: for each label of many rows, i32[rows, K]."""
-    given = np.take_along_axis(features["inputs"], features["labels_places"], axis=1)
+    given = np.take_along_axis(features["inputs"], features["labels_slots"], axis=1)
     assert features["labels_weights"].all()
     kept = given == features["labels"]
     return np.where(given == IDS.mask, 0, np.where(kept, 2, 1))
@@ -178,7 +178,7 @@ def test_trap_special_tokens_are_never_masked_and_random_ones_are_text():
         assert (got["inputs"][:, special] == row[special]).all()
         assert ((got["inputs"] >= FIRST) & (got["inputs"] < LAST))[:, ~special].all()
         live = got["labels_weights"] > 0
-        assert not np.isin(got["labels_places"][live], np.flatnonzero(special)).any()
+        assert not np.isin(got["labels_slots"][live], np.flatnonzero(special)).any()
 
 
 def test_random_tokens_are_uniform_over_the_text():
@@ -207,7 +207,7 @@ def test_static_masks_of_two_rows_differ():
     row = text(60)
     swapped = row.copy()
     swapped[[3, 7]] = row[[7, 3]]
-    got = corrupt(objective, [row], [swapped], [text(60, seed=1)])["labels_places"]
+    got = corrupt(objective, [row], [swapped], [text(60, seed=1)])["labels_slots"]
     np.testing.assert_array_equal(got[::2], got[1::2])  # whatever the key
     assert len(set(map(tuple, got))) == 3
 
@@ -231,7 +231,7 @@ def test_gpt_bert_is_a_mixture_on_one_decoder():
         before = np.asarray(batch["decoder_input_tokens"])
         assert before[0] == IDS.bos
         live = np.asarray(batch["decoder_loss_weights"]) > 0
-        places = np.asarray(batch["decoder_target_places"])[live]
+        places = np.asarray(batch["decoder_target_slots"])[live]
         segments = np.asarray(batch["decoder_segment_ids"])[places]
         row = np.concatenate(documents)
         first = np.where(segments == 1, 0, 1 - member)  # masked documents have bos of their own
@@ -298,7 +298,7 @@ def test_places_without_text_have_nothing_to_detect():
     batch = {
         "encoder_segment_ids": jnp.array([[1, 1, 0]]),
         "encoder_target_tokens": jnp.array([[5]]),
-        "encoder_target_places": jnp.array([[1]]),
+        "encoder_target_slots": jnp.array([[1]]),
         "encoder_loss_weights": jnp.array([[1]]),
     }
 

@@ -60,7 +60,7 @@ def test_predictions_at_places_are_the_same_ones():
     """As in a mixture, where the predicted places are a list."""
     outputs = Outputs(jax.random.key(0), 2, 9)
     terms = multi_token_prediction(IDS, tokens=3).loss(outputs, batch())
-    listed = batch() | {"decoder_target_places": jnp.arange(9)[None]}
+    listed = batch() | {"decoder_target_slots": jnp.arange(9)[None]}
     again = multi_token_prediction(IDS, tokens=3).loss(outputs, listed)
     for name in terms:
         np.testing.assert_allclose(terms[name].sums, again[name].sums, rtol=1e-6)

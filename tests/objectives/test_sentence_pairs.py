@@ -143,9 +143,9 @@ def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
     places = jnp.zeros((2, 5), jnp.int32)
     batch = {
         "encoder_target_tokens": places,
-        "encoder_target_places": places,
+        "encoder_target_slots": places,
         "encoder_loss_weights": jnp.ones_like(places),
-        "pools_places": places[:, :1],
+        "pools_slots": places[:, :1],
         "pools_labels": places[:, :1],
         "pools_weights": jnp.ones_like(places[:, :1]),
     }

@@ -77,7 +77,7 @@ def test_sequence_classification_frames_the_text_and_reads_the_class():
     found = features(objective, [[5, 6], [7], [8, 9]], labels=labels)
     assert of_segment(found, "inputs", 1) == [CLS, 5, 6, SEP]
     assert of_segment(found, "inputs", 2) == [CLS, 7, SEP]
-    assert found["pools_places"].tolist() == [0, 4, 0, 0]
+    assert found["pools_slots"].tolist() == [0, 4, 0, 0]
     assert found["pools_labels"].tolist() == [2, 0, 0, 0]
     assert found["pools_weights"].tolist() == [1, 1, 0, 0]
 
@@ -96,7 +96,7 @@ def test_regression_is_half_the_squared_error():
         head = staticmethod(lambda name, states: jnp.full((*states.shape[:-1], 1), 2.0))
 
     batch = {
-        "pools_places": jnp.zeros((1, 1), jnp.int32),
+        "pools_slots": jnp.zeros((1, 1), jnp.int32),
         "pools_labels": jnp.array([[500]]),
         "pools_weights": jnp.ones((1, 1), jnp.int32),
     }
@@ -111,7 +111,7 @@ def test_token_classification_labels_each_token_in_place():
     assert of_segment(found, "inputs", 1) == [CLS, 5, 6, 7, SEP]
     assert found["labels_weights"].tolist()[:5] == [1, 1, 1, 1, 0]
     assert found["labels"].tolist()[:4] == [1, 0, 3, 2]
-    assert found["inputs"][found["labels_places"][:4]].tolist() == [5, 7, 8, 10]
+    assert found["inputs"][found["labels_slots"][:4]].tolist() == [5, 7, 8, 10]
 
 
 @pytest.mark.parametrize(

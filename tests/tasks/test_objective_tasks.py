@@ -175,7 +175,7 @@ def test_a_mixture_of_objectives_with_labels():
     text_task("text", documents_for())
     masks = [fresh(add_objective_task, f"mask_{i}", "text", objectives.masked_lm) for i in range(2)]
     got = examples(seqio.Mixture("masks", [(task, 1) for task in masks]), {"inputs": 48})
-    assert {"labels", "labels_places", "labels_weights", "member"} <= set(got[0])
+    assert {"labels", "labels_slots", "labels_weights", "member"} <= set(got[0])
     assert {x["inputs"].shape for x in got} == {(48,)}
     assert {x["labels_weights"].sum() for x in got} - {0}
 

@@ -137,7 +137,7 @@ def test_tags_are_read_as_they_were_written(tmp_path):
     lengths = objective.lengths(tokens.size)
     features = quick_jit(lambda row: objective.corrupt(None, row, row, lengths, 1))(row)
     live = np.asarray(features["labels_weights"]) > 0
-    places = np.asarray(features["labels_places"])[live].tolist()
+    places = np.asarray(features["labels_slots"])[live].tolist()
     assert places == [1, 5, 9] and np.asarray(features["labels"])[live].tolist() == [0, 1, 0]
 
 

@@ -218,7 +218,7 @@ def test_both_passes_over_a_microbatch_drop_the_same():
     recipe = one.recipe
     batch, params = batch_of(one)
     # Rows that differ in more than their tokens: states given to another row would show.
-    batch |= {"pools_places": batch["pools_places"] + jnp.arange(16)[:, None] % 4}
+    batch |= {"pools_slots": batch["pools_slots"] + jnp.arange(16)[:, None] % 4}
     key = jax.random.key(9)
     weights = {"contrastive": jnp.array([16.0])}
 
