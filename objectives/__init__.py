@@ -12,6 +12,7 @@ from pretrax.objectives.autoencoding import (
 from pretrax.objectives.blanks import blank_infilling
 from pretrax.objectives.contract import (
     NO_LABEL,
+    Builder,
     Labels,
     Member,
     Objective,
@@ -55,6 +56,7 @@ from pretrax.objectives.supervised import (
 )
 
 __all__ = [
+    "Builder",
     "Labels",
     "NO_LABEL",
     "Member",

@@ -314,6 +314,9 @@ class Objective(NamedTuple):
     couples_rows: bool = False  # the loss is no sum over rows
 
 
+Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
+
+
 class Member(NamedTuple):
     """One member of a mixture."""
 

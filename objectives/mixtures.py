@@ -15,6 +15,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from pretrax.objectives.contract import (
+    Builder,
     Corrupt,
     Member,
     Objective,
@@ -27,8 +28,6 @@ from pretrax.objectives.denoising import span_corruption
 from pretrax.objectives.features import complete
 from pretrax.objectives.language_modeling import prefix_lm
 from pretrax.objectives.layouts import joint_slots
-
-Builder = Callable[[TokenIds], Objective]
 
 
 def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Objective:

@@ -4,10 +4,9 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pretrax.objectives import TokenIds, members_of
+from pretrax.objectives import Builder, TokenIds, members_of
 from pretrax.objectives.catalogue import ARCHITECTURES, Entry
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.showing.rows import Builder
 
 
 class Choice(NamedTuple):

@@ -1,7 +1,7 @@
 """Rows of text under an objective and a layout: everything that a model would get of them."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -9,12 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives import Objective, Row, TokenIds, batched, members_of
+from pretrax.objectives import Builder, Objective, Row, TokenIds, batched, members_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.mixtures import longest
 from pretrax.showing.tracing import Tracing, trace
-
-Builder = Callable[[TokenIds], Objective]
 
 
 class Subject(NamedTuple):

@@ -13,10 +13,9 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 
-from pretrax.objectives import Objective
+from pretrax.objectives import Builder, Objective
 from pretrax.objectives.features import COLUMNS
 from pretrax.tasks.preprocessors import (
-    Builder,
     cut_to_rows,
     is_pair,
     objective_preprocessor,

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.objectives import (
+    Builder,
     Objective,
     Row,
     RowGroup,
@@ -35,8 +36,6 @@ from pretrax.objectives.contract import column_of
 from pretrax.objectives.features import COLUMNS
 from pretrax.tasks.quiet_tensorflow import seqio, tf
 from pretrax.tasks.seqio_vocabularies import tokenizer_and_ids
-
-Builder = Callable[[TokenIds], Objective]
 
 ROWS = 128  # corrupted in one call; one at a time is ten times slower
 DOCUMENTS = 128  # cut into rows together
