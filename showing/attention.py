@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from pretrax.showing.examples import Attention
+from pretrax.showing.examples import AttentionPattern
 
 
-def picture(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:
+def picture(attention: AttentionPattern, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the pattern scaled down to at most `most` pixels a side, queries as rows.
 
     Returns:
       share f[rows, columns]: the share of a pixel's query-key pairs that attend.
       documents i32[rows]: the document of a row's first query.
 
-    >>> causal = Attention("decoder", np.array([[0, 0, 0], [1, 2, 3]]), 3, np.ones(3, int))
+    >>> causal = AttentionPattern("decoder", np.array([[0, 0, 0], [1, 2, 3]]), 3, np.ones(3, int))
     >>> picture(causal, 8)[0]
     array([[1., 0., 0.],
            [1., 1., 0.],
@@ -30,10 +30,10 @@ def picture(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:
     return share, attention.documents[first]
 
 
-def rectangles(attention: Attention) -> list[tuple[int, int, int, int, int]]:
+def rectangles(attention: AttentionPattern) -> list[tuple[int, int, int, int, int]]:
     """(first key, first query, keys, queries, document) of queries with the same key interval.
 
-    >>> both_sides = Attention("encoder", np.array([[0, 0], [2, 2]]), 2, np.ones(2, int))
+    >>> both_sides = AttentionPattern("encoder", np.array([[0, 0], [2, 2]]), 2, np.ones(2, int))
     >>> rectangles(both_sides)
     [(0, 0, 2, 2, 1)]
     """

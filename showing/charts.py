@@ -13,6 +13,7 @@ from pretrax.showing.statistics import BINS, Figures
 INK, MUTED, FIRST, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
 ON_PAGE = {INK: "var(--ink)", MUTED: "var(--line)", FIRST: "var(--first)", SECOND: "var(--second)"}
 WIDTH = 7.6  # inches
+BARS = 48  # of a histogram, at most
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text, in the page's font
     "svg.hashsalt": "showing",
@@ -62,9 +63,15 @@ def _draw_spans(axes, figures: Figures) -> None:
     k = np.arange(counts.size)
     first = 0 if counts[0] else 1
     share = counts / counts.sum()
-    last = int(np.searchsorted(np.cumsum(share), 0.995)) + 1
-    shown = slice(first, max(last, first + 2) + 1)
-    axes.bar(k[shown], share[shown], color=FIRST, width=0.8, label="hidden spans")
+    last = max(int(np.searchsorted(np.cumsum(share), 0.995)) + 1, first + 2)
+    last = min(last, counts.size - 1)
+    shown = slice(first, last + 1)
+    # Long spans are counted in bins of several lengths, each drawn as the mean of its lengths.
+    edges = np.arange(first, last + 1, -(-(last + 1 - first) // BARS))
+    sizes = np.diff(np.append(edges, last + 1))
+    heights = np.add.reduceat(share[shown], edges - first) / sizes
+    middles = edges + (sizes - 1) / 2
+    axes.bar(middles, heights, color=FIRST, width=0.8 * sizes, label="hidden spans")
     if expected is not None:
         axes.plot(
             k[shown],

@@ -38,7 +38,7 @@ class Slot(NamedTuple):
     predicted: Token | None
 
 
-class Stack(NamedTuple):
+class StackView(NamedTuple):
     """A row's slots in one stack."""
 
     name: str  # "encoder" or "decoder"
@@ -47,7 +47,7 @@ class Stack(NamedTuple):
     tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number for each slot
 
 
-class Attention(NamedTuple):
+class AttentionPattern(NamedTuple):
     """A row's attention pattern in one stack, or across the two."""
 
     name: str  # "encoder", "decoder" or "cross"
@@ -69,8 +69,8 @@ class Example(NamedTuple):
 
     name: str  # of the member
     text: list[list[Token]]  # its documents; hidden tokens have a span
-    stacks: list[Stack]
-    attentions: list[Attention]
+    stacks: list[StackView]
+    attentions: list[AttentionPattern]
     pools: list[Pool]
     with_loss: int  # slots with a loss
 
@@ -259,7 +259,7 @@ def _is_part(reader: Reader, token: int) -> bool:
 # --- stacks ----------------------------------------------------------------------------------------
 
 
-def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> Stack:
+def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> StackView:
     batch = {column: x[row] for column, x in seen.batch.items()}
     segments = batch[f"{name}_segment_ids"]
     live = np.flatnonzero(segments > 0)
@@ -281,10 +281,10 @@ def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> Stack:
     if weights.size:
         tracks["loss weights"] = np.zeros(used, int)
         tracks["loss weights"][list(predicted)] = weights[weights > 0]
-    return Stack(name, slots, segments.size, tracks)
+    return StackView(name, slots, segments.size, tracks)
 
 
-def _attentions(seen: Seen, row: int) -> list[Attention]:
+def _attentions(seen: Seen, row: int) -> list[AttentionPattern]:
     found = []
     for name, query, key in (
         ("encoder", "encoder", "encoder"),
@@ -296,7 +296,7 @@ def _attentions(seen: Seen, row: int) -> list[Attention]:
             queries = int(np.sum(segments > 0))
             keys = int(np.sum(seen.batch[f"{key}_segment_ids"][row] > 0))
             intervals = seen.batch[f"{name}_key_intervals"][row][:, :queries]
-            found.append(Attention(name, intervals, keys, segments[:queries]))
+            found.append(AttentionPattern(name, intervals, keys, segments[:queries]))
     return found
 
 

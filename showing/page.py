@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pretrax.showing.attention import rectangles
 from pretrax.showing.charts import chart_of_noise, chart_of_slots
-from pretrax.showing.examples import NO_SPAN, Attention, Example, Slot, Stack, Token
+from pretrax.showing.examples import NO_SPAN, AttentionPattern, Example, Slot, StackView, Token
 from pretrax.showing.statistics import Figures
 from pretrax.showing.terminal import (
     ATTENDS,
@@ -165,7 +165,7 @@ def _token(token: Token, one_line: bool = False) -> str:
     return f'<span class="{" ".join(classes)}"{colour} title="id {token.id}">{escape(text)}</span>'
 
 
-def _stack(stack: Stack) -> str:
+def _stack(stack: StackView) -> str:
     body = (
         f'<div class="cells">{"".join(map(_cell, stack.slots))}</div>\n'
         if any(slot.predicted for slot in stack.slots)
@@ -183,7 +183,7 @@ def _cell(slot: Slot) -> str:
     return f'<span class="cell"><b>{_token(slot.given, one_line=True)}</b><i>{below}</i></span>'
 
 
-def pattern(attention: Attention) -> str:
+def pattern(attention: AttentionPattern) -> str:
     """An attention pattern as an SVG: a rectangle for consecutive queries with the same keys."""
     queries = attention.documents.size
     blocks = "".join(

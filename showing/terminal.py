@@ -14,7 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from pretrax.showing.attention import picture
-from pretrax.showing.examples import NO_SPAN, Attention, Example, Pool, Slot, Stack, Token
+from pretrax.showing.examples import (
+    NO_SPAN,
+    AttentionPattern,
+    Example,
+    Pool,
+    Slot,
+    StackView,
+    Token,
+)
 
 COLOURS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
 KINDS = {
@@ -103,7 +111,7 @@ def _headed(word: str, about: str) -> Text:
     return Text.assemble((f"{word}  ", "bold"), (about, "dim"))
 
 
-def slots_in_words(stack: Stack) -> str:
+def slots_in_words(stack: StackView) -> str:
     """Such as "233 slots and 23 of padding; 39 targets, below the slots that predict them"."""
     targets = sum(slot.predicted is not None for slot in stack.slots)
     words = _count(len(stack.slots), "slot")
@@ -155,7 +163,7 @@ def _word(token: Token) -> Text:
     return Text(text or "‥", style(token))
 
 
-def _body(stack: Stack, width: int) -> RenderableType:
+def _body(stack: StackView, width: int) -> RenderableType:
     if not any(slot.predicted for slot in stack.slots):
         return flowing(slot.given for slot in stack.slots)
     return Group(*stacked(stack.slots, width))
@@ -178,7 +186,7 @@ def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
 # --- numbers ---------------------------------------------------------------------------------------
 
 
-def tracks(stack: Stack) -> Table:
+def tracks(stack: StackView) -> Table:
     """A line for each of a stack's tracks: segments, positions, loss weights."""
     table = Table.grid(padding=(0, 2))
     for name, values in stack.tracks.items():
@@ -223,7 +231,7 @@ def pool_words(pool: Pool) -> str:
 # --- attention -------------------------------------------------------------------------------------
 
 
-def _panel(attention: Attention) -> Panel:
+def _panel(attention: AttentionPattern) -> Panel:
     queries = attention.documents.size
     return Panel(
         half_blocks(*picture(attention, PIXELS)),

@@ -4,14 +4,16 @@ import numpy as np
 import pytest
 
 from pretrax.showing.attention import picture, rectangles
-from pretrax.showing.examples import Attention
+from pretrax.showing.examples import AttentionPattern
 from pretrax.showing.terminal import half_blocks
 
 ONE = np.array([1, 1, 1, 1])
-CAUSAL = Attention("decoder", np.array([[0, 0, 0, 0], [1, 2, 3, 4]]), 4, ONE)
-PACKED = Attention("encoder", np.array([[0, 0, 2, 2], [2, 2, 4, 4]]), 4, np.array([1, 1, 2, 2]))
-CROSS = Attention("cross", np.array([[0, 0, 3], [3, 3, 7]]), 7, np.array([1, 1, 2]))
-BACKWARDS = Attention("decoder", np.array([[2, 0], [4, 2]]), 4, np.array([1, 1]))
+CAUSAL = AttentionPattern("decoder", np.array([[0, 0, 0, 0], [1, 2, 3, 4]]), 4, ONE)
+PACKED = AttentionPattern(
+    "encoder", np.array([[0, 0, 2, 2], [2, 2, 4, 4]]), 4, np.array([1, 1, 2, 2])
+)
+CROSS = AttentionPattern("cross", np.array([[0, 0, 3], [3, 3, 7]]), 7, np.array([1, 1, 2]))
+BACKWARDS = AttentionPattern("decoder", np.array([[2, 0], [4, 2]]), 4, np.array([1, 1]))
 ALL = (CAUSAL, PACKED, CROSS, BACKWARDS)
 
 
@@ -40,7 +42,7 @@ def test_rectangles_cover_what_is_seen_once(attention):
 def test_a_small_picture_keeps_the_share_of_what_is_seen():
     n = 100
     start, end = np.zeros(n, int), np.arange(n) + 1
-    attention = Attention("decoder", np.stack([start, end]), n, np.ones(n, int))
+    attention = AttentionPattern("decoder", np.stack([start, end]), n, np.ones(n, int))
     share, _ = picture(attention, 10)
     assert share.shape == (10, 10)
     assert share.mean() == pytest.approx(dense(attention).mean())
