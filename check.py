@@ -16,9 +16,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from pretrax import verbs
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.contract import ROWS
 from pretrax.objectives.laws import LAWS, USUAL, Broken, Examples, examples
+from pretrax.verbs import as_typed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -27,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         objective = built(options.objective, options.settings)
         broken = print_laws(console, objective)
+        settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
+        see = f"To see it: pretrax show --objective={options.objective}{settings}"
+        console.print(as_typed(see), markup=False, highlight=False, soft_wrap=True)
     except (ValueError, ImportError) as error:
         sys.exit(f"error: {error}")
     if broken:
@@ -35,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=as_typed("pretrax check"),
+        description=as_typed(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
     parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
@@ -117,4 +124,4 @@ def _broken(law: Callable[[Examples], None], case: Examples) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    verbs.run("check")

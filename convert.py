@@ -133,7 +133,8 @@ def write_run(console: Console, options: argparse.Namespace, found: Imported) ->
     """Writes the run directory and prints what it holds and what to run next."""
     run_dir, vocabulary = options.to, found.vocabulary
     rows = embedding_rows(found.model, vocabulary and vocabulary.ids)
-    with Progress(console=console, transient=True) as progress:
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with bar as progress:
         count = write_parameters(run_dir, reported(progress, found.arrays), rows)
     if found.directory is not None:
         keep_files(found.directory, Path(run_dir) / run_directory.IMPORTED)

@@ -80,17 +80,14 @@ def given_items(options: argparse.Namespace, mode: str) -> list[dict]:
 def settings(options: argparse.Namespace, trained: Trained, mesh: Mesh) -> Options:
     """How to answer: the options that `Decoding` and `Options` have too, by their names."""
     names = {field.name for field in dataclasses.fields(Decoding)} & vars(options).keys()
-    stop_strings = tuple(text.replace("\\n", "\n") for text in options.stop)
-    decoding = Decoding(
-        stop_strings=stop_strings, **{name: getattr(options, name) for name in names}
-    )
+    stops = tuple(text.replace("\\n", "\n") for text in options.stop)
+    decoding = Decoding(stop_strings=stops, **{name: getattr(options, name) for name in names})
     draft = None
     if options.draft:
         small = open_trained(options.draft, mesh=mesh)
         draft = draft_model(small, trained, options.draft_tokens)
-    names = ("denoiser", "top", "steps", "order", "pooling")
-    more = {name: getattr(options, name) for name in names}
-    return Options(decoding=decoding, draft=draft, **more)
+    more = ("denoiser", "top", "steps", "order", "pooling")
+    return Options(decoding, draft, **{name: getattr(options, name) for name in more})
 
 
 # --- here, or in files ---------------------------------------------------------------------------

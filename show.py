@@ -4,7 +4,8 @@
     pretrax show --objective=ul2 --text="To be, or not to be"  every member of a mixture
     pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
     pretrax show --list                                        all objectives
-    pretrax show --gin_file=my_run.gin                         an objective of your own
+    pretrax show --objective=my_objectives.mine                an objective of your own
+    pretrax show --gin_file=my_run.gin                         the objective of a run to come
     pretrax show --run=runs/quickstart                         a run's objective and vocabulary
 
 Nothing is downloaded: without --run or --vocabulary, a vocabulary is learned from Python's own
@@ -101,7 +102,7 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         console.print(f"The first {len(shown)} of {len(members)} members.")
     if options.html:
         figures = measure_each(
-            track(shown, "Counting", console=console, transient=True),
+            track(shown, "Counting", console=console, disable=not console.is_terminal),
             text.stream(),
             rows=STATISTICS_ROWS,
             slots=options.length,
@@ -133,7 +134,7 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
         allow_abbrev=False,
     )
     add = parser.add_argument
-    name = f"one of --list, or its short name, such as mlm (default: {DEFAULT})"
+    name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
     add("--objective", metavar="NAME", help=name)
     text = "the text; a blank line, or another --text, begins another document of the row"
     add("--text", action="append", help=text)
@@ -162,14 +163,20 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
 
 def choose(options: argparse.Namespace, given: GinArguments) -> Choice:
     """What --objective names, else what the gin files bind, else the run's, else span corruption."""
-    name, files = options.objective and find(options.objective), list(given.files)
+    name, files, lines = options.objective, list(given.files), list(given.bindings)
     if name is None and not files and options.run and run_directory.is_run(options.run):
         read_directory(options.run)  # which says what is wrong with it
         files = [os.path.join(options.run, run_directory.CONFIG)]
     elif name is None and not files:
         name = DEFAULT
-    named = [f"objectives/{name}.gin"] if name else []
-    fields = read_fields([*files, *named], given.bindings, given.search_paths)
+    if name and "." in name:  # MODULE.BUILDER, of the user's own
+        module = name.rpartition(".")[0]
+        lines = [f"import {module}", f"training.Run.objective = @{name}", *lines]
+        name = None
+    elif name:
+        name = find(name)
+        files.append(f"objectives/{name}.gin")
+    fields = read_fields(files, lines, given.search_paths)
     if "objective" not in fields:
         raise ValueError(
             f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "

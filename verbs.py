@@ -16,6 +16,7 @@ VERBS = {
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",
     "convert": "convert models from Hugging Face or T5X, and to Hugging Face",
+    "check": "run the laws of this project on an objective of your own",
 }
 
 

@@ -192,16 +192,16 @@ def find(name: str) -> str:
     >>> find("mlm"), find("Span-Corruption")
     ('masked_lm', 'span_corruption')
 
-    Raises ValueError for a name that is neither, with the nearest that is.
+    Raises ValueError for a name that is neither, with the nearest ones or all.
     """
     plain = name.lower().replace("-", "_")
     if (found := ALIASES.get(plain, plain)) in CATALOGUE:
         return found
-    near = difflib.get_close_matches(plain, [*CATALOGUE, *ALIASES], 1)
+    if near := difflib.get_close_matches(plain, [*CATALOGUE, *ALIASES], 3):
+        raise ValueError(f"There is no objective {name!r}; did you mean {' or '.join(near)}?")
     raise ValueError(
-        f"There is no objective {name!r}"
-        + (f"; did you mean {near[0]}? " if near else ". ")
-        + f"Expected one of {', '.join(CATALOGUE)}; or a short name: {', '.join(ALIASES)}."
+        f"There is no objective {name!r}, expected one of {', '.join(CATALOGUE)}; or a short name: "
+        f"{', '.join(ALIASES)}."
     )
 
 

@@ -7,11 +7,12 @@ import venv
 
 import pytest
 
+from pretrax import verbs
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
 PACKAGES = ("objectives", "models", "training", "inference", "showing", "tasks")
-VERBS = ("train", "show", "predict", "evaluate", "convert")
+VERBS = tuple(verbs.VERBS)
 MAY_IMPORT = {
     "objectives": {"objectives"},
     "models": {"models"},

@@ -84,6 +84,21 @@ def test_an_objective_of_ones_own(capsys, tmp_path):
     assert "causal_masking  on a decoder" in said
 
 
+def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
+    (tmp_path / "shown_objectives.py").write_text(
+        "from pretrax.objectives import span_corruption\n\n\n"
+        "def mine(ids, density=0.2):\n    return span_corruption(ids, noise_density=density)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    named, text = "--objective=shown_objectives.mine", (BYTES, "--text=0123456789")
+    said = prints(capsys, named, *text)
+    assert "mine  on an encoder-decoder" in said and "10 tokens; 2 hidden" in said
+    said = prints(capsys, named, *text, "--gin.shown_objectives.mine.density=0.5")
+    assert "10 tokens; 5 hidden" in said
+    said = fails(capsys, "--objective=shown_objectives.other", *text)
+    assert "there is no 'shown_objectives.other'" in said
+
+
 def test_short_names_and_what_to_run_next(capsys):
     said = prints(capsys, BYTES, "--objective=CM3", "--text=Some words of mine.")
     assert "causal_masking  on a decoder" in said
@@ -105,7 +120,7 @@ def test_tensorflow_is_not_loaded():
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--objective=mask_lm"], r"did you mean masked_lm\? "),
+        (["--objective=mask_lm"], r"did you mean masked_lm"),
         (["--text= \n "], r"text is empty"),
         (["--text=a"], r"a single token"),
         (["--file=absent.txt"], r"absent.txt cannot be read: No such file"),
