@@ -35,9 +35,11 @@ def test_documents(tmp_path):
     [
         (dict(texts=[" \n "]), "text is empty"),
         (dict(file="absent.txt"), "absent.txt cannot be read: No such file"),
-        (dict(file="docs/quickstart.png"), "no UTF-8 text"),
+        (dict(file="latin.txt"), "latin.txt is no UTF-8 text"),
     ],
 )
-def test_text_that_cannot_be_shown_is_refused(arguments, expected):
+def test_text_that_cannot_be_shown_is_refused(arguments, expected, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     with pytest.raises(ValueError, match=expected):
         sample_text.of_texts(BYTES, **arguments)
