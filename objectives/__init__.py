@@ -11,8 +11,11 @@ from pretrax.objectives.autoencoding import (
 )
 from pretrax.objectives.blanks import blank_infilling
 from pretrax.objectives.contract import (
+<<<<<<< ours
     NO_LABEL,
     Builder,
+=======
+>>>>>>> theirs
     Labels,
     Member,
     Objective,
@@ -58,7 +61,6 @@ from pretrax.objectives.supervised import (
 __all__ = [
     "Builder",
     "Labels",
-    "NO_LABEL",
     "Member",
     "Objective",
     "Outputs",

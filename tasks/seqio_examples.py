@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pretrax.objectives import NO_LABEL, TokenIds
+from pretrax.objectives import TokenIds
+from pretrax.objectives.contract import NO_LABEL
 from pretrax.objectives.supervised import THOUSANDTHS
 from pretrax.tasks.quiet_tensorflow import seqio, tf
 from pretrax.tasks.seqio_tasks import readable

@@ -64,9 +64,7 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
     start = tmp_path / "objectives"
     arguments = ["span_corruption", "--steps=2", f"--folder={start}", *common]
     objectives.main(arguments)
-    assert re.search(
-        r"span_corruption +quickstart +2 +all +\d\.\d+ +\d\.\d+", capsys.readouterr().out
-    )
+    assert re.search(r"span_corruption +quickstart +2 .*\d\.\d+ +\d\.\d+", capsys.readouterr().out)
     objectives.main(arguments)  # a run that is finished is not repeated
     assert "span_corruption +quickstart" not in capsys.readouterr().err
 

@@ -32,7 +32,7 @@ from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
 from tests.inference.runs import write_run
 from tests.tasks.short_library import shorten_library
-from tests.training.tiny import ROOT
+from tests.training.tiny import ROOT, mesh_of
 
 # In the order of the site's navigation: what one page makes, later ones use.
 NAVIGATION = re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
@@ -210,7 +210,13 @@ def test_a_block_of_python(folder, block, monkeypatch):
         optimizer = Bound(
             optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant, peak=0.1)
         )
-        small = {"steps": 2, "batch_size": 8, "heldout_tokens": 400, "optimizer": optimizer}
+        small = {
+            "sequence_lengths": {"decoder": 64},
+            "steps": 2,
+            "batch_size": 8,
+            "heldout_tokens": 400,
+            "optimizer": optimizer,
+        }
         return train.train(dataclasses.replace(run, **small))
 
     few = types.ModuleType("pretrax.train")
@@ -258,8 +264,8 @@ def start(arguments):
     if arguments and arguments[0] in TRAINED:
         verbs.run("train", [*arguments, *SMALL, *TRAINED[arguments[0]]])
     elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
-        # In a directory of its own: others hold stand-ins.
-        plan(dataclasses.replace(run, run_dir=tempfile.mkdtemp(dir=".")))
+        # In a directory of its own, since others hold stand-ins; on one device, as a laptop has.
+        plan(dataclasses.replace(run, run_dir=tempfile.mkdtemp(dir="."), mesh=lambda: mesh_of(1)))
 
 
 def run_script(arguments):

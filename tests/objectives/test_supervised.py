@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.objectives import NO_LABEL, Row, batched
+from pretrax.objectives import Row, batched
+from pretrax.objectives.contract import NO_LABEL
 from tests.objectives.registry import IDS
 
 SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls

@@ -10,7 +10,7 @@ import seqio
 import tensorflow as tf
 
 from pretrax import objectives
-from pretrax.objectives import NO_LABEL
+from pretrax.objectives.contract import NO_LABEL
 from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.objective_tasks import add_objective_task
 from pretrax.tasks.seqio_corpora import seqio_pairs
