@@ -11,11 +11,7 @@ from pretrax.objectives.autoencoding import (
 )
 from pretrax.objectives.blanks import blank_infilling
 from pretrax.objectives.contract import (
-<<<<<<< ours
-    NO_LABEL,
     Builder,
-=======
->>>>>>> theirs
     Labels,
     Member,
     Objective,
