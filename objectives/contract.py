@@ -321,9 +321,6 @@ class Objective(NamedTuple):
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
 
 
-Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
-
-
 class Member(NamedTuple):
     """One member of a mixture."""
 
