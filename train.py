@@ -41,7 +41,7 @@ from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan, abstract_state_of, open_batches, plan
 from pretrax.training.plots import plot_losses
 from pretrax.training.results import Result
-from pretrax.training.resuming import indented, resume
+from pretrax.training.resuming import check_same_run, indented, resume
 from pretrax.training.run import Run
 from pretrax.training.state import Abstract, State, new_state, parameter_count
 from pretrax.training.warm_start import check_same_vocabulary, warm_start
@@ -99,6 +99,7 @@ def train(run: Run, console: Console | None = None) -> Result:
                 console.print("[bold red]warning[/]:", Text(message))
             finished = results.read(run.run_dir)
             if finished is not None and finished.step == int(state.step) >= run.steps:
+                check_same_run(run, resumed.changed)
                 console.print(finished_words(run), markup=False)
                 return finished
             console.print(f"Going on from the checkpoint of step {int(state.step)}.")

@@ -33,7 +33,7 @@ class Bound:
     function: Callable
     settings: Mapping[str, Any]
 
-    def __init__(self, function: Callable, **settings: Any):
+    def __init__(self, function: Callable, /, **settings: Any):
         object.__setattr__(self, "function", function)
         object.__setattr__(self, "settings", MappingProxyType(settings))
 
@@ -151,7 +151,11 @@ def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, An
     known = parameters(function)
     if known is None:
         return
-    given = [*list(known)[: len(args)], *settings]
+    places = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in places):
+        return
+    by_place = [p.name for p in places if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    given = [*by_place[: len(args)], *settings]
     twice = sorted({name for name in given if given.count(name) > 1})
     missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
     if twice:

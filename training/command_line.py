@@ -16,7 +16,7 @@ import jax
 
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
-shard the parameters over devices with mesh.make_mesh.fsdp."""
+shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
 
 
 class GinArguments(NamedTuple):

@@ -1,8 +1,11 @@
 """Writes a `Run` as a gin file, from which `training.configuration` reads the same value."""
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pretrax.training import run_directory
 from pretrax.training.bound import Bound, Call, bound, import_name, name_of
@@ -62,7 +65,7 @@ def gin_text(fields: Mapping[str, Any]) -> Written:
             macros.append(f"{_MACROS[name]} = {text}")
             text = f"%{_MACROS[name]}"
         lines.append(f"training.Run.{name} = {text}")
-    imports = sorted({"from pretrax import training", *writer.imports.values()})
+    imports = sorted(writer.imports.values())
     head = ["from __gin__ import dynamic_registration"]
     blocks = [block for block in (head, imports, macros, lines, *writer.settings) if block]
     return Written("\n\n".join("\n".join(block) for block in blocks) + "\n", tuple(unnamed))
@@ -76,7 +79,8 @@ class _Writer:
     """Writes values, and collects the imports and settings of the functions in them."""
 
     def __init__(self, fields: Mapping[str, Any]):
-        self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
+        # The first name of selectors -> import statement.
+        self.imports = {"training": "from pretrax import training"}
         self.settings: list[list[str]] = []  # a block for each function
         self._selectors: list[tuple[Bound, str]] = []  # of the functions written so far
         different: list[Bound] = []
@@ -89,6 +93,10 @@ class _Writer:
 
     def value(self, value: Any, path: str) -> str:
         """Returns `value` in gin's syntax; `path`: its path in the fields. Raises _UnnamedError."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _UnnamedError(repr(value))
         if isinstance(value, Mapping):
             items = [f"{k!r}: {self.value(v, f'{path}_{k}')}" for k, v in value.items()]
             return "{" + ", ".join(items) + "}"
@@ -111,6 +119,9 @@ class _Writer:
         selector = self._selector(one.function)
         if one.function in self._scoped:
             scope = "".join(c if c.isalnum() else "_" for c in path)
+            taken = [written.partition("/")[0] for _, written in self._selectors]
+            while scope in taken:
+                scope += "_"
             selector = f"{scope}/{selector}"
         self._selectors.append((one, selector))
         block: list[str] = []
@@ -129,8 +140,11 @@ class _Writer:
         statement = f"from {parent} import {last}" if parent else f"import {last}"
         if self.imports.setdefault(last, statement) == statement:
             return f"{last}.{name}"
-        self.imports[module] = f"import {module}"  # its last name is taken by another module
-        return f"{module}.{name}"
+        alias = (
+            module.replace(".", "_") if parent else f"own_{last}"
+        )  # the name is another module's
+        self.imports[alias] = f"import {module} as {alias}"
+        return f"{alias}.{name}"
 
 
 def _functions_in(value: Any) -> list[Bound]:

@@ -17,7 +17,7 @@ Source: https://github.com/google/gin-config/blob/master/docs/index.md
 
 import difflib
 import importlib
-import inspect
+import tokenize
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from gin import config_parser
 
 from pretrax import training
-from pretrax.training import run_directory
+from pretrax.training import mesh, run_directory
 from pretrax.training.bound import Bound, Call, name_of, parameters
 from pretrax.training.run import FIELDS, Run, is_required
 
@@ -138,7 +138,8 @@ def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
 
     Raises ValueError where there is none.
     """
-    for path in (Path(name), *(Path(f) / name for f in folders), GIN_CONFIGS / name, ROOT / name):
+    here = [] if GIN_CONFIGS in folders else [Path(name)]  # an include's own folder comes first
+    for path in (*here, *(Path(f) / name for f in (*folders, GIN_CONFIGS, ROOT)), Path(name)):
         if path.is_file():
             return path.resolve()
     there = sorted(str(p.relative_to(GIN_CONFIGS)) for p in GIN_CONFIGS.glob("*/*.gin"))
@@ -185,8 +186,11 @@ class _Reader:
 
         self._search_paths = list(search_paths)
         self._bindings: dict[_Key, _Binding] = {}
-        self._imported: dict[str, Any] = {"training": training}  # for bindings of the command line
+        # For bindings of the command line.
+        self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
         self._used: set[_Key] = set()
+        self._mentioned: set[str] = set()  # macros that a file refers to
+        self._chosen: dict[_Source, set[str]] = {}  # the fields of `Run` that a file binds
 
     def read_file(self, name: str) -> None:
         self._read_path(find_gin_file(name, self._search_paths), _Source(name, True), ())
@@ -194,7 +198,7 @@ class _Reader:
     def read_binding(self, line: str) -> None:
         try:
             self._read_text(line, self._imported, _Source(line, False), None, ())
-        except SyntaxError:
+        except (SyntaxError, tokenize.TokenError):
             raise ValueError(
                 f"{line} cannot be read: values are Python literals; strings are quoted twice: "
                 "--gin.NAME=\"'text'\"."
@@ -205,6 +209,8 @@ class _Reader:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         try:
             self._read_text(path.read_text(), {}, source, path, (*within, path))
+        except tokenize.TokenError as error:
+            raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
         except SyntaxError as error:
             line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
             raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
@@ -219,7 +225,7 @@ class _Reader:
     ) -> None:
         """Reads statements in turn; `names` are what this file has imported so far."""
         where = source.text if path is None else str(path)
-        for statement in config_parser.ConfigParser(text, _Delegate(names, where)):
+        for statement in config_parser.ConfigParser(text, _Delegate(names, where, self._mentioned)):
             at = where if path is None else f"{where}, line {statement.location.line_num}"
             match statement:
                 case config_parser.ImportStatement(module) if module.startswith("__gin__."):
@@ -228,21 +234,33 @@ class _Reader:
                     names[statement.bound_name()] = _imported_module(statement, at)
                 case config_parser.IncludeStatement(filename):
                     beside = [] if path is None else [path.parent]
-                    found = find_gin_file(filename, [*self._search_paths, *beside])
-                    self._read_path(found, source, within)
-                case config_parser.BindingStatement(_, selector, "", value):
-                    self._bindings["", None, selector] = _Binding(value, source)
+                    folders = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
+                    self._read_path(find_gin_file(filename, folders), source, within)
+                case config_parser.BindingStatement(scope, selector, "", value):
+                    name = f"{scope}/{selector}" if scope else selector
+                    self._bindings["", None, name] = _Binding(value, source)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
                     function = _function(selector, names, at)
                     _check_parameter(function, selector, parameter, at)
                     self._bindings[scope, function, parameter] = _Binding(value, source)
+                    if function is Run and source.is_file:
+                        self._chosen.setdefault(source, set()).add(parameter)
         self._imported |= names
 
     # Values
 
     def fields(self) -> dict[str, Any]:
         """Returns what is bound to the fields of `Run`; ValueError for a binding nothing uses."""
-        found = self._settings(Run, "")
+        try:
+            found = self._settings(Run, "")
+        except RecursionError:
+            raise ValueError(
+                "A value of the gin files refers to itself, by way of macros or functions."
+            ) from None
+        for name, field in FIELDS.items():  # the settings of a function that stands by default
+            if name not in found and callable(field.default):
+                if settings := self._settings(field.default, ""):
+                    found[name] = Bound(field.default, **settings)
         self._check_all_used()
         return found
 
@@ -283,22 +301,36 @@ class _Reader:
         A single binding of a file may be idle: a later file that chooses another model leaves the
         settings of the first one behind.
         """
+        for source, fields in self._chosen.items():
+            if all(self._bindings["", Run, name].source != source for name in fields):
+                raise ValueError(self._idle_file(source))
         used = {self._bindings[key].source for key in self._used}
         for key, (_, source) in self._bindings.items():
-            if source in used:
+            _, function, name = key
+            never_mentioned = function is None and name not in self._mentioned
+            if source in used and not never_mentioned:
                 continue
+            if source.is_file and not never_mentioned:
+                raise ValueError(self._idle_file(source))
             if source.is_file:
                 raise ValueError(
-                    f"Nothing of {source.text} is used: what it binds is bound again after it, or "
-                    "belongs to a function that is not part of this run. Give it after the other "
-                    "files, or leave it out."
+                    f"Nothing in this run uses {name}, which {source.text} sets. {self._remedy(key)}"
                 )
             raise ValueError(f"Nothing in this run uses {source.text}. {self._remedy(key)}")
+
+    @staticmethod
+    def _idle_file(source: _Source) -> str:
+        return (
+            f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs to "
+            "a function that is not part of this run. Give it after the other files, or leave it out."
+        )
 
     def _remedy(self, key: _Key) -> str:
         _, function, name = key
         if function is None and name in T5X_NAMES:
             return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
+        if function is None and name in FIELDS:
+            return f"It is a field of the run: --gin.training.Run.{name}=VALUE."
         if function is None:
             there = sorted(k[2] for k in self._used if k[1] is None)
             return (
@@ -312,14 +344,15 @@ class _Reader:
 class _Delegate(config_parser.ParserDelegate):
     """Says what gin's parser makes of `@function` and `%NAME`."""
 
-    def __init__(self, names: Mapping[str, Any], where: str):
-        self._names, self._where = names, where
+    def __init__(self, names: Mapping[str, Any], where: str, mentioned: set[str]):
+        self._names, self._where, self._mentioned = names, where, mentioned
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> _Reference:
         scope, _, selector = scoped_configurable_name.rpartition("/")
         return _Reference(_function(selector, self._names, self._where), scope, evaluate)
 
     def macro(self, macro_name: str) -> _Macro:
+        self._mentioned.add(macro_name)
         return _Macro(macro_name)
 
 
@@ -328,11 +361,17 @@ def _imported_module(statement: config_parser.ImportStatement, at: str) -> Any:
     try:
         module = importlib.import_module(statement.module)
     except ModuleNotFoundError as error:
-        if not error.name or not statement.module.startswith(error.name):
-            raise  # a module that imports one that is missing
+        if not error.name or not f"{statement.module}.".startswith(f"{error.name}."):
+            raise ValueError(
+                f"{at}: {statement.module} imports what is not there: {error}"
+            ) from error
         raise ValueError(
             f"{at}: there is no module {statement.module!r}. A module of your own is found in the "
             "folder that the command is started from."
+        ) from error
+    except Exception as error:  # of the module's own code
+        raise ValueError(
+            f"{at}: {statement.module} cannot be imported: {type(error).__name__}: {error}"
         ) from error
     if statement.is_from or statement.alias:
         return module
@@ -345,7 +384,7 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
     if first not in names:
         raise ValueError(
             f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to the "
-            f"gin file, such as `from pretrax.training import {first}`; the command line knows what "
+            "gin file, such as `from pretrax.training import optimizers`; the command line knows what "
             f"the run's files import: {', '.join(sorted(names))}."
         )
     found = names[first]
@@ -358,7 +397,7 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
         found = getattr(found, name)
     if not callable(found):
         raise ValueError(f"{at}: {selector!r} is no function.")
-    return inspect.unwrap(found)
+    return found
 
 
 def _check_parameter(function: Callable, selector: str, parameter: str, at: str) -> None:

@@ -17,7 +17,7 @@ from pretrax.training.checking import check_own
 from pretrax.training.data import Corpus
 from pretrax.training.mesh import batch_shards, first_process_first, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
-from pretrax.training.run import Run
+from pretrax.training.run import FIELDS, Run, is_required
 from pretrax.training.state import Abstract, State, abstract_state
 from pretrax.training.step import Recipe, arranged, check_recipe, train_step
 
@@ -165,13 +165,29 @@ def _check(run: Run) -> None:
     """Raises ValueError for settings that are wrong for any corpus, objective and model."""
     for name in _COUNTS:
         count = getattr(run, name)
-        if count is not None and (
+        optional = not is_required(name) and FIELDS[name].default is None
+        if not (count is None and optional) and (
             isinstance(count, bool) or not isinstance(count, int) or count < 1
         ):
             raise ValueError(
                 f"training.Run.{name} must be a whole number above 0, got {count!r}: give "
                 f"--gin.training.Run.{name}=NUMBER."
             )
+    for name in ("corpus", "objective", "model", "optimizer", "mesh", "evaluation_tasks"):
+        value = getattr(run, name)
+        if not callable(value) and not (value is None and name == "evaluation_tasks"):
+            raise ValueError(
+                f"training.Run.{name} must be a function, as in `training.Run.{name} = @MODULE.NAME`, "
+                f"got {value!r}."
+            )
+    if not isinstance(run.run_dir, str) or not run.run_dir:
+        raise ValueError(f"training.Run.run_dir must be a folder's name, got {run.run_dir!r}.")
+    if isinstance(run.seed, bool) or not isinstance(run.seed, int):
+        raise ValueError(f"training.Run.seed must be a whole number, got {run.seed!r}.")
+    for name in ("distributed", "mark_document_ends"):
+        value = getattr(run, name)
+        if not isinstance(value, bool) and not (value is None and name == "mark_document_ends"):
+            raise ValueError(f"training.Run.{name} must be True or False, got {value!r}.")
     if not isinstance(run.z_loss, int | float) or not 0 <= run.z_loss < math.inf:
         raise ValueError(f"z_loss must be a number of 0 or more, got {run.z_loss!r}.")
     if "://" in str(run.run_dir):

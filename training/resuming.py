@@ -59,6 +59,23 @@ def changed_fields(run: Run) -> list[str]:
     return differences(read_directory(run.run_dir), fields_of(run))
 
 
+# Fields that change nothing of what a run comes to, and `steps`, by which a finished run goes on.
+_FREE = (
+    *("run_dir", "steps", "keep_checkpoints", "mesh", "distributed", "microbatches"),
+    *("log_every", "evaluate_every", "checkpoint_every"),
+)
+
+
+def check_same_run(run: Run, changed: Sequence[str]) -> None:
+    """Raises ValueError where a finished run's directory is asked for the results of another run."""
+    other = [line for line in changed if line.partition(":")[0].partition(".")[0] not in _FREE]
+    if other:
+        raise ValueError(
+            f"{run.run_dir} holds a finished run with other values:\n{indented(other)}\nSet them "
+            "back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+        )
+
+
 def indented(lines: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in lines)
 

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pretrax import models, objectives
 from pretrax.training import Bound, Call, Run, bound, config_file, differences, planning, run
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import T5X_NAMES, as_run, read_fields, read_run
+from pretrax.training.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
 from pretrax.training.run import FIELDS, fields_of, is_required
 from tests.training import tiny
@@ -123,6 +125,23 @@ def test_one_function_with_other_settings_in_other_places(tmp_path):
     assert read["objective"].settings["members"] == expected
 
 
+def test_numbers_of_numpy_and_names_that_differ_in_a_sign(tmp_path):
+    span = objectives.span_corruption
+    members = {
+        "a-1": (Bound(span, noise_density=np.float64(0.1)), np.int64(1)),
+        "a_1": (Bound(span, noise_density=0.5), 2),
+    }
+    path = tmp_path / "config.gin"
+    path.write_text(gin_text({"objective": Bound(objectives.mixture, members=members)}).text)
+    assert read_fields([str(path)])["objective"].settings["members"] == members
+    assert gin_text({"z_loss": float("inf")}).unnamed == ("z_loss",)
+
+
+def test_settings_of_a_function_that_stands_by_default():
+    run = read_run(["runs/decoder.gin"], ["mesh.make_mesh.fsdp = 4"])
+    assert run.mesh == Bound(make_mesh, fsdp=4)
+
+
 def test_what_has_no_name_is_left_out_and_said(tmp_path):
     fields = {"objective": lambda ids: None, "model": Bound(models.decoder, emb_dim=8), "steps": 3}
     written = gin_text(fields)
@@ -186,6 +205,23 @@ def test_corpus_objective_and_model_are_independent_choices():
             r"Nothing of runs/own_text.gin is used",
         ),
         (["models/bert_tiny.gin", "runs/decoder.gin"], [], r"Nothing of models/bert_tiny.gin"),
+        (
+            ["objectives/causal_lm.gin", "runs/quickstart.gin"],
+            [],
+            r"Nothing of objectives/causal_lm",
+        ),
+        (["models/gpt2.gin", "runs/decoder.gin"], [], r"Nothing of models/gpt2.gin is used"),
+        (
+            ["runs/decoder.gin"],
+            ["batch_size = 4"],
+            r"a field of the run: --gin.training.Run.batch_si",
+        ),
+        (["runs/decoder.gin"], ["STEPS = %STEPS"], r"refers to itself"),
+        (
+            ["runs/decoder.gin"],
+            ["training.Run.sequence_lengths = {'decoder': 256"],
+            r"cannot be read",
+        ),
         (["objectives/ul2.gin", "runs/encoder.gin"], [], r"Nothing of objectives/ul2.gin is used"),
         (["runs/decoder.gin"], ["models.encoder.emb_dim = 8"], r"models.builders.encoder is not"),
         (["runs/decoder.gin"], ["optimizers.warmup_cosine.peek = 8"], r"mean 'peak'\? .*warmup_st"),
@@ -214,11 +250,18 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
         (["from pretrax import models", "models.bert_.x = 1"], r"mine.gin, line 3: there is no"),
         (["training.Run.steps = "], r"mine.gin cannot be read"),
         (['include "mine.gin"'], r"mine.gin includes itself"),
+        (['include "runs/decoder.gin"', "FILES = 'a'"], r"uses FILES, which .*mine.gin sets"),
+        (
+            ["import broken_module_of_mine"],
+            r"broken_module_of_mine cannot be imported: ValueError: b",
+        ),
         (['include "absent.gin"'], r"There is no gin file 'absent.gin'"),
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_module_of_mine.py").write_text("raise ValueError('boom')")
     with pytest.raises(ValueError, match=expected):
         read_fields([mine(tmp_path, *lines)])
 

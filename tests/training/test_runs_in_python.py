@@ -49,6 +49,9 @@ def test_two_runs_in_one_process_are_two_results(run):
     again, said = trained(run)  # which is finished: its result is read back, and nothing is trained
     assert again == first and "This run is finished" in said
 
+    with pytest.raises(ValueError, match=r"finished run with other values:\n  seed: was 0, is 5"):
+        trained(dataclasses.replace(run, seed=5))
+
     assert run_of_directory(run.run_dir) == dataclasses.replace(
         run, objective=Bound(objectives.causal_lm)
     )
@@ -70,5 +73,8 @@ def test_a_plan_makes_no_parameter(run):
     assert plan.recipe.groups[0].stacks["decoder"] == 32 and plan.schedules[0].rows == 8
     with pytest.raises(ValueError, match="batch_size must be a whole number above 0, got True"):
         planning.plan(dataclasses.replace(run, batch_size=True))
+    for field, value in (("steps", None), ("objective", "ul2"), ("run_dir", ""), ("seed", 0.5)):
+        with pytest.raises(ValueError, match=f"training.Run.{field} must be"):
+            planning.plan(dataclasses.replace(run, **{field: value}))
     with pytest.raises(ValueError, match="z_loss must be a number of 0 or more, got -1"):
         planning.plan(dataclasses.replace(run, z_loss=-1))
