@@ -234,7 +234,7 @@ class _Reader:
                     names[statement.bound_name()] = _imported_module(statement, at)
                 case config_parser.IncludeStatement(filename):
                     beside = [] if path is None else [path.parent]
-                    folders = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
+                    folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
                     self._read_path(find_gin_file(filename, folders), source, within)
                 case config_parser.BindingStatement(scope, selector, "", value):
                     name = f"{scope}/{selector}" if scope else selector
