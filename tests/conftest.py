@@ -34,9 +34,11 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 
 def pytest_collection_finish():
-    """What is imported by now stays: the garbage collector need not look through it again."""
+    """What is imported by now stays: the garbage collector need not look through it again, and
+    what tracing a program makes is looked through less often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True, scope="module")

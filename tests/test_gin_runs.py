@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from pretrax.objectives import TokenIds, bitmap, check_token_ids
+from pretrax.objectives import TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.catalogue import run_of
 from pretrax.training.bound import bound
 from pretrax.training.configuration import as_run, read_run
@@ -42,7 +42,8 @@ IDS = check_token_ids(
     )
 )
 # They differ from others in sizes or settings alone: `pytest -m slow` lowers them.
-SLOW_RUNS = {"t5_1_1_base_c4", "t5_1_1_large_c4", "t5_1_1_xl_c4", "ul2_base_c4"}
+SLOW_RUNS = {"t5_1_1_base_c4", "t5_1_1_large_c4", "t5_1_1_xl_c4", "ul2_base_c4", "ul2_20b_c4"}
+LIKE_QUICKSTART = {"own_task", "own_text", "token_array"}  # but for where the text is from
 SLOW_OBJECTIVES = {
     *("albert_ngrams", "whole_word_masking", "ul2r", "ul2_tutorial", "gpt_bert"),
     *("token_masking", "token_deletion", "sentence_permutation", "document_rotation"),
@@ -85,13 +86,22 @@ def lowered(one):
         return state, step.lower(lowering_platforms=("tpu",))
 
 
-@pytest.mark.parametrize("run", cases(RUNS, SLOW_RUNS))
+@pytest.mark.parametrize("name", sorted(LIKE_QUICKSTART))
+def test_a_run_like_quickstart_takes_its_step(name):
+    def step_of(run):
+        recipe = planned(run).recipe
+        members = [member.name for member in members_of(recipe.objective)]
+        return recipe.model, recipe.groups, members, run.batch_size, run.microbatches
+
+    own = as_run(tiny.completed(f"runs/{name}.gin"))
+    assert step_of(own) == step_of(read_run(["runs/quickstart.gin"]))
+
+
+@pytest.mark.parametrize("run", cases(RUNS, SLOW_RUNS | LIKE_QUICKSTART))
 def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
     one = planned(as_run(tiny.completed(str(run))))
     state, step = lowered(one)
     assert "mhlo.num_partitions = " + str(one.mesh.size) in step.as_text()[:2000]
-    text = run.read_text()
-    assert text.startswith("# pretrax train"), "a run opens with its command"
     if one.mesh.shape["fsdp"] > 1:
         large = [x for x in jax.tree.leaves(state.params) if x.size > 1_000_000]
         assert large and not any(x.sharding.is_fully_replicated for x in large)
@@ -101,6 +111,11 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
 def test_objective_trains_on_some_laptop_run(objective):
     run = run_of(objective.stem)
     traced(planned(read_run([f"runs/{run}.gin", str(objective)])))
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
+def test_a_run_opens_with_its_command(run):
+    assert run.read_text().startswith("# pretrax train")
 
 
 def test_every_c4_run_names_its_devices():
