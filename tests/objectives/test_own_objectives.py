@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import pytest
 
 from pretrax.objectives import Objective, causal_lm, each_document, masked_lm, mixture
+from pretrax.objectives.contract import VOCABULARY
 from pretrax.objectives.features import target_sequence
 from pretrax.objectives.laws import check_objective, is_own
 from pretrax.objectives.losses import token_loss
@@ -25,7 +26,7 @@ def counting_padding(*row):
     return features | {"targets_weights": jnp.ones_like(features["targets"])}
 
 
-def own(corrupt, lengths=lambda n: {"targets": n}, heads=("vocabulary",)):
+def own(corrupt, lengths=lambda n: {"targets": n}, heads=VOCABULARY):
     return Objective(lengths, corrupt, token_loss, heads)
 
 

@@ -15,7 +15,7 @@ SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls
 
 def features(objective, documents, room=40, **columns):
     """The features of a row with these documents and their columns, beside an empty row."""
-    lengths = dict.fromkeys(objective.lengths(room), room)
+    lengths = {name: max(n, room) for name, n in objective.lengths(room).items()}
     if "pools" in lengths:
         lengths["pools"] = 4
     segments = [np.full(len(d), 1 + i) for i, d in enumerate(documents)]
