@@ -99,7 +99,7 @@ def test_the_site_builds_without_warnings(tmp_path):
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     reference = (tmp_path / "api/objectives/denoising/index.html").read_text()
-    assert "share of tokens hidden" in reference  # of a docstring's list of arguments
+    assert "share of noise tokens" in reference  # of a docstring's list of arguments
     table = (tmp_path / "objectives/index.html").read_text()
     assert (
         'href="../api/objectives/denoising/#pretrax.objectives.denoising.span_corruption"' in table
