@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from benchmarks import corruption, decode, finetuning, objectives, packing, train_step
-from tests.tasks.short_library import shorten_library
+from tests.tasks.short_library import short_library
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +51,12 @@ def test_decode(monkeypatch, capsys):
         assert re.search(rf"{model} +2 +pretrax +\d", said)
 
 
-def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeypatch):
-    shorten_library(monkeypatch)
+def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys):
+    with short_library():
+        objectives_and_fine_tuning(tmp_path, capsys)
+
+
+def objectives_and_fine_tuning(tmp_path, capsys):
     common = [
         f"--gin_bindings={binding}"
         for binding in (

@@ -31,7 +31,7 @@ from pretrax.training.command_line import add_gin_arguments, gin_arguments
 from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
 from tests.inference.runs import write_run
-from tests.tasks.short_library import shorten_library
+from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, mesh_of
 
 # In the order of the site's navigation: what one page makes, later ones use.
@@ -130,11 +130,10 @@ ONE_DENOISER = [  # in place of UL2's seven, and rows of one shape
 def folder(tmp_path_factory):
     """A folder with the files of the pages, some text, and models that have learned nothing."""
     here = tmp_path_factory.mktemp("reader")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, short_library() as few:
         patch.chdir(here)
         patch.syspath_prepend(str(here))
         patch.setenv("COLUMNS", "120")
-        few = shorten_library(patch)
         write_files(here, [document.read() for document in few])
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)

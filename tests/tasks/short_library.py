@@ -1,16 +1,33 @@
 """Python's library with few of its files, for tests that train on it."""
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 
 from pretrax.tasks import python_passages, sample_text
 from pretrax.tasks.corpora import library
 from pretrax.tasks.python_sources import Document, library_documents
 
+# What keeps the examples it has drawn for as long as the process lives.
+_KEPT = (python_passages.module_examples, python_passages.identifier_examples)
 
-def shorten_library(patch: pytest.MonkeyPatch) -> list[Document]:
-    """Lets corpora, tasks and sample texts find one document in fifty, and one package; returns them."""
+
+@contextlib.contextmanager
+def short_library() -> Iterator[list[Document]]:
+    """Lets corpora, tasks and sample texts find one document in fifty, and one package; gives them.
+
+    No example drawn before or within is kept beyond it.
+    """
     every = enumerate(library_documents())
     few = [document for i, document in every if i % 50 == 0 or document.name.startswith("http/")]
-    for module in (library, python_passages, sample_text):
-        patch.setattr(module, "library_documents", lambda: few)
-    return few
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (library, python_passages, sample_text):
+            patch.setattr(module, "library_documents", lambda: few)
+        for examples in _KEPT:
+            examples.cache_clear()
+        try:
+            yield few
+        finally:
+            for examples in _KEPT:
+                examples.cache_clear()
