@@ -43,8 +43,8 @@ from pretrax.training.command_line import (
     GinArguments,
     add_gin_arguments,
     at_least,
-    gin_arguments,
     mistakes_in_words,
+    parse_with_gin,
 )
 from pretrax.training.configuration import read_directory, read_fields
 from pretrax.training.packing import resolve
@@ -154,8 +154,7 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--html", metavar="FILE", help="write a page with examples and statistics")
     add("--list", action="store_true", help="a table of all objectives")
     add_gin_arguments(parser)
-    options, others = parser.parse_known_args(argv)
-    return options, gin_arguments(parser, options, others)
+    return parse_with_gin(parser, argv)
 
 
 # --- the objective and the text --------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pretrax.inference import Trained, show_passages
 from pretrax.inference.task_scores import task_figures
 from pretrax.training import results, run_directory
 from pretrax.training.checkpoints import Checkpoints
-from pretrax.training.command_line import add_gin_arguments, gin_arguments, mistakes_in_words
+from pretrax.training.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
 from pretrax.training.config_file import write_run
 from pretrax.training.configuration import read_run
 from pretrax.training.console import (
@@ -57,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         allow_abbrev=False,
     )
     add_gin_arguments(parser, default=QUICKSTART)
-    options, others = parser.parse_known_args(argv)
-    given = gin_arguments(parser, options, others)
+    options, given = parse_with_gin(parser, argv)
     stopped = "\nInterrupted; the same command goes on from the last checkpoint."
     with mistakes_in_words(options.traceback, stopped):
         train(read_run(given.files or [QUICKSTART], given.bindings, given.search_paths))

@@ -27,7 +27,7 @@ import pytest
 from pretrax import train, verbs
 from pretrax.training import optimizers
 from pretrax.training.bound import Bound
-from pretrax.training.command_line import add_gin_arguments, gin_arguments
+from pretrax.training.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
 from tests.inference.runs import write_run
@@ -258,7 +258,7 @@ def run_verb(arguments):
 def start(arguments):
     parser = argparse.ArgumentParser()
     add_gin_arguments(parser)
-    given = gin_arguments(parser, *parser.parse_known_args(arguments))
+    _, given = parse_with_gin(parser, arguments)
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if arguments and arguments[0] in TRAINED:
         verbs.run("train", [*arguments, *SMALL, *TRAINED[arguments[0]]])

@@ -3,7 +3,8 @@
     pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
 
 `--gin_file` may be repeated, later files override earlier ones; `--gin.NAME=VALUE` overrides both.
-T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too.
+T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too; of two
+bindings of one name, in either spelling, the later one holds.
 """
 
 import argparse
@@ -28,7 +29,7 @@ class GinArguments(NamedTuple):
 
 
 def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Adds what `gin_arguments` reads; `default` is for the help."""
+    """Adds what `parse_with_gin` reads; `default` is for the help."""
     parser.add_argument(
         "--gin_file",
         action="append",
@@ -63,21 +64,33 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     )
 
 
-def gin_arguments(
-    parser: argparse.ArgumentParser, options: argparse.Namespace, others: Sequence[str]
-) -> GinArguments:
-    """The gin files and bindings of parsed `options`, and of the arguments that the parser left.
+def parse_with_gin(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, GinArguments]:
+    """Returns the options of a command line, and its gin files and bindings.
 
-    Exits with a message for an argument that is no gin value.
+    Args:
+      parser: with `add_gin_arguments`, and without abbreviations.
+      argv: None: the program's own.
+
+    Exits with a message for an argument that is neither an option nor a gin value.
     """
-    bindings = list(options.gin_bindings)
-    for argument in others:
-        name, equals, value = argument.removeprefix("--gin.").partition("=")
-        if not argument.startswith("--gin.") or not equals or not name:
-            parser.error(f"unknown argument {argument!r}; gin values are --gin.NAME=VALUE")
-        bindings.append(f"{name} = {value}")
+    options, others = parser.parse_known_args(
+        [_as_binding(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    )
+    if others:
+        parser.error(f"unknown argument {others[0]!r}; gin values are --gin.NAME=VALUE")
     paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
-    return GinArguments(tuple(options.gin_file), tuple(bindings), tuple(paths))
+    given = GinArguments(tuple(options.gin_file), tuple(options.gin_bindings), tuple(paths))
+    return options, given
+
+
+def _as_binding(argument: str) -> str:
+    """Returns --gin.NAME=VALUE in gin's own spelling, so that all bindings are in one list."""
+    name, equals, value = argument.removeprefix("--gin.").partition("=")
+    if not argument.startswith("--gin.") or not equals or not name:
+        return argument
+    return f"--gin_bindings={name} = {value}"
 
 
 def at_least(least: int) -> Callable[[str], int]:

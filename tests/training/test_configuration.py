@@ -1,5 +1,6 @@
 """Gin files read into values, and written of them."""
 
+import argparse
 import dataclasses
 import doctest
 import pickle
@@ -12,6 +13,7 @@ import pytest
 
 from pretrax import models, objectives
 from pretrax.training import Bound, Call, Run, bound, config_file, differences, planning, run
+from pretrax.training.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import T5X_NAMES, as_run, read_fields, read_run
 from pretrax.training.mesh import make_mesh
@@ -194,6 +196,17 @@ def test_corpus_objective_and_model_are_independent_choices():
     assert run.corpus.settings["files"] == "data/*.txt"
     assert run.objective.function is objectives.ul2
     assert run.model.settings["positions"] == "learned" and run.sequence_lengths == {"decoder": 256}
+
+
+def test_bindings_hold_in_the_order_of_the_command_line():
+    def steps(*bindings):
+        parser = argparse.ArgumentParser()
+        add_gin_arguments(parser)
+        _, given = parse_with_gin(parser, [*bindings, "--gin_file=runs/decoder.gin"])
+        return read_run(*given).steps
+
+    assert steps("--gin.STEPS=1", "--gin_bindings=STEPS = 2") == 2
+    assert steps("--gin_bindings", "STEPS = 2", "--gin.STEPS=1") == 1
 
 
 @pytest.mark.parametrize(
