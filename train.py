@@ -169,7 +169,7 @@ def evaluator(
     planned: Plan, writer: MetricsWriter, console: Console
 ) -> Callable[[int, dict], Evaluation]:
     """(step, params) -> the figures on held-out text and downstream tasks, which it also writes."""
-    run, corpus, model = planned.run, planned.corpus, planned.recipe.model
+    run, corpus = planned.run, planned.corpus
     heldout = heldout_evaluator(planned)
     tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
 
@@ -179,7 +179,11 @@ def evaluator(
             codec = corpus.codec
             assert codec is not None  # a corpus with tasks reads text
             trained = Trained(
-                *(model, params, corpus.ids, codec.encode, codec.decode),
+                model=planned.recipe.model,
+                params=params,
+                ids=corpus.ids,
+                encode=codec.encode,
+                decode=codec.decode,
                 prompt_forms=planned.recipe.objective.prompt_forms,
                 classes=corpus.classes,
             )
