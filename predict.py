@@ -107,8 +107,8 @@ def answer_here(console: Console, options, trained: Trained, mode: str, items, h
     size = len(records[0]["embedding"])
     console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
     if options.against:
-        # Where a contrastive objective trained two towers, the second reads what is compared with.
-        second = dataclasses.replace(how, second=bool(trained.prompt_forms))
+        # Of two towers, the second reads what is compared with; to one encoder both are the same.
+        second = dataclasses.replace(how, second=True)
         others = answer(trained, "embed", [{"text": text} for text in options.against], second)
         print_similarities(console, records, others, options.texts, options.against)
     elif len(records) > 1:
