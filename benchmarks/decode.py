@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
         with_own_drafts(console, options)
     else:
         console.print(
-            "No run was given to measure its own drafts. To make one: python train.py "
+            "No run was given to measure its own drafts. To make one: pretrax train "
             "--gin_file=runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )

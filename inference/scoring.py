@@ -103,7 +103,8 @@ def _answered_prompt(
     if trained.model.layout == "encoder_decoder" and not given:
         raise ValueError(
             "Got a text to be scored and none that the encoder reads: an encoder-decoder scores an "
-            "answer to a text. Give both, such as predict.py --score TEXT --target=ANSWER."
+            "answer to a text. Give both, such as `pretrax predict --run=RUN --score TEXT "
+            "--target=ANSWER`."
         )
     if not given:
         return Prompt([], tokens), len(tokens)

@@ -64,14 +64,14 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
         if column_of(objective):
             raise ValueError(
                 f"The objective reads the {column_of(objective)} of documents, which a text has not: "
-                "train it with train.py on seqio_corpora.seqio_pairs."
+                "train it by `pretrax train` on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
         given_rates = [member.rate for member in members_of(objective)]
         if any(map(callable, given_rates)):
             raise ValueError(
                 "Got a mixture whose rates follow the step of training, expected numbers: a SeqIO "
-                "task knows no steps. Train it with train.py, or give each member its share."
+                "task knows no steps. Train it by `pretrax train`, or give each member its share."
             )
         rates = np.asarray(given_rates)
         limits = np.cumsum(rates / rates.sum())[:-1]

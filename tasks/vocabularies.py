@@ -256,8 +256,8 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
     if not os.path.exists(file):
         raise FileNotFoundError(
             f"{file} does not exist: expected a run directory, in which a run that reads text "
-            "keeps its vocabulary. A model imported without a tokenizer gets one by convert.py "
-            "--tokenizer=FILE."
+            "keeps its vocabulary. A model imported without a tokenizer gets one by `pretrax "
+            "convert --tokenizer=FILE`."
         )
     values = read_json(file)
     if values["kind"] == "sentencepiece":
