@@ -3,7 +3,8 @@
     pretrax check my_objectives.mine                       a builder: token ids -> objective
     pretrax check my_objectives.mine noise_density=0.3     with settings, as Python writes them
 
-Small rows of random text go through it, packed rows and mixtures included; nothing is trained.
+Small rows of random text go through it, packed rows and mixtures included; nothing is trained. The
+exit status is 1 where a law is broken, and 2 where it cannot be checked.
 """
 
 import argparse
@@ -20,20 +21,19 @@ from pretrax import verbs
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.contract import ROWS
 from pretrax.objectives.laws import LAWS, USUAL, Broken, Examples, examples
+from pretrax.training.command_line import mistakes_in_words
 from pretrax.verbs import as_typed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     console = Console()
-    try:
+    with mistakes_in_words(options.traceback):
         objective = built(options.objective, options.settings)
         broken = print_laws(console, objective)
         settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
         see = f"To see it: pretrax show --objective={options.objective}{settings}"
         console.print(as_typed(see), markup=False, highlight=False, soft_wrap=True)
-    except (ValueError, ImportError) as error:
-        sys.exit(f"error: {error}")
     if broken:
         sys.exit(1)
 
@@ -46,6 +46,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
     parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     return parser.parse_args(argv)
 
 
@@ -54,7 +55,10 @@ def built(name: str, settings: Sequence[str]) -> Objective:
     module, _, builder = name.rpartition(".")
     if not module:
         raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
-    build = getattr(importlib.import_module(module), builder, None)
+    try:
+        build = getattr(importlib.import_module(module), builder, None)
+    except ImportError as error:
+        raise ValueError(f"{module} cannot be imported: {error}.") from error
     if not callable(build):
         raise ValueError(f"{module} has no function {builder!r}.")
     objective = build(specimen(), **dict(map(_setting, settings)))

@@ -15,7 +15,7 @@ import numpy as np
 from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.python_sources import library_documents
 from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.run_directory import VOCABULARY
+from pretrax.training.run_directory import VOCABULARY, check_is_run
 
 STREAM = 300_000  # tokens that statistics are cut from
 OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
@@ -104,8 +104,11 @@ def open_vocabulary(
 
     Without either it is one of Python's library, learned once and kept in the folder `cache`;
     `notice` is called with a line for the user before that is learned.
+
+    Raises ValueError, FileNotFoundError where `run` is no run, or has no vocabulary, or `name` none.
     """
     if run is not None:
+        check_is_run(run)
         return vocabularies.load_vocabulary(run)
     if name is not None:
         tokenizer = tokenization.open_tokenizer(name)

@@ -60,6 +60,7 @@ def test_a_broken_one(module, capsys, settings, words):
         (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),
     ],
 )
-def test_what_cannot_be_checked(module, arguments, words):
-    with pytest.raises(SystemExit, match=words):
+def test_what_cannot_be_checked(module, capsys, arguments, words):
+    with pytest.raises(SystemExit) as stopped:
         check.main([argument.format(module=module) for argument in arguments])
+    assert stopped.value.code == 2 and words in capsys.readouterr().err

@@ -142,6 +142,10 @@ def test_a_mistake_is_told_in_words(capsys, arguments, expected):
     assert re.search(expected, fails(capsys, BYTES, *arguments), re.DOTALL)
 
 
+def test_a_folder_that_is_no_run(capsys, tmp_path):
+    assert f"{tmp_path} is no run directory" in fails(capsys, f"--run={tmp_path}")
+
+
 def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
     make = show.special_tokens.token_ids
     monkeypatch.setattr(show.special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))

@@ -103,12 +103,8 @@ def read_directory(run_dir: str) -> dict[str, Any]:
 
     Raises ValueError where `run_dir` is no run directory, or was written by an earlier version.
     """
+    run_directory.check_is_run(run_dir)
     path = Path(run_dir) / run_directory.CONFIG
-    if not run_directory.is_run(run_dir):
-        raise ValueError(
-            f"{run_dir} is no run directory: it holds no config.gin. Give the RUN_DIR of a run, or "
-            "what `pretrax convert` wrote."
-        )
     if "\ntrain.train." in f"\n{path.read_text()}":
         raise ValueError(
             f"{path} was written by an earlier version of pretrax, in which a run was a call of "

@@ -32,6 +32,15 @@ def is_run(directory: str | os.PathLike) -> bool:
     return os.path.isfile(os.path.join(directory, CONFIG))
 
 
+def check_is_run(directory: str | os.PathLike) -> None:
+    """Raises ValueError where a directory holds no run."""
+    if not is_run(directory):
+        raise ValueError(
+            f"{directory} is no run directory: it holds no {CONFIG}. Give the RUN_DIR of a run, or "
+            "what `pretrax convert` wrote."
+        )
+
+
 def checkpoints(directory: str, elsewhere: str | None = None) -> str:
     """The folder of a run's checkpoints: `elsewhere`, such as in a bucket, or within its directory."""
     return elsewhere or os.path.join(directory, CHECKPOINTS)
