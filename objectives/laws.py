@@ -400,15 +400,21 @@ def is_own(objective: Objective) -> bool:
 
 
 def _modules(function) -> set[str]:
-    """The packages that a function, and those that it was made of, are of."""
-    found = set()
+    """The packages that a function, and those that it was made of or closes over, are of."""
+    found, seen = set(), set()
     parts = [function]
     while parts:
         part = parts.pop()
+        if id(part) in seen:  # a function may close over itself
+            continue
+        seen.add(id(part))
         if isinstance(part, functools.partial):  # and jax.tree_util.Partial
             parts += [part.func, *part.args, *part.keywords.values()]
+        elif isinstance(part, list | tuple):  # an objective too
+            parts += part
         elif callable(part):
             found.add((getattr(part, "__module__", None) or "").partition(".")[0])
+            parts += [c.cell_contents for c in getattr(part, "__closure__", None) or ()]
     return found
 
 

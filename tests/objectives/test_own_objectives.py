@@ -3,7 +3,15 @@
 import jax.numpy as jnp
 import pytest
 
-from pretrax.objectives import Objective, causal_lm, each_document, masked_lm, mixture
+from pretrax.objectives import (
+    Objective,
+    causal_lm,
+    each_document,
+    masked_lm,
+    mixture,
+    next_sentence_prediction,
+    then,
+)
 from pretrax.objectives.contract import VOCABULARY
 from pretrax.objectives.features import target_sequence
 from pretrax.objectives.laws import check_objective, is_own
@@ -38,6 +46,10 @@ def changed(**columns):
         return features | {name: f(features) for name, f in columns.items()}
 
     return own(each_document(corrupt))
+
+
+def with_own_loss(ids):
+    return masked_lm(ids)._replace(loss=lambda outputs, batch: {})
 
 
 def few_labels(n):
@@ -83,6 +95,8 @@ def test_whose_an_objective_is():
     assert is_own(CASES["readme"].objective) and is_own(own(whole_row))
     assert is_own(mixture(IDS, {"mine": (lambda ids: own(whole_row), 1)}))
     assert is_own(causal_lm(IDS)._replace(loss=lambda outputs, batch: {}))
+    assert is_own(then(IDS, next_sentence_prediction, with_own_loss))
+    assert not is_own(then(IDS, next_sentence_prediction, masked_lm))
     others = [name for name, case in CASES.items() if name != "readme" and is_own(case.objective)]
     assert not others
 
