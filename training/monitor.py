@@ -10,6 +10,7 @@ from pretrax.objectives import members_of
 from pretrax.training.bound import bound
 from pretrax.training.console import StepProgress
 from pretrax.training.metrics import MetricsWriter
+from pretrax.training.optimizers import scheduled
 from pretrax.training.planning import Plan
 from pretrax.training.run import Run
 from pretrax.training.step import kind_of
@@ -105,7 +106,9 @@ class Monitor:
 def learning_rate_of(run: Run) -> Callable[[int], float] | None:
     """Returns the learning rate as a function of the steps taken before; None if unknown.
 
-    It is the optimizer's setting `learning_rate`: steps -> schedule, as in `training.optimizers`.
+    It is the optimizer's setting `learning_rate`, as in `training.optimizers`.
     """
-    schedule = bound(run.optimizer).settings.get("learning_rate")
-    return schedule(run.steps) if callable(schedule) else None
+    rate = bound(run.optimizer).settings.get("learning_rate")
+    if rate is None or not callable(rate) and not isinstance(rate, int | float):
+        return None
+    return scheduled(rate, run.steps)

@@ -1,9 +1,11 @@
 """Optimizers and learning-rate schedules, which gin binds by name.
 
 A schedule takes the total number of steps and returns an optax schedule; an optimizer takes it and
-returns an optax transformation. So a run states its length once.
+returns an optax transformation. So a run states its length once. An optimizer's learning rate is a
+schedule, or a number for a constant one.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -34,10 +36,29 @@ def warmup_constant(total_steps: int, *, peak: float, warmup_steps: int = 0):
     )
 
 
+def scheduled(learning_rate: Callable | float, total_steps: int) -> Callable[[int], float]:
+    """Returns an optimizer's learning rate as a function of the steps taken before.
+
+    >>> scheduled(0.1, 100)(50)
+    0.1
+
+    Raises ValueError for what is neither a schedule nor a number of 0 or more.
+    """
+    if callable(learning_rate):
+        return learning_rate(total_steps)
+    number = isinstance(learning_rate, int | float) and not isinstance(learning_rate, bool)
+    if not number or not 0 <= learning_rate < math.inf:
+        raise ValueError(
+            f"learning_rate must be a schedule, such as @optimizers.warmup_cosine, or a number of 0 or "
+            f"more, got {learning_rate!r}."
+        )
+    return optax.constant_schedule(learning_rate)
+
+
 def adamw(
     total_steps: int,
     *,
-    learning_rate: Callable,
+    learning_rate: Callable | float,
     b1: float = 0.9,
     b2: float = 0.98,
     eps: float = 1e-8,
@@ -51,7 +72,7 @@ def adamw(
     return _clipped(
         clip_norm,
         optax.adamw(
-            learning_rate(total_steps),
+            scheduled(learning_rate, total_steps),
             b1=b1,
             b2=b2,
             eps=eps,
@@ -64,7 +85,7 @@ def adamw(
 def adafactor(
     total_steps: int,
     *,
-    learning_rate: Callable,
+    learning_rate: Callable | float,
     decay_rate: float = 0.8,
     weight_decay: float | None = None,
     multiply_by_parameter_scale: bool = True,
@@ -81,7 +102,7 @@ def adafactor(
     return _clipped(
         clip_norm,
         optax.adafactor(
-            learning_rate(total_steps),
+            scheduled(learning_rate, total_steps),
             min_dim_size_to_factor=min_dim_size_to_factor,
             decay_rate=decay_rate,
             multiply_by_parameter_scale=multiply_by_parameter_scale,

@@ -44,6 +44,17 @@ def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
         warmup_cosine(100, peak=1.0, warmup_steps=warmup_steps)
 
 
+def test_a_learning_rate_is_a_schedule_or_a_number():
+    params = {"bias": jnp.ones(4)}
+    for rate in (1.0, 1, constant):
+        optimizer = adamw(10, learning_rate=rate)
+        updates, _ = optimizer.update(params, optimizer.init(params), params)
+        np.testing.assert_allclose(updates["bias"], -1.0, rtol=1e-5)
+    for rate in ("0.1", -0.1, None, True, float("nan")):
+        with pytest.raises(ValueError, match="learning_rate must be a schedule"):
+            adamw(10, learning_rate=rate)
+
+
 def test_a_clip_norm_of_zero_is_an_error():
     with pytest.raises(ValueError, match="clip_norm"):
         adamw(10, learning_rate=constant, clip_norm=0.0)
