@@ -6,7 +6,7 @@ including end-of-sequence, mode tokens and sentinels. One bisection inverts ever
 """
 
 from collections.abc import Mapping, Sequence
-from numbers import Real
+from numbers import Integral
 from typing import NamedTuple
 
 from pretrax.objectives.arithmetic import MAX_LENGTH
@@ -145,7 +145,7 @@ def _check_shapes(shapes):
         raise ValueError("Sequence lengths must name at least one shape, got none.")
     for shape in shapes:
         for stack, slots in shape.items():
-            if not isinstance(slots, Real) or slots % 1 or slots < 1:
+            if not isinstance(slots, Integral) or isinstance(slots, bool) or slots < 1:
                 raise ValueError(
                     f"The {stack} length must be a whole number above 0, got {slots!r}."
                 )

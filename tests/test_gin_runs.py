@@ -68,7 +68,11 @@ def planned(run: Run):
     corpus = Corpus(IDS, train=None, heldout=None)
     return plan(
         dataclasses.replace(
-            run, corpus=lambda run_dir: corpus, mesh=lambda: mesh, evaluation_tasks=None
+            run,
+            corpus=lambda run_dir: corpus,
+            mesh=lambda: mesh,
+            initial_run=None,
+            evaluation_tasks=None,
         )
     )
 

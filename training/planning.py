@@ -18,8 +18,10 @@ from pretrax.training.data import Corpus
 from pretrax.training.mesh import batch_shards, first_process_first, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
 from pretrax.training.run import FIELDS, Run, is_required
+from pretrax.training.run_directory import is_run
 from pretrax.training.state import Abstract, State, abstract_state
 from pretrax.training.step import Recipe, arranged, check_recipe, train_step
+from pretrax.training.warm_start import check_source
 
 
 class Plan(NamedTuple):
@@ -190,6 +192,14 @@ def _check(run: Run) -> None:
             raise ValueError(f"training.Run.{name} must be True or False, got {value!r}.")
     if not isinstance(run.z_loss, int | float) or not 0 <= run.z_loss < math.inf:
         raise ValueError(f"z_loss must be a number of 0 or more, got {run.z_loss!r}.")
+    if not isinstance(run.initial_run, str | None):
+        raise ValueError(
+            f"training.Run.initial_run must be a folder's name, got {run.initial_run!r}."
+        )
+    if run.initial_run is not None and not is_run(
+        run.run_dir
+    ):  # a run that has begun needs it no more
+        check_source(run.initial_run)
     if "://" in str(run.run_dir):
         raise ValueError(
             f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "

@@ -5,6 +5,7 @@ Parameters are matched by name and shape; those left over on either side are rep
 
 import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -48,17 +49,7 @@ def warm_start(source: str, state: State) -> WarmStart:
     Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
     no name matches, or where one is damaged.
     """
-    root = epath.Path(source)
-    inside = root / run_directory.CHECKPOINTS
-    found = [path for path in (inside, root) if path.exists()]
-    checkpoints = Checkpoints(str(found[0]), keep=None) if found else None
-    if checkpoints is None or not checkpoints.steps():
-        raise ValueError(
-            f"initial_run = {source!r} holds no checkpoint: give the directory of a run that has "
-            "saved one, or of its checkpoints."
-        )
-    step = checkpoints.steps()[-1]
-    with contextlib.closing(checkpoints), damage_in_words(source, step):
+    with _saved(source) as (checkpoints, step), damage_in_words(source, step):
         saved = checkpoints.shapes(step)
         there = {n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")}
         wanted = named(state.params)
@@ -73,6 +64,30 @@ def warm_start(source: str, state: State) -> WarmStart:
         tuple(sorted(wanted.keys() - there.keys())),
         tuple(sorted(there.keys() - wanted.keys())),
     )
+
+
+def check_source(source: str) -> None:
+    """Raises ValueError where `source` is no directory that `warm_start` can take parameters from."""
+    with _saved(source):
+        pass
+
+
+@contextlib.contextmanager
+def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
+    """The checkpoints of a source, and the step of the latest one."""
+    root = epath.Path(source)
+    there = [path for path in (root / run_directory.CHECKPOINTS, root) if path.exists()]
+    with contextlib.ExitStack() as stack:
+        if there:
+            checkpoints = stack.enter_context(
+                contextlib.closing(Checkpoints(str(there[0]), keep=None))
+            )
+        if not there or not checkpoints.steps():
+            raise ValueError(
+                f"initial_run = {source!r} holds no checkpoint: give the directory of a run that has "
+                "saved one, or of its checkpoints."
+            )
+        yield checkpoints, checkpoints.steps()[-1]
 
 
 def check_same_vocabulary(source: str, run_dir: str) -> None:

@@ -68,7 +68,7 @@ def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path)
         run_of_directory(unnamed.run_dir)
 
 
-def test_a_plan_makes_no_parameter(run):
+def test_a_plan_makes_no_parameter(run, tmp_path):
     plan = planning.plan(run)
     assert plan.recipe.groups[0].stacks["decoder"] == 32 and plan.schedules[0].rows == 8
     with pytest.raises(ValueError, match="batch_size must be a whole number above 0, got True"):
@@ -76,5 +76,10 @@ def test_a_plan_makes_no_parameter(run):
     for field, value in (("steps", None), ("objective", "ul2"), ("run_dir", ""), ("seed", 0.5)):
         with pytest.raises(ValueError, match=f"training.Run.{field} must be"):
             planning.plan(dataclasses.replace(run, **{field: value}))
+    absent = dataclasses.replace(run, run_dir=str(tmp_path), initial_run="absent")
+    with pytest.raises(ValueError, match="initial_run = 'absent' holds no checkpoint"):
+        planning.plan(absent)
+    (tmp_path / "config.gin").touch()  # a run that has begun
+    planning.plan(absent)
     with pytest.raises(ValueError, match="z_loss must be a number of 0 or more, got -1"):
         planning.plan(dataclasses.replace(run, z_loss=-1))
