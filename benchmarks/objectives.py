@@ -34,6 +34,7 @@ STEPS = {
     "quickstart": 150,
     "decoder": 150,
     "encoder": 400,
+    "text_embeddings": 400,
     "electra": 400,
     "two_towers": 200,
     "sentence_pairs": 1000,

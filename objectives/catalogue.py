@@ -153,7 +153,12 @@ CATALOGUE = {
         "encoder", _BOTH, "coherence of texts", _ALBERT, 1, run="sentence_pairs_after_bert"
     ),
     "contrastive": Entry(
-        "encoder", _BOTH, "embeddings without labels", "SimCSE, arXiv:2104.08821", 2
+        "encoder",
+        _BOTH,
+        "embeddings without labels",
+        "SimCSE, arXiv:2104.08821",
+        2,
+        run="text_embeddings",
     ),
     "contrastive_pairs": Entry(
         "two_towers",

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import doctest
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -196,6 +197,18 @@ def test_corpus_objective_and_model_are_independent_choices():
     assert run.corpus.settings["files"] == "data/*.txt"
     assert run.objective.function is objectives.ul2
     assert run.model.settings["positions"] == "learned" and run.sequence_lengths == {"decoder": 256}
+
+
+@pytest.mark.parametrize("kind", ["models", "objectives"])
+def test_a_preset_leaves_nothing_to_the_next_of_its_kind(kind, tmp_path):
+    """Read after all others, each is what it is alone; so it is after any one of them."""
+    paths = sorted((GIN / kind).glob("*.gin"))
+    # Of those that bind the same names, one: the others would leave nothing more.
+    others = {tuple(re.findall(r"^(\S+) = ", p.read_text(), re.MULTILINE)): p for p in paths}
+    before = [f'include "{path}"' for path in others.values()]
+    for path in paths:
+        alone = read_fields([str(path)])
+        assert read_fields([mine(tmp_path, *before, f'include "{path}"')]) == alone, path.stem
 
 
 def test_bindings_hold_in_the_order_of_the_command_line():
