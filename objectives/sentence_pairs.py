@@ -26,7 +26,7 @@ from pretrax.objectives.contract import (
     joined_heads,
     joint_rows,
 )
-from pretrax.objectives.features import fit, input_sequence
+from pretrax.objectives.features import COLUMNS, fit, input_sequence
 from pretrax.objectives.losses import at_slots, class_term, cross_entropy
 from pretrax.objectives.splicing import (
     Documents,
@@ -104,7 +104,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     >>> then(ids, next_sentence_prediction, masked_lm).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1, 'labels': 19}
 
-    Raises ValueError when the second moves its inputs, or either is a mixture.
+    Raises ValueError when the second moves its inputs, either is a mixture, both write the same
+    features, or the first makes several segments of a document.
     """
     one, two = first(ids), second(ids)
     if one.members or two.members:
@@ -114,6 +115,17 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         raise ValueError(
             "The second objective of `then` must leave its inputs in place, as masked_lm does; of "
             f"100 tokens it makes {needs}."
+        )
+    makes = one.lengths(100)
+    if makes.get("pools", 1) > 1:
+        raise ValueError(
+            f"The first objective of `then` makes {makes['pools']} segments of a document, expected "
+            "one: the second would leave out the others."
+        )
+    if both := sorted((makes.keys() & needs.keys() & COLUMNS.keys()) - {"inputs"}):
+        raise ValueError(
+            f"Both objectives of `then` write {both}, so that the second would overwrite those of the "
+            "first: expected different features."
         )
 
     def lengths(n: int) -> dict[str, int]:
