@@ -48,7 +48,8 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
     [('span', 3.0), ('prefix', 1.0)]
 
     Raises ValueError for no members, a rate that is not above zero, a member that is itself a
-    mixture (list its members instead), or members that require different rows.
+    mixture (list its members instead), members that require different rows, or members that make
+    different numbers of texts of a document.
     """
     if not members:
         raise ValueError("A mixture needs at least one member, got none.")
@@ -63,6 +64,7 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
             )
         built.append(Member(name, objective, rate if callable(rate) else float(rate)))
     objectives = [m.objective for m in built]
+    _check_pools(built)
 
     def lengths(n: int) -> dict[str, int]:
         return longest(o.lengths(n) for o in objectives)
@@ -125,6 +127,16 @@ def _rows_of(members: list[Member]) -> str:
         raise ValueError(f"The members of the mixture ask for the rows {asked}. {error}") from None
 
 
+def _check_pools(members: list[Member]) -> None:
+    """Raises ValueError where losses would find another number of pools a document than their own."""
+    pools = {m.name: m.objective.lengths(2).get("pools", 0) for m in members}
+    if len({n for n in pools.values() if n > 1}) > 1:
+        raise ValueError(
+            f"The members of the mixture have different numbers of pools for a document, {pools}: "
+            "their losses would pair up the wrong ones. Train them in two runs."
+        )
+
+
 def _shared_kernels(functions: list[Corrupt]) -> Partial:
     """Returns one kernel that runs that of the row's member; equal functions share one copy."""
     kernels = [f if _is_numeric(f) else Partial(f) for f in functions]
@@ -164,7 +176,9 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
 def _joint_loss(losses: list[Callable]) -> Callable:
     """Returns the loss of rows of several members: terms of one name are one term.
 
-    Its terms have no labels: baselines are those of a member's own loss.
+    A loss is given the whole batch, in which nothing of other members' rows counts: contrastive
+    losses take no negatives from them. Its terms have no labels: baselines are those of a member's
+    own loss.
     """
     distinct = list(dict.fromkeys(losses))
     if len(distinct) == 1:
@@ -174,7 +188,10 @@ def _joint_loss(losses: list[Callable]) -> Callable:
         terms: dict[str, Term] = {}
         for one in distinct:
             mine = jnp.array([other is one for other in losses])[batch["member"]]
-            for name, term in one(outputs, batch).items():
+            counting = {
+                name: x * mine[:, None] for name, x in batch.items() if name.endswith("_weights")
+            }
+            for name, term in one(outputs, batch | counting).items():
                 own = jax.tree.map(
                     lambda x, mine=mine: jnp.where(mine, x, 0.0),
                     dataclasses.replace(term, labels=None),

@@ -1,5 +1,8 @@
 """A mixture of objectives is an objective: each row is corrupted exactly as its member would."""
 
+import functools
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +14,11 @@ from pretrax.objectives import (
     blank_infilling,
     causal_lm,
     contrastive,
+    contrastive_pairs,
     fill_in_the_middle,
     mixture,
     prefix_lm,
+    sentence_order_prediction,
     sequence_regression,
     span_corruption,
     text_to_text,
@@ -107,6 +112,33 @@ def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
     np.testing.assert_array_equal(terms["second"].weights, [0, 6, 0, 12])
     np.testing.assert_array_equal(terms["shared"].sums, outputs)
     np.testing.assert_array_equal(terms["shared"].weights, weights)
+
+
+def test_rows_of_other_members_are_no_negatives():
+    """Contrastive losses read the whole batch: texts of next sentence prediction are not theirs."""
+    views, both = (
+        mixture(IDS, {name: (build, 1) for name, build in members.items()})
+        for members in (
+            {"views": contrastive},
+            {"views": contrastive, "order": sentence_order_prediction},
+        )
+    )
+    member = jnp.array([0, 1, 0, 1])
+    states = jax.random.normal(jax.random.key(0), (4, 8, 3))
+    batch = {"pools_slots": jnp.tile(jnp.array([0, 4]), (4, 1)), "pools_labels": jnp.zeros((4, 2))}
+    batch |= {"pools_weights": jnp.ones((4, 2), jnp.int32), "member": member}
+    outputs = SimpleNamespace(hidden={"top": states}, head=lambda name, hidden: hidden)
+    alone = {name: x[member == 0] for name, x in batch.items()}
+    expected = views.loss(SimpleNamespace(hidden={"top": states[::2]}, head=outputs.head), alone)
+    got = both.loss(outputs, batch)["contrastive"]
+    np.testing.assert_allclose(got.sums[::2], expected["contrastive"].sums, rtol=1e-5)
+    np.testing.assert_array_equal(got.weights, [1, 0, 1, 0])
+
+
+def test_members_that_make_different_numbers_of_texts_are_refused():
+    three = functools.partial(contrastive_pairs, hard_negatives=True)
+    with pytest.raises(ValueError, match="numbers of pools for a document, {'two': 2, 'three': 3}"):
+        mixture(IDS, {"two": (contrastive, 1), "three": (three, 1)})
 
 
 def test_a_loss_of_another_members_rows_may_be_nan():
