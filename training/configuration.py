@@ -10,7 +10,8 @@ Gin's own parser reads the files, in its dialect of dynamic registration: a func
 file imports it. The statements become values here, instead of entries of gin's global registry: a
 `@function` becomes a `Bound` with the settings that the files give that function. So several runs
 can be read in one process and compared, and a binding that nothing uses is found. Scopes, macros and
-includes mean what they mean in gin. `training.config_file` writes what this module reads.
+includes mean what they mean in gin: an include is read where it stands, so that it overrides the lines
+above it, and the lines below override it. `training.config_file` writes what this module reads.
 
 Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
