@@ -284,6 +284,8 @@ class _Reader:
                 return self._value(self._bindings[key].value, scope)
             case _Reference(function, own_scope, called):
                 settings = self._settings(function, own_scope or scope)
+                if isinstance(function, type) and not settings and not called:
+                    return function  # a class is a value by itself, such as @numpy.bfloat16
                 return (Call if called else Bound)(function, **settings)
             case dict():
                 return {self._value(k, scope): self._value(v, scope) for k, v in value.items()}
@@ -378,6 +380,9 @@ def _imported_module(statement: config_parser.ImportStatement, at: str) -> Any:
 def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
     """The function that a selector such as `models.decoder` names."""
     first, *rest = selector.split(".")
+    full = [f"{name}.{selector}" for name, x in names.items() if callable(getattr(x, selector, 0))]
+    if first not in names and full:
+        raise ValueError(f"{at}: {selector!r} is not imported; did you mean {' or '.join(full)}?")
     if first not in names:
         raise ValueError(
             f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to the "

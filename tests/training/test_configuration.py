@@ -9,11 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pretrax import models, objectives
 from pretrax.training import Bound, Call, Run, bound, config_file, differences, planning, run
+from pretrax.training.bound import flattened
 from pretrax.training.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import T5X_NAMES, as_run, read_fields, read_run
@@ -255,6 +257,9 @@ def test_bindings_hold_in_the_order_of_the_command_line():
         (["runs/decoder.gin"], ["nowhere.f = 1"], r"'nowhere', which is not imported.*optimizers"),
         (["objectives/ul2.gin"], [], r"no run_dir, no corpus, no model(.|\n)*corpora/python_lib"),
         (["runs/decode.gin"], [], r"no gin file 'runs/decode.gin'.*runs/decoder.gin"),
+        (["runs/decoder.gin"], ["Run.batch_size = 4"], r"did you mean training.Run\?"),
+        (["runs/decoder.gin"], ["decoder.emb_dim = 64"], r"did you mean models.decoder\?"),
+        (["runs/decoder.gin"], ["model = @decoder"], r"did you mean models.decoder\?"),
         (["runs/decoder.gin"], ["STEPS = %STOPS"], r"STOPS has no value: give --gin.STOPS="),
     ],
 )
@@ -290,6 +295,14 @@ def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
     (tmp_path / "broken_module_of_mine.py").write_text("raise ValueError('boom')")
     with pytest.raises(ValueError, match=expected):
         read_fields([mine(tmp_path, *lines)])
+
+
+def test_a_class_as_a_setting_is_itself(tmp_path):
+    fields = {"model": Bound(models.decoder, dtype=jnp.bfloat16)}
+    path = tmp_path / "config.gin"
+    path.write_text(gin_text(fields).text)
+    assert read_fields([str(path)]) == fields
+    assert dict(flattened("model", fields["model"]))["model.dtype"] == "jax.numpy.bfloat16"
 
 
 def test_files_in_other_folders(tmp_path):
