@@ -71,21 +71,20 @@ def read_run(
       bindings: lines of gin, which override the files.
       search_paths: folders in which files, and what they include, are looked for as well.
 
-    Raises ValueError for what cannot be read, a binding that nothing uses, and a missing field.
+    Raises ValueError for what cannot be read, a binding that nothing uses, a missing field, and the
+    config.gin of a run that was moved, unless it is given a RUN_DIR.
     """
-    return as_run(read_fields(files, bindings, search_paths))
+    reader = _reader(files, bindings, search_paths)
+    run = as_run(reader.fields())
+    reader.check_not_moved()
+    return run
 
 
 def read_fields(
     files: Sequence[str], bindings: Sequence[str] = (), search_paths: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Returns the fields of a `Run` that gin files give; see `read_run`. Others may be missing."""
-    reader = _Reader(search_paths)
-    for file in files:
-        reader.read_file(file)
-    for line in bindings:
-        reader.read_binding(line)
-    return reader.fields()
+    return _reader(files, bindings, search_paths).fields()
 
 
 def as_run(fields: Mapping[str, Any]) -> Run:
@@ -171,9 +170,21 @@ class _Source(NamedTuple):
 class _Binding(NamedTuple):
     value: Any
     source: _Source  # that gave it, itself or by an include
+    path: Path | None = None  # of the file that it stands in
 
 
 _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
+
+
+def _reader(
+    files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str]
+) -> "_Reader":
+    reader = _Reader(search_paths)
+    for file in files:
+        reader.read_file(file)
+    for line in bindings:
+        reader.read_binding(line)
+    return reader
 
 
 class _Reader:
@@ -186,7 +197,7 @@ class _Reader:
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
         self._used: set[_Key] = set()
-        self._mentioned: set[str] = set()  # macros that a file refers to
+        self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
         self._chosen: dict[_Source, set[str]] = {}  # the fields of `Run` that a file binds
 
     def read_file(self, name: str) -> None:
@@ -235,11 +246,11 @@ class _Reader:
                     self._read_path(find_gin_file(filename, folders), source, within)
                 case config_parser.BindingStatement(scope, selector, "", value):
                     name = f"{scope}/{selector}" if scope else selector
-                    self._bindings["", None, name] = _Binding(value, source)
+                    self._bindings["", None, name] = _Binding(value, source, path)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
                     function = _function(selector, names, at)
                     _check_parameter(function, selector, parameter, at)
-                    self._bindings[scope, function, parameter] = _Binding(value, source)
+                    self._bindings[scope, function, parameter] = _Binding(value, source, path)
                     if function is Run and source.is_file:
                         self._chosen.setdefault(source, set()).add(parameter)
         self._imported |= names
@@ -294,28 +305,46 @@ class _Reader:
         return value
 
     def _check_all_used(self) -> None:
-        """Raises ValueError for a binding of the command line that nothing uses, and for a file of
-        the command line of which nothing is used.
+        """Raises ValueError for a binding that nothing uses, and for a file of the command line of
+        which nothing is used.
 
-        A single binding of a file may be idle: a later file that chooses another model leaves the
-        settings of the first one behind.
+        A file may set what a later file made idle: one that chooses another model leaves the settings
+        of the first one behind. But that model has been referred to.
         """
         for source, fields in self._chosen.items():
             if all(self._bindings["", Run, name].source != source for name in fields):
                 raise ValueError(self._idle_file(source))
         used = {self._bindings[key].source for key in self._used}
-        for key, (_, source) in self._bindings.items():
-            _, function, name = key
-            never_mentioned = function is None and name not in self._mentioned
-            if source in used and not never_mentioned:
+        for key, (_, source, _) in self._bindings.items():
+            if key in self._used or (source in used and self._is_mentioned(key)):
                 continue
-            if source.is_file and not never_mentioned:
+            if source.is_file and self._is_mentioned(key):
                 raise ValueError(self._idle_file(source))
-            if source.is_file:
-                raise ValueError(
-                    f"Nothing in this run uses {name}, which {source.text} sets. {self._remedy(key)}"
-                )
-            raise ValueError(f"Nothing in this run uses {source.text}. {self._remedy(key)}")
+            scope, function, name = key
+            said = name if function is None else f"{name_of(function)}.{name}"
+            said = f"{scope}/{said}" if scope else said
+            sets = f"{said}, which {source.text} sets" if source.is_file else source.text
+            raise ValueError(f"Nothing in this run uses {sets}. {self._remedy(key)}")
+
+    def _is_mentioned(self, key: _Key) -> bool:
+        """Whether a file or binding refers to this macro, or to this function in some scope."""
+        _, function, name = key
+        return (name if function is None else function) in self._mentioned
+
+    def check_not_moved(self) -> None:
+        """Raises ValueError where the run's directory is that of a config.gin in another folder."""
+        binding = self._bindings["", Run, "run_dir"]
+        while isinstance(binding.value, _Macro):
+            binding = self._bindings["", None, binding.value.name]
+        path, directory = binding.path, binding.value
+        if path is None or path.name != run_directory.CONFIG or not isinstance(directory, str):
+            return
+        if Path(directory).resolve() != path.parent:
+            raise ValueError(
+                f"{path} is of a run in the directory {directory}, which is another one than its own: "
+                f"to train on what was moved here, give --gin.RUN_DIR=\"'{path.parent}'\"; for a new "
+                "run, another RUN_DIR."
+            )
 
     @staticmethod
     def _idle_file(source: _Source) -> str:
@@ -343,12 +372,14 @@ class _Reader:
 class _Delegate(config_parser.ParserDelegate):
     """Says what gin's parser makes of `@function` and `%NAME`."""
 
-    def __init__(self, names: Mapping[str, Any], where: str, mentioned: set[str]):
+    def __init__(self, names: Mapping[str, Any], where: str, mentioned: set):
         self._names, self._where, self._mentioned = names, where, mentioned
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> _Reference:
         scope, _, selector = scoped_configurable_name.rpartition("/")
-        return _Reference(_function(selector, self._names, self._where), scope, evaluate)
+        function = _function(selector, self._names, self._where)
+        self._mentioned.add(function)
+        return _Reference(function, scope, evaluate)
 
     def macro(self, macro_name: str) -> _Macro:
         self._mentioned.add(macro_name)

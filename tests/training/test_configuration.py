@@ -286,6 +286,14 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
             ["import broken_module_of_mine"],
             r"broken_module_of_mine cannot be imported: ValueError: b",
         ),
+        (
+            [
+                "from pretrax.training import optimizers",
+                'include "runs/decoder.gin"',
+                "optimizers.adamw.b1 = 0.8",
+            ],
+            r"uses training.optimizers.adamw.b1, which .*mine.gin sets. .*adamw is not part of it",
+        ),
         (['include "absent.gin"'], r"There is no gin file 'absent.gin'"),
     ],
 )
@@ -297,12 +305,34 @@ def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
         read_fields([mine(tmp_path, *lines)])
 
 
+def test_what_a_later_file_made_idle_is_no_mistake(tmp_path):
+    own = mine(
+        tmp_path,
+        "from pretrax import models",
+        'include "runs/encoder.gin"',
+        "models.encoder.dropout_rate = 0.1",
+    )
+    assert read_run([own, "models/gpt2_tiny.gin"]).model.function is models.decoder
+
+
 def test_a_class_as_a_setting_is_itself(tmp_path):
     fields = {"model": Bound(models.decoder, dtype=jnp.bfloat16)}
     path = tmp_path / "config.gin"
     path.write_text(gin_text(fields).text)
     assert read_fields([str(path)]) == fields
     assert dict(flattened("model", fields["model"]))["model.dtype"] == "jax.numpy.bfloat16"
+
+
+def test_a_moved_run_is_told(tmp_path):
+    fields = tiny.completed("runs/decoder.gin") | {"run_dir": str(tmp_path / "there")}
+    for name in ("there", "moved"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.gin").write_text(gin_text(fields).text)
+    moved = tmp_path / "moved"
+    assert read_run([f"{tmp_path}/there/config.gin"]).run_dir == fields["run_dir"]
+    with pytest.raises(ValueError, match=f"there.*give --gin.RUN_DIR=\"'{moved}'\""):
+        read_run([f"{moved}/config.gin"])
+    assert read_run([f"{moved}/config.gin"], [f"RUN_DIR = '{moved}'"]).run_dir == str(moved)
 
 
 def test_files_in_other_folders(tmp_path):
