@@ -316,6 +316,7 @@ class Objective(NamedTuple):
     sentinels: int | None = None  # the number available, where `lengths` counts them
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is not a sum over rows
+    needs_dropout: bool = False  # segments of one text differ by the model's dropout alone
 
 
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary

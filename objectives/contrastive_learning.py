@@ -56,8 +56,8 @@ def contrastive(
 
     Args:
       ids: needs `cls`; and `mask` for masking.
-      views: "dropout", the text twice, so that views differ by dropout alone (SimCSE; with the
-        model's dropout_rate 0 both views would be equal); "deletion" of random tokens,
+      views: "dropout", the text twice, so that views differ by dropout alone (SimCSE; a model
+        without dropout, whose views would be equal, is refused); "deletion" of random tokens,
         "shuffling" of all, "cropping" to a random passage, or "masking" of spans of three on
         average, each drawn anew for each view.
       share: of the tokens deleted, cropped away or masked; in (0, 1).
@@ -88,6 +88,7 @@ def contrastive(
         rows="document",
         closes_documents=True,
         couples_rows=True,
+        needs_dropout=views == "dropout",
     )
 
 

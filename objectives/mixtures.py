@@ -80,6 +80,7 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         sentinels=max((o.sentinels for o in objectives if o.sentinels is not None), default=None),
         members=tuple(built),
         couples_rows=any(o.couples_rows for o in objectives),
+        needs_dropout=any(o.needs_dropout for o in objectives),
     )
 
 

@@ -150,6 +150,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         rows=joint_rows([one.rows, two.rows]),
         closes_documents=one.closes_documents or two.closes_documents,
         couples_rows=one.couples_rows or two.couples_rows,
+        needs_dropout=one.needs_dropout or two.needs_dropout,
     )
 
 

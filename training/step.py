@@ -42,6 +42,15 @@ def check_recipe(recipe: Recipe) -> Recipe:
             f"The objective needs the heads {missing}, the model offers {recipe.model.heads}: "
             "choose a model that has them."
         )
+    config = recipe.model.config
+    if recipe.objective.needs_dropout and config is not None:
+        if not config.dropout_rate or config.dropout_shared:
+            raise ValueError(
+                "The objective's two views of a text differ by the model's dropout alone, and would be "
+                f"equal with dropout_rate={config.dropout_rate} and dropout_shared="
+                f"{config.dropout_shared}: set the model's dropout_rate above 0 and dropout_shared to "
+                "False, such as --gin.models.encoder.dropout_rate=0.1, or choose other views."
+            )
     if recipe.objective.couples_rows and len(recipe.groups) > 1:
         raise ValueError(
             "The objective's loss couples the rows of a batch, which row groups would take apart: "

@@ -210,6 +210,14 @@ def test_texts_of_other_microbatches_are_negatives():
     assert distance(new, after) > 0.05 * distance(after, before)
 
 
+@pytest.mark.parametrize("settings", [{}, {"dropout_rate": 0.1, "dropout_shared": True}])
+def test_views_that_differ_by_dropout_alone_need_some(settings):
+    objective = objectives.contrastive(IDS)
+    encoder = models.encoder(128, objective.heads, **SMALL, **settings)
+    with pytest.raises(ValueError, match="two views of a text .* would be equal"):
+        tiny.plan(encoder, objective, {"encoder": 16})
+
+
 def test_both_passes_over_a_microbatch_drop_the_same():
     """Else the gradient of SimCSE's loss, whose views only dropout tells apart, would be noise."""
     objective, M = objectives.contrastive(IDS), 4
