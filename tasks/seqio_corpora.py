@@ -112,7 +112,8 @@ def seqio_pairs(
     pairs = [Pairs(task, made.ids, (given_tokens, answer_tokens), read) for task in tasks]
     corpus = _corpus(mixture_or_task_name, pairs, rates, splits, made, shuffle=shuffle, seed=seed)
     longest = given_tokens + (answer_tokens if answers == "text" else 0)
-    return corpus._replace(classes=tuple(classes), longest=longest)
+    columns = ("parts",) if answers == "text" else ("labels",)
+    return corpus._replace(classes=tuple(classes), longest=longest, columns=columns)
 
 
 def _found(

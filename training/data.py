@@ -70,4 +70,6 @@ class Corpus(NamedTuple):
     classes: tuple[str, ...] = ()  # the names of the classes of `sequence_classification`
     # Tokens of the longest document, where documents must not be cut.
     longest: int | None = None
+    # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
+    columns: tuple[str, ...] = ()
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from pretrax import objectives
-from pretrax.objectives import Row, TokenIds
+from pretrax.objectives import Objective, Row, TokenIds
+from pretrax.objectives.contract import ROWS, column_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.batches import Batches, GroupSchedule, schedule
 from pretrax.training.checking import check_own
@@ -48,6 +49,7 @@ def plan(run: Run) -> Plan:
     corpus = first_process_first(lambda: run.corpus(run.run_dir))
     ids = corpus.ids
     objective = run.objective(ids)
+    _check_columns(corpus, objective)
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
@@ -230,6 +232,22 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
                 "--gin.training.Run.batch_size, or make --gin.training.Run.data_shards a multiple of "
                 f"{run.microbatches * shards}."
             )
+
+
+def _check_columns(corpus: Corpus, objective: Objective) -> None:
+    column = column_of(objective)
+    if column is not None and column not in corpus.columns:
+        raise ValueError(
+            f"The objective is made for {ROWS[objective.rows]}, and the documents of this corpus have no "
+            f"{column}: choose a corpus that has them, or another objective "
+            "(--gin_file=objectives/NAME.gin)."
+        )
+    if column != "parts" and "parts" in corpus.columns:
+        raise ValueError(
+            "The documents of this corpus are of several parts, such as a text and its answer, which "
+            f"an objective for {ROWS[objective.rows]} would read as one text: choose an objective on "
+            "parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
+        )
 
 
 def _check_longest(corpus: Corpus, packing: Packing) -> None:

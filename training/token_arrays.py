@@ -10,7 +10,7 @@ import numpy as np
 
 from pretrax.objectives import TokenIds
 from pretrax.training.data import Codec, Corpus, Piece
-from pretrax.training.token_array_files import TokenArray, open_token_array
+from pretrax.training.token_array_files import COLUMNS, TokenArray, open_token_array
 
 LONGEST_PIECE = 16384  # tokens; longer documents are read in pieces, so that shuffling can mix them
 LONGEST_HELDOUT_PIECE = 2048  # shorter, so that a few thousand held-out tokens span many documents
@@ -74,6 +74,7 @@ def array_corpus(
         heldout=lambda n: heldout_documents(heldout, n, longest or LONGEST_HELDOUT_PIECE),
         codec=codec,
         longest=longest,
+        columns=tuple(name for name in COLUMNS if getattr(array, name) is not None),
         summary=summary,
     )
 

@@ -10,7 +10,9 @@ from pretrax import models, objectives
 from pretrax.train import train
 from pretrax.training import Bound, Run, planning, token_arrays
 from pretrax.training.configuration import run_of_directory
+from pretrax.training.data import in_parts
 from pretrax.training.optimizers import adamw, warmup_constant
+from pretrax.training.token_array_files import write_token_array
 from tests.training import tiny
 
 
@@ -66,6 +68,17 @@ def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path)
     assert result.finished and "objective cannot be named in config.gin" in said
     with pytest.raises(ValueError, match="without a corpus and an objective"):
         run_of_directory(unnamed.run_dir)
+
+
+def test_a_corpus_has_the_columns_that_the_objective_reads(run, tmp_path):
+    write_token_array(tmp_path / "pairs", [in_parts([5, 6], [7])] * 100, tiny.IDS)
+    pairs = Bound(token_arrays.token_array, path=str(tmp_path / "pairs"))
+    with pytest.raises(ValueError, match="of several parts, .* would read as one text"):
+        planning.plan(dataclasses.replace(run, corpus=pairs))
+    answers = dataclasses.replace(run, objective=objectives.text_to_text)
+    with pytest.raises(ValueError, match="the documents of this corpus have no parts"):
+        planning.plan(answers)
+    planning.plan(dataclasses.replace(answers, corpus=pairs))
 
 
 def test_a_plan_makes_no_parameter(run, tmp_path):

@@ -103,7 +103,8 @@ def run_of(
     model, objective, lengths, *, mesh=None, optimizer=None, longest=None, **settings
 ) -> Settings:
     """A run of parts that are there; nothing of it is read from a disk."""
-    corpus = Corpus(IDS, TextStream, lambda n: [], longest=longest)
+    # Of the columns that the objective reads; others say what rows it takes, and none has them.
+    corpus = Corpus(IDS, TextStream, lambda n: [], longest=longest, columns=(objective.rows,))
     return Settings(
         run_dir="unused",
         corpus=lambda run_dir: corpus,
