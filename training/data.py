@@ -68,8 +68,35 @@ class Corpus(NamedTuple):
     heldout: Callable[[int], list[Piece]]
     codec: Codec | None = None  # None: ids only, without text
     classes: tuple[str, ...] = ()  # the names of the classes of `sequence_classification`
-    # Tokens of the longest document, where documents must not be cut.
+    # Tokens of the longest document, where they have parts or labels and must not be cut.
     longest: int | None = None
     # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
     columns: tuple[str, ...] = ()
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines
+
+
+def with_known_classes(corpus: Corpus, num_classes: int | None) -> Corpus:
+    """Returns the corpus whose documents are checked as they are read: `check_classes`."""
+    if num_classes is None:
+        return corpus
+
+    def checked(piece: Piece) -> Piece:
+        if piece.labels is not None:
+            check_classes(piece.labels, num_classes)
+        return piece
+
+    return corpus._replace(
+        train=lambda shard, shards: _Checked(corpus.train(shard, shards), checked),
+        heldout=lambda n: [checked(piece) for piece in corpus.heldout(n)],
+    )
+
+
+class _Checked:
+    """A stream whose documents are checked as they are read."""
+
+    def __init__(self, stream: DocumentStream, check: Callable[[Piece], Piece]):
+        self.state, self.restore = stream.state, stream.restore
+        self._stream, self._check = stream, check
+
+    def next_document(self) -> Piece:
+        return self._check(self._stream.next_document())

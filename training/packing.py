@@ -221,7 +221,7 @@ def columns_of(
     columns_of(Piece([5, 6], False), 1) -> [[5, 6]]
     columns_of(Piece([5, 6], True, parts=[0, 1]), None, "parts") -> [[5, 6], [0, 1]]
 
-    Raises ValueError for a piece without the column.
+    Raises ValueError for a piece without the column, or a part of a document where there is one.
     """
     found = [piece.tokens]
     if column is not None:
@@ -230,6 +230,11 @@ def columns_of(
             raise ValueError(
                 f"The objective reads the {column} of documents, and this corpus gives text alone: "
                 "use a corpus of examples, such as seqio_corpora.seqio_pairs, or another objective."
+            )
+        if not piece.ends:
+            raise ValueError(
+                f"The objective reads the {column} of whole documents, and this corpus cut one after "
+                f"{piece.tokens.size} tokens: give shorter documents, and held-out ones of their own."
             )
     columns = np.stack(found).astype(np.int32)
     if not piece.ends or end_of_document is None:
@@ -403,8 +408,17 @@ class _Waiting:
         self._arrived += 1
 
     def oldest(self, at_most: int, rest_first: bool = False) -> np.ndarray:
-        """Removes the oldest piece; its rest beyond `at_most` tokens waits as the oldest or youngest."""
+        """Removes the oldest piece; its rest beyond `at_most` tokens waits as the oldest or youngest.
+
+        Raises ValueError for a rest of a document with parts or labels, which are never cut.
+        """
         number, piece = next(iter(self._pieces.items()))
+        if self._column and piece.shape[1] > at_most:
+            raise ValueError(
+                f"A document with {self._column} has {piece.shape[1]} tokens, and a row of the "
+                f"objective holds {at_most}, which would cut it: raise "
+                "--gin.training.Run.sequence_lengths, or give shorter documents."
+            )
         self._forget(number, piece)
         piece, rest = piece[:, :at_most], piece[:, at_most:]
         if rest.size and rest_first:

@@ -252,10 +252,10 @@ def _check_columns(corpus: Corpus, objective: Objective) -> None:
 
 def _check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
-    if corpus.longest is not None and corpus.longest > raw:
+    if packing.column and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the objective "
-            f"only {raw}, which would cut it in two: raise --gin.training.Run.sequence_lengths, or lower "
-            "the corpus's limits (given_tokens and answer_tokens, longest_tokens, docstring_tokens and "
-            "code_tokens)."
+            f"only {raw}, which would cut it in two: raise --gin.training.Run.sequence_lengths, give "
+            "shorter documents, or lower the corpus's limits (given_tokens and answer_tokens, "
+            "longest_tokens, docstring_tokens and code_tokens)."
         )

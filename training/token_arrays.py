@@ -51,7 +51,13 @@ def token_array(
                 f"{heldout_path} has other token ids than {path}: got {heldout.ids}, "
                 f"expected {array.ids}. Write both with one vocabulary."
             )
-    return array_corpus(array, heldout, seed=seed)
+    return array_corpus(array, heldout, seed=seed, longest=_longest_example(array, heldout))
+
+
+def _longest_example(*arrays: TokenArray) -> int | None:
+    """Returns the tokens of the longest document with parts or labels, which must not be cut."""
+    examples = [a for a in arrays if a.parts is not None or a.labels is not None]
+    return max((int(np.max(a.ends - a.starts, initial=0)) for a in examples), default=None)
 
 
 def array_corpus(

@@ -363,10 +363,10 @@ class PartedDocuments(Documents):
         return piece._replace(parts=piece.tokens % 10, labels=piece.tokens // 10)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", packing.POLICIES["parts"])
 @pytest.mark.parametrize("column", ["parts", "labels"])
 def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, column):
-    lengths = np.random.default_rng(4).integers(1, 150, 101).tolist()
+    lengths = np.random.default_rng(4).integers(1, 64, 101).tolist()
     limits = causal_limits(policy, 64)
 
     def reader():
@@ -390,6 +390,16 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
         getattr(batch, column)[0, : row.tokens.size], getattr(row, column)
     )
     assert not getattr(batch, column)[1].any()
+
+
+@pytest.mark.parametrize("policy", packing.POLICIES["parts"])
+def test_a_document_with_parts_is_never_cut(policy):
+    reader = ShardReader(PartedDocuments([64, 65]), None, policy, "parts")
+    with pytest.raises(ValueError, match="with parts has 65 tokens, .* holds 64, which would cut"):
+        [reader.row(causal_limits(policy, 64)) for _ in range(2)]
+    half = Piece(np.arange(3), False, parts=np.arange(3))
+    with pytest.raises(ValueError, match="whole documents, and this corpus cut one after 3 tokens"):
+        packing.columns_of(half, None, "parts")
 
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():
