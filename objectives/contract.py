@@ -317,6 +317,8 @@ class Objective(NamedTuple):
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is not a sum over rows
     needs_dropout: bool = False  # segments of one text differ by the model's dropout alone
+    # Labels of rows are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers.
+    num_classes: int | None = None
 
 
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
@@ -374,6 +376,21 @@ def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
 def column_of(objective: Objective) -> str | None:
     """Returns the further column of rows that an objective reads: "parts", "labels" or None."""
     return objective.rows if objective.rows in ("parts", "labels") else None
+
+
+def check_classes(labels: Array, num_classes: int) -> None:
+    """Raises ValueError for labels that are neither a class nor NO_LABEL.
+
+    Args:
+      labels: a NumPy array of any shape.
+      num_classes: classes are 0 … num_classes - 1.
+    """
+    wrong = labels[(labels != NO_LABEL) & ((labels < 0) | (labels >= num_classes))]
+    if wrong.size:
+        raise ValueError(
+            f"Got the label {wrong[0]}, expected a class of 0 … {num_classes - 1}: count classes from "
+            "0, or raise num_classes."
+        )
 
 
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:

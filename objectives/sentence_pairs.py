@@ -151,6 +151,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         closes_documents=one.closes_documents or two.closes_documents,
         couples_rows=one.couples_rows or two.couples_rows,
         needs_dropout=one.needs_dropout or two.needs_dropout,
+        num_classes=one.num_classes,
     )
 
 

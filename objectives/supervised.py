@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Term, TokenIds
+from pretrax.objectives.contract import (
+    NO_LABEL,
+    Labels,
+    Objective,
+    Outputs,
+    PromptForm,
+    Term,
+    TokenIds,
+)
 from pretrax.objectives.features import (
     fit,
     input_sequence,
@@ -188,18 +196,18 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
-        labels = jnp.clip(labels, 0, num_classes - 1)
         losses, _ = cross_entropy(logits, labels)
         return {"classes": class_term(losses, labels, weights, "classes")}
 
     return Objective(
         lengths=_framed_lengths,
-        corrupt=Partial(_frame, _framing(ids, 0, num_classes)),
+        corrupt=Partial(_frame, _framing(ids)),
         loss=loss,
         heads={"classes": num_classes},
         prompt_forms=(_form(ids, "classify", "classes"),),
         rows="labels",
         closes_documents=True,
+        num_classes=num_classes,
     )
 
 
@@ -232,7 +240,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
 
     return Objective(
         lengths=_framed_lengths,
-        corrupt=Partial(_frame, _framing(ids, -(2**31) + 1, 2**31 - 1)),
+        corrupt=Partial(_frame, _framing(ids)),
         loss=loss,
         heads={"classes": 1},
         prompt_forms=(_form(ids, "classify", "classes"),),
@@ -272,12 +280,13 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     return Objective(
         lengths=lambda n: {"inputs": n + 2, "labels": n},
-        corrupt=Partial(_frame_tokens, _framing(ids, 0, num_classes)),
+        corrupt=Partial(_frame_tokens, _framing(ids)),
         loss=loss,
         heads={"token_classes": num_classes},
         prompt_forms=(_form(ids, "tag", "token_classes"),),
         rows="labels",
         closes_documents=True,
+        num_classes=num_classes,
     )
 
 
@@ -303,15 +312,10 @@ def _form(ids: TokenIds, mode: str, head: str) -> PromptForm:
 class _Framing(NamedTuple):
     cls: Any  # i32[]
     sep: Any  # i32[]
-    labels: Any  # i32[2] [first, last): the labels that count
 
 
-def _framing(ids: TokenIds, first: int, last: int) -> _Framing:
-    return _Framing(
-        cls=jnp.int32(ids.special("cls")),
-        sep=jnp.int32(ids.special("sep")),
-        labels=jnp.array([first, last], jnp.int32),
-    )
+def _framing(ids: TokenIds) -> _Framing:
+    return _Framing(cls=jnp.int32(ids.special("cls")), sep=jnp.int32(ids.special("sep")))
 
 
 def _framed(settings: _Framing, row, max_documents: int, size: int):
@@ -324,17 +328,12 @@ def _framed(settings: _Framing, row, max_documents: int, size: int):
     return jnp.where(segments > 0, source[origin], 0), origin, segments
 
 
-def _counts(settings: _Framing, labels):
-    first, last = settings.labels
-    return (labels >= first) & (labels < last)
-
-
 def _frame(settings: _Framing, key, row, partner, lengths, max_documents):
     """Returns features of [CLS] text [SEP] with the label of each document's first token."""
     tokens, _, segments = _framed(settings, row, max_documents, lengths["inputs"])
     document = documents(row.segments, max_documents)
     label = row.labels[jnp.minimum(document.start, row.labels.size - 1)]
-    counts = (document.length > 0) & _counts(settings, label)
+    counts = (document.length > 0) & (label != NO_LABEL)
     cls = documents(segments, max_documents).start
     return input_sequence((tokens, segments)) | {
         "pools_slots": fit(jnp.where(counts, cls, 0), lengths["pools"]),
@@ -348,7 +347,7 @@ def _frame_tokens(settings: _Framing, key, row, partner, lengths, max_documents)
     tokens, origin, segments = _framed(settings, row, max_documents, lengths["inputs"])
     of_text = (segments > 0) & (origin < row.tokens.size)
     label = row.labels[jnp.minimum(origin, row.tokens.size - 1)]
-    chosen = of_text & _counts(settings, label)
+    chosen = of_text & (label != NO_LABEL)
     labels = labels_in_place(jnp.where(chosen, label, 0), chosen, 0, lengths["labels"])
     return input_sequence((tokens, segments)) | labels
 

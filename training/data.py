@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pretrax.objectives import TokenIds
+from pretrax.objectives.contract import check_classes
 
 
 class Piece(NamedTuple):

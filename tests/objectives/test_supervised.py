@@ -106,7 +106,7 @@ def test_regression_is_half_the_squared_error():
 
 
 def test_token_classification_labels_each_token_in_place():
-    labels = [[1, 4, 0], [3], [NO_LABEL, 2]]  # class 4 of four does not count
+    labels = [[1, NO_LABEL, 0], [3], [NO_LABEL, 2]]
     objective = objectives.token_classification(IDS, 4)
     found = features(objective, [[5, 6, 7], [8], [9, 10]], labels=labels)
     assert of_segment(found, "inputs", 1) == [CLS, 5, 6, 7, SEP]

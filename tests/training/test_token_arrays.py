@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pretrax.objectives import TokenIds
-from pretrax.training.data import Piece
+from pretrax.objectives.contract import NO_LABEL
+from pretrax.training.data import Piece, with_known_classes
 from pretrax.training.packing import ShardReader
 from pretrax.training.token_array_files import open_token_array, write_token_array
 from pretrax.training.token_arrays import (
@@ -220,6 +221,29 @@ def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
         assert heldout.documents == n // 20
         np.testing.assert_array_equal(document(heldout, 0), given[19])
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(whole))
+
+
+def test_documents_with_labels_are_not_cut_and_have_known_classes(tmp_path):
+    labels = np.array([1, 2, 3, NO_LABEL])
+    given = [
+        Piece(np.arange(5, 9), True, labels=labels),
+        Piece(np.arange(7, 9), True, labels=[1, 0]),
+    ]
+    for name, pieces in (("a", given), ("h", given[:1])):
+        write_token_array(tmp_path / name, pieces, IDS)
+    plain = token_array("unused", path=str(tmp_path / "a"), heldout_path=str(tmp_path / "h"))
+    assert plain.longest == 4
+    known = with_known_classes(plain, 4)
+    stream = known.train(0, 1)
+    assert {tuple(stream.next_document().tokens) for _ in given} == {(5, 6, 7, 8), (7, 8)}
+    from_one = with_known_classes(plain, 3)
+    with pytest.raises(
+        ValueError, match="Got the label 3, expected a class of 0 … 2: count .* from 0"
+    ):
+        from_one.heldout(9)
+    with pytest.raises(ValueError, match="Got the label 3"):
+        stream = from_one.train(0, 1)
+        [stream.next_document() for _ in given]
 
 
 def test_token_array_edge(tmp_path):
