@@ -251,6 +251,9 @@ class _Reader:
                     function = _function(selector, names, at)
                     _check_parameter(function, selector, parameter, at)
                     self._bindings[scope, function, parameter] = _Binding(value, source, path)
+                    if path is not None and path.name == run_directory.CONFIG:
+                        # An imported model sets the vocabulary of whatever corpus a run may have.
+                        self._mentioned.add(function)
                     if function is Run and source.is_file:
                         self._chosen.setdefault(source, set()).add(parameter)
         self._imported |= names

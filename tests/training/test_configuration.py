@@ -19,6 +19,7 @@ from pretrax.training.bound import flattened
 from pretrax.training.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import T5X_NAMES, as_run, read_fields, read_run
+from pretrax.training.imported_runs import config_text
 from pretrax.training.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
 from pretrax.training.run import FIELDS, fields_of, is_required
@@ -313,6 +314,14 @@ def test_what_a_later_file_made_idle_is_no_mistake(tmp_path):
         "models.encoder.dropout_rate = 0.1",
     )
     assert read_run([own, "models/gpt2_tiny.gin"]).model.function is models.decoder
+
+
+def test_an_imported_model_sets_the_vocabulary_of_any_corpus(tmp_path):
+    sizes = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
+    path = tmp_path / "config.gin"
+    path.write_text(config_text(str(tmp_path), "hf:other", "decoder", sizes, 512))
+    run = read_run(["runs/decoder.gin", str(path)])
+    assert run.corpus.settings["vocabulary"].settings == {"run": str(tmp_path)}
 
 
 def test_a_class_as_a_setting_is_itself(tmp_path):
