@@ -174,7 +174,8 @@ def builders() -> dict:
         name: functools.partial(getattr(objectives, name), **SETTINGS.get(name, {}))
         for name in found
     }
-    pair, masked = objectives.next_sentence_prediction, objectives.masked_lm
+    pair = objectives.next_sentence_prediction
+    masked = functools.partial(objectives.masked_lm, framed=False)
     return found | {"bert": functools.partial(objectives.then, first=pair, second=masked)}
 
 

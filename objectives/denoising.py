@@ -54,11 +54,13 @@ def span_corruption(
     Args:
       ids: needs `sentinels`, as many as `lengths` gives, and the `mode` token if one is set.
       noise_density: share of noise tokens, in (0, 1).
-      mean_span_length: in tokens, at least 1. A pair (low, high) draws one whole number
-        uniformly for each document; lengths are then those of the worst draw.
+      mean_span_length: in tokens, at least 1. Of a pair (low, high) of whole numbers the length of
+        each span is drawn uniformly, and the last covers what noise is left; `lengths` are then
+        those of the most spans.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
       placement: of spans. "end" is T5's: a document starts with text and ends with noise, so that
-        a single span is always the end. "anywhere": every mask with these counts is equally
+        a single span is always the end. "anywhere": text may also come last, and a sentinel more
+        then closes the targets, as T5 marks such text; every mask with these counts is equally
         likely, which suits short documents.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
@@ -73,13 +75,14 @@ def span_corruption(
     density = ratio(noise_density, "noise_density", 0, 1)
     if placement not in ("end", "anywhere"):
         raise ValueError(f'placement must be "end" or "anywhere", got {placement!r}.')
-    low, high = _span_range(mean_span_length)
-    numbers = traced(density, low, high)
+    anywhere = int(placement == "anywhere")
+    mean, span_range = _span_lengths(mean_span_length)
+    numbers = traced(density, mean)
     spans = _Spans(
         density=numbers[0],
-        low=numbers[1],
-        high=numbers[2],
-        anywhere=jnp.int32(placement == "anywhere"),
+        mean=numbers[1],
+        drawn=jnp.array(span_range or (0, 0), jnp.int32),
+        anywhere=jnp.int32(anywhere),
         sentinels=jnp.array([*ids.sentinels], jnp.int32),
         ends=ends_of(ids, mode),
     )
@@ -87,14 +90,15 @@ def span_corruption(
     modes = spans.ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
-        # Shorter spans mean more spans: the shortest mean is the worst draw.
         noise, count = (
-            int(x) for x in noise_counts(n, density.as_integer_ratio(), low.as_integer_ratio(), np)
+            int(x) for x in noise_counts(n, density.as_integer_ratio(), mean.as_integer_ratio(), np)
         )
+        if span_range:  # the shortest spans are the most, if text can separate them
+            count = min(-(-noise // span_range[0]), n - noise)
         return {
             "inputs": modes + n - noise + count + 1,
-            "targets": noise + count + 1,
-            "sentinels": count,
+            "targets": noise + count + anywhere + 1,
+            "sentinels": count + anywhere,
         }
 
     return Objective(
@@ -120,7 +124,7 @@ def iid_denoising(
     end-of-sequence /, where the targets are the noise alone, and else `a b c d e f /`:
 
         replace             inputs           targets: the noise
-        "spans"             a X d Y f /      X b c Y e /
+        "spans"             a X d Y f /      X b c Y e Z /
         "tokens"            a X Y d Z f /    X b Y c Z e /
         "mask"              a _ _ d _ f /    b c e /
         "drop"              a d f /          b c e /
@@ -138,13 +142,14 @@ def iid_denoising(
       predict: "noise" or "everything".
       mode: name of a mode token put before each document's inputs.
 
-    Sentinel k comes before piece k in the targets, also when a document starts with noise.
+    Sentinel k comes before piece k in the targets, also when a document starts with noise. With
+    "spans" one more says that text comes last, as in T5.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets of every document.
 
     >>> iid_denoising(ids).lengths(512)
-    {'inputs': 513, 'targets': 251, 'sentinels': 125}
+    {'inputs': 513, 'targets': 252, 'sentinels': 126}
     >>> iid_denoising(ids, replace="mask", predict="everything").lengths(512)
     {'inputs': 513, 'targets': 513}
 
@@ -180,26 +185,29 @@ def deshuffling(ids: TokenIds) -> Objective:
     return from_noise(ids, permuted_tokens())
 
 
-def _span_range(mean_span_length) -> tuple[Fraction, Fraction]:
-    pair = mean_span_length if isinstance(mean_span_length, (tuple, list)) else None
-    if pair is None:
-        mean = ratio(mean_span_length, "mean_span_length", 0, 10**6)
-        pair = (mean, mean)
-    elif len(pair) != 2 or any(int(x) != x for x in pair) or not pair[0] <= pair[1]:
+def _span_lengths(mean_span_length) -> tuple[Fraction, tuple[int, int] | None]:
+    """Returns (the mean, the range that lengths are drawn from or None)."""
+    if not isinstance(mean_span_length, (tuple, list)):
+        mean, drawn = ratio(mean_span_length, "mean_span_length", 0, 10**6), None
+    elif len(mean_span_length) == 2 and all(int(x) == x for x in mean_span_length):
+        low, high = (int(x) for x in mean_span_length)
+        mean, drawn = Fraction(low + high, 2), (low, high)
+    else:
+        mean = drawn = None
+    if mean is None or (drawn and not drawn[0] <= drawn[1]):
         raise ValueError(
             "mean_span_length must be a number, or a pair (low, high) of whole numbers with "
             f"low <= high, got {mean_span_length}."
         )
-    low, high = (Fraction(x) for x in pair)
-    if low < 1:
+    if mean < 1 or (drawn and drawn[0] < 1):
         raise ValueError(f"mean_span_length must be at least 1 token, got {mean_span_length}.")
-    return low, high
+    return mean, drawn
 
 
 class _Spans(NamedTuple):
     density: Any  # i32[2] as a fraction
-    low: Any  # i32[2] the mean span length, or the least that is drawn, as a fraction
-    high: Any  # i32[2] the same, or the most
+    mean: Any  # i32[2] the mean span length, as a fraction
+    drawn: Any  # i32[2] the least and the greatest length to draw; 0, 0: none is drawn
     anywhere: Any  # i32[] 1: a document may begin with noise and end with text
     sentinels: Any  # i32[S]
     ends: Ends
@@ -224,6 +232,9 @@ def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
         for noise in (noise_edge[:, :-1], noise_edge[:, 1:])
     )
     sentinel = pieces(sentinel_at + k, span)
+    # The sentinel of text behind all noise, which T5's targets have too.
+    text_follows = present & (jnp.max(jnp.where(span, end, 0), axis=1) < document.length)
+    last_sentinel = piece(sentinel_at + spans, text_follows * settings.anywhere)
     closing = piece(eos_at, present)
 
     inputs = joined(
@@ -232,7 +243,7 @@ def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
         closing,
     )
     told = pieces(document.start[:, None] + begin, end - begin)
-    targets = joined(interleaved(sentinel, told), closing)
+    targets = joined(interleaved(sentinel, told), last_sentinel, closing)
     return sequence_pair(
         splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )
@@ -240,16 +251,23 @@ def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
 
 def _draw_spans(key, number, n, settings: _Spans, size):
     """Draws the spans of document `number` of n tokens, with its own key."""
-    low, high, anywhere = settings.low, settings.high, settings.anywhere
+    anywhere = settings.anywhere
     # One-dimensional bits, noise and text alternating: the first do not depend on the number of bits.
-    bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size + 1,), jnp.uint32)
-    # low == high unless a range was given, and then both are whole numbers.
-    choice = below(bits[0], (high[0] - low[0]) // low[1] + 1)
-    noise, spans = noise_counts(n, settings.density, (low[0] + choice * low[1], low[1]))
+    bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size,), jnp.uint32)
+    noise_bits, text_bits = bits.reshape(size, 2).T
+    noise, spans = noise_counts(n, settings.density, settings.mean)
+
+    low, high = settings.drawn
+    covered = jnp.cumsum(low + below(noise_bits, high - low + 1))  # by spans of drawn lengths
+    drawn_spans = jnp.minimum(jnp.sum(covered < noise) + 1, jnp.minimum(noise, n - noise))
+    spans = jnp.where(high > 0, drawn_spans, spans)
     # One more token before the text and one after it allow empty text at both ends.
-    noise_edge, text_edge = jax.vmap(span_starts, (1, 0, 0))(
-        bits[1:].reshape(size, 2),
+    noise_edge, text_edge = jax.vmap(span_starts)(
+        jnp.stack([noise_bits, text_bits]),
         jnp.stack([noise, n - noise + 2 * anywhere]),
         jnp.stack([spans, spans + anywhere]),
     )
+    k = jnp.arange(size)
+    drawn_edge = jnp.append(0, jnp.where(k + 1 < spans, covered, noise))
+    noise_edge = jnp.where(high > 0, drawn_edge, noise_edge)
     return spans, noise_edge, text_edge[1:] - anywhere

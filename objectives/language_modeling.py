@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
@@ -61,8 +62,9 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
         targets   e f /
 
     Args:
-      suffix_share: average share of tokens predicted, in (0, 0.5]. The suffix is uniform in
-        1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5. UL2's S-denoiser is 0.25.
+      suffix_share: average share of tokens predicted, in (0, 1). Up to a half the suffix is uniform
+        in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5; UL2's S-denoiser is 0.25.
+        Above a half the prefix is, with the share of the prefix.
       mode: name of a mode token put before each document's inputs.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
@@ -73,15 +75,21 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
 
     Raises ValueError for a share out of range, or a mode that the vocabulary lacks.
     """
-    share = ratio(suffix_share, "suffix_share", 0, 0.5 + 1e-9)
-    given = 1 - 2 * share
-    split = _Split(given=traced(Fraction(given))[0], ends=ends_of(ids, mode))
+    share = ratio(suffix_share, "suffix_share", 0, 1)
+    kept = abs(1 - 2 * share)
+    split = _Split(
+        kept=traced(Fraction(kept))[0],
+        draws_prefix=jnp.bool_(share > Fraction(1, 2)),
+        ends=ends_of(ids, mode),
+    )
     modes = split.ends.mode.size
 
     def lengths(n: int) -> dict[str, int]:
+        drawn = _longest_drawn(n, kept.as_integer_ratio(), np)
+        prefix, suffix = (drawn, n - 1) if share > Fraction(1, 2) else (n - 1, drawn)
         return {
-            "inputs": modes + max(n - 1, 0) + 1,
-            "targets": _longest_suffix(n, given.as_integer_ratio(), max, min) + 1,
+            "inputs": modes + min(int(prefix), n - 1) + 1,
+            "targets": max(int(suffix), 1) + 1,
             "both": modes + n + 2,
         }
 
@@ -95,20 +103,23 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
 
 
 class _Split(NamedTuple):
-    given: Any  # i32[2] the least share of a document that is given, as a fraction
+    kept: Any  # i32[2] the least share of a document on the side that is not drawn, as a fraction
+    draws_prefix: Any  # bool[] the length of the prefix is drawn, not that of the suffix
     ends: Ends
 
 
-def _longest_suffix(n, given, maximum, minimum):
-    return maximum(minimum(n - round_ratio((n - 1) * given[0], given[1]), n - 1), 1)
+def _longest_drawn(n, kept, xp):
+    """Returns the most tokens, 1 or more, of the side of a split whose length is drawn."""
+    return xp.maximum(xp.minimum(n - round_ratio((n - 1) * kept[0], kept[1]), n - 1), 1)
 
 
 def _split_rows(split: _Split, key, row, partner, lengths, max_documents):
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size)
-    longest = _longest_suffix(document.length, split.given, jnp.maximum, jnp.minimum)
+    drawn = 1 + below(bits, _longest_drawn(document.length, split.kept, jnp))
+    suffix = jnp.where(split.draws_prefix, jnp.maximum(document.length - drawn, 1), drawn)
     present = document.length > 0
-    suffix = jnp.where(present, 1 + below(bits, longest), 0)
+    suffix = jnp.where(present, suffix, 0)
     prefix = document.length - suffix
     source, (mode_at, eos_at) = with_specials(row.tokens, *split.ends)
 

@@ -421,7 +421,7 @@ def _modules(function) -> set[str]:
 def slots_used(
     case: Examples, lengths: Sequence[int], seed: int = 2, parts: int = 2
 ) -> dict[str, np.ndarray]:
-    """{stream: slots used, "sentinels": most used} of rows of one document, of these lengths."""
+    """{stream: slots used, "sentinels": ids used} of rows of one document, of these lengths."""
     raw_length, kind = max(lengths), case.objective.rows
     rows = [
         text_row(case.ids, (n,), raw_length, i * (kind == "parts"), 0, kind, parts)[0]
@@ -433,7 +433,10 @@ def slots_used(
     features = corrupted(case._replace(keys=keys, rows=rows, lengths=planned, max_documents=1))
     used = {s: (features[c] > 0).sum(1) for s, c in _USED.items() if c in features}
     if "sentinels" in planned:
-        used["sentinels"] = np.isin(features["inputs"], case.ids.sentinels).sum(1)
+        number = np.zeros(case.ids.size, int)
+        number[list(case.ids.sentinels)] = np.arange(len(case.ids.sentinels)) + 1
+        written = [features[s] for s in ("inputs", "targets") if s in features]
+        used["sentinels"] = number[np.concatenate(written, axis=1)].max(1)
     return used
 
 

@@ -32,16 +32,18 @@ def masked_lm(
     replace_together: bool = False,
     max_predictions: int | None = None,
     static_copies: int | None = None,
+    framed: bool = True,
 ) -> Objective:
     """BERT's masked language modelling: some tokens are masked, and predicted in place.
 
     With text `a b c d e f`, where b and e are chosen and the mask token is _:
 
-        inputs    a _ c d e f     (e is one of the tenth left unchanged)
-        labels      b     e
+        inputs    [CLS] a _ c d e f [SEP]     (e is one of the tenth left unchanged)
+        labels            b     e
 
     Args:
-      ids: needs `mask`; only text tokens are ever chosen, or replace others.
+      ids: needs `mask`, and `cls` and `sep` for the frame; only text tokens are ever chosen, or
+        replace others.
       rate: share of tokens chosen, in (0, 1): max(1, round(rate n)) in each document of n.
       mask_share, random_share: of the chosen tokens, the share that becomes the mask, and the
         share that becomes a random text token; the rest stays unchanged.
@@ -50,27 +52,29 @@ def masked_lm(
       whole_words: choose words, not tokens; needs `ids.word_starts`. Words that do not fit the
         number are skipped.
       span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities; see
-        `geometric_lengths` and `inverse_lengths`. The few tokens at the ends of a document,
-        where spans are truncated and so fit more often, are up to a third likelier.
+        `geometric_lengths` and `inverse_lengths`. The last one is trimmed to the number, as in
+        SpanBERT's published code, within a word too.
       replace_together: draw once for a whole word or span whether it is masked, replaced or unchanged.
       max_predictions: the most labels of a document.
       static_copies: None draws anew in every epoch (RoBERTa). A number draws from that many fixed
         masks of each row (BERT's published data has 10).
+      framed: put `ids.cls` before each document and `ids.sep` after it, as BERT and RoBERTa do.
+        A classifier that is trained afterwards reads the hidden state of the former.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
-    >>> masked_lm(ids).lengths(512)
-    {'inputs': 512, 'labels': 77}
+    >>> masked_lm(ids).lengths(510)
+    {'inputs': 512, 'labels': 76}
 
-    Raises ValueError for settings out of range, or a vocabulary without mask or, for whole
-    words, without word starts.
+    Raises ValueError for settings out of range, or a vocabulary without mask, without [CLS] or [SEP]
+    for the frame, or without word starts for whole words.
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
     replacement = _replacement(ids, mask_share, random_share, replace_together)
     if static_copies is not None and static_copies < 1:
         raise ValueError(f"static_copies must be at least 1 or None, got {static_copies}.")
     copies = None if static_copies is None else np.int32(static_copies)
-    return _in_place(chosen, replacement, PromptForm("mask"), copies=copies)
+    return _in_place(chosen, replacement, _framed_form(ids, framed), copies=copies)
 
 
 def masked_next_token(
@@ -99,7 +103,7 @@ def masked_next_token(
 
 
 def replaced_token_detection(
-    ids: TokenIds, rate: float = 0.15, mask_share: float = 1.0
+    ids: TokenIds, rate: float = 0.15, mask_share: float = 1.0, framed: bool = True
 ) -> Objective:
     """ELECTRA: a generator fills in masked tokens, a discriminator predicts which were replaced.
 
@@ -110,6 +114,7 @@ def replaced_token_detection(
       rate: share of tokens chosen, in (0, 1): 0.15, and 0.25 for ELECTRA-large.
       mask_share: of the chosen tokens, the share that is masked; the rest stays unchanged, and is
         predicted as well.
+      framed: as in `masked_lm`.
 
     Features: those of `masked_lm`.
 
@@ -121,7 +126,7 @@ def replaced_token_detection(
 
     Raises ValueError as `masked_lm` does.
     """
-    form = PromptForm("mask", head="generator")
+    form = _framed_form(ids, framed)._replace(head="generator")
     objective = _in_place(selection_of(ids, rate), _replacement(ids, mask_share, 0.0), form)
     return objective._replace(loss=_detection_loss, heads={"generator": None, "replaced": 2})
 
@@ -164,16 +169,23 @@ def _replacement(ids, mask_share, random_share, together=False) -> Replacement:
     )
 
 
+def _framed_form(ids: TokenIds, framed: bool) -> PromptForm:
+    if not framed:
+        return PromptForm("mask")
+    return PromptForm("mask", before=(ids.special("cls"),), after=(ids.special("sep"),))
+
+
 def _in_place(
     selection: Selection, replacement: Replacement, form: PromptForm, copies=None
 ) -> Objective:
-    """Returns the objective that masks tokens in place, after the ids that the form puts first."""
-    head = form.before  # 0 or 1 tokens
+    """Returns the objective that masks tokens in place, between the ids of the form."""
+    frame = tuple(np.array(some, np.int32) for some in (form.before, form.after))  # 0 or 1 ids each
 
     def lengths(n: int) -> dict[str, int]:
-        return {"inputs": len(head) + n, "labels": int(quota(n, selection, np))}
+        slots = len(form.before) + n + len(form.after)
+        return {"inputs": slots, "labels": int(quota(n, selection, np))}
 
-    settings = selection, replacement, np.array(head, np.int32), copies
+    settings = selection, replacement, frame, form.shift, copies
     return Objective(
         lengths=lengths,
         corrupt=Partial(_mask_in_place, *settings),
@@ -182,24 +194,31 @@ def _in_place(
     )
 
 
-def _mask_in_place(selection, replacement, head, copies, key, row, partner, lengths, max_documents):
+def _mask_in_place(
+    selection, replacement, frame, shift, copies, key, row, partner, lengths, max_documents
+):
     if copies is not None:
         key = _static_key(key, row, copies)
     choice_key, replacement_key = jax.random.split(key)
-    tokens, segments = _behind(head, row, max_documents, lengths["inputs"])
+    tokens, segments = _framed(frame, row, max_documents, lengths["inputs"])
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection)
     corrupted = _replace(replacement_key, tokens, chosen, unit, replacement)
     return input_sequence((corrupted, segments)) | labels_in_place(
-        tokens, chosen, -head.size, lengths["labels"]
+        tokens, chosen, shift, lengths["labels"]
     )
 
 
-def _behind(head, row: Row, max_documents: int, size: int):
-    """Returns (tokens, segments) i32[size] of a row with `head` before each document."""
+def _framed(frame, row: Row, max_documents: int, size: int):
+    """Returns (tokens, segments) i32[size] of a row with the frame around each document."""
+    before, after = frame
     document = documents(row.segments, max_documents)
     present = document.length > 0
-    source, (head_at,) = with_specials(row.tokens, head)
-    whole = joined(piece(head_at, present * head.size), piece(*document))
+    source, (before_at, after_at) = with_specials(row.tokens, before, after)
+    whole = joined(
+        piece(before_at, present * before.size),
+        piece(*document),
+        piece(after_at, present * after.size),
+    )
     return splice(source, whole, size)
 
 

@@ -242,8 +242,7 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
         ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
     ),
-    # A variant found in tutorials: S there means short spans, and the mean span length
-    # is drawn for each document.
+    # A variant found in tutorials: S there means short spans, and the length of each span is drawn.
     "tutorial": (
         ("r", {"mean_span_length": (3, 8), "noise_density": 0.15, "mode": "R"}, 2),
         ("s", {"mean_span_length": (1, 3), "noise_density": 0.15, "mode": "S"}, 1),
@@ -252,7 +251,12 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
 }
 
 
-def ul2(ids: TokenIds, preset: str = "paper", rates: tuple[float, ...] | None = None) -> Objective:
+def ul2(
+    ids: TokenIds,
+    preset: str = "paper",
+    rates: tuple[float, ...] | None = None,
+    placement: str = "end",
+) -> Objective:
     """UL2's mixture of denoisers.
 
     Args:
@@ -261,11 +265,15 @@ def ul2(ids: TokenIds, preset: str = "paper", rates: tuple[float, ...] | None = 
       preset: "paper" (seven denoisers at equal rates), "ul2r" (continued pre-training of a causal
         model, half of it prefix language modelling), or "tutorial" (three, with drawn spans).
       rates: other rates, one for each denoiser in the preset's order.
+      placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
+        row of up to 636 tokens, which are too few for a second span: a second prefix language
+        modelling, of a fixed share. "anywhere" lets its one span stand elsewhere too.
 
     >>> [m.name for m in ul2(ids).members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
 
-    Raises ValueError for an unknown preset, a wrong number of rates, or missing mode tokens.
+    Raises ValueError for an unknown preset or placement, a wrong number of rates, or missing mode
+    tokens.
     """
     if preset not in _UL2_PRESETS:
         raise ValueError(f"preset must be one of {sorted(_UL2_PRESETS)}, got {preset!r}.")
@@ -277,6 +285,9 @@ def ul2(ids: TokenIds, preset: str = "paper", rates: tuple[float, ...] | None = 
         )
     members = {}
     for i, (name, settings, rate) in enumerate(denoisers):
-        build = prefix_lm if "suffix_share" in settings else span_corruption
-        members[name] = (functools.partial(build, **settings), rate if rates is None else rates[i])
+        if "suffix_share" in settings:
+            build = functools.partial(prefix_lm, **settings)
+        else:
+            build = functools.partial(span_corruption, placement=placement, **settings)
+        members[name] = (build, rate if rates is None else rates[i])
     return mixture(ids, members)

@@ -210,9 +210,8 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
 
     def pieces(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        return (
-            min(hidden, (n + 1) // 2) if kind.whole_runs else hidden
-        )  # runs are separated by text
+        # Runs are separated by text, and a sentinel more stands for text behind them all.
+        return min(hidden, n // 2) + 1 if kind.whole_runs else hidden
 
     return Noise(
         longest=lambda n: n,
@@ -222,14 +221,17 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
 
 
 def iid_told(ids: TokenIds, noise_density: float, replace: str) -> Noise:
-    """Returns the tokens that `iid_hidden` hides with the same key, pieces after their sentinels."""
+    """Returns the tokens that `iid_hidden` hides with the same key, pieces after their sentinels.
+
+    Where pieces are runs and text comes last, one more sentinel says so, as in T5's targets.
+    """
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     marked = kind.stand_in == "sentinel"
 
     def longest(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        if kind.whole_runs:  # h tokens make at most h runs, and at most n + 1 - h
-            return min(2 * hidden, n + 1)
+        if kind.whole_runs:  # h tokens make at most h runs, and n - h with text behind them all
+            return min(2 * hidden, n) + 1
         return hidden * (1 + marked)
 
     return Noise(longest, Partial(_tell_hidden, hiding, np.bool_(marked), _stand_ins(ids, kind)))
@@ -273,8 +275,10 @@ def _replace_hidden(hiding: _Hiding, shows, stand_in, key, text: Text, count: in
 
 def _tell_hidden(hiding: _Hiding, marked, table, key, text: Text, count: int) -> Text:
     hidden, opens, number = _iid_pieces(hiding, key, text, count)
+    last = text.segments != jnp.append(text.segments[1:], 0)  # of its document
+    text_follows = last & ~hidden & hiding.whole_runs
     tokens = _alternate(_from_table(table, key, number), text.tokens)
-    keep = _alternate(opens & marked, hidden)
+    keep = _alternate((opens | text_follows) & marked, hidden)
     return _compact(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
 
 

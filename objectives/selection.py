@@ -2,11 +2,11 @@
 
 Tokens are grouped in units (a token, a word, a cell of a random tiling), and units are taken in
 random order while they fit the document's quota. So the number of chosen tokens is known in advance,
-units are not split, and nothing loops over tokens.
+and nothing loops over tokens.
 
 Sources: Devlin et al. 2019 (BERT) and its published code for the count and for words, which it
-skips when they do not fit; Joshi et al. 2020 (SpanBERT) and Lan et al. 2020 (ALBERT) for the
-lengths of spans.
+skips when they do not fit; Joshi et al. 2020 (SpanBERT), whose published code trims the last span,
+and Lan et al. 2020 (ALBERT) for the lengths of spans.
 """
 
 from collections.abc import Sequence
@@ -131,8 +131,8 @@ def choose(key, tokens, segments, count: int, selection: Selection):
       count: D, the most documents that the row may hold.
 
     Returns:
-      chosen bool[L]: of text tokens only. In each document `quota` of them, or fewer where the
-        remaining units do not fit; where no unit fits, the beginning of one.
+      chosen bool[L]: of text tokens only. In each document `quota` of them, the last span trimmed;
+        of words fewer, where the remaining ones do not fit, or the beginning of one where none fits.
       unit i32[L]: the slot where each token's own unit starts.
     """
     text = selection.text
@@ -145,7 +145,8 @@ def choose(key, tokens, segments, count: int, selection: Selection):
     if selection.word_starts is None and selection.spans is None:
         slot = jnp.arange(tokens.size, dtype=jnp.int32)
         return _take_tokens(bits, candidate, segments, quota_D), slot
-    return _take_units(bits, candidate, start, eligible, segments, quota_D)
+    trims = selection.spans is not None
+    return _take_units(bits, candidate, start, eligible, segments, quota_D, trims)
 
 
 def _unit_starts(key, tokens, segments, count, eligible, selection):
@@ -206,18 +207,21 @@ def _take_tokens(bits, candidate, segments, quota_D):
     return ahead | (tied & (_sum_so_far(tied, start[of_L]) <= remaining))
 
 
-def _take_units(bits, candidate, start, eligible, segments, quota_D):
-    """Returns (chosen bool[L], unit i32[L]): units in random order, each if it still fits."""
+def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool):
+    """Returns (chosen bool[L], unit i32[L]): units in random order, up to the quota.
+
+    The first that does not fit is trimmed, or each is skipped that does not.
+    """
     L, D = start.size, quota_D.size
     slot = jnp.arange(L, dtype=jnp.int32)
     of_L = jnp.maximum(segments - 1, 0)
     unit = lax.cummax(jnp.where(start, slot, 0))
     edge = jnp.append((start | ~eligible)[1:], True)
     size = 1 + lax.cummin(jnp.where(edge, slot, L), reverse=True) - slot
-    # Where none fits, one of them is truncated.
-    sizes_DL = jnp.where(_is_of_each(segments, D) & candidate[None], size[None], L)
-    smallest_D = jnp.min(sizes_DL, axis=1)
-    size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[of_L])
+    if not trims:  # where none fits, one of them is truncated all the same
+        sizes_DL = jnp.where(_is_of_each(segments, D) & candidate[None], size[None], L)
+        smallest_D = jnp.min(sizes_DL, axis=1)
+        size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[of_L])
 
     rank = _random_ranks(bits, candidate, segments, D)
     _, shuffled = lax.sort((rank, slot), num_keys=1)
@@ -226,6 +230,26 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D):
     drawn = jnp.where(candidate, segments, 0)[shuffled]  # document of each unit, in random order
     sizes = jnp.where(candidate, size, 0)[shuffled]
     of_drawn = jnp.maximum(drawn - 1, 0)
+    total = _sum_so_far(sizes, first_D[of_drawn])  # up to each unit, of its document
+    if trims:
+        remaining = jnp.maximum(quota_D[of_drawn] - (total - sizes), 0)
+        taken_sizes = jnp.where(drawn > 0, jnp.minimum(sizes, remaining), 0)
+    else:
+        fits = (drawn > 0) & (total <= quota_D[of_drawn])
+        taken_sizes = sizes * _more_that_fit(fits, sizes, drawn, quota_D)
+    taken_size = jnp.zeros(L, jnp.int32).at[shuffled].set(taken_sizes)
+    return eligible & (slot - unit < taken_size[unit]), unit
+
+
+def _more_that_fit(taken, sizes, drawn, quota_D):
+    """Returns bool[L]: `taken`, and units that fit after some did not.
+
+    Args:
+      taken: bool[L], units up to the first that does not fit.
+      sizes, drawn: i32[L] tokens and document of each unit, in random order.
+    """
+    L, D = taken.size, quota_D.size
+    slot = jnp.arange(L, dtype=jnp.int32)
 
     def take_next(_, state):
         """Takes each document's next unit that fits, of those skipped or not reached."""
@@ -235,13 +259,9 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D):
         remaining_D -= jnp.where(next_D < L, sizes[next_D], 0)
         return taken.at[next_D].set(True, mode="drop"), remaining_D
 
-    # A skipped unit exceeds what remained of the quota, so it never fits later. The first round
-    # takes all units up to the first that does not fit, whose tokens exceed the remaining quota.
-    taken = (drawn > 0) & (_sum_so_far(sizes, first_D[of_drawn]) <= quota_D[of_drawn])
+    # A skipped unit exceeds what remained of the quota, so it never fits later.
     remaining_D = quota_D - _sum_of_each(taken * sizes, drawn, D)
-    taken, _ = lax.fori_loop(0, MOST_AFTER_A_SKIP, take_next, (taken, remaining_D))
-    taken = jnp.zeros(L, bool).at[shuffled].set(taken)
-    return eligible & taken[unit] & (slot - unit < size[unit]), unit
+    return lax.fori_loop(0, MOST_AFTER_A_SKIP, take_next, (taken, remaining_D))[0]
 
 
 def _random_ranks(bits, candidate, segments, count: int):

@@ -99,9 +99,11 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     and are not masked. The loss is the sum of both.
 
     Args:
-      first, second: builders, functions from ids to an objective. Only the first may rearrange.
+      first, second: builders, functions from ids to an objective. Only the first may rearrange:
+        masked_lm goes second with framed=False.
 
-    >>> then(ids, next_sentence_prediction, masked_lm).lengths(125)
+    >>> unframed = functools.partial(masked_lm, framed=False)
+    >>> then(ids, next_sentence_prediction, unframed).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1, 'labels': 19}
 
     Raises ValueError when the second moves its inputs, either is a mixture, both write the same
@@ -113,8 +115,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     needs = two.lengths(100)
     if needs.get("inputs") != 100 or "targets" in needs:
         raise ValueError(
-            "The second objective of `then` must leave its inputs in place, as masked_lm does; of "
-            f"100 tokens it makes {needs}."
+            "The second objective of `then` must leave its inputs in place, as masked_lm with "
+            f"framed=False does; of 100 tokens it makes {needs}."
         )
     makes = one.lengths(100)
     if makes.get("pools", 1) > 1:

@@ -276,7 +276,9 @@ IDS = tiny.IDS._replace(
     sentence_ends=objectives.bitmap(np.arange(128) % 7 == 3),
 )
 BERT = functools.partial(
-    objectives.then, first=objectives.next_sentence_prediction, second=objectives.masked_lm
+    objectives.then,
+    first=objectives.next_sentence_prediction,
+    second=functools.partial(objectives.masked_lm, framed=False),
 )
 STEPS = {  # builder: objective, lengths as in the small runs
     "encoder": (objectives.masked_lm, {"encoder": 128}),

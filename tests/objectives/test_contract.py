@@ -1,6 +1,7 @@
 """Token ids that cannot be mistaken for text, a package that stands alone, docstrings that hold."""
 
 import doctest
+import functools
 import importlib
 import pathlib
 import pkgutil
@@ -77,7 +78,7 @@ MODULES = [
 def test_docstring_examples_hold(name):
     module = importlib.import_module(name)
     names = {key: getattr(objectives, key) for key in objectives.__all__}
-    names |= {"np": np, "jnp": jnp, "ids": IDS}
+    names |= {"functools": functools, "np": np, "jnp": jnp, "ids": IDS}
     found = doctest.DocTestFinder().find(module, extraglobs=names)
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)

@@ -1,5 +1,6 @@
 """The labels of a term are what its loss scores: baselines follow from them alone."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -142,9 +143,7 @@ def test_heads_of_one_name_and_different_classes_are_refused():
 
 
 def test_two_losses_one_after_the_other_may_not_share_a_name():
-    def first(ids):
-        return objectives.masked_lm(ids)
-
-    both = objectives.then(IDS, first, objectives.masked_lm)
+    masks = functools.partial(objectives.masked_lm, framed=False)
+    both = objectives.then(IDS, masks, masks)
     with pytest.raises(ValueError, match="'tokens'.*lost"):
         both.loss(outputs(), batch("encoder", V, True))

@@ -35,6 +35,18 @@ def test_split_is_uniform_over_t5s_range(n, share):
     assert_uniform(prefix, len(expected))
 
 
+@pytest.mark.parametrize("n, share", [(2, 0.9), (9, 0.75), (20, 0.875)])
+def test_above_a_half_the_prefix_has_the_law_of_the_suffix(n, share):
+    # Mirrored: what 1 - share predicts is given.
+    objective, mirrored = prefix_lm(IDS, share), prefix_lm(IDS, 1 - share)
+    given, expected = objective.lengths(n), mirrored.lengths(n)
+    assert (given["inputs"], given["targets"]) == (expected["targets"], expected["inputs"])
+    features = corrupt_copies(objective, (n,), 10_000, seed=n)
+    prefix = features["inputs_segments"].sum(1) - 1
+    assert prefix.min() == 1 and (prefix + features["targets_weights"].sum(1) - 1 == n).all()
+    assert_uniform(prefix, given["inputs"] - 1)
+
+
 def test_splits_of_packed_documents_are_independent_of_each_other():
     features = corrupt_copies(prefix_lm(IDS), (4, 4, 3), 18_000, seed=1)
     prefix = [(features["inputs_segments"] == d).sum(1) - 1 for d in (1, 2, 3)]
@@ -48,7 +60,7 @@ def test_a_document_of_one_token_is_all_target():
     assert features["targets"][0].tolist() == [*document, IDS.eos]
 
 
-@pytest.mark.parametrize("share", [0, -0.25, 0.6, 1, "half", 0.12345])
+@pytest.mark.parametrize("share", [0, -0.25, 1, 1.5, "half", 0.12345])
 def test_bad_suffix_shares_are_refused(share):
     with pytest.raises(ValueError, match="suffix_share"):
         prefix_lm(IDS, share)

@@ -75,18 +75,30 @@ def text(n, seed=0):
 def test_masked_lm_by_hand():
     a, b, c = 50, 60, 70
     objective = masked_lm(IDS, rate=0.9, mask_share=1, random_share=0)
-    assert objective.lengths(3) == {"inputs": 3, "labels": 3}  # 2.7 tokens
-    got = features_of(corrupt(objective, [[a, b, c]], planned={"inputs": 5, "labels": 4}), 0)
-    assert got["inputs"].tolist() == [IDS.mask] * 3 + [0, 0]
-    assert got["inputs_segments"].tolist() == [1, 1, 1, 0, 0]
+    assert objective.lengths(3) == {"inputs": 5, "labels": 3}  # 2.7 tokens
+    got = features_of(corrupt(objective, [[a, b, c]], planned={"inputs": 7, "labels": 4}), 0)
+    assert got["inputs"].tolist() == [IDS.cls, *[IDS.mask] * 3, IDS.sep, 0, 0]
+    assert got["inputs_segments"].tolist() == [1, 1, 1, 1, 1, 0, 0]
     assert got["labels"].tolist() == [a, b, c, 0]
-    assert got["labels_slots"].tolist() == [0, 1, 2, 0]
+    assert got["labels_slots"].tolist() == [1, 2, 3, 0]
     assert got["labels_weights"].tolist() == [1, 1, 1, 0]
+
+
+def test_the_frame_can_be_left_out():
+    vocabulary = IDS._replace(cls=None, sep=None)
+    with pytest.raises(ValueError, match="'cls'"):
+        masked_lm(vocabulary)
+    objective = masked_lm(vocabulary, framed=False)
+    assert objective.lengths(10) == {"inputs": 10, "labels": 2}
+    got = corrupt(objective, [text(6), text(4)])
+    assert got["inputs_segments"].tolist() == [[1] * 6 + [2] * 4] * 2
+    assert objective.prompt_forms[0].before == objective.prompt_forms[0].after == ()
 
 
 def test_only_one_token_may_be_hidden_of_those_that_are_text():
     row = [IDS.cls, 50, IDS.sep]
-    got = features_of(corrupt(masked_lm(IDS, mask_share=1, random_share=0), [row]), 0)
+    objective = masked_lm(IDS, mask_share=1, random_share=0, framed=False)
+    got = features_of(corrupt(objective, [row]), 0)
     assert got["inputs"].tolist() == [IDS.cls, IDS.mask, IDS.sep]
     assert (got["labels"], got["labels_slots"]) == ([50], [1])
 
@@ -171,8 +183,10 @@ def test_trap_special_tokens_are_never_masked_and_random_ones_are_text():
     row = np.concatenate([[IDS.cls], text(30), [IDS.sep], text(29), [IDS.sep, IDS.eos]])
     special = np.isin(row, (IDS.cls, IDS.sep, IDS.eos))
     for objective in (
-        masked_lm(IDS, 0.9, mask_share=0, random_share=1),
-        masked_lm(IDS, 0.9, 0.0, 1.0, whole_words=True, span_lengths=inverse_lengths()),
+        masked_lm(IDS, 0.9, 0.0, 1.0, framed=False),
+        masked_lm(
+            IDS, 0.9, 0.0, 1.0, whole_words=True, span_lengths=inverse_lengths(), framed=False
+        ),
     ):
         got = corrupt(objective, [row], copies=128)
         assert (got["inputs"][:, special] == row[special]).all()
@@ -183,7 +197,7 @@ def test_trap_special_tokens_are_never_masked_and_random_ones_are_text():
 
 def test_random_tokens_are_uniform_over_the_text():
     small = IDS._replace(text=(2, 18))
-    objective = masked_lm(small, 0.9, mask_share=0, random_share=1)
+    objective = masked_lm(small, 0.9, mask_share=0, random_share=1, framed=False)
     got = corrupt(objective, [np.full(400, 5)], copies=50)["inputs"]
     counts = np.bincount(got.reshape(-1), minlength=18)[2:]
     chosen, kept = 360 * 50, 40 * 50
@@ -289,7 +303,7 @@ def test_replaced_token_detection_adds_up_both_losses():
     chance = 1 / (1 + np.exp(-(outputs.hidden["top"] @ outputs.matrices["replaced"])[..., 0]))
     right = np.where(outputs.hidden["replaced"] == 1, chance, 1 - chance)
     np.testing.assert_allclose(terms["replaced"].sums, -np.log(right).sum(1), rtol=1e-4)
-    np.testing.assert_array_equal(terms["replaced"].weights, [40] * B)
+    np.testing.assert_array_equal(terms["replaced"].weights, [44] * B)  # the frames' too
     np.testing.assert_array_equal(terms["tokens"].weights, [4 + 2] * B)  # 30 * .15 is 4.5
 
 

@@ -244,8 +244,8 @@ def test_span_laws_are_the_papers():
     ids=["SpanBERT", "SpanBERT, drawn", "ALBERT"],
 )
 def test_chosen_spans_keep_the_law_of_lengths(law, kind):
-    # Chi-square, significance 0.001. With an exact count the last spans of a document are the
-    # short ones that still fit; among 2000 tokens they are too few to be seen.
+    # Chi-square, significance 0.001. The last span of a document is trimmed; among those of 2000
+    # tokens it is too rare to be seen.
     selection = selection_of(IDS, 0.15, kind, span_lengths=law)
     sizes = spans_of(*selected(selection, [text(2000)], 40, seed=2))
     counts = np.bincount(sizes, minlength=len(law) + 1)[1:]
@@ -253,13 +253,13 @@ def test_chosen_spans_keep_the_law_of_lengths(law, kind):
     assert chisquare(counts, np.array(law) * counts.sum()).pvalue > SIGNIFICANCE, counts
 
 
-def test_spans_of_words_hold_whole_words():
+def test_spans_of_words_hold_whole_words_but_for_the_last_which_is_trimmed():
     ids = IDS._replace(word_starts=bitmap(np.arange(IDS.size) % 2 == 0))
     row = np.arange(100, 300)  # words of two tokens
-    selection = selection_of(ids, 0.15, whole_words=True, span_lengths=(0.5, 0, 0.5))
-    chosen, unit = selected(selection, [row], 50)
-    assert set(spans_of(chosen, unit)) == {2, 6}
-    assert (chosen[:, ::2] == chosen[:, 1::2]).all()
+    selection = selection_of(ids, 0.155, whole_words=True, span_lengths=(0.5, 0, 0.5))
+    chosen, _ = selected(selection, [row], 50)
+    assert (chosen.sum(1) == 31).all()
+    assert ((chosen[:, ::2] != chosen[:, 1::2]).sum(1) == 1).all()  # 31 is odd
 
 
 def test_every_place_is_as_likely_to_start_a_span():

@@ -132,7 +132,8 @@ def test_text_without_sentences_is_cut_anywhere():
 
 
 def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
-    objective = then(IDS, sentence_order_prediction, functools.partial(masked_lm, rate=0.5))
+    masks = functools.partial(masked_lm, rate=0.5, framed=False)
+    objective = then(IDS, sentence_order_prediction, masks)
     document = text(3, 2, 4)
     for a, b, _ in pairs(objective, [document] * 2, 40):  # asserts that [CLS] and [SEP] stand
         assert len(a) + len(b) == len(document) and IDS.mask in a + b

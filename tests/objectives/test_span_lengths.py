@@ -171,9 +171,16 @@ def _runs(mask):
     return sum(b > a for a, b in zip((0, *mask), mask))
 
 
-def test_placement_changes_no_length():
+def test_one_more_sentinel_closes_targets_where_text_comes_last():
+    # T5 writes targets so: its sentinel for text behind all noise comes before end-of-sequence.
     end, anywhere = (span_corruption(IDS, placement=where) for where in ("end", "anywhere"))
-    assert all(end.lengths(n) == anywhere.lengths(n) for n in range(1, 600))
+    for n in range(1, 600):
+        more = {"targets": 1, "sentinels": 1}
+        assert anywhere.lengths(n) == {k: x + more.get(k, 0) for k, x in end.lengths(n).items()}
+    features = corrupt_copies(anywhere, (10,), 400, seed=8)
+    ends_with_noise = (features["inputs"] == IDS.sentinels[0]).argmax(1) == 8
+    closing = features["targets"][:, 3]  # X, two hidden tokens, and this
+    np.testing.assert_array_equal(closing, np.where(ends_with_noise, IDS.eos, IDS.sentinels[1]))
 
 
 def test_a_short_document_loses_more_than_its_end_when_spans_stand_anywhere():
@@ -201,22 +208,40 @@ def test_masks_of_two_rows_of_a_batch_are_independent_of_each_other():
     assert_uniform(both.reshape(16_000, -1), 16)
 
 
-def test_each_mean_of_a_range_is_equally_likely():
-    objective = span_corruption(IDS, 0.5, (1, 3))
-    spans_of = {12 // mean: mean for mean in (1, 2, 3)}  # 12 of 24 tokens are noise
-    targets = corrupt_copies(objective, (24,), 12_000, seed=5)["targets"]
-    spans = np.isin(targets, IDS.sentinels).sum(1)
-    assert set(spans) == set(spans_of)
-    assert_uniform(spans, 3)
+def spans_of(features) -> list[list[int]]:
+    """Lengths of the spans of each row of one document."""
+    marks = np.isin(features["targets"], IDS.sentinels)
+    closing = (features["targets"] == IDS.eos).argmax(1)
+    return [np.diff([*np.flatnonzero(m), end]) - 1 for m, end in zip(marks, closing)]
 
 
-def test_each_document_of_a_row_draws_its_own_mean():
-    targets = corrupt_copies(span_corruption(IDS, 0.5, (1, 2)), (8, 8), 8_000, seed=6)
-    of_document = [
-        (np.isin(targets["targets"], IDS.sentinels) & (targets["targets_segments"] == d)).sum(1)
-        for d in (1, 2)
+def test_each_length_of_a_range_is_equally_likely():
+    features = corrupt_copies(span_corruption(IDS, 0.5, (2, 4)), (60,), 4_000, seed=5)
+    every = spans_of(features)
+    assert all(spans.sum() == 30 for spans in every)
+    assert max(spans[-1] for spans in every) == 4  # the last is what is left
+    drawn = np.concatenate([spans[:5] for spans in every])  # those that are never the last
+    assert_uniform(drawn, 3)
+    pairs = np.stack([spans[:2] for spans in every])
+    assert_uniform(pairs, 9)
+
+
+def test_documents_of_a_row_draw_their_spans_apart():
+    features = corrupt_copies(span_corruption(IDS, 0.5, (1, 2)), (8, 8), 8_000, seed=6)
+    first = [
+        [(row == IDS.sentinels[1]).argmax() - (row == IDS.sentinels[0]).argmax() - 1 for row in x]
+        for x in (
+            np.where(features["targets_segments"] == d, features["targets"], 0) for d in (1, 2)
+        )
     ]
-    assert_uniform(np.stack(of_document, 1), 4)
+    assert_uniform(np.stack(first, 1), 4)
+
+
+def test_spans_that_text_cannot_separate_are_joined_into_the_last():
+    objective = span_corruption(IDS, 0.8, (1, 2))  # 8 of 10 tokens, with two tokens between them
+    features = corrupt_copies(objective, (10,), 200, seed=7)
+    assert objective.lengths(10) == {"inputs": 5, "targets": 11, "sentinels": 2}
+    assert {len(spans) for spans in spans_of(features)} == {2}
 
 
 @pytest.mark.parametrize("n, inputs, targets", [(1, "a", ""), (2, "aX", "Xb"), (3, "abX", "Xc")])

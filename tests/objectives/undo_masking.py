@@ -6,11 +6,16 @@ The labels say which token stood where; everything else was given as it is.
 from pretrax.objectives import TokenIds
 
 
-def undo_masks(ids: TokenIds, only_masks: bool = False):
+def undo_masks(ids: TokenIds, only_masks: bool = False, framed: bool = True):
     """`only_masks`: every chosen token became the mask, none another token or itself."""
 
     def undo(document):
-        return _filled_in(ids, document.inputs, document.labels, only_masks)
+        if not framed:
+            return _filled_in(ids, document.inputs, document.labels, only_masks)
+        first, *text, last = document.inputs
+        assert (first, last) == (ids.cls, ids.sep), "every document stands between [CLS] and [SEP]"
+        labels = {place - 1: label for place, label in document.labels.items()}
+        return _filled_in(ids, text, labels, only_masks)
 
     return undo
 

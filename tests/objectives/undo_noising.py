@@ -28,6 +28,8 @@ def undo_pieces(ids: TokenIds, mode: int | None = None, whole_runs: bool = True)
             else:
                 assert pieces, "a hidden token without a sentinel before it"
                 pieces[-1].append(token)
+        if whole_runs and inputs and inputs[-1] not in number:
+            assert pieces.pop() == [], "one more sentinel closes targets where text comes last"
         assert all(pieces) and (whole_runs or all(len(piece) == 1 for piece in pieces))
         order = [number[token] for token in inputs if token in number]
         assert order == list(range(len(pieces))), "inputs: sentinels in order, one a piece"

@@ -32,7 +32,9 @@ BUILDERS = {
 } | {
     "contrastive": functools.partial(objectives.contrastive, views="deletion"),
     "then": functools.partial(
-        objectives.then, first=objectives.next_sentence_prediction, second=objectives.masked_lm
+        objectives.then,
+        first=objectives.next_sentence_prediction,
+        second=functools.partial(objectives.masked_lm, framed=False),
     ),
     "mixture": functools.partial(  # GPT-BERT
         objectives.mixture,

@@ -55,7 +55,8 @@ def views():
 
 @functools.cache
 def order_then_masks():
-    return objectives.then(IDS, objectives.sentence_order_prediction, objectives.masked_lm)
+    masks = functools.partial(objectives.masked_lm, framed=False)
+    return objectives.then(IDS, objectives.sentence_order_prediction, masks)
 
 
 @functools.cache
