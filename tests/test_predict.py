@@ -242,7 +242,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("towers", [" "], "empty text"),
         ("causal", ["x" * 40], "(prompt and up to 64 new tokens), expected at most 32"),
         ("causal", ["x" * 40, "--score"], "41 slots to be scored, expected at most 32"),
-        ("masked", ["x" * 40 + "[MASK]"], "41 tokens, expected at most 32"),
+        ("masked", ["x" * 40 + "[MASK]"], "43 tokens, expected at most 32"),
         ("masked", ["no mask here"], "Got a text without a mask, expected one or more [MASK]"),
         ("causal", ["a", "--mode=sing"], "Got mode 'sing', expected one of continue, complete"),
         ("causal", ["a", "--mode=classify"], "for a model of layout 'decoder', which can continue"),

@@ -61,10 +61,9 @@ def test_views_are_as_their_loss_saw_them():
 
 @pytest.mark.parametrize("name", ["masked_lm", None])
 def test_of_other_models_it_is_the_mean_of_the_tokens(name):
-    """Of the text as training had it: alone, or between [CLS] and [SEP]."""
+    """Of the text as training had it, between [CLS] and [SEP]; of an imported model too."""
     one = trained("encoder", *([name] if name else []))
-    tokens = CODEC.encode(TEXTS[0])
-    tokens = tokens if name else [IDS.cls, *tokens, IDS.sep]
+    tokens = [IDS.cls, *CODEC.encode(TEXTS[0]), IDS.sep]
     places = jnp.arange(len(tokens))[None]
     batch = {
         "encoder_input_tokens": jnp.array([tokens]),

@@ -199,7 +199,7 @@ def test_classes_of_tokens_are_no_blanks():
 
 def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
     ids = tiny.IDS._replace(mask=103)
-    objective = masked_lm(ids, rate=0.3, mask_share=0.8)
+    objective = masked_lm(ids, rate=0.3, mask_share=0.8, framed=False)
     model = models.encoder(128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
     (group,) = plan(objective, LAYOUTS["encoder"], ids, [{"encoder": LENGTH}])
     *_, keys, rows = case("decoder")

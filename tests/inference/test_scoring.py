@@ -131,16 +131,15 @@ def test_an_encoder_takes_each_token_from_all_others(builder, names):
     logits, one = run(builder, *names)
     told = []
     found = score(one, [("", text) for text in TEXTS[:2]], 4, told.append)
-    frame = ([], []) if names else ([IDS.cls], [IDS.sep])
     for text, got in zip(TEXTS, found):
         tokens, expected = CODEC.encode(text), []
         for i, token in enumerate(tokens):
-            masked = [*frame[0], *tokens[:i], IDS.mask, *tokens[i + 1 :], *frame[1]]
+            masked = [IDS.cls, *tokens[:i], IDS.mask, *tokens[i + 1 :], IDS.sep]
             batch = row("encoder", masked, both_ways(masked))
             none = jnp.zeros((1, 1), jnp.int32)
             for name in ("target_tokens", "target_slots", "loss_weights"):
                 batch[f"encoder_{name}"] = none
-            expected.append(log_p(logits(batch), len(frame[0]) + i, token))
+            expected.append(log_p(logits(batch), 1 + i, token))
         assert_scored(got, tokens, expected, text)
     assert told == [1, 1]
 

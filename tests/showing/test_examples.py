@@ -59,9 +59,10 @@ def test_every_document_has_its_own_first_sentinel():
 
 
 def test_masks_are_told_from_kept_and_from_replaced_tokens():
-    masked, _ = shown(objectives.masked_lm, "encoder", mask_share=1.0, random_share=0.0)
-    kept, _ = shown(objectives.masked_lm, "encoder", mask_share=0.0, random_share=0.0)
-    replaced, _ = shown(objectives.masked_lm, "encoder", mask_share=0.0, random_share=1.0)
+    build = functools.partial(objectives.masked_lm, framed=False)
+    masked, _ = shown(build, "encoder", mask_share=1.0, random_share=0.0)
+    kept, _ = shown(build, "encoder", mask_share=0.0, random_share=0.0)
+    replaced, _ = shown(build, "encoder", mask_share=0.0, random_share=1.0)
     for one, kinds in ((masked, {"mask"}), (kept, {"kept"}), (replaced, {"replaced", "kept"})):
         slots = one.stacks[0].slots
         chosen = [slot for slot in slots if slot.predicted]
