@@ -187,21 +187,24 @@ def deshuffling(ids: TokenIds) -> Objective:
 
 def _span_lengths(mean_span_length) -> tuple[Fraction, tuple[int, int] | None]:
     """Returns (the mean, the range that lengths are drawn from or None)."""
-    if not isinstance(mean_span_length, (tuple, list)):
-        mean, drawn = ratio(mean_span_length, "mean_span_length", 0, 10**6), None
-    elif len(mean_span_length) == 2 and all(int(x) == x for x in mean_span_length):
-        low, high = (int(x) for x in mean_span_length)
-        mean, drawn = Fraction(low + high, 2), (low, high)
+    drawn = None
+    if isinstance(mean_span_length, (tuple, list)):
+        if len(mean_span_length) != 2 or any(int(x) != x for x in mean_span_length):
+            raise ValueError(f"{_SPAN_LENGTHS}, got {mean_span_length}.")
+        drawn = int(mean_span_length[0]), int(mean_span_length[1])
+        if drawn[0] > drawn[1]:
+            raise ValueError(f"{_SPAN_LENGTHS}, got {mean_span_length}.")
+        mean = Fraction(sum(drawn), 2)
     else:
-        mean = drawn = None
-    if mean is None or (drawn and not drawn[0] <= drawn[1]):
-        raise ValueError(
-            "mean_span_length must be a number, or a pair (low, high) of whole numbers with "
-            f"low <= high, got {mean_span_length}."
-        )
-    if mean < 1 or (drawn and drawn[0] < 1):
+        mean = ratio(mean_span_length, "mean_span_length", 0, 10**6)
+    if (drawn or (mean,))[0] < 1:
         raise ValueError(f"mean_span_length must be at least 1 token, got {mean_span_length}.")
     return mean, drawn
+
+
+_SPAN_LENGTHS = (
+    "mean_span_length must be a number, or a pair (low, high) of whole numbers with low <= high"
+)
 
 
 class _Spans(NamedTuple):
