@@ -41,7 +41,7 @@ from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan, abstract_state_of, open_batches, plan
 from pretrax.training.plots import plot_losses
 from pretrax.training.results import Result
-from pretrax.training.resuming import check_same_run, indented, resume
+from pretrax.training.resuming import check_same_run, check_steps, indented, resume
 from pretrax.training.run import Run
 from pretrax.training.state import Abstract, State, new_state, parameter_count
 from pretrax.training.warm_start import check_same_vocabulary, warm_start
@@ -99,8 +99,9 @@ def train(run: Run, console: Console | None = None) -> Result:
             finished = results.read(run.run_dir)
             if finished is not None and finished.step == int(state.step) >= run.steps:
                 check_same_run(run, resumed.changed)
-                console.print(finished_words(run), markup=False)
+                console.print(finished_words(run, finished.step), markup=False)
                 return finished
+            check_steps(run, int(state.step))
             console.print(f"Going on from the checkpoint of step {int(state.step)}.")
             if resumed.changed:
                 changed = f"Values changed since:\n{indented(resumed.changed)}"

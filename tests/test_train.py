@@ -51,7 +51,7 @@ def test_help_explains_and_exits_0(capsys):
     [
         (["--gin.training.Run.batchsize=8"], r"batchsize'; did you mean 'batch_size'\? .*seed"),
         (["--gin.trian.train.steps=8"], r"trian"),
-        (["--gin.STEPZ=10"], r"Nothing .* uses STEPZ = 10\. .*DATA, PEAK, RUN_DIR, STEPS, WAIT;"),
+        (["--gin.STEPZ=10"], r"Nothing .* uses STEPZ = 10\. .*DATA, PEAK, RUN_DIR, STEPS;"),
         (["--gin.training.Run.steps=5", "--gin.STEPS=10"], r"Nothing .* uses STEPS = 10\."),
         (
             ["--gin.training.Run.optimizer=@objectives.raw_lenght"],

@@ -138,12 +138,15 @@ def closing_words(run: Run) -> str:
     )
 
 
-def finished_words(run: Run) -> str:
-    """Returns the message for a run that is finished already: how to train it further."""
+def finished_words(run: Run, step: int) -> str:
+    """Returns the message for a run that is finished at this step already: how to train it further."""
     another = run.run_dir.rstrip("/") + "_2"
+    took = f"{step} of {step} steps"
+    if run.steps < step:
+        took = f"it took {step} steps, and got --gin.STEPS={run.steps}, which are fewer"
     return (
-        f"\nThis run is finished: {run.steps} of {run.steps} steps, results in {run.run_dir}.\n"
-        f"To go on, raise its steps (--gin.STEPS={2 * run.steps}), which stretches the learning "
+        f"\nThis run is finished: {took}, results in {run.run_dir}.\n"
+        f"To go on, raise its steps (--gin.STEPS={2 * step}), which stretches the learning "
         "rate's schedule to the new length; to start anew, give another directory "
         f"(--gin.RUN_DIR=\"'{another}'\")."
     )

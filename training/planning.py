@@ -18,6 +18,7 @@ from pretrax.training.checking import check_own
 from pretrax.training.data import Corpus, with_known_classes
 from pretrax.training.mesh import batch_shards, first_process_first, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
+from pretrax.training.resuming import check_resumable
 from pretrax.training.run import FIELDS, Run, is_required
 from pretrax.training.run_directory import is_run
 from pretrax.training.state import Abstract, State, abstract_state
@@ -45,6 +46,11 @@ def plan(run: Run) -> Plan:
     Raises ValueError for settings that cannot work: what was got, expected and to be changed.
     """
     _check(run)
+    check_resumable(run)
+    if run.initial_run is not None and not is_run(
+        run.run_dir
+    ):  # a run that has begun needs it no more
+        check_source(run.initial_run)
     mesh = run.mesh()
     corpus = first_process_first(lambda: run.corpus(run.run_dir))
     ids = corpus.ids
@@ -199,10 +205,6 @@ def _check(run: Run) -> None:
         raise ValueError(
             f"training.Run.initial_run must be a folder's name, got {run.initial_run!r}."
         )
-    if run.initial_run is not None and not is_run(
-        run.run_dir
-    ):  # a run that has begun needs it no more
-        check_source(run.initial_run)
     if "://" in str(run.run_dir):
         raise ValueError(
             f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "

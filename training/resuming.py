@@ -1,11 +1,15 @@
 """Resuming a run from the latest checkpoint of its directory."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from etils import epath
 
 from pretrax.training import run_directory
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints, MismatchError
+from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import read_directory
 from pretrax.training.run import Run, differences, fields_of
 from pretrax.training.state import Abstract, State
@@ -56,24 +60,73 @@ def changed_fields(run: Run) -> list[str]:
     """
     if not run_directory.is_run(run.run_dir):
         return []
-    return differences(read_directory(run.run_dir), fields_of(run))
+    before, now = read_directory(run.run_dir), fields_of(run)
+    # A function without a name is not in config.gin, and cannot be compared.
+    nameless = set(gin_text(now).unnamed) - before.keys()
+    return differences(before, {k: v for k, v in now.items() if k not in nameless})
 
 
-# Fields that change nothing of what a run comes to, and `steps`, by which a finished run goes on.
+# What changes nothing of what a run comes to, and `steps`, by which a finished run goes on.
 _FREE = (
     *("run_dir", "steps", "keep_checkpoints", "mesh", "distributed", "microbatches"),
-    *("log_every", "evaluate_every", "checkpoint_every"),
+    *("log_every", "evaluate_every", "checkpoint_every", "model.remat_policy"),
 )
+# What may be changed between two starts of a run as well.
+_ADJUSTED = ("optimizer", "heldout_tokens", "evaluation_tasks")
+
+
+def check_resumable(run: Run) -> None:
+    """Raises ValueError where the run's directory holds checkpoints of another run.
+
+    What a run learns, and from what, is fixed by its first checkpoint: objective, model, corpus,
+    rows, seed and warm start.
+    """
+    if other := _changed_beyond(changed_fields(run), (*_FREE, *_ADJUSTED)):
+        if _has_checkpoint(run.run_dir):
+            raise ValueError(
+                f"{run.run_dir} holds checkpoints of a run with other values:\n"
+                f"{indented(_first(other, 12))}\nA run that is resumed keeps them; its steps, "
+                "optimizer, devices and schedule of evaluations may change. Set them back, or give "
+                "another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+            )
+
+
+def check_steps(run: Run, step: int) -> None:
+    """Raises ValueError where a run that has not finished is past the steps that it is to take."""
+    if step > run.steps:
+        raise ValueError(
+            f"The run in {run.run_dir} is at step {step} already, beyond steps = {run.steps}: give "
+            f"--gin.STEPS={step} to end it there, or more."
+        )
 
 
 def check_same_run(run: Run, changed: Sequence[str]) -> None:
     """Raises ValueError where a finished run's directory is asked for the results of another run."""
-    other = [line for line in changed if line.partition(":")[0].partition(".")[0] not in _FREE]
-    if other:
+    if other := _changed_beyond(changed, _FREE):
         raise ValueError(
             f"{run.run_dir} holds a finished run with other values:\n{indented(other)}\nSet them "
             "back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
         )
+
+
+def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    """Returns the lines of `changed` that are not of these fields or settings."""
+
+    def is_allowed(line: str) -> bool:
+        path = line.partition(":")[0]
+        return any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in allowed)
+
+    return [line for line in changed if not is_allowed(line)]
+
+
+def _has_checkpoint(run_dir: str) -> bool:
+    """Returns whether the run that was last started here has saved a checkpoint."""
+    elsewhere = read_directory(run_dir).get("checkpoint_dir")
+    where = run_directory.checkpoints(run_dir, elsewhere)
+    if not epath.Path(where).exists():  # to open it would make it
+        return False
+    with contextlib.closing(Checkpoints(where, keep=None)) as checkpoints:
+        return bool(checkpoints.steps())
 
 
 def indented(lines: Sequence[str]) -> str:

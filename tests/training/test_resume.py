@@ -4,6 +4,7 @@ What is to be killed is a process of its own, with as many devices as this one; 
 """
 
 import contextlib
+import dataclasses
 import itertools
 import random
 import re
@@ -15,9 +16,11 @@ import jax
 import numpy as np
 import pytest
 
+from pretrax.training.configuration import run_of_directory
+from pretrax.training.resuming import check_resumable
 from tests.training import tiny
 
-SLOW = {"WAIT": 0.02}  # seconds for a document, of which a step takes seven or eight
+SLOW = {"WAIT": "0.02"}  # seconds for a document, of which a step takes seven or eight
 
 # `train.py` whose save of step 8 never comes to its end.
 STALLED = """
@@ -75,7 +78,7 @@ def assert_equals_whole(run, whole, evaluations=(12,)):
 
 
 def start(run, **settings):
-    return run.start(devices=jax.device_count(), **SLOW, **settings)
+    return run.start(devices=jax.device_count(), env=SLOW, **settings)
 
 
 def wait_for(process, there, seconds=120):
@@ -140,7 +143,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys):
 def test_killed_at_random_moments_equals_never_killed(data, whole, tmp_path):
     run, moments = tiny.Run(tmp_path, data), random.Random(0)
     for attempt in itertools.count():
-        process = run.start(devices=jax.device_count(), WAIT=0.01)
+        process = run.start(devices=jax.device_count(), env={"WAIT": "0.01"})
         if attempt == 12:
             break
         time.sleep(moments.uniform(1.0, 8.0))
@@ -224,6 +227,15 @@ def test_a_finished_run_says_so(half, capsys):
     assert "This run is finished: 8 of 8 steps" in said
     assert "--gin.STEPS=16" in said and "another directory" in said
     assert half.lines() == before
+    assert "This run is finished: it took 8 steps, and got" in half.here(capsys, STEPS=6)
+
+
+def test_fewer_steps_than_it_has_taken_are_refused(half, capsys):
+    half.here(capsys, STEPS=10)
+    (half.dir / "result.json").unlink()
+    with pytest.raises(SystemExit):
+        half.here(capsys, STEPS=9)
+    assert "is at step 10 already, beyond steps = 9" in capsys.readouterr().err
 
 
 def test_a_changed_rate_goes_on_and_is_said(half, capsys):
@@ -234,45 +246,55 @@ def test_a_changed_rate_goes_on_and_is_said(half, capsys):
 @pytest.mark.parametrize(
     "changed, expected",
     [
-        (
-            {"models__decoder__emb_dim": 32},
-            [
-                "do not fit this configuration",
-                "model.emb_dim: was 16, is 32",
-                "params/",
-                "the checkpoint has",
-                "Set the values back",
-            ],
-        ),
-        (
-            {"training__Run__data_shards": 2},
-            ["data position of checkpoint 8", "data_shards: was 4, is 2"],
-        ),
-        (
-            {"training__Run__data_shards": 8, "training__Run__batch_size": 16},
-            ["data position of checkpoint 8", "data_shards: was 4, is 8"],
-        ),
+        ({"models__decoder__emb_dim": 32}, "model.emb_dim: was 16, is 32"),
+        ({"objectives__span_corruption__noise_density": 0.5}, "noise_density: was 0.15, is 0.5"),
+        ({"training__Run__data_shards": 2}, "data_shards: was 4, is 2"),
+        ({"training__Run__batch_size": 16}, "batch_size: was 8, is 16"),
+        ({"training__Run__seed": 1}, "seed: was 0, is 1"),
+        ({"training__Run__initial_run": "/absent"}, "initial_run: was None, is '/absent'"),
+        ({"DATA": "/absent"}, "corpus.path: was"),
     ],
-    ids=["model", "fewer_shards", "more_shards"],
+    ids=lambda x: ",".join(x) if isinstance(x, dict) else None,
 )
-def test_a_configuration_that_cannot_fit_names_what_differs(half, capsys, changed, expected):
+def test_checkpoints_of_another_run_are_left_alone(half, capsys, changed, expected):
+    before = (half.dir / "config.gin").read_text()
     with pytest.raises(SystemExit) as end:
-        half.here(capsys, **changed)
+        half.here(capsys, STEPS=20, **changed)
     assert end.value.code == 2
     said = capsys.readouterr().err
-    for words in expected:
-        assert words in said
-    assert not (half.dir / "damaged_checkpoints").exists()
+    assert "holds checkpoints of a run with other values" in said and expected in said
+    assert "steps: was" not in said and "Set them back" in said
+    assert (half.dir / "config.gin").read_text() == before
     assert {p.name for p in (half.dir / "checkpoints").iterdir()} >= {"4", "8"}
 
 
-def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys):
-    other = tmp_path / "other_text"
-    tiny.write_token_array(other, tiny.documents(200, seed=5), tiny.IDS)
-    with pytest.raises(SystemExit):
-        half.here(capsys, DATA=str(other))
+def test_a_run_without_a_checkpoint_may_become_another(half):
+    shutil.rmtree(half.dir / "checkpoints")
+    check_resumable(dataclasses.replace(run_of_directory(str(half.dir)), seed=1))
+
+
+def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
+    """Which the configuration does not say."""
+    config = half.dir / "config.gin"
+    config.write_text(config.read_text().replace("emb_dim = 16", "emb_dim = 32"))
+    with pytest.raises(SystemExit) as end:
+        half.here(capsys, models__decoder__emb_dim=32)
+    assert end.value.code == 2
     said = capsys.readouterr().err
-    assert "belongs to other data" in said and "corpus.path: was" in said
+    assert "do not fit this configuration" in said and "params/" in said
+    assert not (half.dir / "damaged_checkpoints").exists()
+
+
+def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys):
+    shutil.move(data, tmp_path / "kept")
+    try:
+        tiny.write_token_array(data, tiny.documents(200, seed=5), tiny.IDS)
+        with pytest.raises(SystemExit):
+            half.here(capsys)
+    finally:
+        shutil.rmtree(data)
+        shutil.move(tmp_path / "kept", data)
+    assert "belongs to other data" in capsys.readouterr().err
 
 
 def assert_all_saved_is_finite(run):

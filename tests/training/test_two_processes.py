@@ -141,7 +141,9 @@ def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_pat
 @pytest.mark.slow
 def test_sigterm_to_one_stops_both(data, tmp_path):
     run = tiny.Run(tmp_path, data)
-    processes = start_both(run, STEPS=1000, WAIT=0.02, training__Run__checkpoint_every=1000)
+    processes = start_both(
+        run, env={"WAIT": "0.02"}, STEPS=1000, training__Run__checkpoint_every=1000
+    )
     while not (run.dir / "metrics.jsonl").exists() or len(run.lines()) < 3:
         assert [p.poll() for p in processes] == [None, None]
         time.sleep(0.1)

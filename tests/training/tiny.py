@@ -131,12 +131,12 @@ def mesh_of(data, fsdp=1, tensor=1):
     return make_mesh(data, fsdp, tensor, devices=jax.devices()[: data * fsdp * tensor])
 
 
-def slow_token_array(run_dir, *, path, seconds, shown=False):
-    """A token array that takes its time, so that a run can be killed in the middle.
+def slow_token_array(run_dir, *, path, shown=False):
+    """A token array that takes WAIT seconds a document, so that a run can be killed in the middle.
 
-    Its ids can be shown as text, so that a run ends with passages, only where `shown`.
+    They are a variable of the environment, for a run that is resumed keeps its settings. Its ids can be shown as text, so that a run ends with passages, only where `shown`.
     """
-    corpus = token_arrays.token_array(run_dir, path=path)
+    corpus, seconds = token_arrays.token_array(run_dir, path=path), float(os.getenv("WAIT", "0"))
     codec = Codec(lambda text: [int(t) for t in text.split()], str) if shown else None
 
     def open_shard(shard, num_shards):
@@ -162,12 +162,10 @@ RUN_DIR = None
 DATA = None
 STEPS = 12
 PEAK = 3e-3
-WAIT = 0.0
 
 training.Run.run_dir = %RUN_DIR
 training.Run.corpus = @tiny.slow_token_array
 tiny.slow_token_array.path = %DATA
-tiny.slow_token_array.seconds = %WAIT
 training.Run.objective = @objectives.mixture
 objectives.mixture.members = {
     "span": (@objectives.span_corruption, 2),
