@@ -28,7 +28,7 @@ def seqio_mixture(
     """Documents of a SeqIO task or mixture whose `feature` is tokenised text.
 
         training.Run.corpus = @seqio_corpora.seqio_mixture
-        seqio_corpora.seqio_mixture.mixture_or_task_name = "c4_v301_text"
+        seqio_corpora.seqio_mixture.mixture_or_task_name = "c4_v310_text"
         seqio_corpora.seqio_mixture.data_dir = "gs://my-bucket/tensorflow_datasets"
         seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.of_task
 

@@ -24,7 +24,7 @@ T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
 # name -> (TFDS name, splits where the data set has no validation split of its own)
 DATA_SETS = {
     "c4_v220": ("c4/en:2.2.0", None),
-    "c4_v301": ("c4/en:3.0.1", None),
+    "c4_v301": ("c4/en:3.0.1", None),  # read where it was prepared: TFDS builds it no more
     "c4_v310": ("c4/en:3.1.0", None),
     "wikipedia_20230601.en": (
         "wikipedia/20230601.en:1.0.0",
@@ -36,7 +36,7 @@ OBJECTIVES: dict[str, Builder] = {
     "span_corruption": objectives.span_corruption,
     "ul2": functools.partial(objectives.ul2, preset="paper"),
 }
-RATES = {"c4_v301": 9.0, "wikipedia_20230601.en": 1.0}
+RATES = {"c4_v310": 9.0, "wikipedia_20230601.en": 1.0}
 
 
 def register_text(name: str, source: seqio.DataSource, vocabulary: seqio.Vocabulary) -> None:

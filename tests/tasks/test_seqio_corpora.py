@@ -16,6 +16,7 @@ from pretrax.tasks.seqio_vocabularies import (
 )
 from pretrax.tasks.special_tokens import token_ids
 from pretrax.tasks.tfds_tasks import register_text
+from pretrax.training.configuration import read_fields
 
 
 def seqio_mixture(run_dir, *, vocabulary=of_task, **settings):
@@ -261,6 +262,15 @@ def test_registering_reads_nothing_and_needs_no_network(monkeypatch):
     )
     assert "wikipedia_20230601.en_unsupervised" in seqio.TaskRegistry.names()
     assert "c4_wikipedia_ul2" in seqio.MixtureRegistry.names()
+
+
+def test_the_runs_on_c4_name_a_version_that_tfds_builds():
+    import tensorflow_datasets as tfds
+
+    name = read_fields(["corpora/c4.gin"])["corpus"].settings["mixture_or_task_name"]
+    config = tfds.builder_cls("c4").BUILDER_CONFIGS[0]
+    assert name.removesuffix("_text") in tfds_tasks.RATES
+    assert tfds_tasks.DATA_SETS[name.removesuffix("_text")][0] == f"c4/en:{config.version}"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
