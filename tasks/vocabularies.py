@@ -27,11 +27,10 @@ from pretrax.tasks.tokenization import (
 )
 from pretrax.training.data import Codec
 from pretrax.training.run_directory import (
-    CONFIG,
-    DATA,
     SENTENCEPIECE_MODEL,
     TOKENIZER,
     VOCABULARY,
+    is_run,
     read_json,
     write_bytes,
     write_json,
@@ -203,15 +202,14 @@ def kept_vocabulary(
         make: () -> tokenizer and special ids.
 
     Raises:
-        ValueError: the directory holds text or a model of a vocabulary that was made otherwise.
+        ValueError: the directory holds a run of a vocabulary that was made otherwise.
     """
     if os.path.exists(os.path.join(run_dir, VOCABULARY)):
         kept = load_vocabulary(run_dir)
         differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
         if not differing:
             return kept
-        # Else nothing was read or trained with it.
-        if any(os.path.exists(os.path.join(run_dir, name)) for name in (DATA, CONFIG)):
+        if is_run(run_dir):  # else a start failed before its first step, and nothing was trained
             told = ["factory"] if "factory" in differing else differing
             changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in told)
             raise ValueError(

@@ -51,7 +51,7 @@ def plan(run: Run) -> Plan:
         run.run_dir
     ):  # a run that has begun needs it no more
         check_source(run.initial_run)
-    mesh = run.mesh()
+    mesh, optimizer = run.mesh(), run.optimizer(run.steps)
     corpus = first_process_first(lambda: run.corpus(run.run_dir))
     ids = corpus.ids
     objective = run.objective(ids)
@@ -73,7 +73,6 @@ def plan(run: Run) -> Plan:
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
-    optimizer = run.optimizer(run.steps)
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, run.z_loss)
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)

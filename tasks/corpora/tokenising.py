@@ -46,13 +46,14 @@ class Text(NamedTuple):
 
 
 def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> TokenArray:
-    """The token array `data/NAME` of a run: written on first use, and when the text changed.
+    """The token array `data/NAME` of a run: written on first use, and when text or vocabulary changed.
 
     Raises:
         ValueError: no token in the text.
     """
     path = os.path.join(run_dir, DATA, name)
-    source = hashlib.sha256(repr(list(text.version)).encode()).hexdigest()[:16]
+    version = [*text.version, sorted(vocabulary.about.items())]
+    source = hashlib.sha256(repr(version).encode()).hexdigest()[:16]
     if os.path.isdir(path):
         kept = open_token_array(path)
         if kept.about.get("source") == source and kept.ids == vocabulary.ids:

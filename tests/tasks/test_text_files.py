@@ -1,5 +1,7 @@
+import argparse
 import functools
 import gzip
+import inspect
 import json
 
 import numpy as np
@@ -185,6 +187,18 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
         changed.train(0, 1).restore(state)
 
 
+def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
+    (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
+    tokens = []
+    for model_type in ("bpe", "unigram"):
+        vocabulary = functools.partial(vocabularies.trained, size=600, model_type=model_type)
+        settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabulary}
+        corpus = text_files(str(tmp_path / "run"), **settings)
+        tokens.append(corpus.train(0, 1).next_document().tokens)
+        assert corpus.codec.decode(tokens[-1]).startswith(text[:100].replace("\r", ""))
+    assert len(tokens[0]) != len(tokens[1])
+
+
 def test_one_document_holds_out_its_end(tmp_path):
     (tmp_path / "a.txt").write_text("0123456789" * 100)
     corpus = text_files(
@@ -226,8 +240,11 @@ def test_corpora_that_cannot_be(tmp_path):
             text_files(run_dir, **settings)
     corpus = text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
     few = functools.partial(vocabularies.utf8_bytes, sentinels=5)
-    with pytest.raises(ValueError, match="sentinels was 128, is 5"):
-        text_files(str(tmp_path / "other"), files=full, vocabulary=few)
+    fewer = text_files(str(tmp_path / "other"), files=full, vocabulary=few)  # nothing was trained
+    assert corpus.ids.size - fewer.ids.size == 123
+    (tmp_path / "other" / "config.gin").write_text("")
+    with pytest.raises(ValueError, match="sentinels was 5, is 128"):
+        text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
     with pytest.raises(ValueError, match="fewer shards"):
         corpus.train(0, 1000)
 

@@ -51,8 +51,10 @@ def test_two_runs_in_one_process_are_two_results(run):
     again, said = trained(run)  # which is finished: its result is read back, and nothing is trained
     assert again == first and "This run is finished" in said
 
-    with pytest.raises(ValueError, match=r"finished run with other values:\n  seed: was 0, is 5"):
+    with pytest.raises(ValueError, match=r"of a run with other values:\n  seed: was 0, is 5"):
         trained(dataclasses.replace(run, seed=5))
+    with pytest.raises(ValueError, match=r"finished run with other values:\n  heldout_tokens: was"):
+        trained(dataclasses.replace(run, heldout_tokens=30))
 
     assert run_of_directory(run.run_dir) == dataclasses.replace(
         run, objective=Bound(objectives.causal_lm)
@@ -73,12 +75,21 @@ def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path)
 def test_a_corpus_has_the_columns_that_the_objective_reads(run, tmp_path):
     write_token_array(tmp_path / "pairs", [in_parts([5, 6], [7])] * 100, tiny.IDS)
     pairs = Bound(token_arrays.token_array, path=str(tmp_path / "pairs"))
+    run = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
     with pytest.raises(ValueError, match="of several parts, .* would read as one text"):
         planning.plan(dataclasses.replace(run, corpus=pairs))
     answers = dataclasses.replace(run, objective=objectives.text_to_text)
     with pytest.raises(ValueError, match="the documents of this corpus have no parts"):
         planning.plan(answers)
     planning.plan(dataclasses.replace(answers, corpus=pairs))
+
+
+def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path):
+    late = Bound(warmup_constant, peak=0.1, warmup_steps=99)
+    adamw_late = Bound(adamw, learning_rate=late)
+    unread = dict(corpus=lambda run_dir: pytest.fail("read"), run_dir=str(tmp_path))
+    with pytest.raises(ValueError, match="warmup_steps must be a whole number"):
+        planning.plan(dataclasses.replace(run, optimizer=adamw_late, **unread))
 
 
 def test_a_plan_makes_no_parameter(run, tmp_path):
