@@ -172,7 +172,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
         for score in evaluator(run.params):
             table.add_row(str(run.step), *row_of(score, token_bytes))
     say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"Held-out text of {options.run}")
+    say(f"Held-out text of {options.run}: {planned.corpus.summary}")
     console.print(table)
     if np.isfinite(token_bytes):
         size = f"{token_bytes:.2f}"

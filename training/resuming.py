@@ -82,7 +82,7 @@ def check_resumable(run: Run) -> None:
     rows, seed and warm start.
     """
     if other := _changed_beyond(changed_fields(run), (*_FREE, *_ADJUSTED)):
-        if _has_checkpoint(run.run_dir):
+        if has_checkpoint(run.run_dir):
             raise ValueError(
                 f"{run.run_dir} holds checkpoints of a run with other values:\n"
                 f"{indented(_first(other, 12))}\nA run that is resumed keeps them; its steps, "
@@ -119,7 +119,7 @@ def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]
     return [line for line in changed if not is_allowed(line)]
 
 
-def _has_checkpoint(run_dir: str) -> bool:
+def has_checkpoint(run_dir: str) -> bool:
     """Returns whether the run that was last started here has saved a checkpoint."""
     elsewhere = read_directory(run_dir).get("checkpoint_dir")
     where = run_directory.checkpoints(run_dir, elsewhere)

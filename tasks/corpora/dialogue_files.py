@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pretrax.tasks.corpora.text import sampled_texts, split_files, tokenised_files, with_heldout
+from pretrax.tasks.corpora.text import (
+    counted,
+    sampled_texts,
+    split_files,
+    tokenised_files,
+    with_heldout,
+)
 from pretrax.tasks.corpora.tokenising import batches, corpus_of
 from pretrax.tasks.text_readers import JSONL_SUFFIXES, Part, Report, is_jsonl, text_of
 from pretrax.tasks.tokenization import Tokenizer
@@ -47,7 +53,7 @@ def dialogues(
         raise ValueError(
             f"longest_tokens must be from 2 to {LONGEST_PIECE}, got {longest_tokens}: of a dialogue."
         )
-    split = split_files(files, heldout_files, heldout_every, turns_of, on_malformed)
+    split = split_files(run_dir, files, heldout_files, heldout_every, turns_of, on_malformed)
     for path in (path for paths in split.paths.values() for path in paths):
         if not is_jsonl(path):
             raise ValueError(
@@ -73,7 +79,7 @@ def dialogues(
         split = split._replace(heldout_every=min(heldout_every, there))
     arrays, held_out = with_heldout(arrays, split)
     return corpus_of(
-        f"Dialogues of {len(split.paths['train'])} files",
+        f"Dialogues of {counted(split.paths['train'])}",
         arrays,
         made,
         held_out=held_out,

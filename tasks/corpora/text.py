@@ -4,7 +4,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.tasks.corpora.tokenising import Text, corpus_of, encode_documents, tokenised
+from pretrax.tasks.corpora.tokenising import (
+    Text,
+    corpus_of,
+    encode_documents,
+    has_checkpoint,
+    tokenised,
+)
 from pretrax.tasks.text_readers import Part, Report, find_files, read_documents
 from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
 from pretrax.training.data import Corpus, Piece
@@ -49,11 +55,11 @@ def text_files(
         ValueError (`text_readers.MalformedLine` for a line), FileNotFoundError, OSError: what was
         got, what is expected, what to change.
     """
-    split = split_files(files, heldout_files, heldout_every, text_field, on_malformed)
+    split = split_files(run_dir, files, heldout_files, heldout_every, text_field, on_malformed)
     made = vocabulary(run_dir, Source(texts=lambda: sampled_texts(split)))
     arrays = tokenised_files(run_dir, split, made)
     arrays, held_out = with_heldout(arrays, split)
-    what = f"{len(split.paths['train'])} text files"
+    what = f"Text of {counted(split.paths['train'])}"
     return corpus_of(what, arrays, made, held_out=held_out, seed=seed)
 
 
@@ -67,6 +73,7 @@ class FileSplit(NamedTuple):
 
 
 def split_files(
+    run_dir: str,
     files: str | Sequence[str],
     heldout_files: str | Sequence[str] | None,
     heldout_every: int,
@@ -75,6 +82,8 @@ def split_files(
 ) -> FileSplit:
     """The files that match, checked; arguments as for `text_files`, `document_of` as `text_field`.
 
+    There are none where they are gone and the run has a checkpoint, for it keeps their tokens.
+
     Raises:
         ValueError, FileNotFoundError: settings that clash, or a pattern that matches nothing.
     """
@@ -82,9 +91,14 @@ def split_files(
         raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
     if on_malformed not in ("error", "skip"):
         raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
-    paths = {"train": find_files(files)}
+    patterns = {"train": files} | ({} if heldout_files is None else {"heldout": heldout_files})
+    try:
+        paths = {name: find_files(given) for name, given in patterns.items()}
+    except FileNotFoundError:
+        if not has_checkpoint(run_dir):
+            raise
+        paths = {name: [] for name in patterns}
     if heldout_files is not None:
-        paths["heldout"] = find_files(heldout_files)
         both = sorted(set(paths["train"]) & set(paths["heldout"]))
         if both:
             raise ValueError(
@@ -161,12 +175,17 @@ def _text(split: FileSplit, paths: Sequence[str], encode, settings, left_out: Re
     return Text(read, sum(stat.st_size for stat in stats), version, left_out, encode)
 
 
+def counted(paths: Sequence[str]) -> str:
+    """The number of files, in words, which is not known of files that are gone."""
+    return f"{len(paths)} files" if paths else "files"
+
+
 def with_heldout(
     arrays: dict[str, TokenArray], split: FileSplit
 ) -> tuple[dict[str, TokenArray], str]:
     """The arrays "train" and "heldout", and how what is held out was chosen, in words."""
     if "heldout" in arrays:
-        return arrays, f"from {len(split.paths['heldout'])} files"
+        return arrays, f"from {counted(split.paths['heldout'])}"
     train, heldout = split_heldout(arrays["train"], every=split.heldout_every)
     by_document = arrays["train"].documents >= split.heldout_every
     held_out = (

@@ -1,5 +1,6 @@
 """The text of a corpus as token arrays in the run directory, tokenised once."""
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +11,7 @@ from pretrax.tasks.text_readers import Part
 from pretrax.tasks.tokenization import Tokenizer
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.data import Corpus, Piece
-from pretrax.training.run_directory import DATA
+from pretrax.training.run_directory import DATA, is_run
 from pretrax.training.token_array_files import TokenArray, open_token_array, write_token_array
 from pretrax.training.token_arrays import array_corpus
 
@@ -48,6 +49,8 @@ class Text(NamedTuple):
 def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> TokenArray:
     """The token array `data/NAME` of a run: written on first use, and when text or vocabulary changed.
 
+    A run that has a checkpoint keeps its tokens, whatever became of the text.
+
     Raises:
         ValueError: no token in the text.
     """
@@ -58,6 +61,8 @@ def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> To
         kept = open_token_array(path)
         if kept.about.get("source") == source and kept.ids == vocabulary.ids:
             return kept
+        if kept.ids == vocabulary.ids and has_checkpoint(run_dir):
+            return dataclasses.replace(kept, about=kept.about | {"text": "gone or changed"})
 
     def left_out(empty: int) -> str:
         parts = [text.left_out.describe(), f"{empty:,} empty documents" if empty else ""]
@@ -76,6 +81,13 @@ def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> To
             "files that hold text."
         )
     return open_token_array(path)
+
+
+def has_checkpoint(run_dir: str) -> bool:
+    """Whether a directory holds a run that has saved a checkpoint."""
+    from pretrax.training import resuming  # Orbax, which `show` does without
+
+    return is_run(run_dir) and resuming.has_checkpoint(run_dir)
 
 
 def batches(documents: Iterable, size: Callable[[Any], int]) -> Iterator[list]:
@@ -111,6 +123,12 @@ def corpus_of(
         longest: as in `Corpus`.
     """
     train, heldout = arrays["train"], arrays["heldout"]
+    note = ""
+    if "text" in train.about:
+        note = (
+            f". That text is {train.about['text']}: these are the tokens that the run has kept; "
+            "other text needs a run directory of its own"
+        )
     left_out = dict.fromkeys(array.about["left_out"] for array in (train, heldout))
     return array_corpus(
         train,
@@ -120,7 +138,7 @@ def corpus_of(
         longest=longest,
         summary=(
             f"{what}: {_counts(train)} to train on; {_counts(heldout)} held out ({held_out}); "
-            f"left out: {'; '.join(filter(None, left_out)) or 'nothing'}"
+            f"left out: {'; '.join(filter(None, left_out)) or 'nothing'}{note}"
         ),
     )
 

@@ -187,6 +187,25 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
         changed.train(0, 1).restore(state)
 
 
+@pytest.mark.parametrize("become", ["gone", "changed"])
+def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, monkeypatch, become):
+    file, run_dir = tmp_path / "a.txt", tmp_path / "run"
+    file.write_text("some text " * 50)
+    settings = {"files": str(file), "vocabulary": vocabularies.utf8_bytes}
+    state = text_files(str(run_dir), **settings).train(0, 1).state()
+    file.unlink()
+    if become == "changed":
+        file.write_text("other words " * 60)
+    else:
+        with pytest.raises(FileNotFoundError, match="No file matches"):
+            text_files(str(run_dir), **settings)
+    (run_dir / "config.gin").write_text("")
+    monkeypatch.setattr("pretrax.training.resuming.has_checkpoint", lambda run_dir: True)
+    kept = text_files(str(run_dir), **settings)
+    assert "475 tokens" in kept.summary and "text is gone or changed: these are" in kept.summary
+    kept.train(0, 1).restore(state)
+
+
 def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []
