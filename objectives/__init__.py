@@ -38,7 +38,7 @@ from pretrax.objectives.masked_language_modeling import (
 from pretrax.objectives.mixtures import mixture, turns, ul2
 from pretrax.objectives.multi_token_prediction import multi_token_prediction
 from pretrax.objectives.packed_rows import each_document
-from pretrax.objectives.planning import RowGroup, plan, raw_length
+from pretrax.objectives.planning import RowGroup, packed_lengths, plan, raw_length
 from pretrax.objectives.selection import geometric_lengths, inverse_lengths
 from pretrax.objectives.sentence_pairs import (
     next_sentence_prediction,
@@ -92,6 +92,7 @@ __all__ = [
     "mixture",
     "multi_token_prediction",
     "next_sentence_prediction",
+    "packed_lengths",
     "plan",
     "prefix_lm",
     "raw_length",

@@ -10,7 +10,7 @@ Axis letters used in this package:
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -99,6 +99,10 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
     Start, end, separator and padding may share an id, as in published vocabularies: RoBERTa's </s>
     ends a text and separates two, and GPT-2 has a single id for start, end and padding.
     """
+    if isinstance(ids.modes, Mapping):
+        raise ValueError(
+            f"Got the modes {dict(ids.modes)}, expected pairs: give {tuple(ids.modes.items())}."
+        )
     first, last = ids.text
     if not 0 <= first < last <= ids.size:
         raise ValueError(
@@ -332,6 +336,21 @@ class Member(NamedTuple):
     rate: Any  # share of rows, relative to the others: a number, or a function of the step
 
 
+def build(builder: Builder, ids: TokenIds) -> Objective:
+    """Returns the builder's objective; raises ValueError for what is no builder."""
+    if not callable(builder):
+        raise ValueError(
+            f"Got a {type(builder).__name__} for a builder, expected a function of TokenIds: "
+            "span_corruption, and not span_corruption(ids); settings go in by functools.partial."
+        )
+    objective = builder(ids)
+    if not isinstance(objective, Objective):
+        raise ValueError(
+            f"The builder returned a {type(objective).__name__}, expected an Objective."
+        )
+    return objective
+
+
 def members_of(objective: Objective) -> tuple[Member, ...]:
     """Returns the members of a mixture; a plain objective is its own only member."""
     return objective.members or (Member("all", objective, 1.0),)
@@ -405,10 +424,12 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
 
     Raises ValueError for a `corrupt` that takes other arguments, or more sentinels than there are;
     when it is called or traced, for an odd number of rows, a missing column, or rows of more tokens
-    than any member has slots for.
+    than any member has slots for; when it is called with arrays that are not traced, also for rows
+    whose values are not those of `Row`, or whose documents need more slots (`packed_lengths`).
     """
     _check_arguments(objective.corrupt)
-    _check_sentinels(objective, lengths)
+    if objective.sentinels is not None:
+        check_sentinels("Rows", lengths, objective.sentinels)
 
     def corrupt_rows(keys_B, rows_B: Row) -> dict[str, Array]:
         _check_rows(objective, lengths, rows_B, max_documents)
@@ -434,12 +455,13 @@ def _check_arguments(corrupt: Callable) -> None:
         ) from None
 
 
-def _check_sentinels(objective: Objective, lengths: dict[str, int]) -> None:
-    needed, there = lengths.get("sentinels", 0), objective.sentinels
-    if there is not None and needed > there:
+def check_sentinels(what: str, lengths: Mapping[str, int], available: int) -> None:
+    """Raises ValueError where `lengths`, those of `what`, count more sentinels than there are."""
+    needed = lengths.get("sentinels", 0)
+    if needed > available:
         raise ValueError(
-            f"Rows need {needed} sentinels, the vocabulary has {there}: give TokenIds more, shorten "
-            "the rows, lower noise_density, or raise mean_span_length."
+            f"{what} need {needed} sentinels, the vocabulary has {available}: give the vocabulary "
+            "more, shorten the rows, lower noise_density, or raise mean_span_length."
         )
 
 
@@ -463,6 +485,50 @@ def _check_rows(
             f"Rows of {L} tokens need the slots {needs[0]}, got {lengths}: give "
             f"objective.lengths({L}), or shorter rows."
         )
+    if not any(isinstance(x, jax.core.Tracer) for x in rows_B):
+        _check_values(objective, lengths, jax.tree.map(np.asarray, rows_B), max_documents)
+
+
+def _check_values(
+    objective: Objective, lengths: dict[str, int], rows_B: Row, max_documents: int
+) -> None:
+    members = members_of(objective)
+    low, high = rows_B.member.min(initial=0), rows_B.member.max(initial=0)
+    if low < 0 or high >= len(members):
+        raise ValueError(
+            f"Got rows of the members {low} … {high}, expected 0 … {len(members) - 1}."
+        )
+    steps_BxL = np.diff(rows_B.segments, axis=1, prepend=0)
+    ended_BxL = np.logical_or.accumulate(steps_BxL < 0, axis=1)
+    if (steps_BxL > 1).any() or (ended_BxL & (rows_B.segments != 0)).any():
+        raise ValueError(
+            "Segment ids must number the documents of a row 1, 2, …, from its first slot on and "
+            "without gaps, with 0 for padding at its end."
+        )
+    most = rows_B.segments.max(initial=0)
+    if most > max_documents:
+        raise ValueError(
+            f"Got a row of {most} documents, expected at most {max_documents}: raise max_documents."
+        )
+    if objective.num_classes is not None and rows_B.labels is not None:
+        check_classes(rows_B.labels[rows_B.segments > 0], objective.num_classes)
+    for member, segments in zip(rows_B.member, rows_B.segments):
+        sizes = np.bincount(segments)[1:]
+        for name, needed in lengths_of_documents(members[member].objective, sizes.tolist()).items():
+            if name != "both" and needed > lengths.get(name, 0):
+                raise ValueError(
+                    f"Documents of {sizes.tolist()} tokens need {needed} slots of {name!r}, got "
+                    f"{lengths.get(name, 0)}: give the lengths that `packed_lengths` returns."
+                )
+
+
+def lengths_of_documents(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
+    """Returns the slots that documents of a row take together: each uses the same sentinels."""
+    each = [objective.lengths(n) for n in document_lengths]
+    return {
+        name: (max if name == "sentinels" else sum)(n[name] for n in each)
+        for name in (each[0] if each else ())
+    }
 
 
 def _swap_neighbours(x_B):

@@ -26,6 +26,8 @@ from pretrax.objectives.features import (
     check_features,
     unknown,
 )
+from pretrax.objectives.mixtures import longest
+from pretrax.objectives.planning import packed_lengths
 
 # Tokens of the documents of each row: the shortest are where noise degenerates.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
@@ -94,18 +96,6 @@ def text_row(
     return row, documents
 
 
-def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
-    """Slots of a row of several documents, whichever member it belongs to."""
-    planned: dict[str, int] = {}
-    for member in members_of(objective):
-        each = [member.objective.lengths(n) for n in document_lengths]
-        for key in each[0]:
-            total = max if key == "sentinels" else sum
-            planned[key] = max(planned.get(key, 0), total(n[key] for n in each))
-    planned.pop("both", None)
-    return planned
-
-
 def examples(
     objective: Objective,
     ids: TokenIds,
@@ -129,7 +119,7 @@ def examples(
         keys=jax.random.split(jax.random.key(7), len(rows)),
         rows=jax.tree.map(lambda *x: np.stack(x), *rows),
         documents=list(documents),
-        lengths={key: max(each[key] for each in planned) for key in planned[0]},
+        lengths=longest(planned),
         max_documents=max(map(len, DOCUMENTS)),
     )
 

@@ -6,7 +6,9 @@ length of its member; nothing is drawn here.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping
+from numbers import Real
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ from pretrax.objectives.contract import (
     Objective,
     Term,
     TokenIds,
+    build,
     joined_heads,
     joint_rows,
 )
@@ -54,10 +57,11 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
     if not members:
         raise ValueError("A mixture needs at least one member, got none.")
     built = []
-    for name, (build, rate) in members.items():
-        if not callable(rate) and not rate > 0:
-            raise ValueError(f"The rate of {name!r} must be above 0, got {rate}: leave it out?")
-        objective = build(ids)
+    for name, (builder, rate) in _checked_members(members).items():
+        try:
+            objective = build(builder, ids)
+        except ValueError as error:
+            raise ValueError(f"Member {name!r}: {error}") from None
         if objective.members:
             raise ValueError(
                 f"Member {name!r} is itself a mixture: list its members in this mixture instead."
@@ -83,6 +87,24 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         needs_dropout=any(o.needs_dropout for o in objectives),
         num_classes=min((o.num_classes for o in objectives if o.num_classes), default=None),
     )
+
+
+def _checked_members(members) -> Mapping[str, tuple[Builder, Any]]:
+    """Returns the members, if they are names with a builder and a rate; else raises ValueError."""
+    if not isinstance(members, Mapping):
+        raise ValueError(
+            f"Members must be name -> (builder, rate), got a {type(members).__name__}."
+        )
+    for name, member in members.items():
+        if not isinstance(member, tuple | list) or len(member) != 2:
+            raise ValueError(f"Member {name!r} must be a pair (builder, rate), got {member!r}.")
+        rate = member[1]
+        if not callable(rate) and not (isinstance(rate, Real) and 0 < rate < math.inf):
+            raise ValueError(
+                f"The rate of {name!r} must be a number above 0, or a function of the step, got "
+                f"{rate!r}: a member without rows is left out of the mixture."
+            )
+    return members
 
 
 def turns(every: int, turn: int, of: int = 2) -> Callable[[int], float]:

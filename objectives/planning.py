@@ -10,7 +10,14 @@ from numbers import Integral
 from typing import NamedTuple
 
 from pretrax.objectives.arithmetic import MAX_LENGTH
-from pretrax.objectives.contract import Member, Objective, TokenIds, members_of
+from pretrax.objectives.contract import (
+    Member,
+    Objective,
+    TokenIds,
+    check_sentinels,
+    lengths_of_documents,
+    members_of,
+)
 from pretrax.objectives.features import PER_DOCUMENT
 from pretrax.objectives.layouts import Layout, joint_slots
 from pretrax.objectives.mixtures import longest
@@ -50,6 +57,18 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
+    """Returns the slots of each stream of a row that holds documents of these lengths.
+
+    >>> packed_lengths(span_corruption(ids), [100, 20])
+    {'inputs': 110, 'targets': 26, 'sentinels': 5}
+
+    For a mixture they are enough whichever member the row is of.
+    """
+    members = members_of(objective)
+    return longest([lengths_of_documents(m.objective, document_lengths) for m in members])
 
 
 class RowGroup(NamedTuple):
@@ -103,7 +122,8 @@ def plan(
             if n >= 0.9 * longest_row:
                 placement.append((number, member, n))
                 break
-        _check_sentinels(member, n, ids)
+        needs = member.objective.lengths(n)
+        check_sentinels(f"{_label(member)}rows of {n} tokens", needs, len(ids.sentinels))
     groups = [
         _row_group(shape, placement, layout, max_documents)
         for shape, placement in zip(shapes, placed)
@@ -154,16 +174,6 @@ def _check_shapes(shapes):
             raise ValueError(
                 f"Row groups must name the same stacks, smallest first, got {small} before {large}."
             )
-
-
-def _check_sentinels(member: Member, n: int, ids: TokenIds):
-    needed = member.objective.lengths(n).get("sentinels", 0)
-    if needed > len(ids.sentinels):
-        raise ValueError(
-            f"{_label(member)}rows of {n} tokens need {needed} sentinels, the vocabulary has "
-            f"{len(ids.sentinels)}: give the vocabulary more sentinels, shorten the sequence "
-            "lengths, lower noise_density, or raise mean_span_length."
-        )
 
 
 def _with_name(member: Member, f):

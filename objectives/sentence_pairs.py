@@ -23,6 +23,7 @@ from pretrax.objectives.contract import (
     Row,
     Term,
     TokenIds,
+    build,
     joined_heads,
     joint_rows,
 )
@@ -109,7 +110,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     Raises ValueError when the second moves its inputs, either is a mixture, both write the same
     features, or the first makes several segments of a document.
     """
-    one, two = first(ids), second(ids)
+    one, two = build(first, ids), build(second, ids)
     if one.members or two.members:
         raise ValueError("A mixture cannot be part of `then`: put `then` into the mixture instead.")
     needs = two.lengths(100)

@@ -8,37 +8,39 @@ import numpy as np
 
 from pretrax.objectives.contract import (
     Array,
-    Objective,
+    Builder,
     Row,
     TokenIds,
     batched,
+    build,
     check_token_ids,
     column_of,
     members_of,
 )
 
 
-def corruptor(objective: Objective, ids: TokenIds, length: int) -> Callable:
-    """`(key, tokens_BxL) -> features_B`, jitted, for batches of NumPy or JAX arrays of token ids.
+def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
+    """Returns `(key, tokens_BxL) -> features_B`, jitted, for batches of token ids.
 
     Args:
-      objective: what a builder made of `ids`.
+      builder: of the objective, such as `ul2`; settings go in by `functools.partial`.
       ids: of the vocabulary.
       length: L, tokens of a row.
 
-    Each row is one document; `ids.pad` at its end is padding. In a mixture the member of each row is
-    drawn by the rates. Features are i32[B, slots], their columns described in
-    `objectives.features`, beside "member" i32[B].
+    Each row is one document of text ids and `ids.eos`, with `ids.pad` at its end for padding. In a
+    mixture the member of each row is drawn by the rates. Features are JAX arrays i32[B, slots],
+    their columns described in `objectives.features`, beside "member" i32[B]. Rows inside of `jit`
+    or `vmap` are not checked.
 
-    >>> corrupt = corruptor(span_corruption(ids), ids, length=100)
+    >>> corrupt = corruptor(span_corruption, ids, length=100)
     >>> corrupt(jax.random.key(0), jnp.full((8, 100), 5))["targets"].shape
     (8, 21)
 
     Raises ValueError for ids that cannot be told apart, too few sentinels, an objective that reads
     parts or labels (give `batched` rows that have them), or rates that follow a schedule; when
-    called, for an odd number of rows, another length, or ids that the vocabulary has not.
+    called, for no rows or an odd number, another length, or tokens that are no text.
     """
-    check_token_ids(ids)
+    objective = build(builder, check_token_ids(ids))
     column = column_of(objective)
     if column:
         raise ValueError(
@@ -55,21 +57,39 @@ def corruptor(objective: Objective, ids: TokenIds, length: int) -> Callable:
         rows_key, member_key = jax.random.split(key)
         B = tokens_BxL.shape[0]
         member_B = jax.random.categorical(member_key, jnp.log(jnp.array(rates)), shape=(B,))
-        # Padding is what stands behind the last token, also where end-of-sequence is the same id.
-        live_BxL = jnp.cumsum((tokens_BxL != ids.pad)[:, ::-1], axis=1)[:, ::-1] > 0
-        rows = Row(tokens_BxL, live_BxL.astype(jnp.int32), member_B.astype(jnp.int32))
+        live_BxL = _live(tokens_BxL, ids.pad, jnp).astype(jnp.int32)
+        rows = Row(tokens_BxL, live_BxL, member_B.astype(jnp.int32))
         return corrupt(jax.random.split(rows_key, B), rows)
 
     def checked(key, tokens_BxL: Array) -> dict[str, Array]:
-        tokens_BxL = np.asarray(tokens_BxL)
-        if tokens_BxL.ndim != 2 or tokens_BxL.shape[1] != length:
-            raise ValueError(
-                f"Got token ids of shape {tokens_BxL.shape}, expected [rows, {length}]: pad rows "
-                f"with {ids.pad} at the end, or give another length."
-            )
-        low, high = tokens_BxL.min(), tokens_BxL.max()
-        if low < 0 or high >= ids.size:
-            raise ValueError(f"Got the ids {low} … {high}, expected 0 … {ids.size - 1}.")
+        if not isinstance(tokens_BxL, jax.core.Tracer):
+            tokens_BxL = np.asarray(tokens_BxL)
+            _check_tokens(tokens_BxL, ids, length)
         return compiled(key, tokens_BxL.astype(np.int32))
 
     return checked
+
+
+def _live(tokens_BxL, pad: int, xp):
+    """Returns bool[B, L]: up to the last token, also where end-of-sequence is the padding id."""
+    return xp.cumsum((tokens_BxL != pad)[:, ::-1], axis=1)[:, ::-1] > 0
+
+
+def _check_tokens(tokens_BxL: np.ndarray, ids: TokenIds, length: int) -> None:
+    if tokens_BxL.ndim != 2 or tokens_BxL.shape[1] != length or not len(tokens_BxL):
+        raise ValueError(
+            f"Got token ids of shape {tokens_BxL.shape}, expected [rows, {length}]: pad rows "
+            f"with {ids.pad} at the end, or give another length."
+        )
+    if not np.issubdtype(tokens_BxL.dtype, np.integer):
+        raise ValueError(f"Got token ids of {tokens_BxL.dtype}, expected integers.")
+    first, last = ids.text
+    is_text = ((tokens_BxL >= first) & (tokens_BxL < last)) | (tokens_BxL == ids.eos)
+    wrong = np.argwhere(_live(tokens_BxL, ids.pad, np) & ~is_text)
+    if wrong.size:
+        row, slot = wrong[0]
+        raise ValueError(
+            f"Got the id {tokens_BxL[row, slot]} at slot {slot} of row {row}, expected text, ids "
+            f"{first} … {last - 1}, or end-of-sequence, {ids.eos}, with padding, {ids.pad}, at the "
+            "end of a row alone: the objective adds special ids."
+        )

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pretrax.objectives import Objective, TokenIds
+from pretrax.objectives import Objective, TokenIds, packed_lengths
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.showing.examples import STACKS, Example, Reader, example
-from pretrax.showing.rows import Subject, look, planned
+from pretrax.showing.rows import Subject, look
 
 
 def draws(
@@ -64,7 +64,7 @@ def _check_fits(subject: Subject, documents: Sequence[np.ndarray], slots: int) -
     who = f"{subject.name}: " if subject.name else ""
     if sum(lengths) < 2:
         raise ValueError("The text is a single token, which leaves nothing to hide: give more.")
-    needs = LAYOUTS[subject.layout].lengths(planned(subject.build(subject.ids), lengths))
+    needs = LAYOUTS[subject.layout].lengths(packed_lengths(subject.build(subject.ids), lengths))
     stack = next(stack for stack in STACKS if stack in needs)
     if needs[stack] > slots:
         raise ValueError(

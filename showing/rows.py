@@ -9,7 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives import Builder, Objective, Row, TokenIds, batched, members_of
+from pretrax.objectives import (
+    Builder,
+    Objective,
+    Row,
+    TokenIds,
+    batched,
+    members_of,
+    packed_lengths,
+)
+from pretrax.objectives.contract import check_sentinels
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.mixtures import longest
 from pretrax.showing.tracing import Tracing, trace
@@ -68,19 +77,6 @@ def subjects(build: Builder, layout: str, ids: TokenIds) -> list[Subject]:
     ]
 
 
-def planned(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
-    """Lengths of the features of a row with these documents, none of them cut.
-
-    >>> planned(span_corruption(ids), [100, 20])
-    {'inputs': 116, 'targets': 26, 'sentinels': 5}
-    """
-    each = [objective.lengths(n) for n in document_lengths]
-    lengths = {name: sum(n[name] for n in each) for name in each[0]}
-    if "sentinels" in lengths:
-        lengths["sentinels"] = max(n["sentinels"] for n in each)
-    return lengths
-
-
 def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> Seen:
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
 
@@ -98,9 +94,10 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
     tracing = trace(subject.ids, 2 * L)
     objective = subject.build(tracing.ids)
     members = members_of(objective)
-    lengths = _most([planned(m.objective, list(map(len, row))) for m in members for row in rows])
+    sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
+    lengths = longest([packed_lengths(objective, each) for each in sizes])
     stacks = LAYOUTS[subject.layout].lengths(lengths)
-    _check_sentinels(lengths, subject.ids)
+    check_sentinels("The rows", lengths, len(subject.ids.sentinels))
 
     row = Row(None, segments, (np.arange(len(rows)) % len(members)).astype(np.int32))
     if objective.rows == "parts":
@@ -133,18 +130,6 @@ def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
             middle = ends[np.argmin(np.abs(ends - slots.size / 2))]
             parts[row, slots[middle:]] = 1
     return parts
-
-
-def _most(lengths: Sequence[dict[str, int]]) -> dict[str, int]:
-    return longest({tuple(n.items()): n for n in lengths}.values())
-
-
-def _check_sentinels(lengths: dict[str, int], ids: TokenIds) -> None:
-    if lengths.get("sentinels", 0) > len(ids.sentinels):
-        raise ValueError(
-            f"The text needs {lengths['sentinels']} sentinels, the vocabulary has "
-            f"{len(ids.sentinels)}: shorten it, or hide less of it."
-        )
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

@@ -38,6 +38,7 @@ from pretrax.objectives import (
     mixture,
     multi_token_prediction,
     next_sentence_prediction,
+    packed_lengths,
     prefix_lm,
     replaced_token_detection,
     sentence_order_prediction,
@@ -53,7 +54,7 @@ from pretrax.objectives import (
     token_masking,
     ul2,
 )
-from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, packed_lengths, quick_jit
+from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
 from tests.objectives.undo_masking import undo_masks, undo_masks_before

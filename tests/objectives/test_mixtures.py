@@ -165,10 +165,14 @@ def test_one_loss_function_is_called_once():
     "members, message",
     [
         ({}, "at least one member"),
-        ({"a": (span_corruption, 0)}, "'a' must be above 0, got 0"),
-        ({"a": (span_corruption, -1)}, "above 0, got -1"),
-        ({"a": (span_corruption, float("nan"))}, "above 0, got nan"),
+        ({"a": (span_corruption, 0)}, "'a' must be a number above 0, .* got 0"),
+        ({"a": (span_corruption, -1)}, "above 0, .* got -1"),
+        ({"a": (span_corruption, float("nan"))}, "above 0, .* got nan"),
         ({"inner": (ul2, 1)}, "'inner' is itself a mixture"),
+        ([("a", span_corruption, 1)], "got a list"),
+        ({"a": span_corruption}, r"'a' must be a pair \(builder, rate\)"),
+        ({"a": (span_corruption, "2")}, "number above 0, .* got '2'"),
+        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective for a builder"),
     ],
 )
 def test_bad_members_are_refused(members, message):

@@ -1,10 +1,23 @@
 """Objectives for a training loop of one's own."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import batched, corruptor, span_corruption, text_to_text, turns, ul2
+from pretrax.objectives import (
+    Row,
+    batched,
+    corruptor,
+    packed_lengths,
+    prefix_lm,
+    sequence_classification,
+    span_corruption,
+    text_to_text,
+    turns,
+    ul2,
+)
 from pretrax.objectives.mixtures import mixture
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, features_of, text_row
@@ -20,7 +33,7 @@ def rows(*lengths):
 
 def test_every_row_is_corrupted_by_the_member_that_was_drawn_for_it():
     tokens, documents = rows(*[24, 9, 1, 20] * 16)
-    found = corruptor(ul2(IDS), IDS, L)(jax.random.key(0), tokens)
+    found = corruptor(ul2, IDS, L)(jax.random.key(0), tokens)
     found = jax.tree.map(np.asarray, found)
     assert set(found["member"]) == set(range(7))
     for row, expected in enumerate(documents):
@@ -31,9 +44,20 @@ def test_every_row_is_corrupted_by_the_member_that_was_drawn_for_it():
 
 def test_another_key_gives_another_noise():
     tokens, _ = rows(24, 24)
-    corrupt = corruptor(span_corruption(IDS, noise_density=0.5), IDS, L)
+    corrupt = corruptor(functools.partial(span_corruption, noise_density=0.5), IDS, L)
     one, same, other = (corrupt(jax.random.key(k), tokens)["inputs"] for k in (0, 0, 1))
     assert (one == same).all() and (one != other).any()
+
+
+def test_it_may_be_part_of_a_traced_function_and_torch_takes_the_features():
+    tokens, _ = rows(24, 24)
+    corrupt = corruptor(span_corruption, IDS, L)
+    expected = corrupt(jax.random.key(0), tokens)
+    traced = jax.jit(corrupt)(jax.random.key(0), tokens)
+    torch = pytest.importorskip("torch")
+    for name, x in expected.items():
+        np.testing.assert_array_equal(traced[name], x)
+        assert torch.from_dlpack(x).tolist() == x.tolist()
 
 
 def by_turns(ids):
@@ -47,11 +71,14 @@ def by_turns(ids):
         (span_corruption, IDS._replace(eos=5), "inside the text range"),
         (text_to_text, IDS, "reads the parts of documents"),
         (by_turns, IDS, "rates of the mixture follow a schedule"),
+        (span_corruption(IDS), IDS, "Got a Objective for a builder"),
+        (lambda ids: None, IDS, "returned a NoneType"),
+        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: give \(\('R', 7\),\)"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, words):
     with pytest.raises(ValueError, match=words):
-        corruptor(build(ids), ids, 64 if "2 sentinels" not in words else 40)
+        corruptor(build, ids, 64 if "2 sentinels" not in words else 40)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +86,46 @@ def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, words
     [
         (np.full((3, L), 5), "batch of 3"),
         (np.full((2, L + 1), 5), rf"shape \(2, {L + 1}\), expected \[rows, {L}\]"),
-        (np.full((2, L), IDS.size), f"expected 0 … {IDS.size - 1}"),
+        (np.full((0, L), 5), r"shape \(0, 24\)"),
+        (np.full((2, L), 5.5), "float64, expected integers"),
+        (np.full((2, L), IDS.size), f"id {IDS.size} at slot 0 of row 0, expected text"),
+        (np.array([[5] * L, [IDS.pad] + [5] * (L - 1)]), "id 0 at slot 0 of row 1, expected text"),
+        (np.array([[5] * L, [5, IDS.sentinels[0]] * (L // 2)]), "slot 1 of row 1"),
     ],
 )
 def test_batches_that_cannot_be_are_refused(tokens, words):
     with pytest.raises(ValueError, match=words):
-        corruptor(span_corruption(IDS), IDS, L)(jax.random.key(0), tokens)
+        corruptor(span_corruption, IDS, L)(jax.random.key(0), tokens)
+
+
+def test_rows_that_would_lose_text_are_refused():
+    objective = mixture(IDS, {"a": (span_corruption, 1), "b": (prefix_lm, 1)})
+    lengths = objective.lengths(L)
+    segments = np.tile(np.repeat([1, 2, 3, 0], L // 4).astype(np.int32), (2, 1))
+    tokens = np.where(segments > 0, 5, 0).astype(np.int32)
+    twelve = np.tile(np.repeat(np.arange(1, 13), 2).astype(np.int32), (2, 1))
+    good = Row(tokens, segments, np.array([0, 1], np.int32))
+    keys = jax.random.split(jax.random.key(0), 2)
+    for rows, settings, words in (
+        (good, (lengths,), "a row of 3 documents, expected at most 1"),
+        (
+            good._replace(segments=twelve),
+            (lengths, 12),
+            "need 36 slots of 'inputs'.*packed_lengths",
+        ),
+        (good._replace(member=np.array([0, 7])), (lengths, 3), "members 0 … 7, expected 0 … 1"),
+        (good._replace(segments=segments[:, ::-1]), (lengths, 3), "must number the documents"),
+        (good._replace(segments=segments * 2), (lengths, 6), "must number the documents"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            batched(objective, *settings)(keys, rows)
+    planned = packed_lengths(objective, [6, 6, 6]) | {"sentinels": lengths["sentinels"]}
+    found = batched(objective, {k: max(planned[k], n) for k, n in lengths.items()}, 3)(keys, good)
+    assert np.asarray(found["inputs_segments"]).max() == 3
+    classes = sequence_classification(IDS, 3)
+    labelled = Row(tokens, np.minimum(segments, 1), np.zeros(2, int), labels=segments)
+    with pytest.raises(ValueError, match="Got the label 3, expected a class of 0 … 2"):
+        batched(classes, classes.lengths(L))(keys, labelled)
 
 
 def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():

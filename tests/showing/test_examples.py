@@ -14,7 +14,7 @@ from pretrax.showing.examples import (
     predicted_tokens,
     surfaces,
 )
-from pretrax.showing.rows import Subject, look, planned
+from pretrax.showing.rows import Subject, look
 from tests.showing.letters import IDS, READER, encode
 
 TEXT = "the quick brown fox jumps over the lazy dog"
@@ -103,13 +103,6 @@ def test_documents_have_segments_of_their_own():
     np.testing.assert_array_equal(stack.tracks["segments"], [1] * 7 + [2] * 9)
     np.testing.assert_array_equal(stack.tracks["positions"], [*range(7), *range(9)])
     assert text(slot.predicted for slot in stack.slots) == "the cata dog ran"
-
-
-def test_planned_lengths_are_those_of_the_documents_together():
-    one = planned(objectives.span_corruption(IDS), [20, 7])
-    each = [objectives.span_corruption(IDS).lengths(n) for n in (20, 7)]
-    assert one["inputs"] == sum(n["inputs"] for n in each)
-    assert one["sentinels"] == max(n["sentinels"] for n in each)
 
 
 def test_too_few_sentinels():
