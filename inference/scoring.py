@@ -109,13 +109,14 @@ def _answered_prompt(
     if not given:
         return Prompt([], tokens), len(tokens)
     mode = mode_of(trained)
-    if trained.model.layout == "decoder" and mode == "continue":
-        return Prompt([], [*trained.encode(given), *tokens]), len(tokens)
     if mode == "infill" and (BLANK.search(given) or completes(trained)):
         prompt = infill_prompt(trained, given, denoiser)
+    elif mode in ("complete", "respond", "restore"):
+        prompt = text_prompt(trained, mode, given, denoiser)
+    elif mode == "continue" or any(form.causal for form in trained.prompt_forms):
+        return Prompt([], [*trained.encode(given), *tokens]), len(tokens)
     else:
-        reads = mode if mode in ("complete", "respond", "restore") else "respond"
-        prompt = text_prompt(trained, reads, given, denoiser)
+        prompt = text_prompt(trained, "respond", given, denoiser)
     closed = [*tokens, trained.ids.eos]
     blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(closed)]
     return Prompt(prompt.inputs, [*prompt.start, *closed], blanks), len(closed)

@@ -82,9 +82,10 @@ def test_a_decoder_takes_each_token_from_those_before():
         assert_scored(got, tokens, decoder_loop(names, [IDS.bos], tokens), text)
 
 
-def test_what_a_causal_model_goes_on_with():
+@pytest.mark.parametrize("names", [("causal_lm",), ("fill_in_the_middle",)])
+def test_what_a_causal_model_goes_on_with(names):
     """The first text is read as it reads any, and nothing closes the second."""
-    names, given, text = ("causal_lm",), "Ada", ", ça"
+    given, text = "Ada", ", ça"
     (got,) = score(run("decoder", *names)[1], [(given, text)])
     before, tokens = [IDS.bos, *CODEC.encode(given)], CODEC.encode(text)
     assert_scored(got, tokens, decoder_loop(names, before, tokens), text)
