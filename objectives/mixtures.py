@@ -99,7 +99,7 @@ def _checked_members(members) -> Mapping[str, tuple[Builder, Any]]:
         if not isinstance(member, tuple | list) or len(member) != 2:
             raise ValueError(f"Member {name!r} must be a pair (builder, rate), got {member!r}.")
         rate = member[1]
-        if not callable(rate) and not (isinstance(rate, Real) and 0 < rate < math.inf):
+        if not callable(rate) and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
             raise ValueError(
                 f"The rate of {name!r} must be a number above 0, or a function of the step, got "
                 f"{rate!r}: a member without rows is left out of the mixture."

@@ -239,7 +239,7 @@ def test_objectives_as_seqio_tasks(folder):
 
 def test_a_batch_for_pytorch(folder):
     torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
-    batch = importlib.import_module("torch_batch").torch_batch(np.full((4, 64), 5), seed=0)
+    batch = importlib.import_module("torch_batch").torch_batch(np.full((4, 62), 5), seed=0)
     assert batch["inputs"].shape == (4, 64) and batch["inputs"].dtype == torch.int64
     assert (batch["labels"][batch["labels_weights"] == 1] == 5).all()
 
