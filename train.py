@@ -41,7 +41,13 @@ from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan, abstract_state_of, open_batches, plan
 from pretrax.training.plots import plot_losses
 from pretrax.training.results import Result
-from pretrax.training.resuming import check_same_run, check_steps, indented, resume
+from pretrax.training.resuming import (
+    check_resumable,
+    check_same_run,
+    check_steps,
+    indented,
+    resume,
+)
 from pretrax.training.run import Run
 from pretrax.training.state import Abstract, State, new_state, parameter_count
 from pretrax.training.warm_start import check_same_vocabulary, warm_start
@@ -82,6 +88,7 @@ def train(run: Run, console: Console | None = None) -> Result:
     if run.distributed:
         join_processes()
     console = console or make_console()
+    check_resumable(run)  # before the corpus is opened, which may write
     planned = plan(run)
     console.print(planned.corpus.summary, markup=False)
     print_plan(console, planned)

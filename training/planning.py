@@ -18,7 +18,6 @@ from pretrax.training.checking import check_own
 from pretrax.training.data import Corpus, with_known_classes
 from pretrax.training.mesh import batch_shards, first_process_first, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
-from pretrax.training.resuming import check_resumable
 from pretrax.training.run import FIELDS, Run, is_required
 from pretrax.training.run_directory import is_run
 from pretrax.training.state import Abstract, State, abstract_state
@@ -46,7 +45,6 @@ def plan(run: Run) -> Plan:
     Raises ValueError for settings that cannot work: what was got, expected and to be changed.
     """
     _check(run)
-    check_resumable(run)
     if run.initial_run is not None and not is_run(
         run.run_dir
     ):  # a run that has begun needs it no more

@@ -58,7 +58,7 @@ def changed_fields(run: Run) -> list[str]:
 
     Raises ValueError where an earlier version of this code wrote the directory.
     """
-    if not run_directory.is_run(run.run_dir):
+    if not run_directory.is_run(str(run.run_dir)):  # of another type, which `plan` refuses
         return []
     before, now = read_directory(run.run_dir), fields_of(run)
     # A function without a name is not in config.gin, and cannot be compared.
