@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pretrax import verbs
@@ -98,7 +99,7 @@ def specimen() -> TokenIds:
 
 def print_laws(console: Console, objective: Objective) -> int:
     """Prints which laws hold, for each member; returns how many are broken that must hold."""
-    names = [m.name for m in objective.members] or ["this objective"]
+    names = [escape(m.name) for m in objective.members] or ["this objective"]
     table = Table("law", *names, box=None, highlight=False)
     cases = [examples(m.objective, specimen()) for m in members_of(objective)]
     said, broken = [], 0

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -120,7 +121,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
             for metric, figure in found.metrics.items():
                 baseline = found.baseline.get(metric)
                 told = "" if baseline is None else f"{baseline:.4g}"
-                table.add_row(task.name, str(step), metric, f"{figure:.4g}", told)
+                table.add_row(escape(task.name), str(step), escape(metric), f"{figure:.4g}", told)
     mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)
@@ -188,7 +189,7 @@ def row_of(score: Score, bytes_per_token: float) -> list[str]:
         if np.isfinite(bytes_per_token):
             bits = f"{score.loss / math.log(2) / bytes_per_token:.3f}"
     figures = f"{score.loss:.3f}", perplexity, bits, f"{score.baseline:.3f}", f"{score.targets:,}"
-    return [score.name, *figures]
+    return [escape(score.name), *figures]
 
 
 if __name__ == "__main__":

@@ -138,7 +138,8 @@ def train(run: Run, console: Console | None = None) -> Result:
     if jax.process_index() == 0:
         plot_losses(run.run_dir, result.scores)
     results.write(result)
-    console.print(closing_words(run), markup=False)
+    said = closing_words(run, planned.corpus.codec is not None)
+    console.print(verbs.as_typed(said), markup=False)
     return result
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import jax
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -70,7 +71,7 @@ def print_plan(console: Console, plan: Plan) -> None:
         for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
             share = schedule.share(number)
             table.add_row(
-                members[number].name,
+                escape(members[number].name),
                 f"{share * schedule.rows:.1f}",
                 str(raw),
                 _stacks(group),
@@ -118,7 +119,7 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
         table.add_column(heading, justify="left" if heading == "objective" else "right")
     for s in scores:
         table.add_row(
-            s.name,
+            escape(s.name),
             f"{s.loss:.3f}",
             f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else "",
             f"{s.baseline:.3f}",
@@ -128,13 +129,15 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
     console.print(table)
 
 
-def closing_words(run: Run) -> str:
-    """Returns the closing lines of a run: its files, and next commands."""
+def closing_words(run: Run, reads_text: bool) -> str:
+    """Returns the closing lines of a run: its files, and next commands; to predict is for text alone."""
+    apply = f'`pretrax predict --run={run.run_dir} "TEXT"` applies the model, ' * reads_text
     return (
         f"\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, checkpoints/ "
-        f"and config.gin. Next: `tensorboard --logdir={run.run_dir}` for the curves, or "
-        f"`--gin.STEPS={2 * run.steps}` with the same command to train on, which stretches the "
-        "learning rate's schedule to the new length."
+        f"and config.gin.\nNext: {apply}`pretrax evaluate --run={run.run_dir} --heldout` gives these figures "
+        f"again, `tensorboard --logdir={run.run_dir}` shows the curves, and `--gin.STEPS="
+        f"{2 * run.steps}` with the same command trains on, which stretches the learning rate's "
+        "schedule to the new length."
     )
 
 
