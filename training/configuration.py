@@ -40,10 +40,15 @@ T5X_NAMES = {
     "BATCH_SIZE": "training.Run.batch_size",
     "TASK_FEATURE_LENGTHS": "training.Run.sequence_lengths, by the model's stacks, such as "
     "{'encoder': 512, 'decoder': 114}",
-    "USE_CACHED_TASKS": "not there: the text of a SeqIO task is tokenised as it is read",
+    "MIXTURE_OR_TASK_NAME": "MIXTURE_OR_TASK_NAME, with --gin_file=corpora/seqio_task.gin",
+    "MIXTURE_OR_TASK_MODULE": "MODULE, with --gin_file=corpora/seqio_task.gin",
+    "USE_CACHED_TASKS": "nothing, for the text of a SeqIO task is tokenised as it is read",
     "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
     "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
-    "LOSS_NORMALIZING_FACTOR": "not there: each term of a loss is divided by its own weights",
+    "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
+    "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp shards "
+    "the parameters",
+    "trainer.Trainer.num_microbatches": "training.Run.microbatches",
 }
 
 # How to give a field of `Run` that has no default.
@@ -248,6 +253,10 @@ class _Reader:
                     name = f"{scope}/{selector}" if scope else selector
                     self._bindings["", None, name] = _Binding(value, source, path)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
+                    if here := T5X_NAMES.get(f"{selector}.{parameter}"):
+                        raise ValueError(
+                            f"{at}: What T5X calls {selector}.{parameter} is here: {here}."
+                        )
                     function = _function(selector, names, at)
                     _check_parameter(function, selector, parameter, at)
                     self._bindings[scope, function, parameter] = _Binding(value, source, path)
