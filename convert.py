@@ -30,7 +30,7 @@ from pretrax.tasks import special_tokens, vocabularies
 from pretrax.tasks.converted_vocabularies import config_ids, export_vocabulary
 from pretrax.tasks.imported_models import Imported, from_hugging_face, from_t5x
 from pretrax.training import run_directory
-from pretrax.training.command_line import mistakes_in_words
+from pretrax.training.command_line import at_least, mistakes_in_words
 from pretrax.training.configuration import read_fields
 from pretrax.training.imported_runs import (
     check_new,
@@ -78,7 +78,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     tokenizer = "an import's, where none came with it: a SentencePiece .model or a tokenizer.json"
     add("--tokenizer", metavar="FILE", help=tokenizer)
     sentinels = "sentinels of an import's vocabulary; those that it lacks are added"
-    add("--sentinels", type=int, help=sentinels)
+    add("--sentinels", type=at_least(0), metavar="N", help=sentinels)
     specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
     add("--specials", default="", help=specials)
     add("--traceback", action="store_true", help="show where an error came up")

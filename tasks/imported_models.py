@@ -39,7 +39,7 @@ def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
         found.model,
         found.settings,
         hugging_face.read_params(source, found),
-        imported_vocabulary(source.path, source.config, **vocabulary),
+        _fitting(imported_vocabulary(source.path, source.config, **vocabulary), found.model),
         hugging_face.class_names(source.config) if "classes" in found.heads else (),
         source.path,
     )
@@ -60,5 +60,17 @@ def from_t5x(
     source = t5x.open_t5x(directory)
     model = builder(t5x.vocabulary_rows(source))
     arrays = t5x.read_params(source, model, unscaled=unscaled)
-    kept = imported_vocabulary(source.path, {}, **vocabulary)
+    kept = _fitting(imported_vocabulary(source.path, {}, **vocabulary), model)
     return Imported("a model of T5X", model, settings_of(model), arrays, kept)
+
+
+def _fitting(vocabulary: Vocabulary | None, model: Model) -> Vocabulary | None:
+    """Returns the vocabulary. Raises ValueError where its text has ids that the model never learned."""
+    if vocabulary is not None and vocabulary.ids.text[1] > model.vocab_size:
+        raise ValueError(
+            f"The tokenizer {vocabulary.about.get('vocabulary', 'of the run')} has text ids up to "
+            f"{vocabulary.ids.text[1] - 1}, the model's embedding {model.vocab_size} rows, so it is "
+            "not the one that the model was trained with: give that one. Rows are added for ids of "
+            "--sentinels and --specials alone."
+        )
+    return vocabulary

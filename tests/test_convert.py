@@ -412,7 +412,7 @@ def sentencepiece(tmp_path) -> str:
 
 def given_tokenizer(make, tmp_path, *flags):
     """An import with a tokenizer by flag; what it has, and what was printed."""
-    source, params = written(tmp_path / "hf", make())
+    source, params = written(tmp_path / "hf", make(600))
     run(
         f"--from=hf:{source}",
         f"--to={tmp_path}/run",
@@ -422,8 +422,8 @@ def given_tokenizer(make, tmp_path, *flags):
     return vocabularies.load_vocabulary(str(tmp_path / "run"))
 
 
-def t5_model():
-    return models.encoder_decoder(64, **SMALL, num_encoder_layers=1, num_decoder_layers=1)
+def t5_model(rows=600):
+    return models.encoder_decoder(rows, **SMALL, num_encoder_layers=1, num_decoder_layers=1)
 
 
 @pytest.mark.parametrize(
@@ -440,7 +440,7 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     """Of the gin files it names the last before the run's own is `train`, and they set up a step."""
     vocabulary = given_tokenizer(make, tmp_path, *flags)
     said = capsys.readouterr().out
-    assert f"the model's embedding {make().vocab_size} rows: " in said
+    assert "the model's embedding 600 rows: " in said
     assert f"pretrax predict --run={tmp_path}/run" in said
     if train is None:
         assert "pretrax train" not in said and "--specials=mask" in said
@@ -453,6 +453,14 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     bindings = [x.removeprefix("--gin.").replace("=", " = ", 1) for x in arguments if "--gin." in x]
     one = dataclasses.replace(read_run(files, bindings), mesh=lambda: tiny.mesh_of(1))
     assert plan(one).corpus.ids == vocabulary.ids
+
+
+def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", llama(599))
+    given = f"--tokenizer={sentencepiece(tmp_path)}"
+    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", given)
+    assert "has text ids up to 599, the model's embedding 599 rows" in said
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
@@ -590,6 +598,10 @@ def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
         (["--from=t5x:absent", "--to=b"], "give --model"),
         (["--from=a", "--to=hf:b", "--tokenizer=c"], "with --from=hf:DIR or --from=t5x:DIR alone"),
         (["--from=hf:a", "--to=b", "--model=m.gin"], "with --from=t5x:DIR alone"),
+        (
+            ["--from=hf:a", "--to=b", "--sentinels=-3"],
+            "expected a whole number, 0 or more, got '-3'",
+        ),
         (["--from=a", "--to=hf:b", "--sentinels=8"], "got --sentinels with --from=a"),
     ],
 )
