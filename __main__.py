@@ -8,10 +8,13 @@ from pretrax import verbs
 
 def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
-    if not argv or argv[0] in ("-h", "--help"):
+    if not argv or argv[0] in ("-h", "--help") or list(argv) == ["help"]:
         print(usage())
         return
-    verb, *rest = argv
+    if argv[0] == "--version":
+        print(f"pretrax {version()}")
+        return
+    verb, *rest = [argv[1], "--help"] if argv[0] == "help" else argv
     if verb not in verbs.VERBS:
         print(unknown(verb), file=sys.stderr)
         raise SystemExit(2)
@@ -20,7 +23,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def usage() -> str:
     lines = [f"  {verb:10}{about}" for verb, about in verbs.VERBS.items()]
-    return "\n".join(["usage: pretrax VERB …", "", *lines, "", "pretrax VERB --help says more."])
+    return "\n".join(["usage: pretrax VERB …", "", *lines, "", "pretrax help VERB says more."])
+
+
+def version() -> str:
+    """The version that is installed."""
+    from importlib.metadata import version as installed  # takes longer than to print the usage
+
+    return installed("pretrax")
 
 
 def unknown(verb: str) -> str:

@@ -1,5 +1,6 @@
 """The command `pretrax`: its verbs, how quickly it answers, and commands as they were typed."""
 
+import re
 import subprocess
 import sys
 
@@ -21,6 +22,16 @@ def test_help_names_every_verb_and_loads_nothing():
     *usage, loaded = said.stdout.splitlines()
     assert usage[0] == "usage: pretrax VERB …" and loaded == "set()", said.stderr
     assert [line.split()[0] for line in usage if line.startswith("  ")] == list(verbs.VERBS)
+
+
+def test_help_and_version_as_elsewhere(capsys):
+    command.main(["help"])
+    assert capsys.readouterr().out.startswith("usage: pretrax VERB …")
+    with pytest.raises(SystemExit) as end:
+        command.main(["help", "check"])
+    assert end.value.code == 0 and "MODULE.BUILDER" in capsys.readouterr().out
+    command.main(["--version"])
+    assert re.fullmatch(r"pretrax \d+\.\d+\.\d+\n", capsys.readouterr().out)
 
 
 def test_an_unknown_verb(capsys):
