@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from pretrax import verbs
-from pretrax.objectives.catalogue import CATALOGUE, find, run_of
+from pretrax.objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
 from pretrax.objectives.laws import check_objective, is_own
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.showing.choice import Choice, layout_for
@@ -70,7 +70,7 @@ def run(argv: Sequence[str]) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     with mistakes_in_words(options.traceback):
         if options.list:
-            console.print(objectives_table())
+            console.print(objectives_table(console.width))
             to_see_one = as_typed("pretrax show --objective=NAME")
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
         else:
@@ -116,8 +116,14 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
     if choice.entry:
-        files = f"runs/{run_of(choice.name)}.gin", f"objectives/{choice.name}.gin"
-        flags = " ".join(f"--gin_file={file}" for file in files)
+        # The run of the layout that was asked for, where that is not the objective's own.
+        own = layout == layout_for(choice, ids)
+        small = run_of(choice.name) if own else SMALL_RUNS[layout]
+        flags = f"--gin_file=runs/{small}.gin --gin_file=objectives/{choice.name}.gin"
+        if options.task:
+            flags += f" --gin_file=corpora/seqio_task.gin --gin.MIXTURE_OR_TASK_NAME=\"'{options.task}'\""
+        if options.module:
+            flags += f" --gin.MODULE=\"'{options.module}'\""
         console.print(as_typed(f"To train it: pretrax train {flags}"), markup=False, soft_wrap=True)
 
 

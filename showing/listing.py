@@ -9,14 +9,21 @@ LEGEND = (
     "end-of-sequence count."
 )
 
+WIDE = 110  # characters that all columns take
 
-def objectives_table() -> Table:
-    """One line an objective, in the catalogue's order, with its short names."""
+
+def objectives_table(width: int) -> Table:
+    """One line an objective, in the catalogue's order, with its short names.
+
+    Below 110 characters, attention and paper are left out, so that no cell is cut.
+    """
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     table.add_column("objective", style="bold", no_wrap=True)
     table.add_column("or", style="dim", no_wrap=True)
     table.add_column("loss", justify="right", no_wrap=True)
-    for heading in ("model", "attention", "good for", "paper"):
+    table.add_column("model", no_wrap=True)
+    wide = width >= WIDE
+    for heading in ("attention", "good for", "paper") if wide else ("good for",):
         table.add_column(heading)
     for name, entry in CATALOGUE.items():
         table.add_row(
@@ -24,8 +31,6 @@ def objectives_table() -> Table:
             " ".join(short for short, long in ALIASES.items() if long == name),
             str(entry.loss_slots),
             ARCHITECTURES[entry.architecture],
-            entry.attention,
-            entry.good_for,
-            entry.paper,
+            *((entry.attention, entry.good_for, entry.paper) if wide else (entry.good_for,)),
         )
     return table

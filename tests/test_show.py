@@ -37,6 +37,15 @@ def test_the_list_has_every_objective(capsys):
     assert said.endswith("To see one: pretrax show --objective=NAME\n")
 
 
+def test_the_list_is_whole_in_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(show, "WIDTH", 80)
+    said = prints(capsys, "--list")
+    assert "…" not in said and re.search(
+        r"^span_corruption .* encoder-decoder ", said, re.MULTILINE
+    )
+    assert "arXiv" not in said
+
+
 def test_an_example_and_its_page(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(show, "STATISTICS_ROWS", 100)
     file = tmp_path / "deep" / "page.html"
@@ -72,6 +81,7 @@ def test_settings_and_another_layout(capsys):
         "--text=0123456789",
     )
     assert "10 tokens; 5 hidden" in said and "Encoder" not in said
+    assert "--gin_file=runs/decoder.gin --gin_file=objectives/span_corruption.gin" in said
 
 
 def test_an_objective_of_ones_own(capsys, tmp_path):
