@@ -6,13 +6,14 @@
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
 this code and read Python's own library. Beside each figure stands that of a baseline: for a task one
-that always gives the most frequent answer, for held-out text one that looks at nothing.
+that always gives the most frequent answer, for held-out text one that ignores its input.
 """
 
 import argparse
 import functools
 import json
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task
 from pretrax.inference.trained import MODES
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training import run_directory
-from pretrax.training.command_line import mistakes_in_words
+from pretrax.training.command_line import at_least, mistakes_in_words
 from pretrax.training.configuration import run_of_directory
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
@@ -55,30 +56,39 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description=as_typed(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--run", required=True, metavar="RUN")
-    parser.add_argument("--task", action="append", default=[], help="repeatable")
+    parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
+    task = "a SeqIO task or mixture with metrics; repeatable"
+    parser.add_argument("--task", action="append", default=[], help=task)
     parser.add_argument("--module", help="a module, or a .py file, that registers tasks")
     parser.add_argument("--data_dir", help="of TensorFlow Datasets")
-    parser.add_argument("--split", default="validation")
-    parser.add_argument("--examples", type=int, help="the first so many; default: all")
+    split = "of the task that is read (default: validation)"
+    parser.add_argument("--split", default="validation", help=split)
+    examples = "score the first N examples; default: all"
+    parser.add_argument("--examples", type=at_least(1), metavar="N", help=examples)
     parser.add_argument("--heldout", action="store_true", help="the objective on held-out text")
     parser.add_argument("--step", type=int, help="of the checkpoint; default: the latest")
-    parser.add_argument("--all_checkpoints", action="store_true")
+    each = "evaluate every checkpoint of the run"
+    parser.add_argument("--all_checkpoints", action="store_true", help=each)
     modes = ", ".join(MODES)
     parser.add_argument("--mode", help=f"one of {modes}; default: what it was trained for")
-    parser.add_argument("--beams", type=int, default=1)
-    parser.add_argument("--max_new", type=int, help="tokens; default: as the longest target has")
-    parser.add_argument("--batch_size", type=int, default=32)
+    beams = "beam search with N beams (default: 1, none)"
+    parser.add_argument("--beams", type=at_least(1), default=1, metavar="N", help=beams)
+    longest = "tokens of an answer, at most; default: as the longest target has"
+    parser.add_argument("--max_new", type=at_least(1), metavar="N", help=longest)
     parser.add_argument(
-        "--fsdp", type=int, default=1, help="spread parameters over so many devices"
+        "--batch_size", type=at_least(1), default=32, metavar="N", help="texts at once"
     )
-    parser.add_argument("--tensor", type=int, default=1, help="and matrix products over so many")
+    shard = "shard the parameters over N devices"
+    parser.add_argument("--fsdp", type=int, default=1, metavar="N", help=shard)
+    parser.add_argument("--tensor", type=int, default=1, metavar="N", help="and matrix products")
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     options = parser.parse_args(argv)
     if bool(options.task) == options.heldout:
         parser.error("give --task=NAME, or --heldout")
-    if options.heldout and (options.fsdp, options.tensor) != (1, 1):
-        parser.error("--fsdp and --tensor go with --task: held-out text has the mesh of its run")
+    of_tasks = ("module", "data_dir", "split", "examples", "mode", "beams", "max_new")
+    for name in (*of_tasks, "batch_size", "fsdp", "tensor"):
+        if options.heldout and getattr(options, name) != parser.get_default(name):
+            parser.error(f"--{name} goes with --task: held-out text is read as by its run")
     if options.step is not None and options.all_checkpoints:
         parser.error("--step and --all_checkpoints exclude each other")
     return options
@@ -130,7 +140,9 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     say(f"{options.run}: {mode}, {options.split}, {counts}")
     console.print(table)
     say(f"baseline: the most frequent training answer, always: {guesses}")
-    see = as_typed(f"pretrax predict --run={options.run} {tasks[0].texts[0][:20]!r}")
+    asked = f" --mode={options.mode}" if options.mode else ""
+    command = f"pretrax predict --run={options.run}{asked} {shlex.quote(tasks[0].texts[0])}"
+    see = as_typed(command)
     say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {see}")
 
 
@@ -166,7 +178,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     evaluator = heldout_evaluator(planned)
     token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
     table = Table(box=None, header_style="bold")
-    for name in ("step", "objective", "nats", "perplexity", "bits a byte", "baseline", "targets"):
+    for name in ("step", "objective", "nats", "perplexity", "bits per byte", "baseline", "targets"):
         table.add_column(name, justify="left" if name == "objective" else "right")
     for step in steps:
         run = open_run(options.run, step, planned.mesh, planned.recipe.model)
@@ -177,8 +189,8 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     console.print(table)
     if np.isfinite(token_bytes):
         size = f"{token_bytes:.2f}"
-        say(f"bits a byte: of tokens of {size} bytes, as the held-out text has")
-    say("baseline: nats of what looks at nothing")
+        say(f"bits per byte: of tokens of {size} bytes, as the held-out text has")
+    say("baseline: nats of a model that ignores its input")
     say(as_typed(f"Next: pretrax predict --run={options.run} …"))
 
 

@@ -40,6 +40,20 @@ from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.verbs import as_typed
 
 WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
+_DECODING = (*WRITING, "infill", "middle")
+# The modes that use an option; others stand beside any mode.
+_USED_BY: dict[str, tuple[str, ...]] = {
+    "denoiser": ("complete", "infill", "respond", "restore", "score"),
+    "top": ("mask", "classify"),
+    "masks": ("mask", "unmask"),
+    **dict.fromkeys(("steps", "order"), ("unmask",)),
+    **dict.fromkeys(("pooling", "against"), ("embed",)),
+    **dict.fromkeys(
+        ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), _DECODING
+    ),
+    **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), _DECODING),
+    "temperature": (*_DECODING, "unmask"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -57,7 +71,9 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
     mode = "score" if options.score else options.mode or mode_of(trained)
     if not options.score:
         check_mode(trained, mode)
+    check_used(options, mode)
     items = given_items(options, mode)
+    check_blanks(mode, items)
     counts: list[DraftCounts] = []
     how = dataclasses.replace(settings(options, trained, mesh), on_drafts=counts.append)
     print_mode(console, options.run, trained, mode, chosen=bool(options.score or options.mode))
@@ -67,6 +83,27 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
         answer_here(console, options, trained, mode, items, how)
     if counts:
         print_drafts(console, counts)
+
+
+def check_used(options: argparse.Namespace, mode: str) -> None:
+    """Raises ValueError for an option that was given and that the mode does not use."""
+    for name, modes in _USED_BY.items():
+        if mode not in modes and getattr(options, name) != make_parser().get_default(name):
+            raise ValueError(
+                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give --mode; "
+                f"modes that use it: {', '.join(modes)}."
+            )
+
+
+def check_blanks(mode: str, items: Sequence[dict]) -> None:
+    """Raises ValueError for blanks in a text that is to be continued."""
+    if mode in ("continue", "complete"):
+        for text in (str(item.get("text", "")) for item in items):
+            if "<extra_id_" in text:
+                raise ValueError(
+                    f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text: leave "
+                    "them out, or give --mode=infill to a model that span corruption trained."
+                )
 
 
 def given_items(options: argparse.Namespace, mode: str) -> list[dict]:
@@ -138,7 +175,7 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
 # --- the command line ----------------------------------------------------------------------------
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def make_parser() -> argparse.ArgumentParser:
     modes = "\n".join(f"  {name:10}{about}" for name, (about, _) in MODES.items())
     parser = argparse.ArgumentParser(
         prog=as_typed("pretrax predict"),
@@ -148,7 +185,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each")
-    parser.add_argument("--run", required=True, help="the directory of a run")
+    parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
     add = parser.add_argument_group("what to do").add_argument
     add("--mode", help="one of those below; default: what it was trained for")
     add("--score", action="store_true", help="print how likely the texts are")
@@ -166,7 +203,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument_group("many at once").add_argument
     add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')
     add("--out", metavar="OUT.jsonl", help="where their answers go, line by line")
-    add("--batch_size", type=int, metavar="N", default=32)
+    add("--batch_size", type=at_least(1), metavar="N", default=32, help="texts at once")
     add = parser.add_argument_group("few-shot prompts").add_argument
     add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object a line")
     add("--template", help='such as "Q: {question}\\nA: {answer}"')
@@ -174,15 +211,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument_group("decoding").add_argument
     add("--max_new", type=int, metavar="N", default=64, help="tokens of an answer, at most")
     add("--temperature", type=float, metavar="X", default=0.0, help="0: the likeliest token")
-    add("--top_k", type=int, metavar="N")
-    add("--top_p", type=float, metavar="P")
-    add("--min_p", type=float, metavar="P")
-    add("--repetition_penalty", type=float, metavar="X", default=1.0)
-    add("--beams", type=int, metavar="N", default=1)
-    add("--length_penalty", type=float, metavar="X", default=1.0)
+    add("--top_k", type=int, metavar="N", help="sample among the N likeliest tokens")
+    add("--top_p", type=float, metavar="P", help="among the likeliest of probability P together")
+    add("--min_p", type=float, metavar="P", help="among those of P times the likeliest's or more")
+    repeated = "divide the logits of tokens that stand there already"
+    add("--repetition_penalty", type=float, metavar="X", default=1.0, help=repeated)
+    add("--beams", type=int, metavar="N", default=1, help="beam search with N beams; 1: none")
+    longer = "of beams: above 1 prefers longer answers"
+    add("--length_penalty", type=float, metavar="X", default=1.0, help=longer)
     add("--samples", type=int, metavar="N", default=1, help="answers to each text")
     add("--stop", action="append", default=[], help="end before this text; repeatable")
-    add("--seed", type=int, metavar="N", default=0)
+    add("--seed", type=int, metavar="N", default=0, help="of samples")
     own = "speculative decoding with the heads that multi_token_prediction trained"
     add("--own_drafts", action="store_true", help=own)
     add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
@@ -192,6 +231,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--fsdp", type=int, default=1, metavar="N", help="shard the parameters over N devices")
     add("--tensor", type=int, default=1, metavar="N", help="and matrix products over N")
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    return parser
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser()
     options = parser.parse_args(argv)
     if mistake := mistake_of(options):
         parser.error(mistake)
@@ -211,6 +255,7 @@ def mistake_of(options: argparse.Namespace) -> str | None:
         "--against takes TEXTs; embeddings of --file are in --out": options.against and file,
         "--out is --file: answers need a file of their own": same,
         "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
+        "--mode=score is no mode: give --score": options.mode == "score",
     }
     return next((words for words, wrong in mistakes.items() if wrong), None)
 

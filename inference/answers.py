@@ -66,7 +66,9 @@ def answer(
 
 
 def _text(item: dict) -> str:
-    if not isinstance(item.get("text"), str) or not item["text"]:
+    if item.get("text") == "":
+        raise ValueError("Got an empty text, expected some words.")
+    if not isinstance(item.get("text"), str):
         raise ValueError(
             f"Got an item with the fields {', '.join(item) or 'none'} and no text in it, expected "
             '"text" with some words.'

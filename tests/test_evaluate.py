@@ -193,6 +193,9 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
             [f"--run={answering}", "--task=a", "--step=3", "--all_checkpoints"],
             "--step and --all_checkpoints exclude each other",
         ),
+        ([f"--run={answering}", "--heldout", "--beams=4"], "--beams goes with --task"),
+        ([f"--run={answering}", "--heldout", "--split=x"], "--split goes with --task"),
+        ([f"--run={answering}", "--task=colours", "--examples=0"], "number, 1 or more, got '0'"),
         ([f"--run={answering}", "--task=colour"], "close to it: colours"),
         ([f"--run={answering}", "--task=colours_mute"], "has no metrics"),
         ([f"--run={answering}", "--task=colours", "--step=4"], "no checkpoint of step 4, but of"),
@@ -222,7 +225,7 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
     planned = plan(run_of_directory(str(one.dir)))
     evaluator = heldout_evaluator(planned)
-    for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits a byte
+    for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits per byte
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"

@@ -235,7 +235,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
 @pytest.mark.parametrize(
     "name, arguments, error",
     [
-        ("causal", [""], "no text in it"),
+        ("causal", [""], "Got an empty text, expected some words"),
         ("prefix", [" "], "Got an empty text, expected some words"),
         ("masked", [" "], "without a mask"),
         ("classes", [" "], "empty text"),
@@ -264,6 +264,17 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", ["--file=none.jsonl", "--out=out.jsonl"], "There is no file none.jsonl"),
         ("masked", ["a", "--score", "--target=b"], "an encoder scores texts by themselves"),
         ("spans", ["a", "--score"], "none that the encoder reads"),
+        ("causal", ["a", "--steps=-4"], "Got --steps in mode 'continue', which does not use it"),
+        ("causal", ["a", "--order=none"], "modes that use it: unmask"),
+        ("causal", ["a", "--against", "b"], "modes that use it: embed"),
+        ("causal", ["a", "--denoiser=R"], "Got --denoiser in mode 'continue'"),
+        ("masked", ["[MASK]", "--pooling=none"], "modes that use it: embed"),
+        ("masked", ["[MASK]", "--beams=4"], "Got --beams in mode 'mask'"),
+        (
+            "prefix",
+            ["a <extra_id_0>"],
+            "Got a text with blanks, 'a <extra_id_0>', in mode 'complete'",
+        ),
     ],
 )
 def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name, arguments, error):
@@ -284,6 +295,7 @@ def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name
         (["a", "--top=0"], "--top: expected a whole number, 1 or more, got '0'"),
         (["a", "--masks=-2"], "--masks: expected a whole number, 0 or more, got '-2'"),
         (["a", "--stop="], "is in every text"),
+        (["a", "--mode=score"], "give --score"),
         (["a", "--target=b"], "give --score as well"),
         (["--file=a", "--out=b", "--score", "--target=b"], "a line of --file has its own"),
         (["--file=a.jsonl", "--out=b.jsonl", "--against", "c"], "are in --out"),

@@ -1,4 +1,4 @@
-"""What a model that looks at nothing would get, from labels alone."""
+"""What a model that ignores its input would get, from labels alone."""
 
 import jax.numpy as jnp
 import numpy as np
