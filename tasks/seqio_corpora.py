@@ -56,7 +56,8 @@ def seqio_mixture(
     tasks, rates = _found(mixture_or_task_name, module, data_dir, splits, [feature])
     tasks, made = _in_vocabulary(run_dir, tasks, [feature], vocabulary)
     texts = [Text(task, feature, made.ids) for task in tasks]
-    return _corpus(mixture_or_task_name, texts, rates, splits, made, shuffle=shuffle, seed=seed)
+    corpus = _corpus(mixture_or_task_name, texts, rates, splits, made, shuffle=shuffle, seed=seed)
+    return corpus._replace(summary=corpus.summary + _unread(tasks, feature))
 
 
 def seqio_pairs(
@@ -114,6 +115,18 @@ def seqio_pairs(
     longest = given_tokens + (answer_tokens if answers == "text" else 0)
     columns = ("parts",) if answers == "text" else ("labels",)
     return corpus._replace(classes=tuple(classes), longest=longest, columns=columns)
+
+
+def _unread(tasks: Sequence[seqio.Task], feature: str) -> str:
+    """A warning where tasks are supervised, of which `feature` is but the answers; or ""."""
+    supervised = [t.name for t in tasks if {"inputs", "targets"} <= t.output_features.keys()]
+    if not supervised:
+        return ""
+    return (
+        f"\nwarning: {', '.join(supervised)} is supervised, and {feature!r} alone is read: to train on "
+        "inputs and targets use seqio_corpora.seqio_pairs, to read the other feature set "
+        "seqio_corpora.seqio_mixture.feature."
+    )
 
 
 def _found(

@@ -13,7 +13,7 @@ from pretrax import objectives
 from pretrax.objectives.contract import NO_LABEL
 from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.objective_tasks import add_objective_task
-from pretrax.tasks.seqio_corpora import seqio_pairs
+from pretrax.tasks.seqio_corpora import seqio_mixture, seqio_pairs
 from pretrax.tasks.seqio_examples import pair_reader
 from pretrax.tasks.seqio_vocabularies import RunVocabulary, of_task, tokenizer_of
 from pretrax.tasks.vocabularies import Vocabulary, load_vocabulary
@@ -262,3 +262,12 @@ def test_what_is_refused(tmp_path):
         )
     with pytest.raises(ValueError, match="'pairs_only' has no feature 'inputs'"):
         corpus_of(tmp_path / "2", "pairs_only")
+
+
+def test_a_supervised_task_as_text_is_warned_of(tmp_path):
+    register("warned_of", [("a", "b"), ("c", "d")])
+    given = dict(mixture_or_task_name="warned_of", vocabulary=of_task)
+    said = seqio_mixture(str(tmp_path / "a"), **given).summary
+    assert "warning: warned_of is supervised, and 'targets' alone is read" in said
+    assert "seqio_corpora.seqio_pairs" in said and "seqio_mixture.feature" in said
+    assert "warning" not in corpus_of(tmp_path / "b", "warned_of").summary
