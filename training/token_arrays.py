@@ -26,7 +26,7 @@ def token_array(
 ) -> Corpus:
     """Returns the corpus of token arrays; needs NumPy alone.
 
-        train.corpus = @token_arrays.token_array
+        training.Run.corpus = @token_arrays.token_array
         token_arrays.token_array.path = "data/train"
         token_arrays.token_array.heldout_path = "data/heldout"
 
