@@ -69,7 +69,10 @@ def around_cursor(place: str) -> dict:
         raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, both from 1.")
     if not Path(name).is_file():
         raise ValueError(f"Got --cursor={place!r}, expected a file: there is no {name}.")
-    text = Path(name).read_text("utf-8")
+    try:
+        text = Path(name).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} cannot be read: it is not UTF-8 ({error}).") from None
     lines = text.split("\n")  # editors end no line at a form feed, as splitlines does
     line, column = (int(x) for x in numbers)
     if line > len(lines) or column > len(lines[line - 1]) + 1:

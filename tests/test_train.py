@@ -110,6 +110,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ({"training__Run__sequence_lengths": {"decoder": 64.0}}, r"number above 0, got 64.0"),
         ({"training__Run__initial_run": "/absent"}, r"initial_run = '/absent' holds no checkpoint"),
         ({"RUN_DIR": "gs://bucket/run"}, r"directory on disk, got gs://bucket/run: set checkpoint"),
+        ({"RUN_DIR": __file__}, r"run_dir is a directory, and .*test_train.py is a file"),
         ({"RUN_DIR": "runs/a[1]"}, r"brackets cannot be read, got runs/a\[1\]"),
         ({"DATA": "/absent"}, r"/absent.* does not exist: expected a token array"),
     ],

@@ -144,8 +144,12 @@ def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
         if path.is_file():
             return path.resolve()
     there = sorted(str(p.relative_to(GIN_CONFIGS)) for p in GIN_CONFIGS.glob("*/*.gin"))
-    near = difflib.get_close_matches(name, there, 3) or [n for n in there if n.startswith("runs/")]
-    raise ValueError(f"There is no gin file {name!r}. Those of pretrax: {', '.join(near)}, …")
+    own = difflib.get_close_matches(name, [str(p) for p in Path(name).parent.glob("*.gin")], 3)
+    near = [*own, *difflib.get_close_matches(name, there, 3)][:5] or ["runs/quickstart.gin"]
+    raise ValueError(
+        f"There is no gin file {name!r}. Close to it: {', '.join(near)}; those of pretrax are in "
+        f"{GIN_CONFIGS}."
+    )
 
 
 # --- statements ------------------------------------------------------------------------------------
@@ -221,7 +225,11 @@ class _Reader:
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         try:
-            self._read_text(path.read_text(), {}, source, path, (*within, path))
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from None
+        try:
+            self._read_text(text, {}, source, path, (*within, path))
         except tokenize.TokenError as error:
             raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
         except SyntaxError as error:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -206,6 +207,11 @@ def _check(run: Run) -> None:
         raise ValueError(
             f"run_dir is a directory on disk, got {run.run_dir}: set checkpoint_dir "
             "(--gin.CHECKPOINT_DIR in the C4 runs) to keep checkpoints in a bucket."
+        )
+    if os.path.isfile(run.run_dir):
+        raise ValueError(
+            f"run_dir is a directory, and {run.run_dir} is a file: give another "
+            "(--gin.RUN_DIR=\"'runs/NAME'\")."
         )
     where = str(run.checkpoint_dir or run.run_dir)
     if "[" in where or "]" in where:  # Orbax reads them as a pattern, and finds nothing

@@ -29,11 +29,13 @@ def test_the_cursor_is_where_an_editor_has_it(tmp_path):
         ("code.py:0:1", "expected FILE:LINE:COLUMN, both from 1"),
         ("code.py:2", "expected FILE:LINE:COLUMN"),
         ("none.py:1:1", "there is no none.py"),
+        ("latin.py:1:1", "latin.py cannot be read: it is not UTF-8"),
     ],
 )
 def test_a_cursor_that_is_nowhere(place, error, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code.py").write_text("one\ntwo\n")
+    (tmp_path / "latin.py").write_bytes(b"caf\xe9\n")
     with pytest.raises(ValueError, match=error):
         around_cursor(place)
 

@@ -269,6 +269,19 @@ def test_a_mistake_names_its_remedy(files, bindings, expected):
         read_run(files, bindings)
 
 
+def test_a_misspelt_file_of_ones_own_is_found_first(tmp_path):
+    (tmp_path / "my_run.gin").write_text("")
+    with pytest.raises(ValueError, match=r"Close to it: .*/my_run.gin") as error:
+        read_run([str(tmp_path / "my_rnu.gin")])
+    assert str(error.value).count(".gin") <= 6
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path):
+    (tmp_path / "a.gin").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(ValueError, match=r"a.gin cannot be read: it is not UTF-8"):
+        read_run([str(tmp_path / "a.gin")])
+
+
 @pytest.mark.parametrize("name", T5X_NAMES)
 def test_names_of_t5x_are_told_what_they_are_called_here(name):
     with pytest.raises(ValueError, match=f"What T5X calls {name} is here: "):
