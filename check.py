@@ -9,20 +9,22 @@ exit status is 1 where a law is broken, and 2 where it cannot be checked.
 
 import argparse
 import ast
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import track
 from rich.table import Table
 
 from pretrax import verbs
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.contract import ROWS
 from pretrax.objectives.laws import LAWS, USUAL, Broken, Examples, examples
+from pretrax.training.bound import parameters
 from pretrax.training.command_line import mistakes_in_words
+from pretrax.training.user_modules import import_module
 from pretrax.verbs import as_typed
 
 
@@ -56,13 +58,18 @@ def built(name: str, settings: Sequence[str]) -> Objective:
     module, _, builder = name.rpartition(".")
     if not module:
         raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
-    try:
-        build = getattr(importlib.import_module(module), builder, None)
-    except ImportError as error:
-        raise ValueError(f"{module} cannot be imported: {error}.") from error
+    build = getattr(import_module(module), builder, None)
     if not callable(build):
         raise ValueError(f"{module} has no function {builder!r}.")
-    objective = build(specimen(), **dict(map(_setting, settings)))
+    given = dict(map(_setting, settings))
+    found = parameters(build)
+    known = list(given) if found is None else list(found)[1:]  # the first is the token ids
+    if unknown := [setting for setting in given if setting not in known]:
+        raise ValueError(
+            f"{name} has no setting {' and '.join(unknown)}; its settings: "
+            f"{', '.join(known) or 'none'}."
+        )
+    objective = build(specimen(), **given)
     if not isinstance(objective, Objective):
         raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
     return objective
@@ -72,6 +79,9 @@ def _setting(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"Got {text!r}, expected NAME=VALUE.")
+    if value in ("true", "false", "none", "null"):
+        python = {"null": "None"}.get(value, value.capitalize())
+        raise ValueError(f"Got {text!r}, expected a value as Python writes it: {name}={python}.")
     try:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
@@ -103,9 +113,10 @@ def print_laws(console: Console, objective: Objective) -> int:
     table = Table("law", *names, box=None, highlight=False)
     cases = [examples(m.objective, specimen()) for m in members_of(objective)]
     said, broken = [], 0
-    for name, law in (LAWS | USUAL).items():
+    waiting = dict(console=console, transient=True, disable=not console.is_terminal)
+    for name, law in track((LAWS | USUAL).items(), "Checking", **waiting):
         found = [_broken(law, case) for case in cases]
-        no = "no" if name in USUAL else "BROKEN"
+        no = "no, as it may" if name in USUAL else "BROKEN"
         table.add_row(name, *("holds" if reason is None else no for reason in found))
         broken += sum(reason is not None for reason in found if name not in USUAL)
         said += [f"{name}: {reason}" for reason in dict.fromkeys(found) if reason]

@@ -3,15 +3,11 @@
 import contextlib
 import dataclasses
 import difflib
-import importlib
-import importlib.util
-import os
-import sys
-import zlib
 from collections.abc import Iterator, Sequence
 
 from pretrax.tasks import python_tasks, tfds_tasks
 from pretrax.tasks.quiet_tensorflow import seqio, tf
+from pretrax.training.user_modules import import_module
 
 
 def found_tasks(name: str, module: str | None, data_dir: str | None):
@@ -19,45 +15,10 @@ def found_tasks(name: str, module: str | None, data_dir: str | None):
     tfds_tasks.register()
     python_tasks.register()
     if module:
-        import_tasks(module)
+        import_module(module)
     if data_dir:
         seqio.set_tfds_data_dir_override(data_dir)
     return _tasks_and_rates(name)
-
-
-def import_tasks(module: str) -> None:
-    """Imports the module `module`, or the Python file of that path, which registers tasks.
-
-    Raises:
-        FileNotFoundError, ValueError: there is no such file or module.
-    """
-    if not module.endswith(".py"):
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name and module.startswith(error.name):
-                raise ValueError(
-                    f"There is no module {module!r}: give a dotted name that Python can import "
-                    "from here, or the path of a .py file."
-                ) from error
-            raise
-        return
-    path = os.path.abspath(module)
-    if not os.path.isfile(path):
-        raise FileNotFoundError(
-            f"There is no file {path}: expected one that registers SeqIO tasks."
-        )
-    name = f"user_tasks_{zlib.crc32(path.encode()):08x}"  # registering twice is an error in SeqIO
-    if name in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # the path ends in .py
-    sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(sys.modules[name])
-    except BaseException:
-        del sys.modules[name]
-        raise
 
 
 def _tasks_and_rates(name: str) -> tuple[list[seqio.Task], list[float]]:

@@ -28,6 +28,7 @@ def shifted(ids, by=0, apart=True):
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     (tmp_path / "own_objectives.py").write_text(OWN)
+    (tmp_path / "broken_objectives.py").write_text("def mine(")
     monkeypatch.syspath_prepend(tmp_path)
     return "own_objectives"
 
@@ -35,7 +36,7 @@ def module(tmp_path, monkeypatch):
 def test_a_sound_objective(module, capsys):
     check.main([f"{module}.shifted"])
     said = capsys.readouterr().out
-    assert "documents stay apart" in said and "All laws hold" in said
+    assert "no, as it may" in said and "documents stay apart" in said and "All laws hold" in said
     assert "noise is drawn: Two keys give the same features" in said
 
 
@@ -55,8 +56,11 @@ def test_a_broken_one(module, capsys, settings, words):
     [
         (["shifted"], "expected MODULE.BUILDER"),
         (["{module}.none"], "has no function 'none'"),
-        (["no_such_module.mine"], "no_such_module"),
+        (["no_such_module.mine"], "There is no module 'no_such_module'"),
+        (["broken_objectives.mine"], "broken_objectives cannot be imported: SyntaxError"),
         (["{module}.shifted", "by"], "expected NAME=VALUE"),
+        (["{module}.shifted", "noise=3"], "has no setting noise; its settings: by, apart."),
+        (["{module}.shifted", "apart=true"], "as Python writes it: apart=True"),
         (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),
     ],
 )

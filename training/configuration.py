@@ -29,6 +29,7 @@ from pretrax import training
 from pretrax.training import mesh, run_directory
 from pretrax.training.bound import Bound, Call, name_of, parameters
 from pretrax.training.run import FIELDS, Run, is_required
+from pretrax.training.user_modules import import_module
 
 ROOT = Path(__file__).resolve().parent.parent
 GIN_CONFIGS = ROOT / "gin_configs"
@@ -409,20 +410,9 @@ class _Delegate(config_parser.ParserDelegate):
 def _imported_module(statement: config_parser.ImportStatement, at: str) -> Any:
     """The module that an import statement binds to a name."""
     try:
-        module = importlib.import_module(statement.module)
-    except ModuleNotFoundError as error:
-        if not error.name or not f"{statement.module}.".startswith(f"{error.name}."):
-            raise ValueError(
-                f"{at}: {statement.module} imports what is not there: {error}"
-            ) from error
-        raise ValueError(
-            f"{at}: there is no module {statement.module!r}. A module of your own is found in the "
-            "folder that the command is started from."
-        ) from error
-    except Exception as error:  # of the module's own code
-        raise ValueError(
-            f"{at}: {statement.module} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        module = import_module(statement.module)
+    except ValueError as error:
+        raise ValueError(f"{at}: {error}") from error
     if statement.is_from or statement.alias:
         return module
     return importlib.import_module(statement.module.partition(".")[0])

@@ -7,7 +7,6 @@ import seqio
 
 from pretrax.tasks import seqio_corpora, tfds_tasks, vocabularies
 from pretrax.tasks.seqio_streams import drawn_tasks
-from pretrax.tasks.seqio_tasks import import_tasks
 from pretrax.tasks.seqio_vocabularies import (
     HuggingFaceVocabulary,
     RunVocabulary,
@@ -241,8 +240,8 @@ seqio.TaskRegistry.add(
     finally:
         seqio.set_tfds_data_dir_override(None)
     (tmp_path / "broken.py").write_text("import no_such_module")
-    with pytest.raises(ModuleNotFoundError):
-        import_tasks(str(tmp_path / "broken.py"))
+    with pytest.raises(ValueError, match="broken.py imports what is not there: No module named"):
+        seqio_mixture(tmp_path, **(settings | {"module": str(tmp_path / "broken.py")}))
 
 
 def test_registering_reads_nothing_and_needs_no_network(monkeypatch):

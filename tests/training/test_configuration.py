@@ -291,7 +291,7 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
 @pytest.mark.parametrize(
     "lines, expected",
     [
-        (["import nothing_of_this_name"], r"mine.gin, line 2: there is no module"),
+        (["import nothing_of_this_name"], r"mine.gin, line 2: There is no module"),
         (["from pretrax import models", "models.bert_.x = 1"], r"mine.gin, line 3: there is no"),
         (["training.Run.steps = "], r"mine.gin cannot be read"),
         (['include "mine.gin"'], r"mine.gin includes itself"),

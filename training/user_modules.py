@@ -1,0 +1,60 @@
+"""Imports of a user's own modules, whose mistakes are said in words.
+
+Gin files, `pretrax check` and the tasks of SeqIO name such modules, or files.
+"""
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from types import ModuleType
+
+
+def import_module(name: str) -> ModuleType:
+    """Returns the module of a dotted name, or that of a Python file, "my_tasks.py".
+
+    Raises FileNotFoundError where there is no such file, and ValueError where there is no such
+    module, where it imports one that is not there, and where its own code fails.
+    """
+    if name.endswith(".py"):
+        return _import_file(name)
+    with _mistakes_of(name):
+        return importlib.import_module(name)
+
+
+def _import_file(path: str) -> ModuleType:
+    path = os.path.abspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"There is no file {path}: expected a Python file of yours.")
+    name = f"user_module_{zlib.crc32(path.encode()):08x}"
+    if name in sys.modules:  # to register a task twice is an error in SeqIO
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # the path ends in .py
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        with _mistakes_of(path):
+            spec.loader.exec_module(sys.modules[name])
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return sys.modules[name]
+
+
+@contextlib.contextmanager
+def _mistakes_of(module: str) -> Iterator[None]:
+    """Turns what goes wrong in an import into a ValueError that names the module."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if not error.name or not f"{module}.".startswith(f"{error.name}."):
+            raise ValueError(f"{module} imports what is not there: {error}") from error
+        raise ValueError(
+            f"There is no module {module!r}. A module of your own is found in the folder that the "
+            "command is started from."
+        ) from error
+    except Exception as error:  # of the module's own code
+        raise ValueError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
