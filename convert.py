@@ -30,7 +30,7 @@ from pretrax.tasks import special_tokens, vocabularies
 from pretrax.tasks.converted_vocabularies import config_ids, export_vocabulary
 from pretrax.tasks.imported_models import Imported, from_hugging_face, from_t5x
 from pretrax.training import run_directory
-from pretrax.training.command_line import at_least, mistakes_in_words
+from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
 from pretrax.training.configuration import read_fields
 from pretrax.training.imported_runs import (
     check_new,
@@ -81,6 +81,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--sentinels", type=at_least(0), metavar="N", help=sentinels)
     specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
     add("--specials", default="", help=specials)
+    add_trust_argument(parser)
     add("--traceback", action="store_true", help="show where an error came up")
     options = parser.parse_args(argv)
     into_run = options.source.startswith((HF, T5X))
@@ -174,7 +175,8 @@ def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.nda
 
 
 def export(console: Console, options: argparse.Namespace) -> None:
-    run, kept = open_run(options.source), Path(options.source) / run_directory.IMPORTED
+    run = open_run(options.source, trusted=options.trust)
+    kept = Path(options.source) / run_directory.IMPORTED
     target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
     config = run.model.config
     if config is None:

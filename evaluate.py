@@ -29,7 +29,7 @@ from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task
 from pretrax.inference.trained import MODES
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training import run_directory
-from pretrax.training.command_line import at_least, mistakes_in_words
+from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
 from pretrax.training.configuration import run_of_directory
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
@@ -81,6 +81,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     shard = "shard the parameters over N devices"
     parser.add_argument("--fsdp", type=int, default=1, metavar="N", help=shard)
     parser.add_argument("--tensor", type=int, default=1, metavar="N", help="and matrix products")
+    add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     options = parser.parse_args(argv)
     if bool(options.task) == options.heldout:
@@ -98,7 +99,7 @@ def checkpoints_asked(options) -> list[int | None]:
     """Their steps; of a run that has saved none, None, which opening it explains."""
     if options.step is not None:
         return [options.step]
-    steps: list[int | None] = [*saved_steps(options.run)] or [None]
+    steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
     return steps if options.all_checkpoints else steps[-1:]
 
 
@@ -123,7 +124,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
         table.add_column(name, justify="left" if name in ("task", "metric") else "right")
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
-        trained = open_trained(options.run, step, mesh)
+        trained = open_trained(options.run, step, mesh, options.trust)
         for task in tasks:
             with placed_on(mesh):
                 found = with_progress(console, options, trained, task)
@@ -141,7 +142,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     console.print(table)
     say(f"baseline: the most frequent training answer, always: {guesses}")
     asked = f" --mode={options.mode}" if options.mode else ""
-    command = f"pretrax predict --run={options.run}{asked} {shlex.quote(tasks[0].texts[0])}"
+    command = f"pretrax predict {opening(options)}{asked} {shlex.quote(tasks[0].texts[0])}"
     see = as_typed(command)
     say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {see}")
 
@@ -174,14 +175,15 @@ def keep(run_dir: str, task: EvaluationTask, step: int | None, found: TaskScores
 
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
-    planned = plan(run_of_directory(options.run))
+    planned = plan(run_of_directory(options.run, options.trust))
     evaluator = heldout_evaluator(planned)
     token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
     table = Table(box=None, header_style="bold")
     for name in ("step", "objective", "nats", "perplexity", "bits per byte", "baseline", "targets"):
         table.add_column(name, justify="left" if name == "objective" else "right")
     for step in steps:
-        run = open_run(options.run, step, planned.mesh, planned.recipe.model)
+        model = planned.recipe.model
+        run = open_run(options.run, step, planned.mesh, model, options.trust)
         for score in evaluator(run.params):
             table.add_row(str(run.step), *row_of(score, token_bytes))
     say = functools.partial(console.print, markup=False, soft_wrap=True)
@@ -191,7 +193,12 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
         size = f"{token_bytes:.2f}"
         say(f"bits per byte: of tokens of {size} bytes, as the held-out text has")
     say("baseline: nats of a model that ignores its input")
-    say(as_typed(f"Next: pretrax predict --run={options.run} …"))
+    say(as_typed(f"Next: pretrax predict {opening(options)} …"))
+
+
+def opening(options: argparse.Namespace) -> str:
+    """Returns the options with which another verb opens the run."""
+    return " ".join([f"--run={options.run}", *(f"--trust={name}" for name in options.trust)])
 
 
 def row_of(score: Score, bytes_per_token: float) -> list[str]:

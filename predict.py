@@ -35,7 +35,7 @@ from pretrax.inference.printing import (
 from pretrax.inference.speculation import DraftCounts
 from pretrax.inference.trained import check_mode
 from pretrax.tasks.trained_models import open_trained
-from pretrax.training.command_line import at_least, mistakes_in_words
+from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.verbs import as_typed
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
-    trained = open_trained(options.run, mesh=mesh)
+    trained = open_trained(options.run, mesh=mesh, trusted=options.trust)
     mode = "score" if options.score else options.mode or mode_of(trained)
     if not options.score:
         check_mode(trained, mode)
@@ -121,7 +121,7 @@ def settings(options: argparse.Namespace, trained: Trained, mesh: Mesh) -> Optio
     decoding = Decoding(stop_strings=stops, **{name: getattr(options, name) for name in names})
     draft = None
     if options.draft:
-        small = open_trained(options.draft, mesh=mesh)
+        small = open_trained(options.draft, mesh=mesh, trusted=options.trust)
         draft = draft_model(small, trained, options.draft_tokens)
     others = ("denoiser", "top", "steps", "order", "pooling")
     more = {name: getattr(options, name) for name in others}
@@ -155,7 +155,17 @@ def answer_here(console: Console, options, trained: Trained, mode: str, items, h
 def answer_file(console: Console, options, trained: Trained, mode: str, items, how: Options):
     """Writes answers line by line, in order, after those that the file has already."""
     out = AnswerFile(options.out, items)
-    changes_nothing = ("file", "out", "texts", "batch_size", "fsdp", "tensor", "traceback", "mode")
+    changes_nothing = (
+        "file",
+        "out",
+        "texts",
+        "batch_size",
+        "fsdp",
+        "tensor",
+        "traceback",
+        "mode",
+        "trust",
+    )
     made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
     out.check_made_by({**made, "mode": mode, "step": trained.step})
     if out.done:
@@ -230,6 +240,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("devices", large).add_argument
     add("--fsdp", type=int, default=1, metavar="N", help="shard the parameters over N devices")
     add("--tensor", type=int, default=1, metavar="N", help="and matrix products over N")
+    add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     return parser
 

@@ -170,7 +170,7 @@ def choose(options: argparse.Namespace, given: GinArguments) -> Choice:
     """What --objective names, else what the gin files bind, else the run's, else span corruption."""
     name, files, lines = options.objective, list(given.files), list(given.bindings)
     if name is None and not files and options.run and run_directory.is_run(options.run):
-        read_directory(options.run)  # which says what is wrong with it
+        read_directory(options.run, given.trusted)  # which says what is wrong with it
         files = [os.path.join(options.run, run_directory.CONFIG)]
     elif name is None and not files:
         name = DEFAULT
@@ -181,7 +181,7 @@ def choose(options: argparse.Namespace, given: GinArguments) -> Choice:
     elif name:
         name = find(name)
         files.append(f"objectives/{name}.gin")
-    fields = read_fields(files, lines, given.search_paths)
+    fields = read_fields(files, lines, given.search_paths, given.trusted)
     if "objective" not in fields:
         raise ValueError(
             f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "

@@ -10,7 +10,7 @@ last checkpoint, or says that the run is finished.
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import jax
@@ -66,10 +66,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, given = parse_with_gin(parser, argv)
     stopped = "\nInterrupted; the same command goes on from the last checkpoint."
     with mistakes_in_words(options.traceback, stopped):
-        train(read_run(given.files or [QUICKSTART], given.bindings, given.search_paths))
+        files = given.files or [QUICKSTART]
+        run = read_run(files, given.bindings, given.search_paths, given.trusted)
+        train(run, trusted=given.trusted)
 
 
-def train(run: Run, console: Console | None = None) -> Result:
+def train(run: Run, console: Console | None = None, trusted: Collection[str] = ()) -> Result:
     """Trains a run, or goes on training it, in its directory.
 
         result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
@@ -78,6 +80,8 @@ def train(run: Run, console: Console | None = None) -> Result:
     Args:
       run: see `training.run`.
       console: where progress and figures are shown; None: the terminal.
+      trusted: modules that the config.gin of its directory may name, see `training.trust`; those of
+        the run's own functions are trusted already.
 
     Returns:
       the held-out scores, and whether the run is finished: it is not when SIGTERM stopped it.
@@ -88,7 +92,7 @@ def train(run: Run, console: Console | None = None) -> Result:
     if run.distributed:
         join_processes()
     console = console or make_console()
-    check_resumable(run)  # before the corpus is opened, which may write
+    check_resumable(run, trusted)  # before the corpus is opened, which may write
     planned = plan(run)
     console.print(planned.corpus.summary, markup=False)
     print_plan(console, planned)
@@ -96,7 +100,7 @@ def train(run: Run, console: Console | None = None) -> Result:
     shapes, batches = abstract_state_of(planned), open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
     with contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints:
-        resumed = resume(run, checkpoints, shapes, batches)
+        resumed = resume(run, checkpoints, shapes, batches, trusted)
         if resumed is None:
             state = first_state(planned, shapes, console)
         else:

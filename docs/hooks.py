@@ -16,7 +16,11 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("objectives", "models", "training", "inference", "tasks", "showing")
-FROM_THE_ROOT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md"}
+FROM_THE_ROOT = {
+    "index.md": "README.md",
+    "security.md": "SECURITY.md",
+    "contributing.md": "CONTRIBUTING.md",
+}
 
 
 # --- what MkDocs calls ---------------------------------------------------------------------------
@@ -57,11 +61,12 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Fills in tables; two pages are files of the root, their links as seen from docs/."""
+    """Fills in tables; some pages are files of the root, their links as seen from docs/."""
     source = FROM_THE_ROOT.get(page.file.src_uri)
     if source:
         markdown = (ROOT / source).read_text().replace("](docs/", "](")
-        markdown = markdown.replace("](CONTRIBUTING.md)", "](contributing.md)")
+        for page_here, file in FROM_THE_ROOT.items():
+            markdown = markdown.replace(f"]({file})", f"]({page_here})")
     return re.sub(r"<!-- table: (\w+) -->", lambda m: TABLES[m[1]](), markdown)
 
 

@@ -1,5 +1,7 @@
 """A run's model together with its vocabulary: what `inference` works with."""
 
+from collections.abc import Collection
+
 from jax.sharding import Mesh
 
 from pretrax.inference import Trained
@@ -10,7 +12,12 @@ from pretrax.training.run_directory import load_classes
 from pretrax.training.runs import model_of_run, open_run
 
 
-def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None) -> Trained:
+def open_trained(
+    run_dir: str,
+    step: int | None = None,
+    mesh: Mesh | None = None,
+    trusted: Collection[str] = (),
+) -> Trained:
     """The model of a run, or of an imported one, with its vocabulary.
 
         trained = open_trained("runs/quickstart")
@@ -20,11 +27,12 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
         step: of the checkpoint; None: the latest.
         mesh: over which the parameters are spread; None: they are on the first device. Within
             `training.mesh.placed_on(mesh)` the rows of a batch are spread as well.
+        trusted: modules that the directory may name, see `training.trust`.
 
     Raises:
         ValueError: no run, no checkpoint, or no vocabulary there.
     """
-    fields = read_directory(run_dir)
+    fields = read_directory(run_dir, trusted)
     try:
         vocabulary = load_vocabulary(run_dir)
     except FileNotFoundError as error:
@@ -33,7 +41,7 @@ def open_trained(run_dir: str, step: int | None = None, mesh: Mesh | None = None
             "token ids, or imported without a tokenizer."
         ) from error
     objective = fields.get("objective")  # an imported model has none
-    run = open_run(run_dir, step, mesh, model_of_run(fields, vocabulary.ids))
+    run = open_run(run_dir, step, mesh, model_of_run(fields, vocabulary.ids), trusted)
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)

@@ -146,6 +146,28 @@ def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
+def functions_in(value: Any) -> list[Bound]:
+    """Returns the functions with settings in a value, and those in their settings.
+
+    >>> from pretrax.training.optimizers import warmup_constant
+    >>> functions_in({"a": (1, Call(warmup_constant, peak=0.1))})
+    [Bound(training.optimizers.warmup_constant, peak=0.1)]
+    """
+    if isinstance(value, Mapping):
+        return [one for inner in value.values() for one in functions_in(inner)]
+    if isinstance(value, list | tuple):
+        return [one for inner in value for one in functions_in(inner)]
+    if not callable(value):
+        return []
+    one = bound(value)
+    return [plain(one), *functions_in(dict(one.settings))]
+
+
+def plain(one: Bound) -> Bound:
+    """Returns the function with its settings as a `Bound`, also for a `Call`."""
+    return Bound(one.function, **one.settings)
+
+
 def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, Any]) -> None:
     """Raises ValueError where a call would end in Python's TypeError about its arguments."""
     known = parameters(function)

@@ -26,6 +26,7 @@ class GinArguments(NamedTuple):
     files: tuple[str, ...]
     bindings: tuple[str, ...]
     search_paths: tuple[str, ...]
+    trusted: tuple[str, ...]
 
 
 def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
@@ -59,8 +60,21 @@ def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = Non
         metavar="DIRS",
         help="folders, separated by commas, in which gin files are looked for as well",
     )
+    add_trust_argument(parser)
     parser.add_argument(
         "--traceback", action="store_true", help="show where in the program an error came up"
+    )
+
+
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --trust, the modules that a run directory may name, see `training.trust`."""
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module that the config.gin of a run directory may name, such as that of your own "
+        "objective; repeatable",
     )
 
 
@@ -81,7 +95,9 @@ def parse_with_gin(
     if others:
         parser.error(f"unknown argument {others[0]!r}; gin values are --gin.NAME=VALUE")
     paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
-    given = GinArguments(tuple(options.gin_file), tuple(options.gin_bindings), tuple(paths))
+    given = GinArguments(
+        tuple(options.gin_file), tuple(options.gin_bindings), tuple(paths), tuple(options.trust)
+    )
     return options, given
 
 

@@ -8,7 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pretrax.training import run_directory
-from pretrax.training.bound import Bound, Call, bound, import_name, name_of
+from pretrax.training.bound import (
+    Bound,
+    Call,
+    bound,
+    functions_in,
+    import_name,
+    name_of,
+    plain,
+)
 from pretrax.training.run import FIELDS, Run, fields_of, is_required
 
 # Fields that are written as macros, which the command line overrides as in the run's own gin file.
@@ -84,7 +92,7 @@ class _Writer:
         self.settings: list[list[str]] = []  # a block for each function
         self._selectors: list[tuple[Bound, str]] = []  # of the functions written so far
         different: list[Bound] = []
-        for one in _functions_in(fields):
+        for one in functions_in(fields):
             if one not in different:
                 different.append(one)
         functions = [one.function for one in different]
@@ -114,7 +122,7 @@ class _Writer:
 
     def _reference(self, one: Bound, path: str) -> str:
         for other, selector in self._selectors:
-            if _plain(other) == _plain(one):
+            if plain(other) == plain(one):
                 return selector
         selector = self._selector(one.function)
         if one.function in self._scoped:
@@ -145,20 +153,3 @@ class _Writer:
         )  # the name is another module's
         self.imports[alias] = f"import {module} as {alias}"
         return f"{alias}.{name}"
-
-
-def _functions_in(value: Any) -> list[Bound]:
-    """Returns the functions with settings in a value, and those in their settings."""
-    if isinstance(value, Mapping):
-        return [one for inner in value.values() for one in _functions_in(inner)]
-    if isinstance(value, list | tuple):
-        return [one for inner in value for one in _functions_in(inner)]
-    if not callable(value):
-        return []
-    one = bound(value)
-    return [_plain(one), *_functions_in(dict(one.settings))]
-
-
-def _plain(one: Bound) -> Bound:
-    """Returns the function with its settings as a `Bound`, also for a `Call`."""
-    return Bound(one.function, **one.settings)

@@ -19,14 +19,15 @@ Source: https://github.com/google/gin-config/blob/master/docs/index.md
 import difflib
 import importlib
 import tokenize
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gin import config_parser
 
 from pretrax import training
-from pretrax.training import mesh, run_directory
+from pretrax.models.directories import check_links
+from pretrax.training import mesh, run_directory, trust
 from pretrax.training.bound import Bound, Call, name_of, parameters
 from pretrax.training.run import FIELDS, Run, is_required
 from pretrax.training.user_modules import import_module
@@ -66,7 +67,10 @@ _REMEDIES = {
 
 
 def read_run(
-    files: Sequence[str], bindings: Sequence[str] = (), search_paths: Sequence[str] = ()
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
 ) -> Run:
     """Returns the run that gin files and further bindings describe.
 
@@ -76,21 +80,26 @@ def read_run(
       files: paths, or names within the project's `gin_configs`; later files override earlier ones.
       bindings: lines of gin, which override the files.
       search_paths: folders in which files, and what they include, are looked for as well.
+      trusted: modules that a run directory's config.gin may name beside this package's own
+        functions, see `training.trust`. Other files may name any.
 
     Raises ValueError for what cannot be read, a binding that nothing uses, a missing field, and the
     config.gin of a run that was moved, unless it is given a RUN_DIR.
     """
-    reader = _reader(files, bindings, search_paths)
+    reader = _reader(files, bindings, search_paths, trusted)
     run = as_run(reader.fields())
     reader.check_not_moved()
     return run
 
 
 def read_fields(
-    files: Sequence[str], bindings: Sequence[str] = (), search_paths: Sequence[str] = ()
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns the fields of a `Run` that gin files give; see `read_run`. Others may be missing."""
-    return _reader(files, bindings, search_paths).fields()
+    return _reader(files, bindings, search_paths, trusted).fields()
 
 
 def as_run(fields: Mapping[str, Any]) -> Run:
@@ -102,29 +111,31 @@ def as_run(fields: Mapping[str, Any]) -> Run:
     return Run(**fields)
 
 
-def read_directory(run_dir: str) -> dict[str, Any]:
-    """Returns the fields of the `Run` in a run directory's config.gin.
+def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the fields of the `Run` in a run directory's config.gin; `trusted` as in `read_run`.
 
     The directory of an imported model has no more than a model; `run_of_directory` wants all.
 
-    Raises ValueError where `run_dir` is no run directory, or was written by an earlier version.
+    Raises ValueError where `run_dir` is no run directory, was written by an earlier version, names
+    what is not trusted, or links to files elsewhere.
     """
     run_directory.check_is_run(run_dir)
     path = Path(run_dir) / run_directory.CONFIG
+    check_links(run_dir)
     if "\ntrain.train." in f"\n{path.read_text()}":
         raise ValueError(
             f"{path} was written by an earlier version of pretrax, in which a run was a call of "
             "train.train. Open it with that version, or train it anew with this one."
         )
-    return read_fields([str(path)])
+    return read_fields([str(path)], trusted=trusted)
 
 
-def run_of_directory(run_dir: str) -> Run:
+def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
     """Returns the run that a directory holds, which may have been moved since.
 
     Raises ValueError as `read_directory`, and where the directory holds a model alone.
     """
-    fields = read_directory(run_dir) | {"run_dir": run_dir}
+    fields = read_directory(run_dir, trusted) | {"run_dir": run_dir}
     if "corpus" not in fields or "objective" not in fields:
         raise ValueError(
             f"{run_dir}/config.gin holds a model without a corpus and an objective, as an imported "
@@ -187,9 +198,12 @@ _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no functi
 
 
 def _reader(
-    files: Sequence[str], bindings: Sequence[str], search_paths: Sequence[str]
+    files: Sequence[str],
+    bindings: Sequence[str],
+    search_paths: Sequence[str],
+    trusted: Collection[str],
 ) -> "_Reader":
-    reader = _Reader(search_paths)
+    reader = _Reader(search_paths, trusted)
     for file in files:
         reader.read_file(file)
     for line in bindings:
@@ -200,9 +214,8 @@ def _reader(
 class _Reader:
     """Collects the bindings of gin files, and resolves what they bind to the fields of `Run`."""
 
-    def __init__(self, search_paths: Sequence[str]):
-
-        self._search_paths = list(search_paths)
+    def __init__(self, search_paths: Sequence[str], trusted: Collection[str]):
+        self._search_paths, self._trusted = list(search_paths), trusted
         self._bindings: dict[_Key, _Binding] = {}
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
@@ -211,7 +224,7 @@ class _Reader:
         self._chosen: dict[_Source, set[str]] = {}  # the fields of `Run` that a file binds
 
     def read_file(self, name: str) -> None:
-        self._read_path(find_gin_file(name, self._search_paths), _Source(name, True), ())
+        self._read_path(name, self._search_paths, _Source(name, True), ())
 
     def read_binding(self, line: str) -> None:
         try:
@@ -222,7 +235,15 @@ class _Reader:
                 "--gin.NAME=\"'text'\"."
             ) from None
 
-    def _read_path(self, path: Path, source: _Source, within: tuple[Path, ...]) -> None:
+    def _read_path(
+        self,
+        name: str,
+        folders: Sequence[str | Path],
+        source: _Source,
+        within: tuple[Path, ...],
+    ) -> None:
+        path = find_gin_file(name, folders)
+        checked = run_directory.CONFIG in (Path(name).name, path.name)  # which a link may not hide
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         try:
@@ -230,7 +251,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from None
         try:
-            self._read_text(text, {}, source, path, (*within, path))
+            self._read_text(text, {}, source, path, (*within, path), checked)
         except tokenize.TokenError as error:
             raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
         except SyntaxError as error:
@@ -244,20 +265,40 @@ class _Reader:
         source: _Source,
         path: Path | None,
         within: tuple[Path, ...],
+        checked: bool = False,
     ) -> None:
-        """Reads statements in turn; `names` are what this file has imported so far."""
+        """Reads statements in turn; `names` are what this file has imported so far.
+
+        `checked` is the config.gin of a run directory, of which `training.trust` lets some through.
+        """
         where = source.text if path is None else str(path)
-        for statement in config_parser.ConfigParser(text, _Delegate(names, where, self._mentioned)):
+
+        def function_of(selector: str, at: str) -> Callable:
+            function = _function(selector, names, at)
+            if checked:
+                trust.check_function(function, self._trusted, at)
+            return function
+
+        def referred(selector: str) -> Callable:
+            line = parser.current_token.start[0]
+            return function_of(selector, where if path is None else f"{where}, line {line}")
+
+        parser = config_parser.ConfigParser(text, _Delegate(referred, self._mentioned))
+        for statement in parser:
             at = where if path is None else f"{where}, line {statement.location.line_num}"
             match statement:
                 case config_parser.ImportStatement(module) if module.startswith("__gin__."):
                     pass  # dynamic registration is the only dialect here
-                case config_parser.ImportStatement():
+                case config_parser.ImportStatement(module):
+                    if checked:
+                        trust.check_import(module, self._trusted, at)
                     names[statement.bound_name()] = _imported_module(statement, at)
                 case config_parser.IncludeStatement(filename):
+                    if checked:
+                        trust.check_include(filename, at)
                     beside = [] if path is None else [path.parent]
                     folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
-                    self._read_path(find_gin_file(filename, folders), source, within)
+                    self._read_path(filename, folders, source, within)
                 case config_parser.BindingStatement(scope, selector, "", value):
                     name = f"{scope}/{selector}" if scope else selector
                     self._bindings["", None, name] = _Binding(value, source, path)
@@ -266,8 +307,10 @@ class _Reader:
                         raise ValueError(
                             f"{at}: What T5X calls {selector}.{parameter} is here: {here}."
                         )
-                    function = _function(selector, names, at)
+                    function = function_of(selector, at)
                     _check_parameter(function, selector, parameter, at)
+                    if checked and parameter == trust.MODULE:
+                        trust.check_module(value, self._trusted, at)
                     self._bindings[scope, function, parameter] = _Binding(value, source, path)
                     if path is not None and path.name == run_directory.CONFIG:
                         # An imported model sets the vocabulary of whatever corpus a run may have.
@@ -393,12 +436,12 @@ class _Reader:
 class _Delegate(config_parser.ParserDelegate):
     """Says what gin's parser makes of `@function` and `%NAME`."""
 
-    def __init__(self, names: Mapping[str, Any], where: str, mentioned: set):
-        self._names, self._where, self._mentioned = names, where, mentioned
+    def __init__(self, function_of: Callable[[str], Callable], mentioned: set):
+        self._function_of, self._mentioned = function_of, mentioned
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> _Reference:
         scope, _, selector = scoped_configurable_name.rpartition("/")
-        function = _function(selector, self._names, self._where)
+        function = self._function_of(selector)
         self._mentioned.add(function)
         return _Reference(function, scope, evaluate)
 

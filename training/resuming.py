@@ -1,12 +1,12 @@
 """Resuming a run from the latest checkpoint of its directory."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from etils import epath
 
-from pretrax.training import run_directory
+from pretrax.training import run_directory, trust
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints, MismatchError
 from pretrax.training.config_file import gin_text
@@ -24,13 +24,19 @@ class Resumed(NamedTuple):
 
 
 def resume(
-    run: Run, checkpoints: Checkpoints, abstract: Abstract, batches: Batches
+    run: Run,
+    checkpoints: Checkpoints,
+    abstract: Abstract,
+    batches: Batches,
+    trusted: Collection[str] = (),
 ) -> Resumed | None:
     """Restores the latest sound checkpoint, and `batches` to its data position; None without one.
 
+    `trusted` is as for `changed_fields`.
+
     Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
     """
-    changed = changed_fields(run)
+    changed = changed_fields(run, trusted)
     try:
         restored = checkpoints.restore(abstract.shapes)
     except MismatchError as error:
@@ -53,14 +59,19 @@ def resume(
     return Resumed(restored.state, restored.damaged, changed)
 
 
-def changed_fields(run: Run) -> list[str]:
+def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
     """Returns how the run differs from the one last started in its directory, a line each.
 
-    Raises ValueError where an earlier version of this code wrote the directory.
+    Args:
+      trusted: modules that the directory's config.gin may name beside those of the run's own
+        functions, see `training.trust`.
+
+    Raises ValueError as `configuration.read_directory` does.
     """
     if not run_directory.is_run(str(run.run_dir)):  # of another type, which `plan` refuses
         return []
-    before, now = read_directory(run.run_dir), fields_of(run)
+    now = fields_of(run)
+    before = read_directory(run.run_dir, {*trusted, *trust.modules_of(now)})
     # A function without a name is not in config.gin, and cannot be compared.
     nameless = set(gin_text(now).unnamed) - before.keys()
     return differences(before, {k: v for k, v in now.items() if k not in nameless})
@@ -75,13 +86,15 @@ _FREE = (
 _ADJUSTED = ("optimizer", "heldout_tokens", "evaluation_tasks")
 
 
-def check_resumable(run: Run) -> None:
+def check_resumable(run: Run, trusted: Collection[str] = ()) -> None:
     """Raises ValueError where the run's directory holds checkpoints of another run.
+
+    `trusted` is as for `changed_fields`.
 
     What a run learns, and from what, is fixed by its first checkpoint: objective, model, corpus,
     rows, seed and warm start.
     """
-    if other := _changed_beyond(changed_fields(run), (*_FREE, *_ADJUSTED)):
+    if other := _changed_beyond(changed_fields(run, trusted), (*_FREE, *_ADJUSTED)):
         if has_checkpoint(run.run_dir):
             raise ValueError(
                 f"{run.run_dir} holds checkpoints of a run with other values:\n"

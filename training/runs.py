@@ -1,7 +1,7 @@
 """A run directory read back: the model that it trained, and its parameters."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -35,12 +35,14 @@ def open_run(
     step: int | None = None,
     mesh: Mesh | None = None,
     model: Model | None = None,
+    trusted: Collection[str] = (),
 ) -> SavedModel:
     """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
 
     Args:
       model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that were
         saved, which can be told of the models of this package.
+      trusted: modules that the directory may name, see `training.trust`.
 
     The parameters are spread over the mesh as in training, or, without one, whole on this machine's
     first device.
@@ -48,7 +50,7 @@ def open_run(
     Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
     another model.
     """
-    fields = read_directory(directory)
+    fields = read_directory(directory, trusted)
     builder = fields.get("model")
     if builder is None:
         raise ValueError(
@@ -112,9 +114,9 @@ def _spread(params, mesh: Mesh | None) -> dict:
     )
 
 
-def saved_steps(directory: str) -> list[int]:
+def saved_steps(directory: str, trusted: Collection[str] = ()) -> list[int]:
     """The steps of a run's checkpoints. Raises ValueError where `directory` is no run."""
-    with _saved(directory, read_directory(directory)) as checkpoints:
+    with _saved(directory, read_directory(directory, trusted)) as checkpoints:
         return checkpoints.steps() if checkpoints else []
 
 

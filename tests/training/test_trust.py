@@ -1,0 +1,207 @@
+"""What a run directory may name: functions of this package, and of modules that the user trusts."""
+
+import importlib
+import os
+import sys
+
+import pytest
+
+from pretrax import convert, evaluate, objectives, predict, show, train
+from pretrax.training import Bound, Run, trust
+from pretrax.training.configuration import read_directory, read_fields
+from pretrax.training.resuming import changed_fields
+from tests.inference.runs import write_run
+from tests.training import tiny
+
+MODULE = """
+from pathlib import Path
+
+Path("imported").touch()
+
+
+def mine(ids):
+    return None
+"""
+
+
+def written(tmp_path, *lines: str) -> str:
+    """The directory of a run with these lines in its config.gin."""
+    text = "\n".join(["from __gin__ import dynamic_registration", *lines, ""])
+    (tmp_path / "config.gin").write_text(text)
+    return str(tmp_path)
+
+
+@pytest.fixture
+def objectives_of_mine(tmp_path, monkeypatch):
+    """The folder of a module that leaves a file where it is imported."""
+    (tmp_path / "objectives_of_mine.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("objectives_of_mine", None)
+
+
+SEQIO = "from pretrax.tasks import seqio_corpora"
+
+
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        (
+            ["import subprocess", "training.Run.corpus = @subprocess.check_output()"],
+            r"config.gin, line 2 imports subprocess,(.|\n)*add --trust=subprocess$",
+        ),
+        (["from pretrax.training import run_directory"], r"line 2 imports pretrax.training.run_d"),
+        (["from pretrax.tests import evil"], r"line 2 imports pretrax.tests.evil"),
+        (
+            [
+                "from pretrax import training",
+                "training.Run.corpus = @training.bound.importlib.reload",
+            ],
+            r"line 3 names 'reload' of importlib(.|\n)*--trust=importlib",
+        ),
+        (
+            ["from pretrax.tasks import vocabularies", "a.b = @vocabularies.write_bytes()"],
+            r"line 3 names 'write_bytes' of pretrax.training.run_directory",
+        ),
+        (
+            [
+                "from pretrax.tasks import vocabularies",
+                "vocabularies.save_vocabulary.run_dir = '/'",
+            ],
+            r"line 3 names 'save_vocabulary' of pretrax.tasks.vocabularies",
+        ),
+        ([SEQIO, "seqio_corpora.seqio_pairs.module = 'evil.py'"], r"line 3 imports evil.py"),
+        (
+            [SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./tmp/evil'"],
+            r"imports trusted./tmp",
+        ),
+        ([SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./../evil.py'"], r"imports trusted./"),
+        ([SEQIO, "EVIL = 'e'", "seqio_corpora.seqio_pairs.module = %EVIL"], r"line 4 imports"),
+        (["include 'other.gin'"], r"line 2 includes 'other.gin', expected no include"),
+    ],
+)
+def test_a_run_directory_names_nothing_else(tmp_path, lines, said):
+    with pytest.raises(ValueError, match=said):
+        read_directory(written(tmp_path, *lines), trusted=["trusted"])
+
+
+def test_a_file_that_registers_tasks_is_trusted_by_its_path(tmp_path):
+    corpus = "training.Run.corpus = @seqio_corpora.seqio_pairs"
+    for module in ("my_tasks.py", "my_tasks.more"):
+        lines = SEQIO, "from pretrax import training", corpus
+        directory = written(tmp_path, *lines, f"seqio_corpora.seqio_pairs.module = '{module}'")
+        with pytest.raises(ValueError, match=f"--trust={module}$"):
+            read_directory(directory, trusted=["my_task"])
+        fields = read_directory(directory, trusted=["my_tasks.py", "my_tasks"])
+        assert fields["corpus"].settings["module"] == module
+
+
+@pytest.mark.parametrize(
+    "verb", [predict, evaluate, convert, show, train], ids=lambda v: v.__name__
+)
+def test_every_verb_asks_for_trust(verb, objectives_of_mine, capsys):
+    import_it = "import objectives_of_mine", "from pretrax import training"
+    lines = *import_it, "training.Run.objective = @objectives_of_mine.mine"
+    directory = written(objectives_of_mine, *lines)
+    run = {
+        predict: [f"--run={directory}", "text"],
+        evaluate: [f"--run={directory}", "--heldout"],
+        convert: [f"--from={directory}", "--to=hf:exported"],
+        show: [f"--run={directory}"],
+        train: [f"--gin_file={directory}/config.gin"],
+    }[verb]
+    for options, said in (
+        ([], "add --trust=objectives_of_mine"),
+        (["--trust=objectives_of_mine"], ""),
+    ):
+        with pytest.raises(SystemExit):
+            verb.main([*run, *options])
+        error = capsys.readouterr().err
+        assert said in error and ("--trust" in error) == bool(said), error
+
+
+def test_nothing_of_it_is_imported_unless_it_is_trusted(objectives_of_mine):
+    lines = "import objectives_of_mine", "from pretrax import training"
+    lines += ("training.Run.objective = @objectives_of_mine.mine",)
+    directory = written(objectives_of_mine, *lines)
+    for read in (
+        lambda: read_directory(directory),
+        lambda: read_directory(directory, ["objectives_of"]),
+        lambda: read_fields([f"{directory}/config.gin"]),
+    ):
+        with pytest.raises(ValueError, match="add --trust=objectives_of_mine$"):
+            read()
+    assert not (objectives_of_mine / "imported").exists()
+    fields = read_directory(directory, ["objectives_of_mine"])
+    assert fields["objective"].function.__name__ == "mine"
+
+
+def test_a_link_does_not_hide_what_it_is(tmp_path):
+    directory = written(tmp_path, "import subprocess")
+    (tmp_path / "config.gin").rename(tmp_path / "other.gin")
+    (tmp_path / "config.gin").symlink_to("other.gin")
+    (tmp_path / "mine.gin").write_text(f"include '{directory}/config.gin'\n")
+    for read in (
+        lambda: read_directory(directory),
+        lambda: read_fields([f"{directory}/config.gin"]),
+        lambda: read_fields([f"{directory}/mine.gin"]),
+    ):
+        with pytest.raises(ValueError, match="--trust=subprocess"):
+            read()
+
+
+def test_a_gin_file_of_the_users_own_names_anything(objectives_of_mine):
+    path = objectives_of_mine / "mine.gin"
+    lines = "import objectives_of_mine", "from pretrax import training"
+    path.write_text("\n".join([*lines, "training.Run.objective = @objectives_of_mine.mine", ""]))
+    assert read_fields([str(path)])["objective"].function.__name__ == "mine"
+
+
+def test_a_run_resumes_with_the_functions_that_it_names_itself(objectives_of_mine):
+    """Those of its own module are trusted, those of another are not."""
+    mine = importlib.import_module("objectives_of_mine").mine
+    lines = "import objectives_of_mine", "from pretrax import training"
+    lines += ("training.Run.objective = @objectives_of_mine.mine", "training.Run.steps = 3")
+    directory = written(objectives_of_mine, *lines)
+    fields = dict.fromkeys(("corpus", "model", "optimizer", "sequence_lengths", "batch_size"))
+    now = Run(run_dir=directory, objective=mine, steps=4, **fields)
+    assert "steps: was 3, is 4" in changed_fields(now)
+    other = Run(run_dir=directory, objective=objectives.causal_lm, steps=4, **fields)
+    with pytest.raises(ValueError, match="--trust=objectives_of_mine"):
+        changed_fields(other)
+    assert "steps: was 3, is 4" in changed_fields(other, ["objectives_of_mine"])
+
+
+def test_modules_of_a_run():
+    pairs = Bound(len, module="my_tasks.py", vocabulary=Bound(tiny.completed))
+    found = trust.modules_of({"corpus": pairs, "objective": objectives.ul2})
+    assert found == {"builtins", "my_tasks.py", "tests.training.tiny"}
+
+
+def test_links_and_pipes(tmp_path):
+    directory = tmp_path / "run"
+    write_run(directory, "decoder", "causal_lm")
+    (tmp_path / "secret").write_text("s")
+    (directory / "alias").symlink_to("config.gin")
+    read_directory(str(directory))
+    kept = directory / "hugging_face"
+    kept.mkdir()
+    (kept / "LICENSE").symlink_to("../../secret")
+    with pytest.raises(ValueError, match="LICENSE leads to .*secret, outside of its directory"):
+        read_directory(str(directory))
+    (kept / "LICENSE").unlink()
+    os.mkfifo(kept / "LICENSE")
+    with pytest.raises(ValueError, match="LICENSE is a named pipe"):
+        read_directory(str(directory))
+
+
+def test_the_cache_of_hugging_face(tmp_path):
+    """A snapshot there is made of links into the model's folder `blobs`."""
+    snapshot = tmp_path / "models--a" / "snapshots" / "0123"
+    write_run(snapshot, "decoder", "causal_lm")
+    blobs = tmp_path / "models--a" / "blobs"
+    blobs.mkdir()
+    (snapshot / "config.gin").rename(blobs / "1")
+    (snapshot / "config.gin").symlink_to("../../blobs/1")
+    assert read_directory(str(snapshot))["objective"].function is objectives.causal_lm
