@@ -137,8 +137,8 @@ def write_run(console: Console, options: argparse.Namespace, found: Imported) ->
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with bar as progress:
         count = write_parameters(run_dir, reported(progress, found.arrays), rows)
-    if found.directory is not None:
-        keep_files(found.directory, Path(run_dir) / run_directory.IMPORTED)
+    if found.files:
+        keep_files(found.files, Path(run_dir) / run_directory.IMPORTED)
     if vocabulary is not None:
         vocabularies.save_vocabulary(run_dir, vocabulary)
     if found.classes:

@@ -17,6 +17,9 @@ ACTIVATIONS = {
 }
 NORMS = ("rms", "layer")
 NORM_PLACES = ("before", "after")
+# Beyond any model, and small enough that to check it costs nothing.
+MOST_LAYERS = 4096
+MOST = 2**31 - 1  # of any other number: ids and slots are int32
 POSITIONS = ("relative", "rotary", "learned", "none")
 DTYPES = ("float32", "bfloat16")  # float16 overflows in T5's MLP
 REMAT_POLICIES = {
@@ -188,6 +191,10 @@ def _check_sizes(c: Config):
             _refuse(
                 c, name, "a whole number of 1 or more: bind it for the model in gin, or pass it."
             )
+    for field in dataclasses.fields(c):
+        value, most = getattr(c, field.name), MOST_LAYERS if "_layers" in field.name else MOST
+        if isinstance(value, int) and value > most:
+            _refuse(c, field.name, f"at most {most:,}.")
     classifying = [name for name in ("classes", "token_classes") if name in c.heads]
     if classifying and c.num_classes < 1:
         _refuse(

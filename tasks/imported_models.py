@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pretrax.models import Model, hugging_face, t5x
+from pretrax.models.hugging_face.kept import files_to_keep
 from pretrax.tasks.converted_vocabularies import imported_vocabulary
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.imported_runs import settings_of
@@ -21,7 +22,7 @@ class Imported(NamedTuple):
     arrays: Iterable[tuple[str, np.ndarray]]  # (path, parameter), read one at a time
     vocabulary: Vocabulary | None  # None: no tokenizer came with it
     classes: Sequence[str] = ()  # names of the classes, where it has such a head
-    directory: Path | None = None  # whose files beside the weights belong to the model
+    files: Sequence[Path] = ()  # beside the weights, which belong to the model
 
 
 def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
@@ -32,7 +33,18 @@ def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
 
     Raises ValueError for a directory that is not whole, and a model that `models` cannot build.
     """
+    try:
+        return _from_hugging_face(directory, **vocabulary)
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"A value of the JSON files of {directory} is of another kind than expected ({error}), "
+            "such as a list in place of a string: download them again."
+        ) from error
+
+
+def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     source = hugging_face.open_source(directory)
+    files = files_to_keep(source.path)
     found = hugging_face.recognise(source)
     return Imported(
         found.family.model_type,
@@ -41,7 +53,7 @@ def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
         hugging_face.read_params(source, found),
         _fitting(imported_vocabulary(source.path, source.config, **vocabulary), found.model),
         hugging_face.class_names(source.config) if "classes" in found.heads else (),
-        source.path,
+        files,
     )
 
 

@@ -9,7 +9,7 @@ from pretrax.models.unrolled import unrolled
 from pretrax.tasks.vocabularies import load_vocabulary
 from pretrax.training.configuration import read_directory
 from pretrax.training.run_directory import load_classes
-from pretrax.training.runs import model_of_run, open_run
+from pretrax.training.runs import model_of_run, open_run, settings_in_words
 
 
 def open_trained(
@@ -41,7 +41,10 @@ def open_trained(
             "token ids, or imported without a tokenizer."
         ) from error
     objective = fields.get("objective")  # an imported model has none
-    run = open_run(run_dir, step, mesh, model_of_run(fields, vocabulary.ids), trusted)
+    with settings_in_words(run_dir):
+        model_of_it = model_of_run(fields, vocabulary.ids)
+        prompt_forms = objective(vocabulary.ids).prompt_forms if objective else ()
+    run = open_run(run_dir, step, mesh, model_of_it, trusted)
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)
@@ -51,7 +54,7 @@ def open_trained(
         vocabulary.ids,
         codec.encode,
         codec.decode,
-        objective(vocabulary.ids).prompt_forms if objective else (),
+        prompt_forms,
         tuple(load_classes(run_dir)),
         run.step,
     )

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from etils import epath
 
-from pretrax.objectives import TokenIds
+from pretrax.models.directories import own_file
+from pretrax.objectives import TokenIds, check_token_ids
 from pretrax.tasks.progress import progress_bar
 from pretrax.tasks.sentencepiece_training import train_sentencepiece
 from pretrax.tasks.special_tokens import DEFAULT_SPECIALS, codec, special_names, token_ids
@@ -30,12 +31,15 @@ from pretrax.training.run_directory import (
     SENTENCEPIECE_MODEL,
     TOKENIZER,
     VOCABULARY,
+    damaged,
     is_run,
     read_json,
     write_bytes,
     write_json,
 )
 from pretrax.training.token_ids import ids_from_json, ids_to_json
+
+_MOST_EXTRA_IDS = 1 << 16  # of a SentencePiece model in a run directory; T5 has 100
 
 
 class Vocabulary(NamedTuple):
@@ -249,6 +253,7 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
 
     Raises:
         FileNotFoundError: the directory holds none.
+        ValueError: it is damaged, or names a file outside of the directory.
     """
     file = os.path.join(run_dir, VOCABULARY)
     if not os.path.exists(file):
@@ -258,14 +263,31 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
             "convert --tokenizer=FILE`."
         )
     values = read_json(file)
-    if values["kind"] == "sentencepiece":
-        path = os.path.join(run_dir, values["file"])
-        tokenizer = sentencepiece_tokenizer(path, extra_ids=values["extra_ids"])
-    elif values["kind"] == "bytes":
-        tokenizer = byte_tokenizer()
-    else:
-        tokenizer = open_tokenizer(os.path.join(run_dir, values["file"]))
-    return Vocabulary(tokenizer, ids_from_json(values["ids"]), values["about"])
+    try:
+        tokenizer = _kept_tokenizer(run_dir, values)
+        ids = check_token_ids(ids_from_json(values["ids"]))
+        most = tokenizer.size + len(special_names(tokenizer, ids))  # others have no name
+        if ids.size > most:
+            raise ValueError(f"got {ids.size:,} ids, expected at most {most:,}")
+        return Vocabulary(tokenizer, ids, dict(values["about"]))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(file, error) from error
+
+
+def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that a vocabulary.json describes."""
+    if values["kind"] == "bytes":
+        return byte_tokenizer()
+    name = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}.get(values["kind"])
+    if name is None or values["file"] != name:
+        raise ValueError(f"got a tokenizer of kind {values['kind']!r} in {values['file']!r}")
+    path = str(own_file(run_dir, name))
+    if name == TOKENIZER:
+        return open_tokenizer(path)
+    extra_ids = values["extra_ids"]
+    if extra_ids not in range(_MOST_EXTRA_IDS + 1):
+        raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")
+    return sentencepiece_tokenizer(path, extra_ids=extra_ids)
 
 
 def _fetched(url: str, run_dir: str) -> str:

@@ -271,7 +271,7 @@ def test_training_goes_on_from_an_import(tmp_path, capsys):
     tiny.run_here([*one.arguments(), f"--gin_file={tmp_path}/run/config.gin"])
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in said and "initialised" not in said
-    after = named(open_run(str(one.dir)).params)
+    after = named(open_run(str(one.dir), trusted=["tests"]).params)
     for name, x in named(params).items():  # a step as good as none
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
 
@@ -540,6 +540,17 @@ def edit_config(directory, **values):
         json.dump({k: v for k, v in config.items() if v is not None}, file)
 
 
+def one_weight(dtype):
+    return {"model.norm.weight": np.ones(16, dtype)}
+
+
+def in_files(directory, name):
+    """Names the file of the weights in an index."""
+    (directory / "model.safetensors").rename(directory / "elsewhere.safetensors")
+    index = {"weight_map": {"model.norm.weight": name}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [
@@ -571,6 +582,40 @@ def edit_config(directory, **values):
             lambda d: changed(d, lambda t: t.update(extra=np.zeros(3, np.float32))),
             "1 left over: extra",
         ),
+        (
+            lambda d: changed(d, lambda t: t["model.norm.weight"].fill(np.nan)),
+            r"Got model.norm.weight with values that are not finite \(nan or inf\)",
+        ),
+        (
+            lambda d: changed(d, lambda t: t.update(one_weight(np.int8))),
+            "Got model.norm.weight of dtype int8, expected floats",
+        ),
+        (lambda d: edit_config(d, vocab_size=10**12), "vocab_size=10{12}, expected at most 2,14"),
+        (
+            lambda d: edit_config(d, num_hidden_layers=10**7),
+            "num_decoder_layers=10{7}, expected at",
+        ),
+        (
+            lambda d: edit_config(d, model_type=["llama"]),
+            r"model_type=\['llama'\].*expected one of",
+        ),
+        (lambda d: edit_config(d, hidden_act=["silu"]), "another kind than expected.*'list'"),
+        (
+            lambda d: edit_config(d, rope_parameters=["linear"]),
+            "another kind than expected.*'list'",
+        ),
+        (
+            lambda d: (d / "config.json").write_text("[" * 10**5),
+            "config.json is damaged.*recursion",
+        ),
+        (lambda d: in_files(d, "../hf/model.safetensors"), r"leads to .*, outside of its|names \["),
+        (lambda d: in_files(d, "/etc/passwd"), "leads to /etc/passwd, outside of its directory"),
+        (
+            lambda d: in_files(d, ["a"]),
+            "index.json is damaged: expected weight_map to be an object",
+        ),
+        (lambda d: (d / "LICENSE").symlink_to("/etc/passwd"), "LICENSE leads to /etc/passwd, outs"),
+        (lambda d: os.mkfifo(d / "LICENSE"), "LICENSE is a named pipe"),
     ],
 )
 def test_a_directory_that_is_not_whole_is_refused(damage, message, tmp_path, capsys):
@@ -579,6 +624,14 @@ def test_a_directory_that_is_not_whole_is_refused(damage, message, tmp_path, cap
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
     assert re.search(message, said), said
     assert not (tmp_path / "run").exists()
+
+
+def test_a_link_in_a_run_directory_is_not_exported(tmp_path, capsys):
+    source, _ = written(tmp_path / "hf", llama())
+    run(f"--from=hf:{source}", f"--to={tmp_path}/run")
+    (tmp_path / "run" / IMPORTED / "LICENSE").symlink_to("/etc/passwd")
+    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/exported")
+    assert "LICENSE leads to /etc/passwd" in said and not (tmp_path / "exported").exists()
 
 
 def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):

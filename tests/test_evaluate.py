@@ -216,20 +216,22 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
 def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"), STEPS=4)
     one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
-    out = run(capsys, f"--run={one.dir}", "--heldout", "--all_checkpoints")
+    trusted = f"--trust={tiny.__name__}"
+    out = run(capsys, f"--run={one.dir}", trusted, "--heldout", "--all_checkpoints")
     rows = [line.split() for line in out if re.match(r" *\d+ +(span|prefix)/tokens ", line)]
     assert [row[:2] for row in rows] == [
         [step, name] for step in ("2", "4") for name in ("prefix/tokens", "span/tokens")
     ]
     lines = read_metrics(one.dir)
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
-    planned = plan(run_of_directory(str(one.dir)))
+    planned = plan(run_of_directory(str(one.dir), [tiny.__name__]))
     evaluator = heldout_evaluator(planned)
     for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits per byte
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
-        scores = evaluator(open_run(str(one.dir), int(step), planned.mesh).params)
+        model = open_run(str(one.dir), int(step), planned.mesh, trusted=[tiny.__name__])
+        scores = evaluator(model.params)
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)
         assert int(targets.replace(",", "")) == score.targets and float(perplexity) > 1

@@ -47,9 +47,23 @@ def checkpoints(directory: str, elsewhere: str | None = None) -> str:
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The value of a JSON file. Raises OSError where there is none, ValueError where it is no JSON."""
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+    """The value of a JSON file.
+
+    Raises OSError where there is none, and ValueError, naming it, where it is damaged.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: str | os.PathLike, why: object) -> ValueError:
+    """An error that says which file of a directory cannot be read."""
+    return ValueError(
+        f"{os.fspath(path)} is damaged ({why}): bring it back from a copy, or start anew in another "
+        "run directory."
+    )
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
@@ -104,4 +118,9 @@ def save_classes(run_dir: str | os.PathLike, classes: Sequence[str]) -> None:
 def load_classes(run_dir: str | os.PathLike) -> list[str]:
     """The names of a run's classes; none where it has none."""
     file = os.path.join(run_dir, CLASSES)
-    return read_json(file) if os.path.exists(file) else []
+    if not os.path.exists(file):
+        return []
+    names = read_json(file)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise damaged(file, f"got {str(names)[:60]}, expected a list of names")
+    return names

@@ -69,7 +69,9 @@ def open_run(
                 for name, shape in checkpoints.shapes(step).items()
                 if name.startswith("params/")
             }
-        model = model or _saved_model(builder, shapes, f"Checkpoint {step} of {directory}")
+        if model is None:
+            with settings_in_words(directory):
+                model = _saved_model(builder, shapes, f"Checkpoint {step} of {directory}")
         target = _spread(abstract_params(model), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
@@ -89,6 +91,19 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds) -> Model | None:
         return None
     rows = padded_vocabulary(ids, fields.get("vocabulary_rows"))
     return fields["model"](rows, fields["objective"](ids).heads)
+
+
+@contextlib.contextmanager
+def settings_in_words(directory: str) -> Iterator[None]:
+    """Raises ValueError, with the file, where a setting of another kind than expected ends a call of
+    what a run directory names."""
+    try:
+        yield
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"{directory}/{run_directory.CONFIG} gives its model or its objective a value of another "
+            f"kind than expected: {error}."
+        ) from error
 
 
 def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: str) -> Model:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from etils import epath
 
+from pretrax.models.directories import own_file
 from pretrax.models.trees import named
 from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, MismatchError, damage_in_words
@@ -118,15 +119,16 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
 
 def _kept_values(directory: str) -> dict[str, Any]:
     """Returns the ids of special tokens by name, and values that identify the tokenizer."""
-    values = run_directory.read_json(os.path.join(directory, run_directory.VOCABULARY))
-    content = b""
-    if values["file"]:
-        with open(os.path.join(directory, values["file"]), "rb") as opened:
-            content = opened.read()
-    return {
-        "names": values["names"],
-        "tokenizer": (values["kind"], values["extra_ids"], content),
-    }
+    file = os.path.join(directory, run_directory.VOCABULARY)
+    values = run_directory.read_json(file)
+    try:
+        content = own_file(directory, values["file"]).read_bytes() if values["file"] else b""
+        return {
+            "names": dict(values["names"]),
+            "tokenizer": (values["kind"], values["extra_ids"], content),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise run_directory.damaged(file, error) from error
 
 
 def _check_shapes(source, step, wanted, there, taken):

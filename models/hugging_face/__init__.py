@@ -102,7 +102,7 @@ def recognise(source: Source) -> Recognised:
     express, and tensors left over or missing.
     """
     kind = source.config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(
             f"Got model_type={kind!r} in {source.path}/config.json, expected one of "
             f"{sorted(FAMILIES)}: another architecture needs a module of models/hugging_face."

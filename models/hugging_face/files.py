@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from pretrax.models.directories import own_file
+
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 SHARD_BYTES = 5 * 10**9
@@ -79,8 +81,13 @@ def _weight_files(path: Path) -> list[Path]:
     if (path / WEIGHTS).exists():  # before an index, as `transformers` does
         return [path / WEIGHTS]
     if (path / INDEX).exists():
-        index = read_json(path / INDEX)
-        files = sorted({path / name for name in index.get("weight_map", {}).values()})
+        named = read_json(path / INDEX).get("weight_map")
+        if not isinstance(named, dict) or not all(isinstance(x, str) for x in named.values()):
+            raise ValueError(
+                f"{path / INDEX} is damaged: expected weight_map to be an object of file names. "
+                "Download it again."
+            )
+        files = sorted({own_file(path, name) for name in named.values()})
         missing = [file.name for file in files if not file.exists()]
         if missing or not files:
             raise ValueError(
@@ -109,7 +116,7 @@ def read_json(file: Path) -> dict:
         )
     try:
         value = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(

@@ -1,25 +1,35 @@
 """Files beside the weights of an imported model, kept so that an export has them again.
 
-keep_files("t5-v1_1-small", "runs/t5/hugging_face")      # config, tokenizer, licence
+keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")      # config, tokenizer, licence
 put_back("runs/t5/hugging_face", "exported")
 """
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pretrax.models.directories import own_file
 from pretrax.models.hugging_face.files import read_json
 
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".bin", ".index.json", ".msgpack", ".h5", ".onnx", ".pt", ".gguf")
 
 
-def keep_files(source: Path | str, folder: Path | str) -> None:
-    """Copies all files of `source` but its weights; folders within it are left out."""
+def files_to_keep(source: Path | str) -> list[Path]:
+    """Returns all files of `source` but its weights; folders within it are left out.
+
+    Raises ValueError, before any is copied, for a link that leads out of `source`.
+    """
+    names = sorted(file.name for file in Path(source).iterdir() if not file.is_dir())
+    return [own_file(source, name) for name in names if not name.endswith(WEIGHTS)]
+
+
+def keep_files(files: Iterable[Path], folder: Path | str) -> None:
+    """Copies files to a folder."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for file in sorted(Path(source).iterdir()):
-        if file.is_file() and not file.name.endswith(WEIGHTS):
-            shutil.copyfile(file, Path(folder) / file.name)
+    for file in files:
+        shutil.copyfile(file, Path(folder) / file.name)
 
 
 def kept_config(folder: Path | str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from pretrax.models.config import Config
@@ -157,7 +158,8 @@ def imported(
       shapes: of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
       read: name of a tensor of theirs -> the tensor.
 
-    Raises ValueError for shapes that do not fit, and KeyError, with its name, for a missing tensor.
+    Raises ValueError for shapes that do not fit and for weights that are no finite floats, and
+    KeyError, with its name, for a missing tensor.
     """
     sources: dict[str, list[tuple[int | None, Link, int, str, list]]] = {}
     for name, link, layer in named_tensors(links, config):
@@ -169,8 +171,27 @@ def imported(
         # Filled layer by layer: stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
         for index, link, part, name, part_shapes in parts:
-            array[... if index is None else index] = ours(link, part, read(name), part_shapes)
+            array[... if index is None else index] = ours(
+                link, part, _weights(name, read(name)), part_shapes
+            )
         yield path, array
+
+
+def _weights(name: str, tensor: np.ndarray) -> np.ndarray:
+    """Returns a tensor of theirs. Raises ValueError unless it holds finite floats."""
+    if not jnp.issubdtype(tensor.dtype, jnp.floating):
+        raise ValueError(
+            f"Got {name} of dtype {tensor.dtype}, expected floats: weights that were quantised are "
+            "not read. Take the model as it was before."
+        )
+    with np.errstate(invalid="ignore"):
+        finite = np.isfinite(np.sum(tensor, dtype=np.float64))  # which takes no copy
+    if not finite:
+        raise ValueError(
+            f"Got {name} with values that are not finite (nan or inf): the file is damaged, or its "
+            "training had failed. Download it again, or take an earlier checkpoint."
+        )
+    return tensor
 
 
 def _empty(shape: tuple[int, ...]) -> np.ndarray:

@@ -1,5 +1,6 @@
 import argparse
 import inspect
+import json
 
 import pytest
 
@@ -166,6 +167,34 @@ def test_a_file_that_is_no_vocabulary(tmp_path, name):
     with pytest.raises(ValueError, match=name):
         tokenization.open_tokenizer(str(tmp_path / name))
     with pytest.raises(FileNotFoundError, match="run directory"):
+        vocabularies.load_vocabulary(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda v: v.update(file="/etc/passwd"), "of kind 'sentencepiece' in '/etc/passwd'"),
+        (lambda v: v.update(file="../other/vocabulary.model"), "'../other/vocabulary.model'"),
+        (lambda v: v.update(kind=["bytes"]), "unhashable type"),
+        (lambda v: v.update(extra_ids=10**12), "extra_ids=1000000000000, expected 0 to 65536"),
+        (lambda v: v["ids"].update(size=10**12, word_starts="", sentence_ends=""), "got 1,000,00"),
+        (lambda v: v["ids"].update(text=[3, 10**12]), "inside 0"),
+        (lambda v: v["ids"].update(sentinels="abc"), "'<=' not supported"),
+        (lambda v: v.pop("ids"), "'ids'"),
+    ],
+)
+def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, said):
+    vocabulary = Vocabulary(tokenizer, token_ids(tokenizer, sentinels=5), {})
+    vocabularies.save_vocabulary(str(tmp_path), vocabulary)
+    file = tmp_path / "vocabulary.json"
+    values = json.loads(file.read_text())
+    change(values)
+    file.write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="vocabulary.json is damaged") as raised:
+        vocabularies.load_vocabulary(str(tmp_path))
+    assert said in str(raised.value)
+    file.write_text(json.dumps(values)[:40])
+    with pytest.raises(ValueError, match="vocabulary.json is damaged .* bring it back from a copy"):
         vocabularies.load_vocabulary(str(tmp_path))
 
 
