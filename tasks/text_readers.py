@@ -2,7 +2,8 @@
 
 A plain text file is a document; one longer than 128 kB is read in parts, cut at line ends, so that
 a file of any size is never in memory whole. A line of a `.jsonl`, `.ndjson` or `.json` file is a
-document: the string in its text field. `.gz` may follow any of them.
+document: the string in its text field; a line of more than 64 MiB is malformed. `.gz` may follow any
+of them.
 """
 
 import dataclasses
@@ -12,12 +13,16 @@ import gzip
 import io
 import json
 import os
+import re
+import stat
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
+_LONGEST = 1 << 26  # bytes of a JSONL line, which is in memory whole
 _SHOWN = 5  # malformed lines named in a summary
 
 
@@ -55,7 +60,7 @@ class Report:
 
 
 def find_files(patterns: str | Sequence[str]) -> list[str]:
-    """The files that match, sorted, each once.
+    """The files that match, sorted, each once, whatever links lead to it.
 
         find_files("data/*.txt, more/a.jsonl.gz") -> ["data/x.txt", "data/y.txt", "more/a.jsonl.gz"]
 
@@ -75,14 +80,43 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
         )
     found = set()
     for pattern in patterns:
-        files = {path for path in glob.glob(pattern, recursive=True) if not os.path.isdir(path)}
+        files = {path for path in _matches(pattern) if not os.path.isdir(path)}
         if not files:
             folder = " (it is a folder: add '/*.txt')" if os.path.isdir(pattern) else ""
             raise FileNotFoundError(
                 f"No file matches {pattern!r}{folder}, looked for from {os.getcwd()}."
             )
         found |= files
-    return sorted(found)
+    once: dict[str, str] = {}
+    for path in sorted(found, key=lambda path: (os.path.islink(path), path)):
+        once.setdefault(os.path.realpath(path), path)
+    return sorted(once.values())
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yields the paths that match as in `glob.iglob`, whose `**` would follow a loop of links 40 times
+    round, and two loops in one folder without end."""
+    head, *tail = re.split(r"(?:^|(?<=/))\*\*(?:/|$)", pattern, maxsplit=1)
+    if not tail:
+        yield from glob.iglob(pattern)
+        return
+    for start in glob.glob(head) if head else [""]:
+        for folder in _folders(start):
+            yield from _matches(glob.escape(folder) + (tail[0] or "*"))
+
+
+def _folders(start: str) -> Iterator[str]:
+    """Yields a folder and all below it, each once, as "a/"; "" is the working directory."""
+    waiting, seen = deque([start]), set()
+    while waiting:
+        folder = waiting.popleft()
+        if (real := os.path.realpath(folder)) in seen:
+            continue
+        seen.add(real)
+        yield folder
+        names = sorted(name for name in os.listdir(folder or ".") if not name.startswith("."))
+        paths = [f"{folder}{name}" for name in names if os.path.isdir(f"{folder}{name}")]
+        waiting += [f"{path}/" for path in sorted(paths, key=os.path.islink)]
 
 
 def is_jsonl(path: str) -> bool:
@@ -111,7 +145,8 @@ def read_documents(
         advance: called with the bytes of the file on disk that were read since the last call.
 
     Raises:
-        MalformedLine: bad JSON, no such field, no string in it, or text that is not UTF-8.
+        MalformedLine: bad JSON, no such field, no string in it, text that is not UTF-8, or what is no
+            file, such as a named pipe.
         ValueError: a damaged gzip file.
         OSError: a file that cannot be opened.
     """
@@ -119,14 +154,17 @@ def read_documents(
         raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
     report = Report() if report is None else report
 
-    def malformed(line: int, reason: str) -> None:
-        where = f"{path}:{line}: {reason}"
+    def malformed(line: int | None, reason: str) -> None:
+        where = f"{path}: {reason}" if line is None else f"{path}:{line}: {reason}"
         if on_malformed == "error":
-            raise MalformedLine(f"{where}. Mend the line, or set on_malformed = 'skip'.")
+            raise MalformedLine(f"{where}. Mend it, or set on_malformed = 'skip'.")
         report.malformed += 1
         if len(report.first_malformed) < _SHOWN:
             report.first_malformed.append(where)
 
+    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe's reader would wait for its writer
+        malformed(None, "a pipe, socket or device, expected a file")
+        return
     with open(path, "rb") as raw:
         file: Readable = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
         read: Callable[..., Iterator[Part]] = _read_jsonl if is_jsonl(path) else _read_text
@@ -142,7 +180,10 @@ def read_documents(
 
 def _read_jsonl(file: Readable, text_field, malformed, report: Report) -> Iterator[Part]:
     document_of = text_field if callable(text_field) else functools.partial(text_of, text_field)
-    for number, line in enumerate(file, start=1):
+    for number, line in enumerate(_lines(file), start=1):
+        if line is None:
+            malformed(number, f"longer than {_LONGEST >> 20} MiB")
+            continue
         if not line.strip():
             report.blank += 1
             continue
@@ -151,7 +192,7 @@ def _read_jsonl(file: Readable, text_field, malformed, report: Report) -> Iterat
         except UnicodeDecodeError as error:
             malformed(number, f"not UTF-8 ({error.reason} at byte {error.start})")
             continue
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # also of numbers with too many digits
             malformed(number, f"not JSON ({error})")
             continue
         if not isinstance(value, dict):
@@ -163,6 +204,17 @@ def _read_jsonl(file: Readable, text_field, malformed, report: Report) -> Iterat
             malformed(number, str(error))
         else:
             yield Part(document)
+
+
+def _lines(file: Readable) -> Iterator[bytes | None]:
+    """Yields each line, and None for one of more than `_LONGEST` bytes, which is passed over."""
+    while line := file.readline(_LONGEST + 1):
+        if len(line) <= _LONGEST:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_BLOCK)
+        yield None
 
 
 def text_of(field: str, value: dict) -> str:
@@ -184,8 +236,9 @@ def _read_text(file: Readable, text_field: str, malformed, report: Report) -> It
     while block := file.read(_BLOCK):
         # Whole lines; a line of many megabytes is cut between two characters.
         block += file.readline(_BLOCK)
-        while block[-1] >= 0x80 and (more := _continuation(file)):
-            block += more
+        for _ in range(3):  # the bytes of a character after its first
+            if block[-1] >= 0x80:
+                block += _continuation(file)
         if number == 1:
             block = block.removeprefix(b"\xef\xbb\xbf")
         try:

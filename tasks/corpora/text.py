@@ -99,7 +99,8 @@ def split_files(
             raise
         paths = {name: [] for name in patterns}
     if heldout_files is not None:
-        both = sorted(set(paths["train"]) & set(paths["heldout"]))
+        training = set(map(os.path.realpath, paths["train"]))
+        both = [path for path in paths["heldout"] if os.path.realpath(path) in training]
         if both:
             raise ValueError(
                 f"{both[0]} is both in `files` and in `heldout_files`: take it out of one."

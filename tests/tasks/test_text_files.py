@@ -3,12 +3,15 @@ import functools
 import gzip
 import inspect
 import json
+import os
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.corpora import python_library, text_files
+from pretrax.tasks.corpora.text import split_files
 from pretrax.tasks.python_sources import library_documents
 from pretrax.tasks.text_readers import MalformedLine, Report, find_files, read_documents
 from pretrax.tasks.vocabularies import Vocabulary
@@ -20,6 +23,8 @@ MALFORMED = {
     b"[1]\n": "expected a JSON object, got list",
     b'{"text": "\xff"}\n': "not UTF-8",
     b'{"text": "\\ud800"}\n': "half a surrogate",
+    b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": "not JSON (Exceeds the limit",
+    b"[" * 100_000 + b"\n": "not JSON (maximum recursion depth",
 }
 
 
@@ -146,6 +151,57 @@ def test_find_files(tmp_path, monkeypatch):
     ):
         with pytest.raises(error, match=said):
             find_files(patterns)
+
+
+def test_a_file_is_found_once_however_it_is_linked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "d" / "e").mkdir(parents=True)
+    for name in ("d/a.txt", "d/e/b.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "d" / "loop").symlink_to(".")
+    (tmp_path / "d" / "e" / "again").symlink_to("..")
+    (tmp_path / "d" / "itself").symlink_to("itself")
+    (tmp_path / "d" / "0.txt").symlink_to("e/b.txt")
+    (tmp_path / "linked").symlink_to("d")
+    assert find_files("d/**/*.txt") == ["d/a.txt", "d/e/b.txt"]
+    assert find_files("**/*.txt, linked/*.txt") == ["d/a.txt", "d/e/b.txt"]
+    assert find_files("d/**") == ["d/a.txt", "d/e/b.txt", "d/itself"]
+    with pytest.raises(ValueError, match="linked/a.txt is both in `files` and in"):
+        split_files("run", "d/*.txt", "linked/a.txt", 20, "text", "error")
+
+
+def test_what_is_no_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(MalformedLine, match="pipe.txt: a pipe, socket or device, expected a file"):
+        texts_of(tmp_path / "pipe.txt")
+    report = Report()
+    assert texts_of(tmp_path / "pipe.txt", on_malformed="skip", report=report) == []
+    assert report.malformed == 1
+
+
+def test_a_line_without_end(tmp_path, monkeypatch):
+    """A few bytes of gzip may be a line of many gigabytes."""
+    monkeypatch.setattr("pretrax.tasks.text_readers._LONGEST", 1 << 20)
+    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 1 << 12)
+    lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b"".join(lines)))
+    with pytest.raises(MalformedLine, match="a.jsonl.gz:1: longer than 1 MiB"):
+        texts_of(path)
+    tracemalloc.start()
+    try:
+        assert texts_of(path, on_malformed="skip") == ["fine"]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 16)
+    (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
+    report = Report()
+    parts = texts_of(tmp_path / "a.txt", on_malformed="skip", report=report)
+    assert len(parts) > 20 and set(parts) == {""}
 
 
 def test_a_corpus_of_every_kind_of_file(tmp_path, text):
