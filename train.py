@@ -9,6 +9,7 @@ last checkpoint, or says that the run is finished.
 
 import argparse
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from pretrax.training.console import (
     print_plan,
     print_scores,
     print_task_scores,
+    print_warning,
 )
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
@@ -106,7 +108,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
         else:
             state = resumed.state
             for message in resumed.damaged:
-                console.print("[bold red]warning[/]:", Text(message))
+                print_warning(console, message)
             finished = results.read(run.run_dir)
             if finished is not None and finished.step == int(state.step) >= run.steps:
                 check_same_run(run, resumed.changed)
@@ -122,7 +124,8 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
             f"{parameter_count(state):,} parameters, {run.batch_size} rows a step, "
             f"mesh {dict(planned.mesh.shape)} of {jax.devices()[0].device_kind}"
         )
-        with contextlib.closing(MetricsWriter(run.run_dir, int(state.step))) as writer:
+        warn = functools.partial(print_warning, console)
+        with contextlib.closing(MetricsWriter(run.run_dir, int(state.step), warn)) as writer:
             evaluate = evaluator(planned, writer, console)
             state, evaluated = take_steps(
                 planned, state, shapes, batches, checkpoints, writer, evaluate, console

@@ -295,18 +295,3 @@ def test_three_sentinels_where_more_are_needed(tmp_path, capsys):
     lengths = {"decoder": 100}
     said = fails(capsys, run.arguments(training__Run__sequence_lengths=lengths))
     assert re.search(r"need \d+ sentinels, the vocabulary has 3: give the vocabulary more", said)
-
-
-def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
-    from pretrax.training.metrics import MetricsWriter, read_metrics
-
-    writer = MetricsWriter(tmp_path)
-    for step in (1, 2, 3):
-        writer.write(step, {"loss": float(step)})
-    writer.close()
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "lo')  # cut short by a kill
-    writer = MetricsWriter(tmp_path, step=2)
-    writer.write(3, {"loss": 30.0})
-    writer.close()
-    assert [line["loss"] for line in read_metrics(tmp_path)] == [1.0, 2.0, 30.0]

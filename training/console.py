@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from pretrax.objectives import RowGroup, members_of
 from pretrax.training.evaluation import Score
@@ -104,6 +105,11 @@ def print_task_scores(console: Console, figures: Mapping[str, float], step: int)
             baseline = figures.get(f"baseline/{name}")
             beside = "" if baseline is None else f" (the most frequent answer: {baseline:.4g})"
             console.print(f"step {step}  {name}: {value:.4g}{beside}", markup=False)
+
+
+def print_warning(console: Console, message: str) -> None:
+    """Prints a message, in which nothing is markup, as a warning."""
+    console.print("[bold red]warning[/]:", Text(message))
 
 
 def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:

@@ -75,6 +75,7 @@ def take_steps(
             if saving:
                 monitor.check()
                 checkpoints.save(state, batches.state())
+                writer.flush()
                 monitor.restart_clock()
             if stopping:
                 break

@@ -1,11 +1,18 @@
 """Metrics of a run, written as JSON lines and for TensorBoard (without TensorFlow)."""
 
+import contextlib
+import itertools
 import json
-from collections.abc import Mapping
+import os
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from pretrax.training import run_directory
 
@@ -16,54 +23,161 @@ class MetricsWriter:
         metrics = MetricsWriter("runs/quickstart")
         metrics.write(10, {"loss": 5.1})
 
+    Training does not depend on them: where they cannot be written, as on a full disk, `warn` is
+    called once, and lines wait in memory until they can be. All is written by the thread that calls,
+    so that none is left to end or to wait for.
+
     Args:
       step: the step that a run resumes from; entries of later steps are removed, so that the files
         equal those of a run that was not interrupted.
+      warn: called with a message.
     """
 
-    def __init__(self, run_dir: str | Path, step: int = 0):
+    def __init__(
+        self, run_dir: str | Path, step: int = 0, warn: Callable[[str], None] = lambda message: None
+    ):
         self._on = jax.process_index() == 0
         if not self._on:
             return
-        path = Path(run_dir) / run_directory.METRICS
-        earlier = [line for line in _lines(path) if line["step"] <= step]
-        run_directory.write_text(path, "".join(json.dumps(line) + "\n" for line in earlier))
-        self._file = path.open("a", buffering=1)
-        self._tensorboard = SummaryWriter(
-            str(Path(run_dir) / run_directory.TENSORBOARD), purge_step=step + 1 if step else None
-        )
+        path, self._warn = Path(run_dir) / run_directory.METRICS, warn
+        found = _read(path)
+        for line in found.damaged:
+            warn(f"{path}, line {line} cannot be read, and is left out.")
+        earlier = [entry for entry in found.entries if entry["step"] <= step]
+        run_directory.write_text(path, "".join(json.dumps(entry) + "\n" for entry in earlier))
+        self._lines = _Lines(path)
+        self._events = _Events(Path(run_dir) / run_directory.TENSORBOARD, step)
+        self._failed = False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one entry; `step` must not be lower than the one before."""
         if not self._on:
             return
-        self._file.write(json.dumps({"step": step} | dict(values)) + "\n")
-        for name, value in values.items():
-            self._tensorboard.add_scalar(name, value, step)
+        with self._failures_in_words():
+            self._lines.write(json.dumps({"step": step} | dict(values)) + "\n")
+        with self._failures_in_words():
+            self._events.write(step, [summary.scalar(n, value) for n, value in values.items()])
 
     def write_text(self, step: int, name: str, text: str) -> None:
         """Adds text, as it is, to TensorBoard's own page for it; nothing where there is none."""
         if self._on and text:
             indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown for code
-            self._tensorboard.add_text(name, indented, step)
+            with self._failures_in_words():
+                self._events.write(step, [summary.text(name, indented)])
+
+    def flush(self) -> None:
+        """Writes to the disk what waits in memory; to be called with each checkpoint."""
+        if not self._on:
+            return
+        with self._failures_in_words():
+            self._lines.write("")
+        with self._failures_in_words():
+            self._events.flush()
 
     def close(self) -> None:
+        self.flush()
         if self._on:
-            self._file.close()
-            self._tensorboard.close()
+            self._events.close()
+
+    @contextlib.contextmanager
+    def _failures_in_words(self):
+        try:
+            yield
+        except OSError as error:
+            if not self._failed:
+                self._warn(f"Metrics cannot be written ({error}). Training goes on without.")
+            self._failed = True
+
+
+class _Lines:
+    """Appends whole lines to a file; those that could not be written come before the next."""
+
+    def __init__(self, path: Path):
+        self._path, self._waiting = path, ""
+
+    def write(self, text: str) -> None:
+        self._waiting += text
+        size = os.path.getsize(self._path) if self._path.exists() else 0
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(self._waiting)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(self._path, size)  # of a line that was written in part
+            raise
+        self._waiting = ""
+
+
+class _Events:
+    """Writes TensorBoard's files in a folder; after a failure it begins another file."""
+
+    _numbers = itertools.count()  # of this process's files, whose names tell the second alone
+
+    def __init__(self, folder: Path, step: int):
+        self._folder, self._step = folder, step
+        self._writer: EventsWriter | None = None
+
+    def write(self, step: int, summaries: list[Any]) -> None:
+        with self._another_file_after_a_failure():
+            if self._writer is None:
+                self._writer = self._new_file()
+            for one in summaries:
+                self._writer.write_event(Event(step=step, wall_time=time.time(), summary=one))
+
+    def flush(self) -> None:
+        with self._another_file_after_a_failure():
+            if self._writer is not None:
+                self._writer.flush()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
+
+    def _new_file(self) -> EventsWriter:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        suffix = f".{os.getpid()}.{next(self._numbers)}"
+        writer = EventsWriter(str(self._folder / "events"), suffix)
+        if self._step:  # which hides the points of later steps that are there
+            log = SessionLog(status=SessionLog.START)
+            writer.write_event(Event(step=self._step + 1, wall_time=time.time(), session_log=log))
+            self._step = 0
+        return writer
+
+    @contextlib.contextmanager
+    def _another_file_after_a_failure(self):
+        try:
+            yield
+        except OSError:
+            self.close()
+            self._writer = None
+            raise
+
+
+class _Found(NamedTuple):
+    entries: list[dict[str, float]]
+    damaged: list[int]  # numbers of lines, from 1
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
-    """Returns the entries of `RUN/metrics.jsonl`, oldest first; none where there is no such file."""
-    return _lines(Path(run_dir) / run_directory.METRICS)
+    """Returns the entries of `RUN/metrics.jsonl`, oldest first; none where there is no such file.
+
+    Lines that are damaged are left out.
+    """
+    return _read(Path(run_dir) / run_directory.METRICS).entries
 
 
-def _lines(path: Path) -> list[dict]:
-    """Returns the entries of a file; a last line that a kill cut short is left out."""
-    lines = []
-    for text in path.read_text().splitlines() if path.exists() else []:
+def _read(path: Path) -> _Found:
+    """Returns the entries of a file; a last line that a kill cut short is not said to be damaged."""
+    found = _Found([], [])
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    for number, line in enumerate(lines, 1):
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
-            break
-    return lines
+            entry = json.loads(line)
+            if not isinstance(entry, dict) or not isinstance(entry["step"], int):
+                raise ValueError(f"got {entry!r}, expected an object with a step")
+            found.entries.append(entry)
+        except (ValueError, KeyError, RecursionError):
+            if number < len(lines):
+                found.damaged.append(number)
+    return found

@@ -1,0 +1,81 @@
+"""Metrics on disk: what a resumed run keeps of them, and what becomes of training without them."""
+
+import threading
+
+import pytest
+
+from pretrax.training import metrics
+from pretrax.training.metrics import MetricsWriter, read_metrics
+
+
+def losses(run_dir) -> list[float]:
+    return [entry["loss"] for entry in read_metrics(run_dir)]
+
+
+def events(run_dir) -> bytes:
+    files = sorted((run_dir / "tensorboard").iterdir())
+    return b"".join(file.read_bytes() for file in files)
+
+
+def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    for step in (1, 2, 3):
+        writer.write(step, {"loss": float(step)})
+    writer.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')  # cut short by a kill
+    writer = MetricsWriter(tmp_path, step=2)
+    writer.write(3, {"loss": 30.0})
+    writer.close()
+    assert losses(tmp_path) == [1.0, 2.0, 30.0]
+
+
+@pytest.mark.parametrize(
+    "damage", [b'{"step": 2, \xff}', b"5", b'"step"', b"{}", b"[" * 100_000, b""]
+)
+def test_a_damaged_line_costs_no_other(tmp_path, damage):
+    lines = b'{"step": 1, "loss": 1.0}', damage, b'{"step": 3, "loss": 3.0}'
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join([*lines, b""]))
+    assert losses(tmp_path) == [1.0, 3.0]
+    said = []
+    MetricsWriter(tmp_path, 3, said.append).close()
+    assert len(said) == 1 and "metrics.jsonl, line 2 cannot be read" in said[0]
+    assert losses(tmp_path) == [1.0, 3.0]
+
+
+def test_training_goes_on_where_metrics_cannot_be_written(tmp_path, monkeypatch):
+    """As on a full disk; what could not be written is, once there is room."""
+    threads, said, file = threading.active_count(), [], tmp_path / "metrics.jsonl"
+    writer = MetricsWriter(tmp_path, warn=said.append)
+    writer.write(1, {"loss": 1.0})
+
+    def full(self, event):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metrics.EventsWriter, "write_event", full)
+        file.rename(tmp_path / "so far")
+        file.symlink_to("/dev/full")
+        for step in range(2, 50):  # more than a queue would hold
+            writer.write(step, {"loss": float(step)})
+        writer.write_text(50, "text", "a")
+        writer.flush()
+    assert len(said) == 1 and "No space left on device" in said[0]
+    file.unlink()
+    (tmp_path / "so far").rename(file)
+    writer.write(50, {"later": 50.0, "loss": 50.0})
+    writer.close()
+    assert losses(tmp_path) == [float(step) for step in range(1, 51)]
+    assert b"later" in events(tmp_path) and threading.active_count() == threads
+
+
+def test_nothing_waits_in_memory_after_a_checkpoint(tmp_path):
+    writer = MetricsWriter(tmp_path)
+    writer.write(1, {"loss": 1.0})
+    writer.flush()
+    assert b"loss" in events(tmp_path) and losses(tmp_path) == [1.0]
+    writer.close()
+    writer = MetricsWriter(tmp_path, step=1)
+    writer.write(2, {"loss": 2.0})
+    writer.close()
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2
