@@ -82,6 +82,9 @@ class Checkpoints:
             latest = ocp.training.preservation_policies.LatestN(keep)
             writing = dict(preservation_policy=latest, cleanup_tmp_directories=True)
         self._checkpointer = ocp.training.Checkpointer(self._root, **writing)
+        # The response of a save that may be running. Its event loop, a thread and three descriptors,
+        # lasts until somebody asks for its result.
+        self._saving: Any = None
 
     def steps(self) -> list[int]:
         return sorted(c.step for c in self._checkpointer.checkpoints)
@@ -93,6 +96,7 @@ class Checkpoints:
         the largest array.
         """
         step = int(state.step)
+        self.wait()
         if step in self.steps():
             return
         process = jax.process_index()
@@ -106,7 +110,7 @@ class Checkpoints:
         if one_by_one:  # Orbax requires a limit above the largest
             context.memory.write_concurrent_bytes = _largest_bytes(state._asdict()) + 1
         with self._errors_in_words(), context:
-            self._checkpointer.save_checkpointables_async(
+            self._saving = self._checkpointer.save_checkpointables_async(
                 step, {"state": state._asdict(), "data": _Files(files)}, force=True
             )
 
@@ -179,11 +183,17 @@ class Checkpoints:
     def wait(self) -> None:
         """Waits until the running save is complete; raises OSError when it failed."""
         with self._errors_in_words():
+            saving, self._saving = self._saving, None
+            if saving is not None:
+                saving.result()
             self._checkpointer.wait()
 
     def close(self) -> None:
-        with self._errors_in_words():
-            self._checkpointer.close()
+        try:
+            self.wait()
+        finally:
+            with self._errors_in_words():
+                self._checkpointer.close()
 
     @contextlib.contextmanager
     def _errors_in_words(self):

@@ -2,8 +2,10 @@
 
 import functools
 import json
+import os
 import pathlib
 import shutil
+import threading
 
 import flax.linen as nn
 import jax
@@ -13,7 +15,7 @@ import optax
 import pytest
 
 from pretrax.training.checkpoints import Checkpoints, MismatchError
-from pretrax.training.state import abstract_state, new_state
+from pretrax.training.state import State, abstract_state, new_state
 from tests.training import tiny
 
 POSITION = {f"shard_{i:05d}.npz": bytes(range(i, 200)) for i in range(2)}
@@ -79,6 +81,19 @@ def assert_is(restored, step):
 
 def test_nothing_saved_gives_nothing(tmp_path):
     assert restore(tmp_path) is None
+
+
+def test_saves_leave_no_thread_and_no_descriptor(tmp_path):
+    """A process has a thousand descriptors; a long run saves more often than that."""
+    checkpoints = Checkpoints(str(tmp_path), keep=1)
+    state, counts = State(jnp.int32(0), {"a": jnp.ones(2)}, {}), []
+    for step in range(24):
+        checkpoints.save(state._replace(step=jnp.int32(step)), POSITION)
+        checkpoints.wait()
+        counts.append((threading.active_count(), len(os.listdir("/proc/self/fd"))))
+    checkpoints.close()
+    threads, descriptors = map(max, zip(*counts[12:]))
+    assert threads <= counts[2][0] + 2 and descriptors <= counts[2][1] + 8, counts
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1), (1, 4, 2), (1, 1, 1)])
