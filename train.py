@@ -10,6 +10,7 @@ last checkpoint, or says that the run is finished.
 import argparse
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -101,7 +102,10 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
 
     shapes, batches = abstract_state_of(planned), open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-    with contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints:
+    with (
+        held(run.run_dir),  # first: to open checkpoints for writing clears what a save left behind
+        contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints,
+    ):
         resumed = resume(run, checkpoints, shapes, batches, trusted)
         if resumed is None:
             state = first_state(planned, shapes, console)
@@ -148,6 +152,13 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     said = closing_words(run, planned.corpus.codec is not None)
     console.print(verbs.as_typed(said), markup=False)
     return result
+
+
+def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
+    """A context in which no other training writes to a run directory; ValueError where one does."""
+    if jax.process_index() != 0:
+        return contextlib.nullcontext()
+    return run_directory.locked(os.path.join(run_dir, run_directory.LOCK), f"{run_dir} is trained")
 
 
 def first_state(planned: Plan, shapes: Abstract, console: Console) -> State:

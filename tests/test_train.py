@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pretrax import train
+from pretrax.training import run_directory
 from pretrax.training.configuration import read_run
 from tests.training import tiny
 
@@ -194,6 +195,14 @@ def test_what_nobody_foresaw_keeps_its_traceback(data, tmp_path, monkeypatch, er
     ends_with(monkeypatch, error)
     with pytest.raises(type(error)):
         tiny.run_here(tiny.Run(tmp_path, data).arguments())
+
+
+def test_two_trainings_in_one_directory(data, tmp_path, capsys):
+    run = tiny.Run(tmp_path, data)
+    with run_directory.locked(run.dir / run_directory.LOCK, "It is trained"):
+        said = fails(capsys, run.arguments())
+    assert f"{run.dir} is trained already, in another process" in said
+    assert not (run.dir / "checkpoints").exists()
 
 
 def test_an_interrupt_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):

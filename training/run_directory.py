@@ -6,10 +6,12 @@
 Paths are strings or `os.PathLike`. Needs the standard library alone, so that everything can use it.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 CONFIG = "config.gin"  # the run's configuration; a directory that holds one is a run
@@ -19,6 +21,7 @@ TOKENIZER = "tokenizer.json"  # of a Hugging Face vocabulary
 CLASSES = "classes.json"  # the names of the classes, in order
 DATA = "data"  # a folder: the tokenised text, one token array for each split
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
+LOCK = ".lock"  # held by the process that trains, see `locked`
 METRICS = "metrics.jsonl"  # a line for each step that was logged
 TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
 RESULT = "result.json"  # the figures of a finished run
@@ -95,6 +98,40 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike, what: str) -> Iterator[None]:
+    """Holds a file for this process alone; one that dies, however it does, holds it no longer.
+
+        with locked("answers.jsonl", "predict writes answers.jsonl"): ...
+
+    The file is made where it is missing, and removed if it is empty in the end. On a disk without
+    locks nothing is held.
+
+    Raises ValueError, saying `what` another process does, where one holds it.
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with contextlib.ExitStack() as opened:
+        while True:
+            file = opened.enter_context(open(path, "ab"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{what} already, in another process: wait for its end, or stop it first."
+                ) from None
+            except OSError:  # some network disks have no locks
+                pass
+            with contextlib.suppress(FileNotFoundError):  # else its holder removed it meanwhile
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    break
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.getsize(path) == 0:
+                    os.unlink(path)
 
 
 def save_classes(run_dir: str | os.PathLike, classes: Sequence[str]) -> None:

@@ -2,10 +2,19 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
-from pretrax.training.run_directory import read_json, write_bytes, write_json, write_text
+from pretrax.training.run_directory import (
+    load_classes,
+    locked,
+    read_json,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
@@ -34,6 +43,43 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
         write_bytes(path, b"after")
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["config.gin"]
+
+
+def test_a_file_is_held_by_one_process(tmp_path):
+    path = tmp_path / "folder" / ".lock"
+    with locked(path, "It is trained"):
+        with pytest.raises(ValueError, match="It is trained already, in another process: wait"):
+            with locked(path, "It is trained"):
+                pass
+    holding = (
+        f"import fcntl, time; file = open({str(path)!r}, 'a'); fcntl.flock(file, fcntl.LOCK_EX)"
+    )
+    program = f"{holding}; print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        with pytest.raises(ValueError, match="already"), locked(path, "It is trained"):
+            pass
+        process.kill()
+        process.wait()
+    with locked(path, "It is trained"):
+        assert path.read_bytes() == b""
+    assert not path.exists()
+    path.write_text("an answer")
+    with locked(path, "It is written"):
+        pass
+    assert path.read_text() == "an answer"
+
+
+@pytest.mark.parametrize("content", [b'["a", "b"', b'{"a": \xff}', b"[" * 100_000])
+def test_a_damaged_file_is_named(tmp_path, content):
+    (tmp_path / "classes.json").write_bytes(content)
+    with pytest.raises(ValueError, match="classes.json is damaged .*bring it back from a copy"):
+        load_classes(tmp_path)
+    (tmp_path / "classes.json").write_text("5")
+    with pytest.raises(
+        ValueError, match="classes.json is damaged .got 5, expected a list of names"
+    ):
+        load_classes(tmp_path)
 
 
 def test_a_file_in_the_working_directory(tmp_path, monkeypatch):
