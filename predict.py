@@ -35,6 +35,7 @@ from pretrax.inference.printing import (
 from pretrax.inference.speculation import DraftCounts
 from pretrax.inference.trained import check_mode
 from pretrax.tasks.trained_models import open_trained
+from pretrax.training import run_directory
 from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.verbs import as_typed
@@ -78,7 +79,8 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
     how = dataclasses.replace(settings(options, trained, mesh), on_drafts=counts.append)
     print_mode(console, options.run, trained, mode, chosen=bool(options.score or options.mode))
     if options.file:
-        answer_file(console, options, trained, mode, items, how)
+        with run_directory.locked(options.out, f"predict writes {options.out}"):
+            answer_file(console, options, trained, mode, items, how)
     else:
         answer_here(console, options, trained, mode, items, how)
     if counts:
@@ -156,15 +158,8 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
     """Writes answers line by line, in order, after those that the file has already."""
     out = AnswerFile(options.out, items)
     changes_nothing = (
-        "file",
-        "out",
-        "texts",
-        "batch_size",
-        "fsdp",
-        "tensor",
-        "traceback",
-        "mode",
-        "trust",
+        *("file", "out", "texts", "mode", "batch_size"),
+        *("fsdp", "tensor", "traceback", "trust"),
     )
     made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
     out.check_made_by({**made, "mode": mode, "step": trained.step})
@@ -177,6 +172,8 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
         how = dataclasses.replace(how, on_batch=lambda n: progress.advance(task, n))
         out.answer_rest(lambda some, numbers: answer(trained, mode, some, how, numbers), chunk)
     console.print(f"{options.out} holds {len(items)} answers.")
+    if errors := out.errors():
+        console.print(f'{errors} of them are an "error", which says why there is no answer.')
     if options.examples and mode in WRITING and all(options.answer in item for item in items):
         right = out.exact_matches("expected" if options.answer == "answer" else options.answer)
         console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")

@@ -3,6 +3,8 @@
 An answer is a line of JSON: its item's fields and its own. Answers are in the order of the items.
 Whole lines are written and synced to disk before more are computed; a last line that a kill cut
 short is removed when the file is opened again.
+
+A line that cannot be read or answered has {"error": …} for an answer, and the others have theirs.
 """
 
 import json
@@ -11,11 +13,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
-def read_items(file: str) -> list[dict]:
+class Unreadable(dict):
+    """In place of the item of a line that cannot be read: {"error": …}, which is its answer too."""
+
+
+def read_items(file: str, *, strict: bool = True) -> list[dict]:
     """Returns the objects of a JSONL file; a line that is a JSON string "…" becomes {"text": "…"}.
 
-    Raises ValueError, naming the file and the line, where the file does not exist or has no lines,
-    or a line is neither an object nor a string.
+    Args:
+      strict: whether a line that is neither an object nor a string is an error; else it is
+        `Unreadable`.
+
+    Raises ValueError, naming the file and the line, for such a line, and where the file does not
+    exist, has no lines, or none that can be read.
     """
     path = Path(file)
     if not path.is_file():
@@ -23,10 +33,18 @@ def read_items(file: str) -> list[dict]:
     items = []
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            if line.strip():
+            if not line.strip():
+                continue
+            try:
                 items.append(_item(file, number, line))
+            except ValueError as error:
+                if strict:
+                    raise
+                items.append(Unreadable(error=str(error)))
     if not items:
         raise ValueError(f"{file} holds no line, expected a JSON object on each.")
+    if all(isinstance(item, Unreadable) for item in items):
+        raise ValueError(items[0]["error"])
     return items
 
 
@@ -37,7 +55,7 @@ def _item(file: str, number: int, data: bytes) -> dict:
         raise ValueError(f"{file}:{number} is no UTF-8 ({error}).") from error
     try:
         item = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}:{number} is no JSON ({error}): {line.strip()[:60]!r}.") from error
     if isinstance(item, str):
         return {"text": item}
@@ -67,7 +85,7 @@ class AnswerFile:
         """
         path, settings = self._made_by(), json.loads(json.dumps(settings))
         if self.done and path.exists():
-            before = json.loads(path.read_text("utf-8"))
+            before = self._read_made_by(path)
             names = [n for n in {**before, **settings} if before.get(n) != settings.get(n)]
             if names:
                 changes = ", ".join(
@@ -78,6 +96,18 @@ class AnswerFile:
                     "or delete it."
                 )
         path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
+
+    def _read_made_by(self, path: Path) -> dict:
+        try:
+            before = json.loads(path.read_text("utf-8"))
+        except (ValueError, RecursionError):
+            before = None
+        if not isinstance(before, dict):
+            raise ValueError(
+                f"{path} is damaged, which says how the answers in {self._path} were made: delete it "
+                "to go on with them as they are, or give another --out."
+            )
+        return before
 
     def append(self, records: Sequence[dict]) -> None:
         """Writes the next answers, whole and synced to disk.
@@ -98,16 +128,27 @@ class AnswerFile:
     def answer_rest(
         self, answer: Callable[[list[dict], Sequence[int]], Sequence[dict]], chunk: int
     ) -> None:
-        """Appends the answers that are missing: `answer` gets `chunk` items and their numbers."""
+        """Appends the answers that are missing: `answer` gets `chunk` items and their numbers.
+
+        Where it fails it gets fewer, until the items that cannot be answered are found. Raises what
+        it raises where that is no matter of an item: where all of several fail.
+        """
         for first in range(self.done, len(self._items), chunk):
             numbers = range(first, min(first + chunk, len(self._items)))
-            self.append(answer([self._items[number] for number in numbers], numbers))
+            self.append(_answers(answer, [self._items[number] for number in numbers], numbers))
+
+    def errors(self) -> int:
+        """The number of items that could not be read or answered."""
+        with self._path.open(encoding="utf-8") as lines:
+            return sum(map(_is_error, map(json.loads, lines), self._items))
 
     def exact_matches(self, field: str) -> int:
         """The number of answers that are equal to this field, but for white space around them."""
         with self._path.open(encoding="utf-8") as lines:
             records = map(json.loads, lines)
-            return sum(x["answer"].strip() == str(x[field]).strip() for x in records)
+            return sum(
+                x["answer"].strip() == str(x[field]).strip() for x in records if "answer" in x
+            )
 
     def _made_by(self) -> Path:
         return Path(f"{self._path}.made_by.json")
@@ -133,7 +174,7 @@ class AnswerFile:
     def _check(self, number: int, line: bytes) -> None:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         item = self._items[number] if number < len(self._items) else None
         if item is None or not isinstance(found, dict) or _differs(item, found):
@@ -141,6 +182,44 @@ class AnswerFile:
                 f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: the "
                 "answers are to another file. Give another --out, or delete it."
             )
+
+
+def _answers(answer: Callable, items: list[dict], numbers: Sequence[int]) -> list[dict]:
+    """Returns the answer to each item, or {"error": …}."""
+    readable = [i for i, item in enumerate(items) if not isinstance(item, Unreadable)]
+    failures: list[Exception] = []
+
+    def of(some: list[int]) -> list[dict]:
+        if not some:
+            return []
+        try:
+            return list(answer([items[i] for i in some], [numbers[i] for i in some]))
+        except Exception as error:
+            reason = _reason(error)
+            if reason is None:
+                raise
+            if len(some) == 1:
+                failures.append(error)
+                return [{"error": reason}]
+        half = len(some) // 2
+        return of(some[:half]) + of(some[half:])
+
+    found = dict(zip(readable, of(readable)))
+    if failures and len(failures) == len(readable):
+        raise failures[0]
+    return [found.get(i, {}) for i in range(len(items))]
+
+
+def _is_error(found: dict, item: dict) -> bool:
+    own = "error" in item and not isinstance(item, Unreadable)
+    return "error" in found and (not own or _beside("error", item) in found)
+
+
+def _reason(error: Exception) -> str | None:
+    """Returns why an item cannot be answered; None: the error may be anything's."""
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return f"It does not fit in memory: {str(error).partition(chr(10))[0]}"
+    return str(error) if isinstance(error, ValueError | RecursionError) else None
 
 
 def _renamed(item: dict, record: dict) -> dict:

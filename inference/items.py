@@ -7,7 +7,7 @@ file with whatever fields it has.
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretrax.inference.answer_files import read_items
+from pretrax.inference.answer_files import Unreadable, read_items
 from pretrax.inference.prompts import few_shot_prompt
 
 
@@ -54,7 +54,7 @@ def items_of(
             "write what stands between them. To continue the text: --mode=continue."
         )
     if file:
-        return read_items(file)
+        return read_items(file, strict=False)
     scored = {} if target is None else {"target": target}
     return [gap] if gap else [{"text": text, **scored} for text in texts]
 
@@ -103,4 +103,9 @@ def with_examples(items: Sequence[dict], file: str, template: str, answer: str) 
       answer: the field that is answered.
     """
     examples, template = read_items(file), template.replace("\\n", "\n")
-    return [{**item, "text": few_shot_prompt(template, examples, item, answer)} for item in items]
+    return [
+        item
+        if isinstance(item, Unreadable)
+        else {**item, "text": few_shot_prompt(template, examples, item, answer)}
+        for item in items
+    ]

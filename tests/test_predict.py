@@ -13,6 +13,7 @@ import pytest
 
 from pretrax import predict
 from pretrax.tasks import special_tokens
+from pretrax.training import run_directory
 from pretrax.training.mesh import make_mesh
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.training import tiny
@@ -334,9 +335,9 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     template = ["--template=Q: {question} A: {answer}", f"--examples={tmp_path / 'ex.jsonl'}"]
     write_items(tmp_path / "ex.jsonl", [{"question": "1", "answer": "1"}])
     for content, arguments, error in (
-        ('{"text": "a"}\n{"text"\n', [], "in.jsonl:2 is no JSON"),
+        ('{"text"\n', [], "in.jsonl:1 is no JSON"),
         ('{"words": "a"}\n', [], "fields words and no text in it"),
-        ('{"text": "a"}\n{"text": " "}\n', ["--mode=complete"], "Item 2: Got an empty text"),
+        ('{"text": " "}\n', ["--mode=complete"], "Item 1: Got an empty text"),
         ('{"text": 5}\n', [], "no text in it"),
         ('{"text": "a", "target": 5}\n', ["--score"], "Item 1: Got an item with target = 5"),
         ('{"prefix": 5}\n', ["--mode=middle"], "prefix = 5, expected a text"),
@@ -351,6 +352,20 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     (tmp_path / "out.jsonl").write_text('{"text": "b", "answer": "c"}\n')
     assert "out.jsonl:1 is no answer to line 1" in fails(capsys, *ask)
     assert (tmp_path / "out.jsonl").read_text() == '{"text": "b", "answer": "c"}\n'
+
+
+def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    file.write_text('{"text": "a"}\n' + "[" * 100_000 + '\n{"text": " "}\n{"text": "b"}\n')
+    command = [f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", "--mode=complete"]
+    with run_directory.locked(out, "It is written"):
+        assert f"predict writes {out} already, in another process" in fails(capsys, *command)
+    told = said(*command)
+    assert '2 of them are an "error", which says why there is no answer.' in told
+    found = read(out)
+    assert ["answer" in line for line in found] == [True, False, False, True]
+    assert "in.jsonl:2 is no JSON" in found[1]["error"]
+    assert "Item 3: Got an empty text" in found[2]["error"]
 
 
 def test_a_traceback_where_it_is_asked_for(run_of):

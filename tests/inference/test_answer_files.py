@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pretrax.inference.answer_files import AnswerFile, read_items
+from pretrax.inference.items import items_of, with_masks
 
 ITEMS = [
     {"text": "one", "id": 1},
@@ -47,6 +48,25 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, content, said):
     file.write_bytes(content)
     with pytest.raises(ValueError, match=said):
         read_items(str(file))
+
+
+def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
+    file, nested = tmp_path / "in.jsonl", b"[" * 100_000
+    file.write_bytes(b"\n".join([b'{"text": "a", "error": "own"}', nested, b'{"text": }', b'"b"']))
+    with pytest.raises(ValueError, match=r"in.jsonl:2 is no JSON \(maximum recursion depth"):
+        read_items(str(file))
+    items = items_of("continue", file=str(file))
+    items = with_masks(items, 1)
+    for _ in range(2):  # and again, where all are answered
+        out = AnswerFile(str(tmp_path / "out.jsonl"), items)
+        out.answer_rest(lambda some, numbers: [{"answer": item["text"]} for item in some], 3)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line.get("answer") for line in found] == ["a[MASK]", None, None, "b[MASK]"]
+    assert "in.jsonl:2 is no JSON" in found[1]["error"] and "jsonl:3" in found[2]["error"]
+    assert out.errors() == 2
+    file.write_bytes(nested)
+    with pytest.raises(ValueError, match="in.jsonl:1 is no JSON"):
+        items_of("continue", file=str(file))
 
 
 def test_no_file(tmp_path):
@@ -98,6 +118,41 @@ def test_answers_that_are_missing_are_made_in_chunks(tmp_path):
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
+def test_items_that_cannot_be_answered_cost_no_others(tmp_path):
+    """As a text that does not fit in memory: half of the chunk is tried, until it is alone."""
+    items, sizes = [{"text": str(k), "error": "own"} for k in range(16)], []
+
+    def answer(some, numbers):
+        sizes.append(len(some))
+        texts = [item["text"] for item in some]
+        if "5" in texts:
+            raise MemoryError("RESOURCE_EXHAUSTED: 9 TB\nand more")
+        if "11" in texts:
+            raise ValueError(f"Item {numbers[texts.index('11')] + 1}: it has no blank")
+        return [{"answer": f"{number}"} for number in numbers]
+
+    out = AnswerFile(str(tmp_path / "out.jsonl"), items)
+    out.answer_rest(answer, 8)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answered = [line.get("answer") for line in found]
+    assert answered == [None if k in (5, 11) else str(k) for k in range(16)]
+    assert found[5]["error"] == "It does not fit in memory: RESOURCE_EXHAUSTED: 9 TB"
+    assert found[11]["error"] == "Item 12: it has no blank" and out.errors() == 2
+    assert found[5]["given_error"] == found[0]["error"] == "own" and len(sizes) < 20
+    assert AnswerFile(str(tmp_path / "out.jsonl"), items).done == 16
+
+
+@pytest.mark.parametrize("error", [ValueError("no such mode"), TypeError("a mistake of ours")])
+def test_what_no_item_can_have_is_raised(tmp_path, error):
+    def answer(some, numbers):
+        raise error
+
+    out = AnswerFile(str(tmp_path / "out.jsonl"), ITEMS)
+    with pytest.raises(type(error), match=str(error)):
+        out.answer_rest(answer, 4)
+    assert out.done == 0
+
+
 def test_exact_matches(tmp_path):
     items = [{"text": str(k), "label": k} for k in range(4)]
     out = AnswerFile(str(tmp_path / "out.jsonl"), items)
@@ -139,6 +194,12 @@ def test_answers_of_other_settings_are_refused(tmp_path):
     AnswerFile(file, ITEMS).check_made_by(settings)
     with pytest.raises(ValueError, match="made with run='a', not 'b', seed=0, not 1: give another"):
         AnswerFile(file, ITEMS).check_made_by(settings | {"run": "b", "seed": 1})
+    for damage in ('{"run": "a"', "5", ""):
+        (tmp_path / "out.jsonl.made_by.json").write_text(damage)
+        with pytest.raises(
+            ValueError, match=r"made_by.json is damaged, which says.*: delete it to go"
+        ):
+            AnswerFile(file, ITEMS).check_made_by(settings)
     (tmp_path / "out.jsonl").unlink()  # deleted, it may be made anew
     AnswerFile(file, ITEMS).check_made_by(settings | {"run": "b"})
 
