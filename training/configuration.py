@@ -144,6 +144,20 @@ def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
     return as_run(fields)
 
 
+def plain_field(run_dir: str, name: str) -> Any:
+    """Returns the literal that a run directory's config.gin gives a field of `Run`; None without one.
+
+    Nothing that the file names is imported, so that any directory can be asked.
+    """
+    path = Path(run_dir) / run_directory.CONFIG
+    for statement in config_parser.ConfigParser(path.read_text(), _Literals()):
+        match statement:
+            case config_parser.BindingStatement("", "training.Run", parameter, value):
+                if parameter == name:
+                    return value
+    return None
+
+
 def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
     """Returns the path of a gin file: from here, from one of `folders`, or within `gin_configs`.
 
@@ -431,6 +445,16 @@ class _Reader:
             )
         chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, Run)})
         return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
+
+
+class _Literals(config_parser.ParserDelegate):
+    """Reads functions and macros as None."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> None:
+        return None
+
+    def macro(self, macro_name: str) -> None:
+        return None
 
 
 class _Delegate(config_parser.ParserDelegate):

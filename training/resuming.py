@@ -10,7 +10,7 @@ from pretrax.training import run_directory, trust
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints, MismatchError
 from pretrax.training.config_file import gin_text
-from pretrax.training.configuration import read_directory
+from pretrax.training.configuration import plain_field, read_directory
 from pretrax.training.run import Run, differences, fields_of
 from pretrax.training.state import Abstract, State
 
@@ -134,7 +134,7 @@ def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]
 
 def has_checkpoint(run_dir: str) -> bool:
     """Returns whether the run that was last started here has saved a checkpoint."""
-    elsewhere = read_directory(run_dir).get("checkpoint_dir")
+    elsewhere = plain_field(run_dir, "checkpoint_dir")
     where = run_directory.checkpoints(run_dir, elsewhere)
     if not epath.Path(where).exists():  # to open it would make it
         return False

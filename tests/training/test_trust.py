@@ -8,7 +8,7 @@ import pytest
 
 from pretrax import convert, evaluate, objectives, predict, show, train
 from pretrax.training import Bound, Run, trust
-from pretrax.training.configuration import read_directory, read_fields
+from pretrax.training.configuration import plain_field, read_directory, read_fields
 from pretrax.training.resuming import changed_fields
 from tests.inference.runs import write_run
 from tests.training import tiny
@@ -135,6 +135,13 @@ def test_nothing_of_it_is_imported_unless_it_is_trusted(objectives_of_mine):
     assert not (objectives_of_mine / "imported").exists()
     fields = read_directory(directory, ["objectives_of_mine"])
     assert fields["objective"].function.__name__ == "mine"
+
+
+def test_a_plain_field_is_read_without_any_import(tmp_path):
+    lines = "import subprocess", "training.Run.corpus = @subprocess.check_output()"
+    directory = written(tmp_path, *lines, "training.Run.checkpoint_dir = 'there'")
+    assert plain_field(directory, "checkpoint_dir") == "there"
+    assert plain_field(directory, "corpus") is plain_field(directory, "steps") is None
 
 
 def test_a_link_does_not_hide_what_it_is(tmp_path):
