@@ -10,7 +10,7 @@ exit status is 1 where a law is broken, and 2 where it cannot be checked.
 import argparse
 import ast
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from rich.console import Console
@@ -21,7 +21,7 @@ from rich.table import Table
 from pretrax import verbs
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.contract import ROWS
-from pretrax.objectives.laws import LAWS, USUAL, Broken, Examples, examples
+from pretrax.objectives.laws import LAWS, USUAL, broken, raised
 from pretrax.training.bound import parameters
 from pretrax.training.command_line import mistakes_in_words
 from pretrax.training.user_modules import import_module
@@ -33,11 +33,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console()
     with mistakes_in_words(options.traceback):
         objective = built(options.objective, options.settings)
-        broken = print_laws(console, objective)
+        count = print_laws(console, objective)
         settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
         see = f"To see it: pretrax show --objective={options.objective}{settings}"
         console.print(as_typed(see), markup=False, highlight=False, soft_wrap=True)
-    if broken:
+    if count:
         sys.exit(1)
 
 
@@ -69,7 +69,12 @@ def built(name: str, settings: Sequence[str]) -> Objective:
             f"{name} has no setting {' and '.join(unknown)}; its settings: "
             f"{', '.join(known) or 'none'}."
         )
-    objective = build(specimen(), **given)
+    try:
+        objective = build(specimen(), **given)
+    except ValueError:
+        raise
+    except Exception as error:  # of a user's function: any
+        raise ValueError(f"{name} could not be built: {raised(error)}") from error
     if not isinstance(objective, Objective):
         raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
     return objective
@@ -111,32 +116,23 @@ def print_laws(console: Console, objective: Objective) -> int:
     """Prints which laws hold, for each member; returns how many are broken that must hold."""
     names = [escape(m.name) for m in objective.members] or ["this objective"]
     table = Table("law", *names, box=None, highlight=False)
-    cases = [examples(m.objective, specimen()) for m in members_of(objective)]
-    said, broken = [], 0
+    said, count = [], 0
     waiting = dict(console=console, transient=True, disable=not console.is_terminal)
     for name, law in track((LAWS | USUAL).items(), "Checking", **waiting):
-        found = [_broken(law, case) for case in cases]
+        found = [broken(law, m.objective, specimen()) for m in members_of(objective)]
         no = "no, as it may" if name in USUAL else "BROKEN"
         table.add_row(name, *("holds" if reason is None else no for reason in found))
-        broken += sum(reason is not None for reason in found if name not in USUAL)
+        count += sum(reason is not None for reason in found if name not in USUAL)
         said += [f"{name}: {reason}" for reason in dict.fromkeys(found) if reason]
-        if name == "features are as planned" and any(found):
+        if name in ("lengths never decrease", "features are as planned") and any(found):
             break  # the others would read features that are not there
     console.print(table)
     for line in said:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not broken:
+    if not count:
         made_for = ROWS[objective.rows]
         console.print(f"All laws hold. It is made for {made_for}.", soft_wrap=True)
-    return broken
-
-
-def _broken(law: Callable[[Examples], None], case: Examples) -> str | None:
-    try:
-        law(case)
-    except Broken as error:
-        return str(error)
-    return None
+    return count
 
 
 if __name__ == "__main__":

@@ -225,6 +225,24 @@ class Term:
     squared_log_partition: Array | None = None
 
 
+# What a model can be asked for (`inference.trained.MODES` describes each), and how.
+MODES = (
+    "continue",
+    "complete",
+    "infill",
+    "middle",
+    "restore",
+    "respond",
+    "mask",
+    "unmask",
+    "embed",
+    "classify",
+    "tag",
+)
+BLANKS = ("together", "in turn", "masks")
+POOLINGS = ("first", "mean")
+
+
 class PromptForm(NamedTuple):
     """How a text becomes a prompt for a model that an objective trained.
 
@@ -235,9 +253,7 @@ class PromptForm(NamedTuple):
         PromptForm("continue", causal=True)
     """
 
-    # What the model does with it: "continue", "complete", "infill", "middle", "restore", "respond",
-    # "mask", "unmask", "embed", "classify" or "tag" (`inference.trained.MODES`).
-    mode: str
+    mode: str  # what the model does with it: one of `MODES`
     before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
     after: tuple[int, ...] = ()  # ids after it
     start: tuple[int, ...] = ()
@@ -395,6 +411,16 @@ def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
 def column_of(objective: Objective) -> str | None:
     """Returns the further column of rows that an objective reads: "parts", "labels" or None."""
     return objective.rows if objective.rows in ("parts", "labels") else None
+
+
+def check_facts(objective: Objective) -> None:
+    """Raises ValueError for rows or prompt forms that are none of those known."""
+    joint_rows([objective.rows])
+    for form in objective.prompt_forms:
+        for name, known in (("mode", MODES), ("blanks", BLANKS), ("pooling", POOLINGS)):
+            got = getattr(form, name)
+            if got not in known:
+                raise ValueError(f"PromptForm.{name} must be one of {known}, got {got!r}.")
 
 
 def check_classes(labels: Array, num_classes: int) -> None:

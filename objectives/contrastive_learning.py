@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
-from pretrax.objectives.contract import Objective, PromptForm, Term, TokenIds
+from pretrax.objectives.contract import POOLINGS, Objective, PromptForm, Term, TokenIds
 from pretrax.objectives.features import fit, input_sequence
 from pretrax.objectives.losses import at_slots, cross_entropy
 from pretrax.objectives.noising import (
@@ -35,7 +35,6 @@ from pretrax.objectives.splicing import (
 )
 
 VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
-POOLINGS = ("first", "mean")
 
 
 def contrastive(

@@ -5,19 +5,26 @@
 this package. A law is a function that raises `Broken` and says what it saw.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from pretrax.objectives import layouts
 from pretrax.objectives.contract import (
     Member,
     Objective,
     Row,
+    Term,
     TokenIds,
     batched,
+    check_facts,
     members_of,
 )
 from pretrax.objectives.features import (
@@ -26,6 +33,7 @@ from pretrax.objectives.features import (
     check_features,
     unknown,
 )
+from pretrax.objectives.layouts import Layout
 from pretrax.objectives.mixtures import longest
 from pretrax.objectives.planning import packed_lengths
 
@@ -327,6 +335,133 @@ def rows_do_not_depend_on_their_batch(case: Examples) -> None:
                 raise Broken(f"{name} of row {i} are others in a batch than alone.")
 
 
+def facts_are_known(case: Examples) -> None:
+    """What an objective states is among what this package knows."""
+    try:
+        check_facts(case.objective)
+    except ValueError as error:
+        raise Broken(str(error)) from None
+
+
+def segments_are_of_documents(case: Examples) -> None:
+    """A document has one segment, or as many as it has pools."""
+    features = corrupted(case)
+    each = max(case.objective.lengths(1).get("pools", 1), 1)
+    for stream in ("inputs", "targets"):
+        if stream in features:
+            most = features[f"{stream}_segments"].max(1)
+            for found, documents in zip(most, case.documents):
+                if found > each * len(documents):
+                    raise Broken(
+                        f"{stream}_segments count to {found} in a row of {len(documents)} documents, "
+                        f"expected at most {each * len(documents)}: a document has as many segments "
+                        "as `lengths` gives it pools, or one."
+                    )
+
+
+# --- laws of the loss ----------------------------------------------------------------------------
+
+
+class AnyStates:
+    """Stands for every hidden state that a loss may ask a model for."""
+
+    def __init__(self, states, heads: Iterable[str]):
+        self._states = states
+        self._ahead = sum(head.startswith("ahead_") for head in heads)
+
+    def __getitem__(self, name: str):
+        if name == "ahead":  # of several tokens at once, one array for each
+            return jnp.broadcast_to(self._states, (self._ahead, *self._states.shape))
+        if name == "replaced":  # what a generator got wrong
+            return jnp.zeros(self._states.shape[:2], jnp.int32)
+        return self._states
+
+
+class _AnyOutputs(NamedTuple):
+    """Outputs whose heads project states f32[…, STATE] at random."""
+
+    hidden: Any  # AnyStates
+    heads: Mapping[str, int | None]
+    size: int  # of the vocabulary
+
+    def head(self, name: str, hidden):
+        if name not in self.heads:
+            raise Broken(f"The loss asks for the head {name!r}, `heads` has {list(self.heads)}.")
+        if name == "logit_scale":
+            return jnp.float32(1.0)
+        shape = STATE, self.heads[name] or self.size
+        return hidden @ jax.random.normal(jax.random.key(3), shape)
+
+
+STATE = 4  # numbers of a hidden state
+FEW = 2  # rows of a batch for the loss: the last of the examples, of several documents
+
+
+def _few_rows(case: Examples) -> dict:
+    """Returns the batch of a few rows, arranged for the first layout that has room for them."""
+    few = jax.tree.map(lambda x: x[-FEW:], corrupted(case))
+    layout, stacks = _layout(case.lengths)
+    arrange = functools.partial(
+        layout.arrange, lengths=stacks, bos=case.ids.bos, max_documents=case.max_documents
+    )
+    return jax.vmap(arrange)(few)
+
+
+def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
+    for layout in (layouts.encoder, layouts.encoder_decoder, layouts.decoder):
+        with contextlib.suppress(ValueError):
+            return layout, layout.lengths(lengths)
+    raise Broken(f"No layout has room for the streams {list(lengths)}.")
+
+
+def _terms(case: Examples, batch: dict, seed: int, rows: int = FEW) -> dict[str, Term]:
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
+    states = jax.random.normal(jax.random.key(seed), shape)[:rows]
+    outputs = _AnyOutputs(
+        AnyStates(states, case.objective.heads), case.objective.heads, case.ids.size
+    )
+    found = case.objective.loss(outputs, {name: x[:rows] for name, x in batch.items()})
+    if not isinstance(found, Mapping) or not all(isinstance(t, Term) for t in found.values()):
+        raise Broken(f"The loss returns {type(found).__name__}, expected {{name: Term}}.")
+    return dict(found)
+
+
+def loss_has_terms(case: Examples) -> None:
+    """The loss has a sum and a weight for each row, and weights do not depend on outputs."""
+    batch = _few_rows(case)
+    one, other = (_terms(case, batch, seed) for seed in (0, 1))
+    if all(term.scale is None for term in one.values()):
+        raise Broken(f"The loss has the terms {list(one)}, expected one with a scale.")
+    for name, term in one.items():
+        for part in ("sums", "weights"):
+            shape = jnp.shape(getattr(term, part))
+            if shape != (FEW,):
+                raise Broken(
+                    f"The loss term {name!r} has {part} of shape {list(shape)}, expected [{FEW}]: one "
+                    "for each row of the batch, added up over its slots."
+                )
+        if not np.array_equal(term.weights, other[name].weights):
+            raise Broken(
+                f"The weights of the loss term {name!r} depend on the model's outputs, expected a "
+                "function of the batch alone."
+            )
+
+
+def loss_is_a_sum_over_rows(case: Examples) -> None:
+    """The loss of a row does not depend on the other rows, unless `couples_rows` says so."""
+    if case.objective.couples_rows:
+        return
+    batch = _few_rows(case)
+    alone = _terms(case, batch, 0, rows=1)
+    for name, term in _terms(case, batch, 0).items():
+        if not np.allclose(term.sums[:1], alone[name].sums, 1e-3, 1e-3):
+            raise Broken(
+                f"The loss term {name!r} of a row is another with more rows in the batch: set "
+                "couples_rows=True, or keep rows apart."
+            )
+
+
 def noise_is_drawn(case: Examples) -> None:
     """Another key gives other features."""
     other = jax.random.split(jax.random.key(8), len(case.documents))
@@ -350,13 +485,17 @@ def every_target_counts(case: Examples) -> None:
 
 # Those without which a run would go wrong in silence.
 REQUIRED: dict[str, Callable[[Examples], None]] = {
+    "facts are known": facts_are_known,
     "lengths never decrease": lengths_never_decrease,
     "features are as planned": features_are_known,
     "ids are in range": ids_are_in_range,
     "padding does not count": padding_does_not_count,
     "padding gives padding": padding_gives_padding,
     "more slots change nothing": more_slots_change_nothing,
+    "segments are of documents": segments_are_of_documents,
     "documents stay apart": documents_stay_apart,
+    "loss has terms": loss_has_terms,
+    "loss is a sum over rows": loss_is_a_sum_over_rows,
 }
 LAWS = REQUIRED | {
     "lengths are enough": lengths_are_enough,
@@ -375,12 +514,31 @@ def check_objective(objective: Objective, ids: TokenIds) -> None:
     Rows of a few dozen tokens go through `REQUIRED`; it takes some seconds.
     """
     for member in members_of(objective):
-        case = examples(member.objective, ids)
         for name, law in REQUIRED.items():
-            try:
-                law(case)
-            except Broken as error:
-                raise ValueError(f"{_label(member)} breaks a law ({name}): {error}") from None
+            if said := broken(law, member.objective, ids):
+                raise ValueError(f"{_label(member)} breaks a law ({name}): {said}")
+
+
+def broken(law: Callable[[Examples], None], objective: Objective, ids: TokenIds) -> str | None:
+    """Returns what breaks a law, a function of the objective that raises included; else None."""
+    try:
+        law(examples(objective, ids))
+    except Broken as error:
+        return str(error)
+    except Exception as error:  # of a user's function: any
+        return raised(error)
+    return None
+
+
+def raised(error: Exception) -> str:
+    """Returns a sentence on an exception of a user's function, with the line of it that raised."""
+    ours = str(Path(__file__).parent)
+    theirs = [
+        f"{frame.filename}, line {frame.lineno}: "
+        for frame in traceback.extract_tb(error.__traceback__)[1:]  # the first one caught it
+        if not frame.filename.startswith(ours) and "site-packages" not in frame.filename
+    ]
+    return f"{''.join(theirs[-1:])}{type(error).__name__}: {error}"
 
 
 def is_own(objective: Objective) -> bool:

@@ -33,7 +33,7 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
 
     A stack that is not named has any length. For a mixture call it for each member.
 
-    Raises ValueError when not even two tokens fit, or an unknown stack is named.
+    Raises ValueError when not even two tokens fit, any number does, or an unknown stack is named.
     """
     shortest = layout.lengths(objective.lengths(2))
     unknown = [name for name in budget if name not in shortest]
@@ -56,6 +56,11 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
+    if high == MAX_LENGTH:
+        raise ValueError(
+            f"A document of {low} tokens fits {budget}: the slots that `lengths` gives a stack must "
+            "grow with the document."
+        )
     return low
 
 

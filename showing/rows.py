@@ -19,6 +19,7 @@ from pretrax.objectives import (
     packed_lengths,
 )
 from pretrax.objectives.contract import check_sentinels
+from pretrax.objectives.laws import AnyStates
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.mixtures import longest
 from pretrax.showing.tracing import Tracing, trace
@@ -143,22 +144,8 @@ def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
 # --- which places give a loss --------------------------------------------------------------------
 
 
-class _AnyState:
-    """Stands for every hidden state that a loss may ask a model for."""
-
-    def __init__(self, states, ahead: int):
-        self.states, self.ahead = states, ahead
-
-    def __getitem__(self, name: str):
-        if name == "ahead":  # of several tokens at once, one array for each
-            return jnp.broadcast_to(self.states, (self.ahead, *self.states.shape))
-        if name == "replaced":  # what a generator got wrong
-            return jnp.zeros(self.states.shape[:2], jnp.int32)
-        return self.states
-
-
 class _Outputs(NamedTuple):
-    hidden: _AnyState
+    hidden: AnyStates
 
     def head(self, name: str, hidden):
         return jnp.float32(1.0) if name == "logit_scale" else hidden
@@ -170,17 +157,16 @@ def places_with_loss(objective: Objective, batch: dict) -> np.ndarray:
     Asked of the loss itself, by its gradient: what a weight or a feature means is up to it. Which
     places those are does not depend on the states, so random ones of a few numbers will do.
     """
-    ahead = sum(head.startswith("ahead_") for head in objective.heads)
-    return np.asarray(_gradient_is_there(objective.loss, ahead, batch))
+    return np.asarray(_gradient_is_there(objective.loss, tuple(objective.heads), batch))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _gradient_is_there(loss, ahead, batch):
+def _gradient_is_there(loss, heads, batch):
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     shape = (*batch[f"{stack}_segment_ids"].shape, 4)
 
     def total(states):
-        terms = loss(_Outputs(_AnyState(states, ahead)), batch)
+        terms = loss(_Outputs(AnyStates(states, heads)), batch)
         return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
 
     states = jax.random.normal(jax.random.key(0), shape)

@@ -22,6 +22,10 @@ def shifted(ids, by=0, apart=True):
 
     lifted = each_document(corrupt) if apart else of_rows
     return Objective(lambda n: {"targets": n}, lifted, token_loss)
+
+
+def failing(ids):
+    return ids.none
 """
 
 
@@ -61,6 +65,7 @@ def test_a_broken_one(module, capsys, settings, words):
         (["{module}.shifted", "by"], "expected NAME=VALUE"),
         (["{module}.shifted", "noise=3"], "has no setting noise; its settings: by, apart."),
         (["{module}.shifted", "apart=true"], "as Python writes it: apart=True"),
+        (["{module}.failing"], "own_objectives.py, line 22: AttributeError: "),
         (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),
     ],
 )

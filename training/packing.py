@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pretrax.objectives import Objective, Row, RowGroup, members_of
-from pretrax.objectives.contract import ROWS, column_of
+from pretrax.objectives.contract import ROWS, column_of, joint_rows
 from pretrax.objectives.layouts import Layout
 from pretrax.training.data import DocumentStream, Piece
 
@@ -97,7 +97,7 @@ def resolve(
 
     Raises ValueError for an unknown policy, or one without the rows that the objective requires.
     """
-    suited = POLICIES[objective.rows]
+    suited = POLICIES[joint_rows([objective.rows])]
     if policy is None:
         policy = suited[0]
     if policy not in _FILL:

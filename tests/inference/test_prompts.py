@@ -10,8 +10,8 @@ from pretrax.inference import answers, prompts
 from pretrax.inference.decoding import next_batch
 from pretrax.inference.generation import Answer
 from pretrax.inference.prompts import Prompt, batch_prompts, few_shot_prompt, filled, text_prompt
-from pretrax.inference.trained import mode_of
-from pretrax.objectives import PromptForm
+from pretrax.inference.trained import MODES, mode_of
+from pretrax.objectives import PromptForm, contract
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 KEYS = range(3)
@@ -346,3 +346,7 @@ def test_both_texts_of_a_bart_begin_with_its_own_token():
     for other in (one, of_bart._replace(prompt_forms=objectives.bart(IDS).prompt_forms)):
         prompt = asked(other, "tea")
         assert (prompt.inputs, prompt.start) == ([*CODEC.encode("tea"), IDS.eos], [])
+
+
+def test_objectives_name_the_modes_that_models_can_be_asked_for():
+    assert tuple(MODES) == contract.MODES

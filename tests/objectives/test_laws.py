@@ -32,11 +32,15 @@ COLLECTIVE = re.compile(
 
 # Each compiles programs of its own: by default for the first case of each builder.
 COMPILED = ("batch = loop", "sharded = unsharded", "more slots change nothing")
+# The logits of a whole vocabulary take seconds: by default for these alone.
+OF_LOSS = ("loss has terms", "loss is a sum over rows")
+LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
 FIRST = {case.builder: name for name, case in reversed(CASES.items())}
 
 
 def marks_of(rule: str, name: str):
     slow = rule in COMPILED and name not in FIRST.values()
+    slow |= rule in OF_LOSS and name not in LOSSES
     return pytest.mark.slow if slow else ()
 
 

@@ -1,10 +1,14 @@
 """What a run would train on in silence: each is found, and said in words."""
 
+import functools
+
 import jax.numpy as jnp
 import pytest
 
 from pretrax.objectives import (
     Objective,
+    PromptForm,
+    Term,
     causal_lm,
     each_document,
     masked_lm,
@@ -49,7 +53,28 @@ def changed(**columns):
 
 
 def with_own_loss(ids):
-    return masked_lm(ids)._replace(loss=lambda outputs, batch: {})
+    return masked_lm(ids, framed=False)._replace(loss=lambda outputs, batch: {})
+
+
+def of_loss(loss):
+    return own(each_document(backward))._replace(loss=loss)
+
+
+def weighed_by_outputs(outputs, batch):
+    term = token_loss(outputs, batch)["tokens"]
+    return {"tokens": Term(term.sums, jnp.sum(outputs.hidden["top"] ** 2, (1, 2)))}
+
+
+def of_the_batch(outputs, batch):
+    term = token_loss(outputs, batch)["tokens"]
+    return {"tokens": Term(term.sums - jnp.mean(term.sums), term.weights)}
+
+
+def two_segments(*row):
+    features = causal_lm(IDS).corrupt(*row)
+    second = jnp.arange(features["targets"].size) >= 1
+    segments = features["targets_segments"]
+    return features | {"targets_segments": jnp.where(segments > 0, segments + second, 0)}
 
 
 def few_labels(n):
@@ -77,6 +102,18 @@ def few_labels(n):
         (own(each_document(backward), lambda n: {"targets": n, "label": 1}), "named 'label'"),
         (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
         (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), "below lengths"),
+        (own(each_document(backward))._replace(rows="docs"), "rows must be one of .* got .'docs'"),
+        (own(each_document(backward))._replace(prompt_forms=(PromptForm("contineu"),)), "contineu"),
+        (of_loss(lambda outputs, batch: {}), r"has the terms \[\], expected one with a scale"),
+        (of_loss(lambda outputs, batch: jnp.zeros(2)), "expected {name: Term}"),
+        (
+            of_loss(lambda outputs, batch: 1 / 0),
+            "test_own_objectives.py, line .*: ZeroDivisionError: division",
+        ),
+        (of_loss(weighed_by_outputs), "weights of the loss term 'tokens' depend on the model"),
+        (of_loss(of_the_batch), "a row is another with more rows.*couples_rows=True"),
+        (own(each_document(backward), heads={"topic": 5}), "head 'vocabulary', .* has .'topic'"),
+        (own(two_segments), "count to 2 in a row of 1 documents"),
         (masked_lm(IDS)._replace(lengths=few_labels), "labels.* needs more than the .* slots"),
     ],
 )
@@ -96,7 +133,8 @@ def test_whose_an_objective_is():
     assert is_own(mixture(IDS, {"mine": (lambda ids: own(whole_row), 1)}))
     assert is_own(causal_lm(IDS)._replace(loss=lambda outputs, batch: {}))
     assert is_own(then(IDS, next_sentence_prediction, with_own_loss))
-    assert not is_own(then(IDS, next_sentence_prediction, masked_lm))
+    unframed = functools.partial(masked_lm, framed=False)
+    assert not is_own(then(IDS, next_sentence_prediction, unframed))
     others = [name for name, case in CASES.items() if name != "readme" and is_own(case.objective)]
     assert not others
 

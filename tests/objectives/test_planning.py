@@ -225,3 +225,9 @@ def test_an_objective_without_inputs_needs_a_decoder():
     built = mixture(IDS, {"span": (span_corruption, 1), "causal": (causal_lm, 1)})
     with pytest.raises(ValueError, match="Member 'causal': An encoder-decoder needs inputs"):
         plan(built, ENCODER_DECODER, IDS, shapes(128))
+
+
+def test_lengths_that_do_not_grow_are_refused():
+    constant = causal_lm(IDS)._replace(lengths=lambda n: {"targets": 128})
+    with pytest.raises(ValueError, match="must grow with the document"):
+        raw_length(constant, layouts.decoder, decoder=128)
