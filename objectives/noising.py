@@ -9,7 +9,7 @@ Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tok
 2020 (BART), section 2.2, for the others.
 """
 
-import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -72,12 +72,35 @@ def _as_it_is(key, text: Text, count: int) -> Text:
 def in_turn(*noises: Noise) -> Noise:
     """Returns the noise that applies these one after another, each with its own key.
 
-    Only one of them may lengthen documents: a row has the capacity of the input and the result.
+    A row has the capacity of the input and of the result: in between, no document may be longer. Their
+    sentinels are counted from the first one on in each.
+
+    Raises ValueError for noises that lengthen a document before another shortens it.
     """
+
+    def lengths(n: int) -> list[int]:
+        return list(itertools.accumulate(noises, lambda m, noise: noise.longest(m), initial=n))
+
+    for n in range(1, _TRIED):
+        if max(every := lengths(n)) > max(n, every[-1]):
+            raise ValueError(
+                f"In turn these noises make {every} tokens of a document, more in between than a row "
+                "has room for: put the one that lengthens documents last."
+            )
+    counts = [(i, noise.sentinels) for i, noise in enumerate(noises) if noise.sentinels]
+
+    def sentinels(n: int) -> int:
+        every = lengths(n)
+        return max(count(every[i]) for i, count in counts)
+
     return Noise(
-        longest=lambda n: functools.reduce(lambda m, noise: noise.longest(m), noises, n),
+        longest=lambda n: lengths(n)[-1],
         apply=Partial(_apply_in_turn, tuple(noise.apply for noise in noises)),
+        sentinels=sentinels if counts else None,
     )
+
+
+_TRIED = 65  # lengths of documents: bounds that grow too much do so early
 
 
 def _apply_in_turn(applies, key, text: Text, count: int) -> Text:

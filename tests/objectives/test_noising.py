@@ -27,9 +27,12 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.noising import (
     REPLACEMENTS,
+    Noise,
     from_noise,
+    iid_hidden,
     in_turn,
     most_hidden,
+    permuted_tokens,
     rotation,
     untouched,
 )
@@ -532,3 +535,14 @@ def test_no_noise_copies_documents():
     features = copies(from_noise(IDS, untouched()), [[A, B], [C]], 2, seed=24)
     for stream in ("inputs", "targets"):
         assert features[stream][0].tolist() == [A, B, EOS, C, EOS]
+
+
+def test_noises_in_turn_count_their_sentinels_and_have_room():
+    sentinels = iid_hidden(IDS, 0.5, "tokens")
+    both = in_turn(permuted_tokens(), sentinels)
+    assert both.sentinels(16) == sentinels.sentinels(16) and in_turn(rotation()).sentinels is None
+    longer = Noise(lambda n: n + 1, untouched().apply)
+    shorter = Noise(lambda n: n - 1, untouched().apply)
+    assert in_turn(longer, longer).longest(4) == 6
+    with pytest.raises(ValueError, match=r"make \[1, 2, 1\] tokens of a document"):
+        in_turn(longer, shorter)
