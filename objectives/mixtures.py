@@ -182,7 +182,7 @@ def _shared_kernels(functions: list[Corrupt]) -> Partial:
 def _is_numeric(corrupt: Corrupt) -> bool:
     """Returns whether a function's settings are arrays, which several members can stack."""
     return isinstance(corrupt, Partial) and all(
-        hasattr(x, "dtype") or isinstance(x, (int, float)) for x in jax.tree.leaves(corrupt)
+        hasattr(x, "dtype") for x in jax.tree.leaves(corrupt)
     )
 
 

@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.tree_util import Partial
 
 from pretrax.objectives import (
     Objective,
+    Row,
     Term,
+    batched,
     blank_infilling,
     causal_lm,
     contrastive,
@@ -25,7 +28,7 @@ from pretrax.objectives import (
     turns,
     ul2,
 )
-from pretrax.objectives.features import complete
+from pretrax.objectives.features import complete, target_sequence
 from tests.objectives.registry import (
     CASES,
     IDS,
@@ -231,3 +234,16 @@ def test_members_that_no_corpus_suits_are_refused():
     members = {"answers": (text_to_text, 1), "numbers": (sequence_regression, 1)}
     with pytest.raises(ValueError, match="'answers': 'parts', 'numbers': 'labels'.*two runs"):
         mixture(IDS, members)
+
+
+def test_a_setting_that_is_a_python_number_stays_one():
+    def corrupt(count, key, row, partner, lengths, max_documents):
+        chosen = jnp.arange(lengths["targets"]) < jnp.arange(count).size  # a traced one would raise
+        return target_sequence((chosen * row.tokens, chosen * row.segments))
+
+    own = _toy("vocabulary", _loss("own", 1.0))(IDS)._replace(corrupt=Partial(corrupt, 3))
+    both = mixture(IDS, {"own": (lambda ids: own, 1), "causal": (causal_lm, 1)})
+    tokens = np.full((2, 8), 5, np.int32)
+    rows = Row(tokens, np.ones_like(tokens), np.zeros(2, np.int32))
+    features = batched(both, both.lengths(8))(jax.random.split(jax.random.key(0), 2), rows)
+    assert features["targets_weights"].sum(1).tolist() == [3, 3]
