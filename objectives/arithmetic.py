@@ -37,6 +37,13 @@ def ratio(value: float | str | Fraction, name: str, low: float, high: float) -> 
     return near
 
 
+def whole(value: int, name: str, least: int) -> int:
+    """Returns a whole number; raises ValueError, naming the setting, for others or below `least`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
 def traced(*fractions: Fraction):
     """Fractions as an int32[len, 2] array, so that a kernel can take them as traced numbers."""
     return np.array([[f.numerator, f.denominator] for f in fractions], np.int32)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pretrax.objectives.arithmetic import hits, isqrt, ratio, round_ratio, share24
+from pretrax.objectives.arithmetic import hits, isqrt, ratio, round_ratio, share24, whole
 from pretrax.objectives.contract import TokenIds
 from pretrax.objectives.splicing import documents
 
@@ -75,8 +75,8 @@ def selection_of(
     exact_rate = ratio(rate, "rate", 0, 1)
     if selection not in ("exact", "bernoulli"):
         raise ValueError(f"selection must be 'exact' or 'bernoulli', got {selection!r}.")
-    if max_predictions is not None and max_predictions < 1:
-        raise ValueError(f"max_predictions must be at least 1 or None, got {max_predictions}.")
+    if max_predictions is not None:
+        whole(max_predictions, "max_predictions", 1)
     return Selection(
         text=np.array(ids.text, np.int32),
         rate=np.array(exact_rate.as_integer_ratio(), np.int32),

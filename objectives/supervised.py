@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from pretrax.objectives.arithmetic import whole
 from pretrax.objectives.contract import (
     NO_LABEL,
     Labels,
@@ -68,8 +69,7 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
 
     Raises ValueError for a mode that the vocabulary lacks, or `longest_answer` below 1.
     """
-    if longest_answer < 1:
-        raise ValueError(f"longest_answer must be 1 or more, got {longest_answer}.")
+    whole(longest_answer, "longest_answer", 1)
     settings = _Answering(longest=jnp.int32(longest_answer), ends=ends_of(ids, mode))
     modes = settings.ends.mode.size
 
@@ -131,10 +131,7 @@ def dialogue(ids: TokenIds, max_turns: int = 16) -> Objective:
 
     Raises ValueError for a missing separator, or fewer than two turns.
     """
-    if max_turns < 2:
-        raise ValueError(
-            f"max_turns must be 2 or more, a question and its answer, got {max_turns}."
-        )
+    whole(max_turns, "max_turns", 2)  # a question and its answer
     settings = _TakingTurns(
         sep=jnp.int32(ids.special("sep")),
         eos=jnp.int32(ids.eos),
@@ -192,7 +189,7 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Raises ValueError for missing special tokens, or fewer than two classes.
     """
-    _check_classes(num_classes)
+    whole(num_classes, "num_classes", 2)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
@@ -269,7 +266,7 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Raises ValueError for missing special tokens, or fewer than two classes.
     """
-    _check_classes(num_classes)
+    whole(num_classes, "num_classes", 2)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         labels, slots, weights = predictions(batch)
@@ -291,14 +288,6 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _check_classes(num_classes: int) -> None:
-    if num_classes < 2:
-        raise ValueError(
-            f"num_classes must be 2 or more, got {num_classes}: for a number there is "
-            "sequence_regression."
-        )
 
 
 def _framed_lengths(n: int) -> dict[str, int]:

@@ -293,7 +293,7 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
         ({"rate": 0}, "rate must be above 0"),
         ({"rate": 1}, "rate must be above 0 and below 1"),
         ({"selection": "some"}, "'exact' or 'bernoulli', got 'some'"),
-        ({"max_predictions": 0}, "max_predictions must be at least 1"),
+        ({"max_predictions": 0}, "max_predictions must be a whole number of at least 1"),
         ({"span_lengths": (0.5, 0.4)}, "sum to 1"),
         ({"span_lengths": ()}, "span_lengths"),
         ({"span_lengths": (1.5, -0.5)}, "span_lengths"),

@@ -118,11 +118,24 @@ def test_token_classification_labels_each_token_in_place():
 @pytest.mark.parametrize(
     "build, words",
     [
-        (lambda: objectives.text_to_text(IDS, longest_answer=0), "longest_answer must be 1"),
+        (
+            lambda: objectives.text_to_text(IDS, longest_answer=0),
+            "longest_answer must be a whole number of at least 1",
+        ),
         (lambda: objectives.dialogue(IDS._replace(sep=None)), "'sep'"),
-        (lambda: objectives.dialogue(IDS, max_turns=1), "max_turns must be 2"),
-        (lambda: objectives.sequence_classification(IDS, 1), "num_classes must be 2"),
-        (lambda: objectives.token_classification(IDS, 0), "num_classes must be 2"),
+        (
+            lambda: objectives.dialogue(IDS, max_turns=1),
+            "max_turns must be a whole number of at least 2",
+        ),
+        (
+            lambda: objectives.sequence_classification(IDS, 1),
+            "num_classes must be a whole number of at least 2",
+        ),
+        (lambda: objectives.dialogue(IDS, max_turns=2.5), "at least 2, got 2.5"),
+        (
+            lambda: objectives.token_classification(IDS, 0),
+            "num_classes must be a whole number of at least 2",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(build, words):
