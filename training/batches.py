@@ -10,6 +10,7 @@ training state.
 import functools
 import io
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from pretrax.objectives import Objective, Row, RowGroup, members_of
+from pretrax.objectives import Member, Objective, Row, RowGroup, members_of
 from pretrax.training.data import DocumentStream
 from pretrax.training.mesh import batch_sharding
 from pretrax.training.packing import Packing, ShardReader, concatenation, stacked
@@ -69,10 +70,32 @@ def schedule(
         )
     shares = [sum(_rate(rates[m], 0) for m in group.members) for group in groups]
     counts = largest_remainder(shares, units) if len(groups) > 1 else [units]
-    return tuple(
+    schedules = tuple(
         GroupSchedule(count * multiple, group.members, tuple(rates[m] for m in group.members))
         for count, group in zip(counts, groups)
     )
+    for one in schedules:
+        _check_shares(one, members_of(objective))
+    return schedules
+
+
+def _check_shares(schedule: GroupSchedule, members: Sequence[Member]) -> None:
+    """Raises ValueError for a constant rate that comes to no rows; warns where it comes to others."""
+    if any(map(callable, schedule.rates)):
+        return
+    for number, rate in zip(schedule.members, schedule.rates):
+        asked, got = rate / sum(schedule.rates), schedule.share(number)
+        if not got:
+            raise ValueError(
+                f"The rate of {members[number].name!r} is {asked:.2g} of its row group's rows, expected "
+                f"at least 1 of {PERIOD}: raise it, or leave the member out."
+            )
+        if abs(got - asked) > asked / 10:
+            warnings.warn(
+                f"The rate of {members[number].name!r} is {asked:.2g} of its row group's rows, of which "
+                f"it gets {got:.2g}: rates are kept to whole rows of {PERIOD}.",
+                stacklevel=2,
+            )
 
 
 def _rate(rate, step: int) -> float:

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import mixture, prefix_lm, span_corruption, turns
+from pretrax.objectives import layouts, mixture, plan, prefix_lm, span_corruption, turns
 from pretrax.training.batches import (
     PERIOD,
     Batches,
@@ -235,3 +235,16 @@ def test_pairs_of_rows_stay_together_with_an_odd_number_of_shards():
     one = setup()
     scheduled = schedule(one.recipe.objective, one.recipe.groups, 36, 3)
     assert all(s.rows % 6 == 0 for s in scheduled)
+
+
+def test_rates_that_come_to_no_rows_are_refused_and_others_are_said():
+    def planned(rate):
+        both = mixture(tiny.IDS, {"a": (span_corruption, rate), "b": (prefix_lm, 1)})
+        groups = plan(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
+        return schedule(both, groups, 8, 2)
+
+    with pytest.raises(ValueError, match="rate of 'b' is 0.00033 .* at least 1 of 840"):
+        planned(3000)
+    with pytest.warns(UserWarning, match="rate of 'b' is 0.0017 .* of which it gets 0.0012"):
+        planned(600)
+    planned(100)
