@@ -95,7 +95,8 @@ def resolve(
     >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
     (('concatenate', True), ('whole', False))
 
-    Raises ValueError for an unknown policy, or one without the rows that the objective requires.
+    Raises ValueError for an unknown policy, one without the rows that the objective requires, or a
+    mixture of members with and without end-of-sequence of their own where rows are no stream.
     """
     suited = POLICIES[joint_rows([objective.rows])]
     if policy is None:
@@ -108,8 +109,21 @@ def resolve(
             f"one of {list(suited)}: leave packing out to have {suited[0]!r}."
         )
     if mark_document_ends is None:
-        mark_document_ends = objective.rows == "stream" and not objective.closes_documents
+        members = members_of(objective)
+        marked = [m for m in members if _needs_ends(m.objective)]
+        closing = [m for m in members if m.objective.closes_documents]
+        if marked and closing and objective.rows != "stream":
+            raise ValueError(
+                f"The member {marked[0].name!r} needs end-of-sequence after every document, and "
+                f"{closing[0].name!r} appends it itself, once more: give "
+                "--gin.training.Run.mark_document_ends=True or False for all rows."
+            )
+        mark_document_ends = bool(marked)
     return policy, mark_document_ends
+
+
+def _needs_ends(objective: Objective) -> bool:
+    return objective.rows == "stream" and not objective.closes_documents
 
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:

@@ -15,6 +15,7 @@ from pretrax.objectives import (
     fill_in_the_middle,
     layouts,
     members_of,
+    mixture,
     plan,
     sentence_order_prediction,
     span_corruption,
@@ -390,6 +391,18 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
         getattr(batch, column)[0, : row.tokens.size], getattr(row, column)
     )
     assert not getattr(batch, column)[1].any()
+
+
+def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
+    both = mixture(IDS, {"causal": (causal_lm, 1), "middle": (fill_in_the_middle, 1)})
+    with pytest.raises(ValueError, match="'causal' needs end-of-sequence.*mark_document_ends"):
+        packing.resolve(both)
+    assert packing.resolve(both, mark_document_ends=True) == ("whole", True)
+    open_ended = lambda ids: causal_lm(ids)._replace(rows="documents")  # noqa: E731
+    both = mixture(IDS, {"causal": (causal_lm, 1), "apart": (open_ended, 1)})
+    assert packing.resolve(both) == ("whole", True)
+    stream = mixture(IDS, {"causal": (causal_lm, 1), "span": (span_corruption, 1)})
+    assert packing.resolve(stream) == ("concatenate", True)
 
 
 @pytest.mark.parametrize("policy", packing.POLICIES["parts"])
