@@ -123,19 +123,33 @@ def batch_shards(mesh: Mesh) -> int:
 
 
 def shardings_of(boxed, mesh: Mesh):
-    """Returns the shardings of a tree of abstract arrays, boxed with logical axis names or not.
-
-    An array whose rank is not that of its names (Adafactor's rows and columns of second moments)
-    is replicated; such arrays are small.
-    """
+    """Returns the shardings of a tree of abstract arrays, boxed with logical axis names or not."""
 
     def sharding(leaf):
-        if not isinstance(leaf, nn.LogicallyPartitioned) or len(leaf.names) != leaf.value.ndim:
+        if not isinstance(leaf, nn.LogicallyPartitioned):
             return replicated(mesh)
         spec = nn.logical_to_mesh_axes(leaf.names, RULES)
         return NamedSharding(mesh, _divisible(spec, leaf.value.shape, mesh))
 
     return jax.tree.map(sharding, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+
+def shardings_like(opt_state, params, shardings, mesh: Mesh):
+    """Returns the shardings of an optimizer's state, from those of the parameters.
+
+    An array is sharded as the parameter that its path ends with, if it has that one's shape: with
+    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded as `mlp/wi`. All others are
+    replicated, among them Adafactor's rows and columns of second moments, which are small.
+    """
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    known = {path: (x.shape, s) for (path, x), s in zip(flat, jax.tree.leaves(shardings))}
+
+    def sharding(path, x):
+        ends = (path[i:] for i in range(len(path)))
+        shape, found = next((known[end] for end in ends if end in known), (None, None))
+        return found if shape == x.shape else replicated(mesh)
+
+    return jax.tree_util.tree_map_with_path(sharding, opt_state)
 
 
 def _divisible(spec, shape, mesh: Mesh):

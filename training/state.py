@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from pretrax.training.mesh import placed_on, replicated, shardings_of
+from pretrax.training.mesh import placed_on, replicated, shardings_like, shardings_of
 
 
 class State(NamedTuple):
@@ -29,18 +29,24 @@ def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: 
 
     def boxed(key):
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
-        params = model.init(key, blank)
-        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        return model.init(key, blank)
 
     def create(key):
-        return unboxed(boxed(key))
+        params = unboxed(boxed(key))
+        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
     with placed_on(mesh):
-        abstract = jax.eval_shape(boxed, jax.random.key(0))
-        shardings = shardings_of(abstract, mesh)
+        boxes = jax.eval_shape(boxed, jax.random.key(0))
+        params, of_params = unboxed(boxes), shardings_of(boxes, mesh)
+        # The optimizer is given plain arrays here as in every step: it may tell them apart by their
+        # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
+        opt_state = jax.eval_shape(optimizer.init, params)
+        shardings = State(
+            replicated(mesh), of_params, shardings_like(opt_state, params, of_params, mesh)
+        )
         shapes = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
-            unboxed(abstract),
+            State(jax.ShapeDtypeStruct((), jnp.int32), params, opt_state),
             shardings,
         )
     return Abstract(shapes, create)

@@ -33,9 +33,9 @@ class OneMatrix:
         return {"matrix": nn.LogicallyPartitioned(matrix, names), "vector": jnp.zeros(3)}
 
 
-def abstract_state_of(shape=(2, 2, 2), **settings):
+def abstract_state_of(shape=(2, 2, 2), optimizer=None, **settings):
     mesh = tiny.mesh_of(*shape)
-    return abstract_state(OneMatrix(**settings), optax.adam(1e-3), {}, mesh), mesh
+    return abstract_state(OneMatrix(**settings), optimizer or optax.adam(1e-3), {}, mesh), mesh
 
 
 @functools.cache
@@ -104,6 +104,46 @@ def test_a_state_is_restored_exactly_on_any_mesh(run_dir, shape):
     assert restored.damaged == ()
     same = jax.tree.map(lambda x, s: x.sharding == s.sharding, restored.state, one.shapes)
     assert all(jax.tree.leaves(same))
+
+
+KINDS = {"matrix": "wide", "vector": "narrow"}
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        optax.contrib.muon(1e-3),
+        optax.masked(optax.adam(1e-3), {"matrix": True, "vector": False}),
+        optax.partition(
+            {"wide": optax.adam(1e-3), "narrow": optax.sgd(1e-3)},
+            lambda params: jax.tree_util.tree_map_with_path(lambda p, _: KINDS[p[-1].key], params),
+        ),
+        optax.MultiSteps(optax.adafactor(1e-3, min_dim_size_to_factor=4), 2),
+    ],
+    ids=["muon", "masked", "partition", "multi_steps"],
+)
+def test_any_optimizer_is_spread_takes_a_step_and_is_restored_exactly(tmp_path, optimizer):
+    """Its state may have arrays for some parameters alone, and be told what they are by their paths."""
+    one, mesh = abstract_state_of(optimizer=optimizer)
+    state = new_state(one, 1, mesh)
+
+    @jax.jit
+    def step(state):
+        ones = jax.tree.map(jnp.ones_like, state.params)
+        updates, opt_state = optimizer.update(ones, state.opt_state, state.params)
+        return state._replace(
+            params=optax.apply_updates(state.params, updates), opt_state=opt_state
+        )
+
+    state = step(step(state))._replace(step=jax.device_put(np.int32(2), state.step.sharding))
+    checkpoints = Checkpoints(f"{tmp_path}/checkpoints")
+    checkpoints.save(state, POSITION)
+    checkpoints.close()
+    restored = restore(tmp_path, one)
+    jax.tree.map(np.testing.assert_array_equal, restored.state, state)
+    spread = one.shapes.params["matrix"].sharding
+    like_matrix = [x for x in jax.tree.leaves(one.shapes) if x.shape == (16, 8)]
+    assert len(like_matrix) > 1 and all(x.sharding == spread for x in like_matrix)
 
 
 def truncate(file):
