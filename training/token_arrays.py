@@ -159,12 +159,10 @@ def heldout_documents(
     return documents
 
 
-def split_heldout(
-    array: TokenArray, *, every: int = 20, tail: float = 0.05
-) -> tuple[TokenArray, TokenArray]:
+def split_heldout(array: TokenArray, *, every: int = 20) -> tuple[TokenArray, TokenArray]:
     """Returns (training, held-out) parts of `array`: one document in `every` is held out.
 
-    With fewer documents than that, the last `tail` of the tokens are held out, and a
+    With fewer documents than that, the last of `every` equal parts of the tokens is held out, and a
     document may be cut in two. Nothing is copied, and the split is deterministic.
     """
     if array.documents >= every:
@@ -180,7 +178,7 @@ def split_heldout(
         raise ValueError(
             f"{array.path}: got {array.size} token, expected at least 2, to hold some out."
         )
-    kept = max(1, int(array.size * (1 - tail)))
+    kept = max(1, int(array.size * (1 - 1 / every)))
     lengths = array.ends - array.starts
     before = np.cumsum(lengths) - lengths  # tokens in earlier documents
     cut = array.starts + np.clip(kept - before, 0, lengths)  # where each document is cut

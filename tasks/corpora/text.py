@@ -44,11 +44,11 @@ def text_files(
         run_dir: where the vocabulary and the tokens are kept.
         files: paths or glob patterns, a list or separated by commas.
         vocabulary: a factory of `tasks.vocabularies`.
-        heldout_files: the same for held-out text; without it one document in `heldout_every` is
-            held out, or the last 5% of the tokens where there are fewer documents than that.
+        heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
         text_field: the field of a JSONL line that holds the text.
         on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
-        heldout_every: one document in so many is held out.
+        heldout_every: one document in so many is held out; where there are fewer documents, the last
+            part of the tokens: 10 holds out the last tenth of one file.
         seed: of the order of the documents.
 
     Raises:
@@ -190,6 +190,8 @@ def with_heldout(
     train, heldout = split_heldout(arrays["train"], every=split.heldout_every)
     by_document = arrays["train"].documents >= split.heldout_every
     held_out = (
-        f"one document in {split.heldout_every}" if by_document else "the last 5% of the tokens"
+        f"one document in {split.heldout_every}"
+        if by_document
+        else f"the last {100 / split.heldout_every:.3g}% of the tokens"
     )
     return {"train": train, "heldout": heldout}, held_out

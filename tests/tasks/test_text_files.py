@@ -274,15 +274,15 @@ def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, 
     assert len(tokens[0]) != len(tokens[1])
 
 
-def test_one_document_holds_out_its_end(tmp_path):
+@pytest.mark.parametrize("settings, share", [({}, 5), ({"heldout_every": 10}, 10)])
+def test_one_document_holds_out_its_end(tmp_path, settings, share):
     (tmp_path / "a.txt").write_text("0123456789" * 100)
-    corpus = text_files(
-        str(tmp_path / "run"), files=str(tmp_path / "a.txt"), vocabulary=vocabularies.utf8_bytes
-    )
+    files = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
+    corpus = text_files(str(tmp_path / "run"), **files, **settings)
     train, heldout = everything(corpus)
-    assert decoded(corpus, train) == ["0123456789" * 95]
-    assert decoded(corpus, heldout) == ["0123456789" * 5]
-    assert "the last 5% of the tokens" in corpus.summary
+    assert decoded(corpus, train) == ["0123456789" * (100 - share)]
+    assert decoded(corpus, heldout) == ["0123456789" * share]
+    assert f"the last {share}% of the tokens" in corpus.summary
 
 
 def test_heldout_files(tmp_path):

@@ -159,10 +159,11 @@ def test_pieces_are_written_and_held_out_as_such(tmp_path):
     train, heldout = split_heldout(array)
     assert train.closed.tolist() == [False, True] and heldout.closed.tolist() == [True]
     write_token_array(tmp_path / "a", [[5, 6], [7], [8]], IDS)  # the same but for the ends
-    array = open_token_array(tmp_path / "a")
-    assert array.closed.all()
-    train, heldout = split_heldout(array, tail=0.75)  # cuts the first one
-    assert train.closed.tolist() == [False] and heldout.closed.tolist() == [True, True, True]
+    assert open_token_array(tmp_path / "a").closed.all()
+    write_token_array(tmp_path / "c", [[5, 6, 7], [8]], IDS)
+    train, heldout = split_heldout(open_token_array(tmp_path / "c"), every=3)  # cuts the first one
+    assert (train.size, heldout.size) == (2, 2)
+    assert train.closed.tolist() == [False] and heldout.closed.tolist() == [True, True]
     np.save(tmp_path / "a" / "closed.npy", [True])
     with pytest.raises(ValueError, match=r"closed.npy: got bool\[1\], expected bool\[3\]"):
         open_token_array(tmp_path / "a")
