@@ -156,7 +156,8 @@ class Batches:
         self._groups, self._schedules, self._shards = groups, schedules, data_shards
         self._limits = packing.limits
         self._sharding = batch_sharding(mesh)
-        rows_from = end_of_document, packing.policy, packing.column
+        rows_of_a_step = sum(schedule.rows for schedule in schedules) // data_shards
+        rows_from = end_of_document, packing.policy, packing.column, rows_of_a_step
         self._readers = {
             shard: ShardReader(open_shard(shard, data_shards), *rows_from)
             for shard in sorted(self._shards_of(jax.process_index()))

@@ -6,21 +6,22 @@ are four policies:
 
     concatenate   documents end to end and cut, all of a row one segment: attention crosses their
                   borders (GPT-2; with end-of-sequence between, RoBERTa's FULL-SENTENCES)
-    isolate       the same order, each document a separate segment; the last of a row is cut where
-                  the row is full, and continues in the next
-    whole         only documents longer than a row are cut; a row begins with the oldest waiting
-                  piece, and the largest that still fit fill it up
+    isolate       the same rows, each document a separate segment
+    whole         only documents longer than a row are cut; the largest waiting pieces that still
+                  fit fill a row up
     single        one document a row, or one piece of a longer one
 
-Under `whole` and `single` the rest of a cut document is queued last, so that neighbouring rows come
-from different documents.
+The rows of a step come from different documents, since neighbouring parts of one document teach
+little more than one of them. So some hundred pieces wait for a row: each row begins with the oldest,
+and the rest of a document that it cuts waits behind all others. `concatenate` and `isolate` continue
+a row with documents that were not read yet.
 
 Source: Liu et al. 2019, "RoBERTa", section 4.2, for FULL-SENTENCES; Ding et al. 2024, "Fewer
 Truncations Improve Language Modeling", for best-fit packing.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import getitem
 from typing import NamedTuple
 
@@ -31,10 +32,11 @@ from pretrax.objectives.contract import ROWS, column_of, joint_rows
 from pretrax.objectives.layouts import Layout
 from pretrax.training.data import DocumentStream, Piece
 
-# Pieces that `whole` chooses among. They are saved with the data position: fewer if they are long.
+# Pieces that wait for a row. They are saved with the data position: fewer if they are long.
 POOL = 256
 POOL_TOKENS = 2**20
-SMALL_POOL = 16  # pieces that `single` alternates between
+
+ORDER = 2  # raised when rows are read in another order: data positions of the old one are refused
 
 
 class Limits(NamedTuple):
@@ -175,14 +177,17 @@ def rows_of_documents(
     rows_of_documents([Piece([5, 6], True), Piece([7], True)], "isolate", limits)
     -> [PackedRow([5, 6, 7], [1, 1, 2])]
     """
-    waiting = _Waiting(None, None, column)
+    texts = []
     for piece in pieces:
         text = columns_of(piece, end_of_document, column)[:, :tokens]
         tokens = tokens if tokens is None else tokens - text.shape[1]
         if text.size:
-            waiting.add(text)
+            texts.append(text)
+    # These two give documents in their order, the others choose among all of them.
+    pool = 1 if policy in ("concatenate", "isolate") else len(texts)
+    waiting = _Waiting(iter(texts), column, pool=pool, at_least=pool)
     rows = []
-    while waiting.gather(1):
+    while waiting.gather():
         rows.append(_packed(_FILL[policy](waiting, limits), column))
     return rows
 
@@ -201,29 +206,55 @@ class ShardReader:
         end_of_document: int | None,
         policy: str = "concatenate",
         column: str | None = None,
+        rows_of_a_step: int = 1,
     ):
         self._stream, self._column = stream, column
-        self._waiting = _Waiting(stream, end_of_document, column)
+        pieces = (columns_of(piece, end_of_document, column) for piece in _documents(stream))
+        pool = max(POOL, rows_of_a_step)
+        self._waiting = _Waiting(pieces, column, pool=pool, at_least=rows_of_a_step)
         self._fill = _FILL[policy]
 
     def row(self, limits: Limits) -> PackedRow:
-        """Returns the next row, of the member with these limits."""
+        """Returns the next row, of the member with these limits.
+
+        No piece is in two of `rows_of_a_step` successive rows, unless `whole` finds many small ones.
+        """
+        self._waiting.gather()
         return _packed(self._fill(self._waiting, limits), self._column)
 
-    def take(self, n: int) -> np.ndarray:
-        """Returns i32[n]: the next tokens, documents one after another."""
-        return _take(self._waiting, n)[0]
-
     def state(self) -> dict[str, np.ndarray]:
+        pieces = self._waiting.pieces()
+        nothing = np.zeros((len(self._columns()), 0), np.int32)
+        waiting = dict(zip(self._columns(), np.concatenate([nothing, *pieces], axis=1)))
+        lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
         stream = {f"stream.{k}": v for k, v in self._stream.state().items()}
-        return self._waiting.state() | stream
+        return waiting | {"waiting_lengths": lengths, "order": np.array(ORDER)} | stream
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self._waiting.restore(state)
+        """Continues where the reader that returned `state` was.
+
+        Raises ValueError for the state of a version of this code that read in another order.
+        """
+        if state.get("order") != ORDER:
+            raise ValueError(
+                "It was saved by another version of pretrax, which read the rows of a step in another "
+                "order. Continue this run with that version, or start a new run directory."
+            )
+        columns = np.stack([state[name] for name in self._columns()])
+        ends = np.cumsum(state["waiting_lengths"])
+        self._waiting.replace(np.split(columns, ends, axis=1)[:-1])
         prefix = "stream."
         self._stream.restore(
             {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         )
+
+    def _columns(self) -> list[str]:
+        return ["waiting"] + ([f"waiting_{self._column}"] if self._column else [])
+
+
+def _documents(stream: DocumentStream) -> Iterator[Piece]:
+    while True:
+        yield stream.next_document()
 
 
 def columns_of(
@@ -290,27 +321,24 @@ def rows_of(texts: Sequence[np.ndarray], members, length: int) -> Row:
 
 
 def _concatenate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    return [_take(waiting, limits.raw)]
-
-
-def _take(waiting: "_Waiting", n: int) -> np.ndarray:
-    pieces = [waiting.nothing]
-    while n and waiting.gather(1):
-        pieces.append(waiting.oldest(n, rest_first=True))
-        n -= pieces[-1].shape[1]
-    return np.concatenate(pieces, axis=1)
+    free = limits.raw
+    pieces = [waiting.oldest(free)]
+    while (piece := waiting.unread(free := free - pieces[-1].shape[1])) is not None:
+        pieces.append(piece)
+    return [np.concatenate(pieces, axis=1)]
 
 
 def _isolate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
     remaining, pieces = _Remaining(limits), []
-    while (longest := remaining.longest()) and waiting.gather(1):
-        pieces.append(waiting.oldest(longest, rest_first=True))
-        remaining.put(pieces[-1].shape[1])
+    piece: np.ndarray | None = waiting.oldest(remaining.longest())
+    while piece is not None:
+        pieces.append(piece)
+        remaining.put(piece.shape[1])
+        piece = waiting.unread(remaining.longest())
     return pieces
 
 
 def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    waiting.gather(POOL)
     remaining, pieces = _Remaining(limits), []
     piece: np.ndarray | None = waiting.oldest(
         limits.raw
@@ -323,7 +351,6 @@ def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
 
 
 def _single(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
-    waiting.gather(SMALL_POOL)
     return [waiting.oldest(limits.raw)]
 
 
@@ -400,85 +427,76 @@ class _Waiting:
     """Pieces waiting for a row (`columns_of`), found by age or by length."""
 
     def __init__(
-        self, stream: DocumentStream | None, end_of_document: int | None, column: str | None
+        self, source: Iterator[np.ndarray], column: str | None, *, pool: int, at_least: int
     ):
-        self._stream, self._end, self._column = stream, end_of_document, column
-        self.nothing = np.zeros((1 if column is None else 2, 0), np.int32)
-        self._clear()
+        self._source, self._column = source, column
+        self._pool, self._at_least = pool, at_least
+        self.replace([])
 
-    def gather(self, count: int) -> bool:
-        """Reads until `count` pieces or `POOL_TOKENS` wait; returns whether there are any."""
-        while (
-            self._stream is not None
-            and len(self._pieces) < count
-            and (self._tokens < POOL_TOKENS or len(self._pieces) < 2)
+    def gather(self) -> bool:
+        """Reads until `pool` pieces or `POOL_TOKENS` wait, `at_least` pieces in any case; returns
+        whether there are any."""
+        while len(self._pieces) < self._at_least or (
+            len(self._pieces) < self._pool and self._tokens < POOL_TOKENS
         ):
-            self.add(columns_of(self._stream.next_document(), self._end, self._column))
+            piece = next(self._source, None)
+            if piece is None:
+                break
+            self._add(piece)
         return bool(self._pieces)
 
-    def add(self, piece: np.ndarray) -> None:
-        """Adds a piece as the youngest."""
-        self._put(self._arrived, piece)
-        self._arrived += 1
-
-    def oldest(self, at_most: int, rest_first: bool = False) -> np.ndarray:
-        """Removes the oldest piece; its rest beyond `at_most` tokens waits as the oldest or youngest.
-
-        Raises ValueError for a rest of a document with parts or labels, which are never cut.
-        """
+    def oldest(self, at_most: int) -> np.ndarray:
+        """Removes the oldest piece; its rest beyond `at_most` tokens waits as the youngest."""
         number, piece = next(iter(self._pieces.items()))
-        if self._column and piece.shape[1] > at_most:
-            raise ValueError(
-                f"A document with {self._column} has {piece.shape[1]} tokens, and a row of the "
-                f"objective holds {at_most}, which would cut it: raise "
-                "--gin.training.Run.sequence_lengths, or give shorter documents."
-            )
-        self._forget(number, piece)
-        piece, rest = piece[:, :at_most], piece[:, at_most:]
-        if rest.size and rest_first:
-            self._put(number, rest)  # the number keeps its place in the order of `_pieces`
-            return piece
-        del self._pieces[number]
-        if rest.size:
-            self.add(rest)
-        return piece
+        self._remove(number)
+        return self._cut(piece, at_most)
 
     def largest(self, at_most: int) -> np.ndarray | None:
         """Removes the largest piece of at most `at_most` tokens, of equal ones the oldest."""
         i = bisect_left(self._lengths, (at_most + 1,)) - 1
-        if i < 0:
-            return None
-        number = -self._lengths[i][1]
-        piece = self._pieces.pop(number)
-        self._forget(number, piece)
-        return piece
+        return self._remove(-self._lengths[i][1]) if i >= 0 else None
 
-    def state(self) -> dict[str, np.ndarray]:
-        pieces = list(self._pieces.values())
-        columns = np.concatenate([self.nothing, *pieces], axis=1)
-        lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
-        return dict(zip(self._names(), columns)) | {"waiting_lengths": lengths}
+    def unread(self, at_most: int) -> np.ndarray | None:
+        """Returns the next piece of the source, whose rest beyond `at_most` tokens waits; None where
+        `at_most` is 0 or the source has ended."""
+        piece = next(self._source, None) if at_most else None
+        return piece if piece is None else self._cut(piece, at_most)
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        self._clear()
-        columns = np.stack([state[name] for name in self._names()])
-        ends = np.cumsum(state["waiting_lengths"])
-        for start, end in zip(ends - state["waiting_lengths"], ends):
-            self.add(columns[:, start:end])
+    def pieces(self) -> list[np.ndarray]:
+        """Returns what waits, the oldest first."""
+        return list(self._pieces.values())
 
-    def _names(self) -> list[str]:
-        return ["waiting"] + ([f"waiting_{self._column}"] if self._column else [])
-
-    def _clear(self):
+    def replace(self, pieces: Sequence[np.ndarray]) -> None:
+        """Lets these wait in place of all others."""
         self._pieces: dict[int, np.ndarray] = {}  # by number, oldest first
         self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
         self._arrived = self._tokens = 0
+        for piece in pieces:
+            self._add(piece)
 
-    def _put(self, number: int, piece: np.ndarray) -> None:
-        self._pieces[number] = piece
+    def _cut(self, piece: np.ndarray, at_most: int) -> np.ndarray:
+        """Returns the piece without its rest, which waits as the youngest.
+
+        Raises ValueError for a rest of a document with parts or labels, which are never cut.
+        """
+        if piece.shape[1] > at_most:
+            if self._column:
+                raise ValueError(
+                    f"A document with {self._column} has {piece.shape[1]} tokens, and a row of the "
+                    f"objective holds {at_most}, which would cut it: raise "
+                    "--gin.training.Run.sequence_lengths, or give shorter documents."
+                )
+            self._add(piece[:, at_most:])
+        return piece[:, :at_most]
+
+    def _add(self, piece: np.ndarray) -> None:
+        self._pieces[self._arrived] = piece
         self._tokens += piece.shape[1]
-        insort(self._lengths, (piece.shape[1], -number))
+        insort(self._lengths, (piece.shape[1], -self._arrived))
+        self._arrived += 1
 
-    def _forget(self, number: int, piece: np.ndarray) -> None:
+    def _remove(self, number: int) -> np.ndarray:
+        piece = self._pieces.pop(number)
         self._tokens -= piece.shape[1]
         del self._lengths[bisect_left(self._lengths, (piece.shape[1], -number))]
+        return piece

@@ -36,9 +36,7 @@ class Run:
 
     # Data
     corpus: Callable  # run_dir -> training.data.Corpus
-    data_shards: int = (
-        1  # shards of the document stream, at least one per host; their number fixes the data order
-    )
+    data_shards: int = 1  # shards of the document stream, at least one per host; with batch_size they fix its order
     heldout_tokens: int = (
         20_000  # of held-out text, on which each member of the objective is evaluated
     )

@@ -4,6 +4,7 @@ The files are described in `training.token_array_files`.
 """
 
 import dataclasses
+import functools
 import zlib
 
 import numpy as np
@@ -13,6 +14,8 @@ from pretrax.training.data import Codec, Corpus, Piece
 from pretrax.training.token_array_files import COLUMNS, TokenArray, open_token_array
 
 LONGEST_PIECE = 16384  # tokens; longer documents are read in pieces, so that shuffling can mix them
+UNCUT = 2048  # tokens; shorter documents are never cut, so that the following is had
+PIECES = 256  # pieces of an array: with fewer, rows of one step would be of one piece
 LONGEST_HELDOUT_PIECE = 2048  # shorter, so that a few thousand held-out tokens span many documents
 
 
@@ -76,7 +79,7 @@ def array_corpus(
     )
     return Corpus(
         ids=array.ids,
-        train=lambda shard, num_shards: TokenArrayStream(array, shard, num_shards, seed=seed),
+        train=functools.partial(TokenArrayStream, array, seed=seed, uncut=longest or UNCUT),
         heldout=lambda n: heldout_documents(heldout, n, longest or LONGEST_HELDOUT_PIECE),
         codec=codec,
         longest=longest,
@@ -90,18 +93,27 @@ class TokenArrayStream:
 
     Each epoch passes over the shard's documents once, in an order drawn from `(seed, epoch, shard)`.
     Documents longer than `LONGEST_PIECE` are read in pieces; piece i belongs to shard
-    i mod `num_shards`. Should there be fewer pieces than shards (one file of text, say), the pieces
-    are made shorter until each shard has one.
+    i mod `num_shards`. Should there be fewer than `PIECES` pieces (one file of text, say), they are
+    made shorter, but documents of `uncut` tokens are left whole. Should there be fewer pieces than
+    shards, they are made shorter still until each shard has one.
 
     The state is two integers and a fingerprint of the array, so that resuming with other text raises
     an error.
     """
 
-    def __init__(self, array: TokenArray, shard: int, num_shards: int, *, seed: int = 0):
+    def __init__(
+        self,
+        array: TokenArray,
+        shard: int,
+        num_shards: int,
+        *,
+        seed: int = 0,
+        uncut: int = UNCUT,
+    ):
         if not 0 <= shard < num_shards:
             raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
         self._array = array
-        pieces = _pieces(array, LONGEST_PIECE, at_least=num_shards)
+        pieces = _pieces(array, _longest_piece(array, num_shards, uncut))
         self._starts, self._ends, self._closed = (each[shard::num_shards] for each in pieces)
         self._fingerprint = _fingerprint(array, shard, num_shards, seed)
         self._key = (seed, shard)
@@ -196,23 +208,27 @@ def split_heldout(array: TokenArray, *, every: int = 20) -> tuple[TokenArray, To
     )
 
 
-def _pieces(
-    array: TokenArray, longest: int, at_least: int = 1
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _longest_piece(array: TokenArray, num_shards: int, uncut: int) -> int:
+    """Returns the tokens of the longest piece, see `TokenArrayStream`."""
+    if array.size < num_shards:
+        raise ValueError(
+            f"{array.path}: {array.size} tokens cannot be shared among {num_shards} shards: "
+            "give more text or fewer shards."
+        )
+    longest = LONGEST_PIECE
+    while True:
+        pieces = int(np.sum(-(-(array.ends - array.starts) // longest)))
+        if pieces >= num_shards and (pieces >= PIECES or longest < 2 * uncut):
+            return longest
+        longest //= 2
+
+
+def _pieces(array: TokenArray, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns starts and ends of the documents, those longer than `longest` cut into equal pieces,
     and whether each piece ends its document.
     """
     starts, ends, closed = (np.asarray(x) for x in (array.starts, array.ends, array.closed))
-    if array.size < at_least:
-        raise ValueError(
-            f"{array.path}: {array.size} tokens cannot be shared among {at_least} shards: "
-            "give more text or fewer shards."
-        )
-    while True:
-        counts = -(-(ends - starts) // longest)
-        if counts.sum() >= at_least:
-            break
-        longest //= 2
+    counts = -(-(ends - starts) // longest)
     if (counts == 1).all():
         return starts, ends, closed
     document = np.repeat(np.arange(len(counts)), counts)

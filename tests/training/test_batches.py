@@ -13,7 +13,7 @@ from pretrax.training.batches import (
     largest_remainder,
     schedule,
 )
-from pretrax.training.packing import ShardReader
+from pretrax.training.packing import POOL, ShardReader
 from tests.training import tiny
 
 EOS = 1
@@ -37,7 +37,7 @@ def assert_same(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
-def test_every_token_of_a_shard_is_used_once_and_in_order():
+def test_rows_of_a_shard_begin_with_the_oldest_of_its_pool_and_lose_nothing():
     """The rows of a step are the shards' blocks in order, row group after row group."""
     one = setup()
     groups, schedules, shards = one.recipe.groups, one.schedules, 8
@@ -53,12 +53,40 @@ def test_every_token_of_a_shard_is_used_once_and_in_order():
                     assert not tokens[n:].any()
                     taken[shard].append(tokens[:n])
     for shard in range(shards):
-        stream, tokens = tiny.Stream(shard, shards), np.concatenate(taken[shard])
-        expected = np.zeros(0, np.int32)
-        while expected.size < tokens.size:
+        stream, pool = tiny.Stream(shard, shards), []
+
+        def read(stream=stream):
             piece = stream.next_document()
-            expected = np.concatenate([expected, piece.tokens, [EOS] * piece.ends])
-        np.testing.assert_array_equal(tokens, expected[: tokens.size])
+            return [*piece.tokens.tolist(), *[EOS] * piece.ends]
+
+        for tokens in taken[shard]:
+            pool += [read() for _ in range(POOL - len(pool))]
+            text = pool.pop(0)
+            while len(text) < tokens.size:
+                text += read()
+            assert text[: tokens.size] == tokens.tolist()
+            if rest := text[tokens.size :]:
+                pool.append(rest)
+
+
+class LongStream(tiny.Stream):
+    """The same documents, of 3,000 tokens each."""
+
+    def next_document(self):
+        piece = super().next_document()
+        return piece._replace(tokens=np.full(3000, piece.tokens[0]))
+
+
+@pytest.mark.parametrize("pool", [1, 256])
+@pytest.mark.parametrize("packing", ["concatenate", "isolate", "whole", "single"])
+def test_rows_of_a_step_come_from_different_documents(packing, pool, monkeypatch):
+    monkeypatch.setattr("pretrax.training.packing.POOL", pool)
+    one = setup(packing=packing, data_shards=3)
+    settings = {"data_shards": 3, "stream": LongStream, "packing": one.packing}
+    for step in steps(tiny.batches(one, tiny.mesh_of(1), **settings), 20):
+        seen = [set(row[row > 0].tolist()) for group in step for row in np.asarray(group.tokens)]
+        assert len(seen) == 48
+        assert len(set().union(*seen)) == sum(map(len, seen))  # no document in two rows
 
 
 def test_members_follow_their_rates_by_row_number():
@@ -151,14 +179,6 @@ def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
     mine = Batches(open_shard, one.recipe.groups, one.schedules, data_shards=8, mesh=mesh)
     assert opened == [4, 5, 6, 7]
     assert sorted(mine.state()) == [f"shard_{i:05d}.npz" for i in (4, 5, 6, 7)]
-
-
-def test_a_reader_cuts_documents_one_after_another():
-    reader = ShardReader(tiny.Stream(1, 2), EOS)
-    np.testing.assert_array_equal(reader.take(3), [1, 1, 1])
-    np.testing.assert_array_equal(reader.take(4), [1, EOS, 3, 3])
-    np.testing.assert_array_equal(reader.take(0), [])
-    np.testing.assert_array_equal(reader.take(5), [3, 3, 3, 3, 5])  # no document ends with the 3s
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pretrax.objectives import (
 from pretrax.training.data import Piece
 from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
 from pretrax.training.mesh import placed_on
-from pretrax.training.packing import ShardReader, rows_of
+from pretrax.training.packing import rows_of
 from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
 from tests.training import tiny
@@ -100,7 +100,7 @@ def test_scores_equal_an_independent_numpy_computation():
     recipe, (group,) = one.recipe, one.recipe.groups
     text = np.concatenate([np.append(d, [EOS] * ends) for d, ends, *_ in heldout()]).astype(int)
     text = text[:HELDOUT]
-    training = ShardReader(tiny.TextStream(0, 1), EOS).take(8 * HELDOUT)
+    training = tiny.text_of(tiny.TextStream(0, 1), 8 * HELDOUT, EOS)
 
     def rows(member, tokens):
         raw = group.raw_lengths[member]

@@ -110,13 +110,15 @@ CASES_OF_ROWS = [(layout, policy) for layout in LAYOUTS for policy in POLICIES]
 
 @pytest.mark.parametrize("layout, policy", CASES_OF_ROWS)
 @settings(derandomize=True, deadline=None, max_examples=25)
-@given(lengths=LENGTHS)
+@given(lengths=LENGTHS, pool=st.sampled_from([1, 5, POOL]))
 def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
-    layout, policy, lengths
+    layout, policy, lengths, pool
 ):
     limits = ul2_packing(layout, policy).limits
     stream = Documents(lengths)
-    reader = ShardReader(stream, None, policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "POOL", pool)
+        reader = ShardReader(stream, None, policy)
     rows = [reader.row(limits[i % len(limits)]) for i in range(60)]
     served = by_document(rows)
     left = packing.PackedRow(reader.state()["waiting"], None)
@@ -225,16 +227,17 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
 
 
 def first_rows(policy, lengths, rows, length=10, documents=16):
-    """The first rows as lists of (document, tokens) of each segment."""
+    """The first rows as lists of (document, tokens)."""
     reader = ShardReader(Documents(lengths), None, policy)
     limits = causal_limits(policy, length, documents)
     return [
-        [(document[0] // 1000, len(document)) for document in documents_of(reader.row(limits))]
+        [(number, len(tokens)) for number, tokens in by_document([reader.row(limits)]).items()]
         for _ in range(rows)
     ]
 
 
-def test_isolated_documents_keep_their_order_and_are_cut_where_the_row_is_full():
+def test_isolated_documents_are_cut_where_the_row_is_full(monkeypatch):
+    monkeypatch.setattr(packing, "POOL", 1)
     assert first_rows("isolate", [4, 9, 3, 25], 4) == [
         [(0, 4), (1, 6)],
         [(1, 3), (2, 3), (3, 4)],
@@ -244,6 +247,19 @@ def test_isolated_documents_keep_their_order_and_are_cut_where_the_row_is_full()
     assert first_rows("isolate", [2], 2, documents=3) == [
         [(0, 2), (1, 2), (2, 2)],
         [(3, 2), (4, 2), (5, 2)],
+    ]
+
+
+@pytest.mark.parametrize("policy", ["concatenate", "isolate"])
+def test_a_row_begins_with_the_oldest_and_continues_with_what_was_not_read_yet(policy, monkeypatch):
+    monkeypatch.setattr(packing, "POOL", 2)
+    assert first_rows(policy, [25, 4, 7, 8], 6) == [
+        [(0, 10)],
+        [(1, 4), (2, 6)],
+        [(0, 10)],
+        [(2, 1), (3, 8), (4, 1)],
+        [(0, 5), (5, 4), (6, 1)],
+        [(4, 10)],
     ]
 
 
@@ -278,7 +294,7 @@ def test_only_a_document_longer_than_a_row_is_cut_and_its_rest_waits_behind_all(
     ]
 
 
-@pytest.mark.parametrize("policy", ["single", "whole"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lengths", [[300, 300, 1], [16_384], [2000, 3, 3]])
 def test_neighbouring_rows_come_from_different_documents(policy, lengths):
     # Documents of up to 16 384 tokens, so the number of one is kept in all of its tokens.
@@ -347,7 +363,7 @@ def test_going_on_from_a_position_is_exact(policy):
     for n in (0, 1, 400):
         rows(first, n)
         position = first.state()
-        assert list(position) == ["waiting", "waiting_lengths", "stream.number"]
+        assert list(position) == ["waiting", "waiting_lengths", "order", "stream.number"]
         again = reader()
         rows(again, 5)  # wherever it stood before
         again.restore(position)
@@ -426,8 +442,19 @@ def test_the_policy_may_change_at_a_position():
     before.row(causal_limits("whole", 64))
     after = ShardReader(Documents([150, 5]), None, "concatenate")
     after.restore(before.state())
-    waiting = before.state()["waiting"]
-    np.testing.assert_array_equal(after.take(waiting.size), waiting)
+    jax.tree.map(np.testing.assert_array_equal, after.state(), before.state())
+
+
+def test_a_position_of_another_order_is_refused():
+    reader = ShardReader(Documents([150, 5]), None)
+    position = reader.state()
+    for order in (None, np.array(packing.ORDER + 1)):
+        other = {k: v for k, v in position.items() if k != "order"} | (
+            {"order": order} if order else {}
+        )
+        with pytest.raises(ValueError, match="another order. Continue .* start a new run"):
+            reader.restore(other)
+    reader.restore(position)
 
 
 # --- settings ------------------------------------------------------------------------------------

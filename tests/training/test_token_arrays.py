@@ -5,8 +5,8 @@ import pytest
 
 from pretrax.objectives import TokenIds
 from pretrax.objectives.contract import NO_LABEL
+from pretrax.training import token_arrays
 from pretrax.training.data import Piece, with_known_classes
-from pretrax.training.packing import ShardReader
 from pretrax.training.token_array_files import open_token_array, write_token_array
 from pretrax.training.token_arrays import (
     TokenArrayStream,
@@ -14,6 +14,7 @@ from pretrax.training.token_arrays import (
     split_heldout,
     token_array,
 )
+from tests.training.tiny import text_of
 
 IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298), modes=(("R", 270),))
 
@@ -125,10 +126,14 @@ def test_a_position_in_other_data_is_refused(array, tmp_path):
             stream.restore(state)
 
 
-def test_long_documents_are_read_in_pieces(tmp_path):
+def test_long_documents_are_read_in_pieces(tmp_path, monkeypatch):
     long = np.arange(50_000) % 250 + 3
     write_token_array(tmp_path / "a", [long, [7, 7]], IDS)
     array = open_token_array(tmp_path / "a")
+    uncut = {}, {"uncut": 5000}, {"uncut": 60_000}
+    longest = [max(map(len, read(TokenArrayStream(array, 0, 1, **each), 200))) for each in uncut]
+    assert longest == [2000, 7143, 12_500]  # shorter where there are few
+    monkeypatch.setattr(token_arrays, "PIECES", 3)
     pieces = read(TokenArrayStream(array, 0, 1), 5)
     assert sorted(map(len, pieces)) == [2, 12_500, 12_500, 12_500, 12_500]
     held = [len(piece.tokens) for piece in heldout_documents(array, 10**6)]
@@ -143,11 +148,12 @@ def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
     write_token_array(tmp_path / "a", [long, [7, 7]], IDS)
     array = open_token_array(tmp_path / "a")
     stream = TokenArrayStream(array, 0, 1)
-    for pieces in ([stream.next_document() for _ in range(5)], heldout_documents(array, 10**6)):
+    epoch = [stream.next_document() for _ in range(26)]
+    for pieces in (epoch, heldout_documents(array, 10**6)):
         last = [piece.tokens.tolist() for piece in pieces if piece.ends]
         assert len(pieces) > len(last) == 2 and [7, 7] in last
         assert all(long.tolist()[-len(tokens) :] == tokens for tokens in last if len(tokens) > 2)
-    text = ShardReader(TokenArrayStream(array, 0, 1), 1).take(50_004)  # an epoch
+    text = text_of(TokenArrayStream(array, 0, 1), 50_004, end=1)  # an epoch
     assert np.sum(text == 1) == 2
 
 
@@ -255,10 +261,8 @@ def test_token_array_edge(tmp_path):
     assert "50 documents" in corpus.summary and "5 documents" in corpus.summary
     np.save(tmp_path / "bare.npy", np.concatenate(documents()).astype(np.int64))
     corpus = token_array("unused", path=str(tmp_path / "bare.npy"), ids=IDS)
-    (train, train_ends, *_), ((held, held_ends, *_),) = (
-        corpus.train(0, 1).next_document(),
-        corpus.heldout(9),
-    )
+    stream, ((held, held_ends, *_),) = corpus.train(0, 1), corpus.heldout(9)
+    train, train_ends, *_ = stream.next_document()
     assert train.dtype == held.dtype == np.int32
     assert len(train) + len(held) == sum(map(len, documents()))
     assert (train_ends, held_ends) == (False, True)  # one document, cut in two

@@ -20,6 +20,7 @@ from pretrax.training.batches import Batches
 from pretrax.training.configuration import read_fields
 from pretrax.training.data import Codec, Corpus, Piece
 from pretrax.training.mesh import make_mesh
+from pretrax.training.packing import POOL, columns_of
 from pretrax.training.run import Run as Settings
 from pretrax.training.token_array_files import write_token_array
 
@@ -90,6 +91,14 @@ def encoder_decoder(**settings):
     )
 
 
+def text_of(stream, n: int, end: int | None = None) -> np.ndarray:
+    """The first n tokens of a stream, documents end to end."""
+    text = np.zeros(0, np.int32)
+    while text.size < n:
+        text = np.append(text, columns_of(stream.next_document(), end)[0])
+    return text[:n]
+
+
 def span_and_prefix():
     return mixture(IDS, {"span": (span_corruption, 2), "prefix": (prefix_lm, 1)})
 
@@ -132,7 +141,8 @@ def mesh_of(data, fsdp=1, tensor=1):
 
 
 def slow_token_array(run_dir, *, path, shown=False):
-    """A token array that takes WAIT seconds a document, so that a run can be killed in the middle.
+    """A token array that takes WAIT seconds a document, once rows are cut from it, so that a run can
+    be killed in the middle.
 
     They are a variable of the environment, for a run that is resumed keeps its settings. Its ids can be shown as text, so that a run ends with passages, only where `shown`.
     """
@@ -141,8 +151,14 @@ def slow_token_array(run_dir, *, path, shown=False):
 
     def open_shard(shard, num_shards):
         stream = corpus.train(shard, num_shards)
-        read = stream.next_document
-        stream.next_document = lambda: (time.sleep(seconds), read())[1]
+        read, first = stream.next_document, iter(range(POOL))
+
+        def read_slowly():
+            if next(first, None) is None:
+                time.sleep(seconds)
+            return read()
+
+        stream.next_document = read_slowly
         return stream
 
     return corpus._replace(train=open_shard, codec=codec)
