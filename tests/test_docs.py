@@ -155,6 +155,7 @@ def write_files(here: Path, texts: list[str]):
         (here / name).mkdir()
     for i, text in enumerate(texts):
         (here / f"data/{i}.txt").write_text(text)
+    (here / "shakespeare.txt").write_text("".join(lines))
     with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
     (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')

@@ -111,6 +111,20 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
         assert large and not any(x.sharding.is_fully_replicated for x in large)
 
 
+def test_shakespeare_chars_is_nanogpts_run_for_a_cpu(tmp_path):
+    (tmp_path / "text.txt").write_text("To be, or not to be, that is the question:\n" * 100)
+    files = [f"FILES = '{tmp_path}/text.txt'", f"RUN_DIR = '{tmp_path}/run'"]
+    run = read_run(["runs/shakespeare_chars.gin"], files)
+    one = plan(dataclasses.replace(run, mesh=lambda: tiny.mesh_of(1)))
+    assert "the last 10% of the tokens" in one.corpus.summary
+    assert (one.run.batch_size, one.run.steps, one.packing.limits[0].raw) == (12, 2000, 64)
+    params = abstract_state_of(one).shapes.params
+    # 4 layers of 12 squares of the width, positions, and 9 norms: nanoGPT counts 795,904 without
+    # positions and with its embedding of 65 characters.
+    embedding = params["token_embedding"].size
+    assert sum(x.size for x in jax.tree.leaves(params)) - embedding == 795_904 + 64 * 128 - 65 * 128
+
+
 @pytest.mark.parametrize("objective", cases(OBJECTIVES, SLOW_OBJECTIVES))
 def test_objective_trains_on_some_laptop_run(objective):
     run = run_of(objective.stem)
