@@ -65,8 +65,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN")
-    add("--to", required=True, metavar="RUN|hf:DIR")
+    source = "a directory of transformers, a checkpoint of T5X, or a run to export"
+    add("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN", help=source)
+    to = "a new run directory for an import, a directory of transformers for an export"
+    add("--to", required=True, metavar="RUN|hf:DIR", help=to)
     dtype = (
         "of an export's tensors, by default float32; of an import's activations, by default what "
         "--model says, or float32 (its parameters are float32)"

@@ -29,7 +29,12 @@ from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task
 from pretrax.inference.trained import MODES
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training import run_directory
-from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
+from pretrax.training.command_line import (
+    add_device_arguments,
+    add_trust_argument,
+    at_least,
+    mistakes_in_words,
+)
 from pretrax.training.configuration import run_of_directory
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
@@ -75,12 +80,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--beams", type=at_least(1), default=1, metavar="N", help=beams)
     longest = "tokens of an answer, at most; default: as the longest target has"
     parser.add_argument("--max_new", type=at_least(1), metavar="N", help=longest)
-    parser.add_argument(
-        "--batch_size", type=at_least(1), default=32, metavar="N", help="texts at once"
-    )
-    shard = "shard the parameters over N devices"
-    parser.add_argument("--fsdp", type=int, default=1, metavar="N", help=shard)
-    parser.add_argument("--tensor", type=int, default=1, metavar="N", help="and matrix products")
+    add_device_arguments(parser)
     add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     options = parser.parse_args(argv)

@@ -36,7 +36,12 @@ from pretrax.inference.speculation import DraftCounts
 from pretrax.inference.trained import check_mode
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training import run_directory
-from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
+from pretrax.training.command_line import (
+    add_device_arguments,
+    add_trust_argument,
+    at_least,
+    mistakes_in_words,
+)
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.verbs import as_typed
 
@@ -210,7 +215,6 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("many at once").add_argument
     add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')
     add("--out", metavar="OUT.jsonl", help="where their answers go, line by line")
-    add("--batch_size", type=at_least(1), metavar="N", default=32, help="texts at once")
     add = parser.add_argument_group("few-shot prompts").add_argument
     add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object a line")
     add("--template", help='such as "Q: {question}\\nA: {answer}"')
@@ -233,10 +237,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--own_drafts", action="store_true", help=own)
     add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
     add("--draft_tokens", type=int, metavar="N", default=4, help="drafts a step of that model")
-    large = "rows are spread over all devices; for a model too large for one of them:"
-    add = parser.add_argument_group("devices", large).add_argument
-    add("--fsdp", type=int, default=1, metavar="N", help="shard the parameters over N devices")
-    add("--tensor", type=int, default=1, metavar="N", help="and matrix products over N")
+    add_device_arguments(parser)
     add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     return parser

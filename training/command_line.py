@@ -109,6 +109,15 @@ def _as_binding(argument: str) -> str:
     return f"--gin_bindings={name} = {value}"
 
 
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds how a trained model is applied: texts at once, and the mesh of its parameters."""
+    large = "rows are sharded over all devices; for a model too large for one of them:"
+    add = parser.add_argument_group("devices", large).add_argument
+    add("--batch_size", type=at_least(1), metavar="N", default=32, help="texts at once")
+    add("--fsdp", type=int, default=1, metavar="N", help="shard the parameters over N devices")
+    add("--tensor", type=int, default=1, metavar="N", help="and matrix products over N")
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """The type of an option whose value is a whole number, `least` or more."""
 
