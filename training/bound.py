@@ -7,7 +7,10 @@ function and settings, so that runs can be compared field by field, written to a
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import numbers
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +29,8 @@ class Bound:
 
     A setting may be a `Call`: the function is given its result.
 
-    Raises ValueError, when it is called, for a parameter that has no value or two.
+    Raises ValueError, when it is called, for a parameter that has no value or two, and for a setting
+    that is of another type than the function's annotation: a number, a text, a bool or a function.
     """
 
     __slots__ = ("function", "settings")
@@ -40,6 +44,7 @@ class Bound:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         settings = {name: _called(value) for name, value in self.settings.items()} | kwargs
         _check_parameters(self.function, args, settings)
+        _check_types(self.function, self.settings)
         return self.function(*args, **settings)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -191,6 +196,53 @@ def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, An
             f"{name_of(function)} has no value for its {' and '.join(missing)}: give {flag}. "
             f"Its parameters: {', '.join(known)}."
         )
+
+
+# What a value of an annotation is, in words.
+_PLAIN: dict[Any, str] = {
+    **{int: "a whole number", float: "a number", str: "a text", bool: "True or False"},
+    **{type(None): "None", Sequence: "a list", Mapping: "a mapping", Callable: "a function"},
+}
+
+
+def _check_types(function: Callable, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for a setting that no plain annotation of the function admits."""
+    try:
+        hints = typing.get_type_hints(function) if inspect.isfunction(function) else {}
+    except (
+        NameError,
+        TypeError,
+        AttributeError,
+    ):  # a user's annotations may name what is not there
+        return
+    for name, value in settings.items():
+        hint = hints.get(name, Any)
+        kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
+        if isinstance(value, Call) or any(_admits(kind, value) for kind in kinds):
+            continue
+        words = [_PLAIN[typing.get_origin(kind) or kind] for kind in kinds]
+        module, own = import_name(function) or ("", name_of(function))
+        selector = f"{module.rpartition('.')[2]}.{own}".lstrip(".")
+        raise ValueError(f"{selector}.{name} must be {' or '.join(words)}, got {value!r}.")
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _admits(kind: Any, value: Any) -> bool:
+    """Whether an annotation may be of this value; one that is not plain admits all."""
+    if kind in (int, float):
+        numbers_of = numbers.Integral if kind is int else numbers.Real
+        return isinstance(value, numbers_of) and not isinstance(value, bool)
+    if kind in (str, bool, type(None)):
+        return isinstance(value, kind)
+    origin = typing.get_origin(kind) or kind
+    if origin is Callable:
+        return callable(value)
+    if origin in (Sequence, Mapping):
+        return isinstance(value, origin) and not isinstance(value, str)
+    return True
 
 
 def _holds(module: str, name: str, function: Callable) -> bool:

@@ -269,6 +269,22 @@ def test_a_mistake_names_its_remedy(files, bindings, expected):
         read_run(files, bindings)
 
 
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        ("mesh.make_mesh.data = 'a'", "mesh.make_mesh.data must be a whole number, got 'a'"),
+        ("FILES = 3", "text_files.files must be a text or a list, got 3"),
+        ("corpora.text_files.seed = 'a'", "corpora.text_files.seed must be a whole number"),
+        ("vocabularies.trained.size = True", "trained.size must be a whole number, got True"),
+    ],
+)
+def test_a_setting_of_another_type_is_named(line, expected, tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    run = read_run(["runs/own_text.gin"], [f"FILES = '{tmp_path}/a.txt'", line])
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        run.mesh() if "mesh" in line else run.corpus(str(tmp_path / "run"))
+
+
 def test_a_misspelt_file_of_ones_own_is_found_first(tmp_path):
     (tmp_path / "my_run.gin").write_text("")
     with pytest.raises(ValueError, match=r"Close to it: .*/my_run.gin") as error:
