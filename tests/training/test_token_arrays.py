@@ -295,6 +295,21 @@ def test_arrays_that_cannot_be_read(tmp_path, tokens, said):
         open_token_array(path, IDS)
 
 
+@pytest.mark.parametrize("name", ["tokens.npy", "offsets.npy"])
+def test_an_array_that_was_changed_since_is_named(tmp_path, name):
+    """As no length and no range of ids tells."""
+    write_token_array(tmp_path / "a", documents(400), IDS)
+    values = np.load(tmp_path / "a" / name)
+    if name == "tokens.npy":
+        values[4000:4100] = values[4000:4100][::-1].copy()
+    else:
+        values[5] += 1
+    np.save(tmp_path / "a" / name, values)
+    with pytest.raises(ValueError, match=f"{name} is not as it was written: its checksum differs"):
+        open_token_array(tmp_path / "a")
+    open_token_array(tmp_path / "a", check=False)
+
+
 def test_folders_that_cannot_be_read(tmp_path):
     with pytest.raises(FileNotFoundError, match="does not exist"):
         open_token_array(tmp_path / "missing")
