@@ -59,7 +59,7 @@ def take_steps(
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
     ):
-        monitor = Monitor(plan, writer, progress)
+        monitor = Monitor(plan, writer, progress, checkpoints.steps)
         while step < run.steps:
             state, metrics = take_step(state, next(batches))
             step += 1

@@ -27,8 +27,14 @@ class Monitor:
     A step's loss is read while the device computes the next one, so that the device never waits.
     """
 
-    def __init__(self, plan: Plan, writer: MetricsWriter, progress: StepProgress):
-        self._writer, self._progress = writer, progress
+    def __init__(
+        self,
+        plan: Plan,
+        writer: MetricsWriter,
+        progress: StepProgress,
+        saved_steps: Callable[[], list[int]],
+    ):
+        self._writer, self._progress, self._saved_steps = writer, progress, saved_steps
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
@@ -56,10 +62,16 @@ class Monitor:
             watched = {name: float(values[name]) for name in WATCHED}
             if not np.all(np.isfinite(list(watched.values()))):
                 said = ", ".join(f"{name} {value:g}" for name, value in watched.items())
+                saved = self._saved_steps()
+                before = (
+                    f"the last checkpoint is of step {saved[-1]}"
+                    if saved
+                    else "no checkpoint is saved yet"
+                )
                 raise FloatingPointError(
-                    f"At step {step} the training is no longer finite: {said}. It stops here; the "
-                    "last checkpoint is from before. Lower the learning rate, warm up for longer "
-                    "or clip the gradient's norm (clip_norm), and start the same command again."
+                    f"At step {step} the training is no longer finite: {said}. It stops here; "
+                    f"{before}. Lower the learning rate, warm up for longer or clip the gradient's "
+                    "norm (clip_norm), and start the same command again."
                 )
             self._recent.append(values)
         self._unseen.clear()

@@ -309,8 +309,14 @@ def test_a_loss_that_is_no_longer_finite_stops_the_run(half, capsys):
     assert end.value.code == 2
     said = capsys.readouterr().err
     assert re.search(r"At step \d+ the training is no longer finite: loss ", said)
-    assert "Lower the learning rate" in said
+    assert re.search(r"the last checkpoint is of step \d+\. Lower", said)
     assert_all_saved_is_finite(half)
+
+
+def test_a_loss_that_is_not_finite_before_any_checkpoint(data, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        tiny.Run(tmp_path, data).here(capsys, PEAK=float("1e30"))
+    assert "It stops here; no checkpoint is saved yet. Lower" in capsys.readouterr().err
 
 
 @pytest.mark.slow
