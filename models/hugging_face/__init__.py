@@ -20,7 +20,14 @@ from pretrax.models import builders
 from pretrax.models.builders import Model
 from pretrax.models.config import Config
 from pretrax.models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
-from pretrax.models.hugging_face.family import Family, class_labels, class_names
+from pretrax.models.hugging_face.family import (
+    Family,
+    Fields,
+    check_fields,
+    class_labels,
+    class_names,
+    refuse,
+)
 from pretrax.models.hugging_face.files import Source, open_source, read_json, write_directory
 from pretrax.models.hugging_face.links import (
     exported,
@@ -98,10 +105,11 @@ def recognise(source: Source) -> Recognised:
 
         recognise(open_source("t5-v1_1-small")).config.emb_dim        # 512
 
-    Raises ValueError, naming them, for an unknown architecture, settings that `Config` cannot
-    express, and tensors left over or missing.
+    Raises ValueError, naming them, for an unknown architecture, fields of config.json that `Config`
+    cannot express or that are not known, and tensors left over or missing.
     """
-    kind = source.config.get("model_type")
+    hf = Fields(source.config)
+    kind = hf.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(
             f"Got model_type={kind!r} in {source.path}/config.json, expected one of "
@@ -115,8 +123,10 @@ def recognise(source: Source) -> Recognised:
         return named in source.names
 
     try:
-        settings = family.settings(source.config, has)
-        rows = source.config["vocab_size"]
+        _check_architecture(hf, family.layout)
+        settings = family.settings(hf, has)
+        rows = hf["vocab_size"]
+        check_fields(hf, family.harmless)
     except KeyError as error:
         raise ValueError(
             f"{source.path}/config.json, of model_type {kind!r}, lacks {error}: download it again."
@@ -126,6 +136,12 @@ def recognise(source: Source) -> Recognised:
     recognised = Recognised(family, settings, heads, model, prefixed)
     check_names(source, recognised)
     return recognised
+
+
+def _check_architecture(hf: Fields, layout: str) -> None:
+    """Raises ValueError where fields of every config.json ask for another network."""
+    refuse(hf, is_decoder=False, add_cross_attention=False, tie_encoder_decoder=False)
+    refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
 
 def check_names(source: Source, found: Recognised) -> None:
@@ -304,6 +320,8 @@ def _round_trip(config: Config, written: Any, family: Family) -> Config | None:
 def _meaning(config: Config) -> dict:
     """Returns the settings, with None replaced by the value that it stands for."""
     defaults = {"num_kv_heads": config.num_key_heads, "attention_scale": config.score_scale}
+    if config.global_every is not None:
+        defaults["local_rope_theta"] = config.local_rope_theta or config.rope_theta
     return dataclasses.asdict(config) | defaults
 
 

@@ -15,6 +15,15 @@ from pretrax.models.hugging_face.links import ROW, Link
 
 OFFSET = 2  # rows of the position embedding before position 0
 
+# The last line: of the first BARTs, which `transformers` no longer reads.
+HARMLESS = frozenset(
+    """
+    dropout activation_dropout encoder_layerdrop decoder_layerdrop num_hidden_layers
+    classif_dropout normalize_before normalize_embedding add_final_layer_norm add_bias_logits
+    static_position_embeddings extra_pos_embeddings
+    """.split()
+)
+
 
 def settings(hf: dict, has) -> dict:
     refuse(
@@ -114,4 +123,5 @@ BART = Family(
     config,
     links,
     copies,
+    harmless=HARMLESS,
 )

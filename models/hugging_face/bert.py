@@ -22,6 +22,12 @@ from pretrax.models.hugging_face.family import (
 )
 from pretrax.models.hugging_face.links import VECTOR, Link
 
+HARMLESS = frozenset(
+    """
+    hidden_dropout_prob attention_probs_dropout_prob directionality pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    """.split()
+)
 # Names of the modules in the heads of masked language modelling and of classes.
 HEADS = {
     "bert": {
@@ -49,7 +55,7 @@ def offset(kind: str, hf: dict) -> int:
 
 
 def settings(kind: str, hf: dict, has) -> dict:
-    refuse(hf, position_embedding_type="absolute", is_decoder=False, tie_word_embeddings=True)
+    refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
     head, classes = HEADS[kind], {}
     heads = ["vocabulary"] if has(f"{head['layer']}.weight") else []
     if has("cls.seq_relationship.weight"):
@@ -171,6 +177,7 @@ BERT, ROBERTA = (
         functools.partial(config, kind),
         functools.partial(links, kind),
         functools.partial(copies, kind),
+        harmless=HARMLESS,
         ignored=("embeddings.position_ids",),
         by_heads=by_heads,
     )

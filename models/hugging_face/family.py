@@ -1,7 +1,7 @@
 """`Family`: how a kind of Hugging Face model maps to ours, and helpers to write one."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from pretrax.models.config import Config
 from pretrax.models.hugging_face.links import OUT_IN, TABLE, VECTOR, Link
@@ -17,6 +17,46 @@ ACTIVATIONS = {
 }
 THEIR_ACTIVATIONS = {"gelu_exact": "gelu", "gelu": "gelu_new", "silu": "silu", "relu": "relu"}
 
+# Fields of any config.json that change no hidden state and no logits: what transformers records of
+# itself, special ids and names of classes, what training, its loss or `generate` reads.
+HARMLESS = frozenset(
+    """
+    _name_or_path architectures model_type transformers_version torch_dtype dtype tokenizer_class
+    return_dict output_hidden_states output_attentions output_past use_cache torchscript
+    chunk_size_feed_forward gradient_checkpointing use_bfloat16 xla_device
+    id2label label2id num_labels _num_labels problem_type finetuning_task task_specific_params
+    pad_token_id bos_token_id eos_token_id cls_token_id sep_token_id mask_token_id unk_token_id
+    decoder_start_token_id forced_bos_token_id forced_eos_token_id prefix
+    initializer_range attention_dropout classifier_dropout
+    max_length min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
+    temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
+    encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
+    return_dict_in_generate remove_invalid_values exponential_decay_length_penalty suppress_tokens
+    begin_suppress_tokens force_bos_token_to_be_generated
+    """.split()
+)
+
+
+class Fields(dict):
+    """The fields of a config.json, which remembers those that were read.
+
+    >>> hf = Fields(hidden_size=8, hidden_act="gelu")
+    >>> hf["hidden_size"], hf.get("head_dim", 4), sorted(hf.read)
+    (8, 4, ['head_dim', 'hidden_size'])
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
 
 class Family(NamedTuple):
     """One `model_type` of `config.json`."""
@@ -25,11 +65,13 @@ class Family(NamedTuple):
     architecture: str  # the class that an export names if none of `by_heads` fits
     layout: str  # the builder: "encoder_decoder", "decoder" or "encoder"
     base: str  # the prefix of tensor names, which models without heads lack
-    # (config.json, name -> whether the tensor exists) -> fields of Config
+    # (config.json, name -> whether the tensor exists) -> fields of Config. It reads every field that
+    # changes the outputs, and refuses values that Config cannot express.
     settings: Callable[[dict, Callable[[str], bool]], dict]
     config: Callable[[Config], dict]  # -> config.json, without ids
     links: Callable[[Config], list[Link]]
     copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
+    harmless: frozenset[str] = frozenset()  # fields that change no output, beside `HARMLESS`
     ignored: tuple[str, ...] = ()  # suffixes of tensor names that are no parameters
     # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
@@ -80,13 +122,72 @@ def known(hf: dict, key: str, values: dict):
 
 
 def refuse(hf: dict, **expected) -> None:
-    """Raises ValueError where config.json has another value, which `Config` cannot express."""
+    """Raises ValueError where config.json has another value, which `Config` cannot express.
+
+    Null is as good as false.
+    """
     for key, value in expected.items():
         got = hf.get(key, value)
-        if got != value:
+        if got != value and not (got is None and value is False):
             raise ValueError(
                 f"Got {key}={got!r} in config.json, expected {value!r}: nothing else is supported."
             )
+
+
+def check_fields(hf: Fields, harmless: Collection[str]) -> None:
+    """Raises ValueError for a field that was not read, and is not known to be harmless.
+
+    It may change the outputs. A field that is null, false, 0 or empty turns nothing on.
+    """
+    for name in sorted(hf.keys() - hf.read - HARMLESS - set(harmless)):
+        if hf[name]:
+            raise ValueError(
+                f"Got {name}={hf[name]!r} in config.json, expected no such field: it may change the "
+                "model's outputs, and is not supported. If you know that it does not, delete it "
+                "from config.json."
+            )
+
+
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+def rotary(rope: dict, theta: float) -> tuple[float, tuple | None]:
+    """Returns `rope_theta` and `rope_scaling` of Config from rotary parameters in a config.json.
+
+    >>> rotary({"rope_type": "linear", "factor": 2.0}, theta=10_000.0)
+    (10000.0, (2.0,))
+
+    Args:
+      theta: where the parameters have none.
+
+    Raises ValueError for another kind than default, linear and LLaMA 3's, and parameters of none.
+    """
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    known_of = {"default": (), "linear": LLAMA3[:1], "llama3": LLAMA3}
+    if kind not in known_of:
+        raise ValueError(
+            f"Got rope_type={kind!r} in config.json, expected one of {', '.join(known_of)}."
+        )
+    read = ("rope_type", "type", "rope_theta", LLAMA3[-1], *known_of[kind])
+    for name in rope.keys() - set(read):
+        if rope[name] is not None:
+            raise ValueError(
+                f"Got {name}={rope[name]!r} beside rope_type={kind!r} in config.json, expected no "
+                "such parameter: it is not supported."
+            )
+    scaling = tuple(float(rope[name]) for name in known_of[kind])
+    return float(rope.get("rope_theta", theta)), scaling or None
+
+
+def rotary_parameters(theta: float, scaling: tuple | None) -> dict:
+    """Returns the rotary parameters of a config.json: the inverse of `rotary`."""
+    if scaling is None:
+        return {"rope_type": "default", "rope_theta": theta}
+    kind = "linear" if len(scaling) == 1 else "llama3"
+    numbers = dict(zip(LLAMA3, scaling, strict=False))
+    if kind == "llama3":
+        numbers[LLAMA3[-1]] = int(numbers[LLAMA3[-1]])  # a number of positions
+    return {"rope_type": kind, "rope_theta": theta} | numbers
 
 
 def linear(ours: str, theirs: str, biases: bool, inputs: int = 1) -> list[Link]:

@@ -11,13 +11,19 @@ from pretrax.models.hugging_face.family import (
 )
 from pretrax.models.hugging_face.links import IN_OUT, VECTOR, Link
 
+HARMLESS = frozenset(
+    """
+    resid_pdrop embd_pdrop attn_pdrop reorder_and_upcast_attn n_ctx summary_type summary_use_proj
+    summary_activation summary_proj_to_labels summary_first_dropout
+    """.split()
+)
+
 
 def settings(hf: dict, has) -> dict:
     refuse(
         hf,
         scale_attn_weights=True,
         scale_attn_by_inverse_layer_idx=False,
-        add_cross_attention=False,
         tie_word_embeddings=True,
     )
     return dict(
@@ -93,5 +99,6 @@ GPT2 = Family(
     config,
     links,
     copies,
+    harmless=HARMLESS,
     ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
 )

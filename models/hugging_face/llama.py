@@ -1,7 +1,6 @@
 """LLaMA and Qwen3 (model_types "llama" and "qwen3")."""
 
 import functools
-from typing import Any
 
 from pretrax.models.config import Config
 from pretrax.models.hugging_face.family import (
@@ -12,17 +11,29 @@ from pretrax.models.hugging_face.family import (
     linear,
     norm,
     refuse,
+    rotary,
+    rotary_parameters,
     table,
 )
 from pretrax.models.hugging_face.links import Link
 
-LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+HARMLESS = frozenset(
+    """
+    max_position_embeddings max_sequence_length pretraining_tp max_window_layers
+    sliding_window
+    """.split()
+)
 
 
 def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
-    rope = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
+    refuse(hf, layer_types=["full_attention"] * hf["num_hidden_layers"])
+    newer = hf.get("rope_parameters")
+    rope = hf.get("rope_scaling") or newer or {}
+    theta, scaling = rotary(rope, hf.get("rope_theta", 10_000.0))
+    tied = hf.get("tie_word_embeddings", False)
     return dict(
+        heads=("vocabulary",) if tied or has("lm_head.weight") else (),
         num_layers=hf["num_hidden_layers"],
         emb_dim=hf["hidden_size"],
         num_heads=hf["num_attention_heads"],
@@ -33,36 +44,16 @@ def settings(kind: str, hf: dict, has) -> dict:
         norm_epsilon=hf["rms_norm_eps"],
         qk_norm=kind == "qwen3",
         positions="rotary",
-        rope_theta=float(rope.get("rope_theta", hf.get("rope_theta", 10_000.0))),
-        rope_scaling=_scaling(rope),
-        # Small sizes have tied embeddings and large ones do not: the tensors show which.
-        logits_via_embedding=not has("lm_head.weight"),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        logits_via_embedding=tied,
         init_stddev=hf.get("initializer_range", 0.02),
         dropout_rate=0.0,
         dropout_shared=False,
     )
 
 
-def _scaling(rope: dict) -> tuple | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return (float(rope["factor"]),)
-    if kind == "llama3":
-        return tuple(float(rope[name]) for name in LLAMA3)
-    raise ValueError(
-        f"Got rope_type={kind!r} in config.json, expected 'default', 'linear' or 'llama3'."
-    )
-
-
 def config(kind: str, c: Config) -> dict:
-    rope: dict[str, Any] = {"rope_theta": c.rope_theta, "rope_type": "default"}
-    if c.rope_scaling is not None:
-        rope |= {"rope_type": "linear" if len(c.rope_scaling) == 1 else "llama3"}
-        rope |= dict(zip(LLAMA3, c.rope_scaling, strict=False))
-        if len(c.rope_scaling) > 1:
-            rope[LLAMA3[-1]] = int(rope[LLAMA3[-1]])  # a number of positions
     return dict(
         num_hidden_layers=c.num_decoder_layers,
         hidden_size=c.emb_dim,
@@ -72,7 +63,7 @@ def config(kind: str, c: Config) -> dict:
         intermediate_size=c.mlp_dim,
         hidden_act=THEIR_ACTIVATIONS[c.mlp_activations[0]],
         rms_norm_eps=c.norm_epsilon,
-        rope_parameters=rope,
+        rope_parameters=rotary_parameters(c.rope_theta, c.rope_scaling),
         tie_word_embeddings=c.logits_via_embedding,
         initializer_range=c.init_stddev or 0.02,
     )
@@ -98,7 +89,7 @@ def links(kind: str, c: Config) -> list[Link]:
                 f"{theirs}.self_attn.{theirs_name}_norm",
                 False,
             )
-    if not c.logits_via_embedding:
+    if "vocabulary" in c.heads and not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head")]
     return result
 
@@ -110,14 +101,16 @@ def copies(kind: str, c: Config) -> dict[str, str]:
 LLAMA, QWEN3 = (
     Family(
         kind,
-        architecture,
+        f"{name}Model",
         "decoder",
         "model.",
         functools.partial(settings, kind),
         functools.partial(config, kind),
         functools.partial(links, kind),
         functools.partial(copies, kind),
+        harmless=HARMLESS,
         ignored=(".rotary_emb.inv_freq",),
+        by_heads=((("vocabulary",), f"{name}ForCausalLM"),),
     )
-    for kind, architecture in (("llama", "LlamaForCausalLM"), ("qwen3", "Qwen3ForCausalLM"))
+    for kind, name in (("llama", "Llama"), ("qwen3", "Qwen3"))
 )

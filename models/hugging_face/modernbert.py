@@ -8,10 +8,19 @@ from pretrax.models.hugging_face.family import (
     linear,
     norm,
     refuse,
+    rotary,
+    rotary_parameters,
     table,
 )
 from pretrax.models.hugging_face.links import VECTOR, Link
 
+HARMLESS = frozenset(
+    """
+    max_position_embeddings initializer_cutoff_factor embedding_dropout layer_norm_eps
+    deterministic_flash_attn sparse_prediction sparse_pred_ignore_index reference_compile
+    repad_logits_with_grad classifier_pooling
+    """.split()
+)
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
@@ -33,14 +42,16 @@ def settings(hf: dict, has) -> dict:
                 f"Got layer_types={kinds} in config.json, expected {GLOBAL!r} every few layers, from "
                 "the first on: nothing else is supported."
             )
+    refuse(hf, rope_scaling=None, position_embedding_type="absolute")
     rope = hf.get("rope_parameters") or {}
-    theta = {
-        kind: rope.get(kind, {}).get("rope_theta", hf.get(old, default))
-        for kind, old, default in (
-            (GLOBAL, "global_rope_theta", 160_000.0),
-            (LOCAL, "local_rope_theta", 10_000.0),
+    older = hf.get("global_rope_theta", 160_000.0), hf.get("local_rope_theta", 10_000.0)
+    theta, scaling = rotary(rope.get(GLOBAL) or {}, older[0])
+    local_theta, local_scaling = rotary(rope.get(LOCAL) or {}, older[1])
+    if local_scaling is not None:
+        raise ValueError(
+            f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected rope_type='default' "
+            f"there: only the wavelengths of {GLOBAL} layers can be scaled."
         )
-    }
     return dict(
         heads=("vocabulary",) if has("head.dense.weight") else (),
         num_layers=layers,
@@ -54,10 +65,11 @@ def settings(hf: dict, has) -> dict:
         embedding_norm=True,
         first_norm=False,
         positions="rotary",
-        rope_theta=theta[GLOBAL],
+        rope_theta=theta,
+        rope_scaling=scaling,
         window=hf["local_attention"] // 2,
         global_every=every,
-        local_rope_theta=theta[LOCAL],
+        local_rope_theta=local_theta,
         num_types=0,
         logits_via_embedding=True,
         vocabulary_layer=True,
@@ -75,6 +87,7 @@ def config(c: Config) -> dict:
         raise ValueError(
             f"Got global_every={every} and window={window}, expected both: ModernBERT has local layers."
         )
+    local_scaling = c.rope_scaling if c.local_rope_theta is None else None  # which it refuses
     return dict(
         num_hidden_layers=layers,
         hidden_size=c.emb_dim,
@@ -85,8 +98,8 @@ def config(c: Config) -> dict:
         norm_eps=c.norm_epsilon,
         layer_types=[LOCAL if i % every else GLOBAL for i in range(layers)],
         rope_parameters={
-            GLOBAL: {"rope_type": "default", "rope_theta": c.rope_theta},
-            LOCAL: {"rope_type": "default", "rope_theta": c.local_rope_theta},
+            GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),
+            LOCAL: rotary_parameters(c.local_rope_theta or c.rope_theta, local_scaling),
         },
         local_attention=2 * window,
         decoder_bias=c.vocabulary_bias,
@@ -134,5 +147,6 @@ MODERNBERT = Family(
     config,
     links,
     copies,
+    harmless=HARMLESS,
     by_heads=((("vocabulary",), "ModernBertForMaskedLM"),),
 )

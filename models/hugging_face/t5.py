@@ -15,6 +15,7 @@ from pretrax.models.hugging_face.family import (
 )
 from pretrax.models.hugging_face.links import Link
 
+HARMLESS = frozenset(["initializer_factor", "n_positions"])
 SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
 
 
@@ -24,11 +25,9 @@ def settings(kind: str, hf: dict, has) -> dict:
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
     # "gated-gelu" is the tanh approximation, against its name.
-    act = (
-        "gelu"
-        if projection == "gated-gelu"
-        else activation({"feed_forward_proj": name}, "feed_forward_proj")
-    )
+    theirs = "gelu_new" if projection == "gated-gelu" else name
+    refuse(hf, dense_act_fn=theirs, is_gated_act=gated)
+    act = activation({"feed_forward_proj": theirs}, "feed_forward_proj")
     return dict(
         num_encoder_layers=hf["num_layers"],
         num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
@@ -53,10 +52,9 @@ def _scaled(kind: str, hf: dict) -> bool:
     `transformers` assumes tie_word_embeddings=True in mT5 and umT5 whatever config.json says, never
     scales mT5's logits and always scales umT5's. Whether weights are tied the tensors show.
     """
-    if kind != "t5":
-        return kind == "umt5"
-    # Newer configs have a field of its own for it.
-    return bool(hf.get("scale_decoder_outputs", hf.get("tie_word_embeddings", True)))
+    tied = hf.get("tie_word_embeddings", True)
+    scaled = hf.get("scale_decoder_outputs", tied)  # newer configs have a field of its own for it
+    return bool(scaled) if kind == "t5" else kind == "umt5"
 
 
 def config(kind: str, c: Config) -> dict:
@@ -126,6 +124,7 @@ T5, MT5, UMT5 = (
         functools.partial(config, kind),
         links,
         copies,
+        harmless=HARMLESS,
         # The first T5s were published with an unused table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )

@@ -263,6 +263,36 @@ def test_what_classes_have_another_network_is_refused(tmp_path):
         recognise(open_source(tmp_path))
 
 
+def test_a_decoder_without_a_head_gets_none(tmp_path):
+    """Untied weights without lm_head.weight, as AutoModel saves them."""
+    reference("llama").model.save_pretrained(tmp_path / "in")
+    source = open_source(str(tmp_path / "in"))
+    found = recognise(source)
+    assert found.heads == () and not found.config.logits_via_embedding
+    params = nested(read_params(source, found))
+    assert "vocabulary" not in params
+    (document,) = tokens(1, 9, 3)
+    features = row_features("decoder", [document], 9, causal=True)
+    batch = {k: jnp.asarray(x, jnp.int32)[None] for k, x in features.items()}
+    ours = found.model.apply(params, batch).hidden["top"]
+    with torch.no_grad():
+        theirs = reference("llama").model(torch.tensor(document)[None]).last_hidden_state
+    np.testing.assert_allclose(ours, theirs, atol=ATOL, rtol=0)
+    write_model(tmp_path / "out", found.config, params)
+    again = open_source(str(tmp_path / "out"))
+    assert again.config["architectures"] == ["LlamaModel"]
+    assert recognise(again).heads == ()
+
+
+def test_tied_logits_are_decided_by_config_json(tmp_path):
+    """As in `transformers`, whatever tensors there are: one that differs is refused."""
+    reference("llama").save_pretrained(tmp_path)
+    source = open_source(str(tmp_path))
+    tied = source._replace(config=source.config | {"tie_word_embeddings": True})
+    with pytest.raises(ValueError, match="lm_head.weight and model.embed_tokens.weight .* differ"):
+        recognise(tied)
+
+
 # --- positions that are counted from the padding --------------------------------------------------
 
 
