@@ -186,7 +186,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
             f"The model of {options.source} is no single Transformer, expected an encoder, a decoder "
             "or an encoder-decoder: transformers has no other."
         )
-    extra = config_ids(options.source) | kept_config(kept)
+    extra = config_ids(options.source, run.model.layout) | kept_config(kept)
     if "classes" in run.model.heads:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
@@ -196,7 +196,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
             target, config, run.params, family=family, dtype=dtype, extra=extra
         )
         put_back(kept, target)
-        lacking = export_vocabulary(options.source, target)
+        lacking = export_vocabulary(options.source, target, run.model)
     name = family.architecture_of(config)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
     if heads := hugging_face.left_out(family, config, run.params):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pretrax.inference.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
-from pretrax.inference.trained import Trained, prompt_form
+from pretrax.inference.trained import Trained, mode_of, prompt_form
 from pretrax.objectives import PromptForm, TokenIds
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
@@ -81,6 +81,22 @@ def _in_form(form: PromptForm, tokens: list[int]) -> Prompt:
     if not form.causal:
         return Prompt(whole, [*form.start])
     return Prompt([], whole, before=[] if form.after else tokens[-CONTEXT:])
+
+
+def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
+    """Returns the ids before and after a text in a row that the model continues, or reads.
+
+    Of a causal language model they are ([bos], []), of a T5 ([], [eos]). Mode tokens are left out:
+    they are chosen with the text.
+    """
+    form = prompt_form(trained, mode_of(trained))
+    modes = {i for _, i in trained.ids.modes}
+    before, after = [i for i in form.before if i not in modes], [*form.after]
+    if trained.model.layout != "decoder" or form.mode in ("mask", "unmask"):
+        return before, after
+    if form.causal:
+        return [trained.ids.bos, *before], after
+    return before, [*after, trained.ids.bos, *form.start]
 
 
 def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> Prompt:

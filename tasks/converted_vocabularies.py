@@ -1,7 +1,7 @@
 """Vocabularies of models that are imported from `transformers` or T5X, or exported to it.
 
 vocabulary = imported_vocabulary(Path("t5-v1_1-small"), config, sentinels=128)
-export_vocabulary("runs/t5", "exported")
+export_vocabulary("runs/t5", "exported", model)
 """
 
 import shutil
@@ -9,9 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pretrax.inference import Trained
+from pretrax.inference.prompts import text_frame
+from pretrax.models import Model
 from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.tokenizer_json import write_tokenizer
 from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.configuration import read_directory
 from pretrax.training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 
 TOKENIZERS = (TOKENIZER, "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
@@ -66,22 +70,28 @@ def imported_vocabulary(
     return Vocabulary(opened, ids, {"vocabulary": str(file)})
 
 
-def config_ids(run_dir: str) -> dict[str, int | None]:
-    """The ids that a config.json names, from the run's vocabulary; empty where it has none."""
+def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
+    """The ids that a config.json names, from the run's vocabulary; empty where it has none.
+
+    Where a decoder's rows start with the padding id, it pads with the end of sequence: `generate` of
+    `transformers` would hide the start of a prompt that comes without a mask.
+    """
     try:
         ids = vocabularies.load_vocabulary(run_dir).ids
     except FileNotFoundError:
         return {}
     return {
-        "pad_token_id": ids.pad,
+        "pad_token_id": ids.eos if layout == "decoder" and ids.bos == ids.pad else ids.pad,
         "eos_token_id": ids.eos,
         "bos_token_id": ids.bos,
         "decoder_start_token_id": ids.bos,
     }
 
 
-def export_vocabulary(run_dir: str, target: str) -> str:
+def export_vocabulary(run_dir: str, target: str, model: Model) -> str:
     """Writes the run's vocabulary, also as a tokenizer of `transformers`.
+
+    That frames a text as the model's rows do: a decoder of one's own starts with `bos`.
 
     Args:
       target: an export; a tokenizer that came with an imported model is in it already, and only ids
@@ -96,14 +106,21 @@ def export_vocabulary(run_dir: str, target: str) -> str:
     except FileNotFoundError:
         return ""
     added = vocabulary.ids.size - vocabulary.tokenizer.size
-    if there and added <= 0:
+    complete = (folder / VOCABULARY).exists() and (folder / TOKENIZER).exists()  # exported before
+    if there and (added <= 0 or complete):
         return ""
     if not there:
         for name in (VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER):
             if (Path(run_dir) / name).exists():
                 shutil.copyfile(Path(run_dir) / name, folder / name)
+    frame: tuple = ((), ())  # an imported tokenizer has its own
+    if not there:
+        objective = read_directory(run_dir).get("objective")
+        forms = objective(vocabulary.ids).prompt_forms if objective else ()
+        codec = vocabulary.codec
+        frame = text_frame(Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, forms))
     try:
-        write_tokenizer(target, vocabulary)
+        write_tokenizer(target, vocabulary, *frame)
     except ValueError as error:
         what = "The ids that were added are in no" if there else "It holds no"
         said = f"{what} tokenizer.json: {error}."

@@ -4,13 +4,15 @@
     transformers.AutoTokenizer.from_pretrained("exported").tokenize("def<extra_id_0>")
 
 It gives the ids of `Vocabulary.tokenizer` for any text, and knows every special id by the name that
-`special_names` has for it. Nothing is added around a text. Of segmentations that a unigram model
+`special_names` has for it. Called on a text, it adds the ids that frame the text in the model's rows,
+if there are any. Of segmentations that a unigram model
 finds equally likely, as of long runs of spaces, it may take another: there sums are float64, in
 SentencePiece float32.
 """
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from pretrax.tasks.special_tokens import special_names
@@ -31,16 +33,28 @@ SPACE = "▁"  # as SentencePiece writes it
 NEVER = -1000.0  # a log probability below that of any spelling of such a name
 
 
-def write_tokenizer(directory: str, vocabulary: Vocabulary) -> None:
+def write_tokenizer(
+    directory: str,
+    vocabulary: Vocabulary,
+    before: Sequence[int] = (),
+    after: Sequence[int] = (),
+) -> None:
     """Writes tokenizer.json, and tokenizer_config.json where there is none.
+
+    Args:
+        before, after: ids that the tokenizer adds around a text; none: it stays as it is.
 
     Raises:
         ValueError: as `tokenizer_json` does; then nothing is written.
     """
     made = tokenizer_json(vocabulary)
+    if before or after:
+        made.post_processor = _framing(made, before, after)
     names, ids = special_names(vocabulary.tokenizer, vocabulary.ids), vocabulary.ids
     roles = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
     config: dict[str, Any] = {f"{key}_token": names[i] for key, i in roles.items() if i is not None}
+    if ids.bos in before or ids.bos in after:
+        config["bos_token"] = made.id_to_token(ids.bos)
     config |= {
         "additional_special_tokens": [names[i] for i in names if i not in roles.values()],
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -79,6 +93,16 @@ def tokenizer_json(vocabulary: Vocabulary):
     made.add_special_tokens([tokenizers.AddedToken(t, normalized=False) for t in tokens])
     _check(own, made, {names[i]: i for i in names})
     return made
+
+
+def _framing(made, before: Sequence[int], after: Sequence[int]):
+    from tokenizers import processors
+
+    names = {i: made.id_to_token(i) for i in (*before, *after)}
+    return processors.TemplateProcessing(
+        single=[*(names[i] for i in before), "$A", *(names[i] for i in after)],
+        special_tokens=[(name, i) for i, name in names.items()],
+    )
 
 
 def _of_sentencepiece(path: str):

@@ -1,6 +1,7 @@
 """What is generated, against `transformers.generate` on the same small random models."""
 
 import functools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import torch
 import transformers
 from transformers.generation import logits_process as theirs
 
+from pretrax import convert
 from pretrax.inference.beam_search import beam_search
 from pretrax.inference.decoding import (
     decode,
@@ -23,9 +25,14 @@ from pretrax.inference.decoding import (
     decoding_form,
     encoder_decoder_prompts,
 )
+from pretrax.inference.generation import Decoding, generate
+from pretrax.inference.prompts import infill_prompt, text_prompt
 from pretrax.inference.sampling import Sampling, adjusted
+from pretrax.inference.trained import allowed_token_mask
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
+from pretrax.tasks.trained_models import open_trained
+from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]
@@ -226,3 +233,35 @@ def test_generate_applies_the_filters_in_the_same_order():
     model.generation_config = transformers.GenerationConfig()
     prepared = model._get_logits_processor(generation_config=config)
     assert [type(one) for one in prepared] == [type(make()) for make in FILTERS["all of them"][1]]
+
+
+# --- a run of one's own, exported ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "builder, objective, text",
+    [
+        ("decoder", "causal_lm", "import os"),
+        ("encoder_decoder", "span_corruption", "import <extra_id_0> as x"),
+    ],
+)
+def test_an_export_of_a_run_generates_the_same_from_the_same_text(
+    builder, objective, text, tmp_path, capsys
+):
+    """Its tokenizer frames a text as the rows of training do, and no mask hides the start."""
+    directory = runs.write_run(tmp_path / "run", builder, objective)
+    convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
+    trained = open_trained(directory)
+    prompt = infill_prompt if "<extra" in text else partial(text_prompt, mode="continue")
+    prompt = prompt(trained, text=text)
+    ((ours,),) = generate(trained, [prompt], Decoding(max_new=NEW))
+    loaded = (
+        transformers.AutoModelForSeq2SeqLM if prompt.inputs else transformers.AutoModelForCausalLM
+    )
+    model = loaded.from_pretrained(tmp_path / "out").eval()
+    ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")(text, return_tensors="pt")
+    never = np.flatnonzero(~allowed_token_mask(trained.ids, trained.model.vocab_size)).tolist()
+    settings = dict(max_new_tokens=NEW, do_sample=False, suppress_tokens=never)
+    found = model.generate(ids.input_ids, **settings)[0].tolist()
+    start = 1 if prompt.inputs else ids.input_ids.shape[1]
+    assert found[start:][: len(ours.tokens)] == list(ours.tokens)
