@@ -268,7 +268,8 @@ def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[
 def family_of(config: Config) -> Family:
     """Returns the first family that has such a model.
 
-    Raises ValueError, naming the settings in which the nearest family differs.
+    Raises ValueError, naming the settings in which the nearest family differs, and the presets of
+    the same layout that families have.
     """
     layout = "decoder" if not config.num_encoder_layers else "encoder_decoder"
     layout = "encoder" if not config.num_decoder_layers else layout
@@ -279,9 +280,12 @@ def family_of(config: Config) -> Family:
     ]
     differ, family = min(found, key=lambda one: (NOT_EXPRESSIBLE in one[0], len(one[0])))
     if differ:
+        same = [one for one in FAMILIES.values() if one.layout == layout]
+        presets = [name for one in same for name in one.presets]
         raise ValueError(
             f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, differs "
-            f"in {'; '.join(differ)}. Train a model with the family's values."
+            f"in {'; '.join(differ)}. Train a model with the family's values, such as these presets "
+            f"have: {', '.join(f'models/{name}.gin' for name in presets)}."
         )
     return family
 

@@ -124,4 +124,5 @@ BART = Family(
     links,
     copies,
     harmless=HARMLESS,
+    presets=("bart_*",),
 )

@@ -178,6 +178,7 @@ BERT, ROBERTA = (
         functools.partial(links, kind),
         functools.partial(copies, kind),
         harmless=HARMLESS,
+        presets=(f"{kind}_*",),
         ignored=("embeddings.position_ids",),
         by_heads=by_heads,
     )

@@ -73,6 +73,7 @@ class Family(NamedTuple):
     copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
     harmless: frozenset[str] = frozenset()  # fields that change no output, beside `HARMLESS`
     ignored: tuple[str, ...] = ()  # suffixes of tensor names that are no parameters
+    presets: tuple[str, ...] = ()  # gin files of gin_configs/models that are of this family
     # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
 

@@ -100,5 +100,6 @@ GPT2 = Family(
     links,
     copies,
     harmless=HARMLESS,
+    presets=("gpt2*",),
     ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
 )

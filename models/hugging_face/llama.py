@@ -109,8 +109,12 @@ LLAMA, QWEN3 = (
         functools.partial(links, kind),
         functools.partial(copies, kind),
         harmless=HARMLESS,
+        presets=presets,
         ignored=(".rotary_emb.inv_freq",),
         by_heads=((("vocabulary",), f"{name}ForCausalLM"),),
     )
-    for kind, name in (("llama", "Llama"), ("qwen3", "Qwen3"))
+    for kind, name, presets in (
+        ("llama", "Llama", ("llama3_*", "decoder_tiny")),
+        ("qwen3", "Qwen3", ("qwen3_*",)),
+    )
 )

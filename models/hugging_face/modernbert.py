@@ -148,5 +148,6 @@ MODERNBERT = Family(
     links,
     copies,
     harmless=HARMLESS,
+    presets=("modernbert_*",),
     by_heads=((("vocabulary",), "ModernBertForMaskedLM"),),
 )

@@ -125,12 +125,13 @@ T5, MT5, UMT5 = (
         links,
         copies,
         harmless=HARMLESS,
+        presets=presets,
         # The first T5s were published with an unused table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )
-    for kind, name in (
-        ("t5", "T5ForConditionalGeneration"),
-        ("mt5", "MT5ForConditionalGeneration"),
-        ("umt5", "UMT5ForConditionalGeneration"),
+    for kind, name, presets in (
+        ("t5", "T5ForConditionalGeneration", ("t5_*", "ul2_*", "encoder_decoder_tiny")),
+        ("mt5", "MT5ForConditionalGeneration", ()),
+        ("umt5", "UMT5ForConditionalGeneration", ("umt5_*",)),
     )
 )

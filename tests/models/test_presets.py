@@ -1,6 +1,7 @@
 """The gin files of known models: sizes as published, families, how they are spread, a step of each."""
 
 import dataclasses
+import fnmatch
 import functools
 import math
 import pathlib
@@ -166,6 +167,21 @@ def test_gin_files_open_with_name_size_and_source(name):
 def test_family(name):
     config = model_of(name, KNOWN[name].vocab_size).config
     assert family_of(config) is FAMILIES[KNOWN[name].family]
+
+
+def test_a_family_names_the_presets_that_it_has_and_no_other():
+    for name in GIN_FILES:
+        of = [
+            family
+            for family in FAMILIES.values()
+            if any(fnmatch.fnmatch(name, pattern) for pattern in family.presets)
+        ]
+        config = model_of(name, 512).config
+        if of:
+            assert [family_of(config)] == of, name
+        else:
+            with pytest.raises(ValueError, match=r"presets have: models/\w+\*\.gin"):
+                family_of(config)
 
 
 @pytest.mark.parametrize("name", KNOWN)
