@@ -15,7 +15,7 @@ applies it. Tokens that an objective needs and the tokenizer lacks are added by 
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -25,13 +25,16 @@ from rich.progress import Progress
 
 from pretrax import verbs
 from pretrax.models import Model, hugging_face
+from pretrax.models.hugging_face import sentences
 from pretrax.models.hugging_face.kept import keep_files, kept_config, put_back
+from pretrax.objectives import PromptForm
 from pretrax.tasks import special_tokens, vocabularies
 from pretrax.tasks.converted_vocabularies import config_ids, export_vocabulary
 from pretrax.tasks.imported_models import Imported, from_hugging_face, from_t5x
+from pretrax.tasks.prompt_forms import prompt_forms, save_prompt_forms
 from pretrax.training import run_directory
 from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
-from pretrax.training.configuration import read_fields
+from pretrax.training.configuration import read_directory, read_fields
 from pretrax.training.imported_runs import (
     check_new,
     config_text,
@@ -148,6 +151,8 @@ def write_run(console: Console, options: argparse.Namespace, found: Imported) ->
     settings = dict(found.settings)
     if options.dtype is not None:
         settings["dtype"] = options.dtype
+    if found.prompt_forms:
+        save_prompt_forms(run_dir, found.prompt_forms)
     # Last: a directory with a config is a whole one.
     config = config_text(run_dir, options.source, found.model.layout, settings, rows)
     run_directory.write_text(Path(run_dir) / run_directory.CONFIG, config)
@@ -196,14 +201,30 @@ def export(console: Console, options: argparse.Namespace) -> None:
             target, config, run.params, family=family, dtype=dtype, extra=extra
         )
         put_back(kept, target)
-        lacking = export_vocabulary(options.source, target, run.model)
+        forms = saved_prompt_forms(options.source, options.trust)
+        lacking = export_vocabulary(options.source, target, run.model, forms)
+        left = set(hugging_face.left_out(family, config, run.params))
+        form = next((form for form in forms if form.mode == "embed"), None)
+        if form is not None and form.pooling:
+            head = run.params["projections_embedding"]["layer"] if form.head else None
+            sentences.write_modules(target, config.emb_dim, form.pooling, head)
+            left -= {"projections_embedding"} if form.head else set()
     name = family.architecture_of(config)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
-    if heads := hugging_face.left_out(family, config, run.params):
-        lines.append(f"Left out, for transformers has no place for it: {', '.join(heads)}.")
+    if left:
+        lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")
     lines += [lacking] if lacking else []
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:
+    """How the model of a run directory reads a text; none where it has no vocabulary."""
+    try:
+        ids = vocabularies.load_vocabulary(run_dir).ids
+    except FileNotFoundError:
+        return ()
+    return prompt_forms(run_dir, read_directory(run_dir, trusted), ids)
 
 
 if __name__ == "__main__":

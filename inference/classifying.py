@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted
+from pretrax.inference.embeddings import pooled
 from pretrax.inference.trained import Trained, prompt_form
 
 
@@ -21,17 +22,19 @@ def classify(
 ) -> list[list[tuple[str, float]]]:
     """Returns the classes of each text with their probabilities, the likeliest first.
 
-    For a regression (one class) it is [("", number)].
+    They add up to 1, unless the prompt form says that classes are independent: then a text may have
+    several. For a regression (one class) it is [("", number)].
 
     Raises ValueError for a model without a head for classes, or a text that is empty or too long.
     """
     found = []
     rows = [trained.encode(text) for text in texts]
-    for logits in _logits_of(trained, "classify", rows, batch_size, on_batch):
-        if logits.shape[-1] == 1:
-            found.append([("", float(logits[0, 0]))])
+    independent = prompt_form(trained, "classify").independent
+    for logits_C in _logits_of(trained, "classify", rows, batch_size, on_batch):
+        if logits_C.size == 1 and not independent:
+            found.append([("", float(logits_C[0]))])
             continue
-        p = np.asarray(jax.nn.softmax(logits[0]))
+        p = np.asarray(jax.nn.sigmoid(logits_C) if independent else jax.nn.softmax(logits_C))
         found.append([(_name(trained, k), float(p[k])) for k in np.argsort(-p, kind="stable")])
     return found
 
@@ -66,7 +69,7 @@ def _name(trained: Trained, number: int) -> str:
 
 
 def _logits_of(trained: Trained, mode: str, texts: Sequence[list[int]], batch_size, on_batch):
-    """Returns logits of the first slot of each text ("classify"), or of all ("tag"), in order."""
+    """Returns logits of each text, [C] ("classify"), or of all its slots, [T, C] ("tag"), in order."""
     prompt = prompt_form(trained, mode)
     head = prompt.head
     if head not in trained.model.heads:
@@ -77,7 +80,8 @@ def _logits_of(trained: Trained, mode: str, texts: Sequence[list[int]], batch_si
     if not all(trained.decode(text).strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
     rows = [[*prompt.before, *text, *prompt.after] for text in texts]
-    run = jitted(_run, trained.model, head, mode == "classify")
+    pooling = prompt.pooling or "first" if mode == "classify" else None
+    run = jitted(_run, trained.model, head, pooling)
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch([rows[i] for i in chosen], trained.model.max_positions)
@@ -88,8 +92,8 @@ def _logits_of(trained: Trained, mode: str, texts: Sequence[list[int]], batch_si
     return found
 
 
-def _run(model, head, first, params, batch):
+def _run(model, head, pooling, params, batch):
     outputs = model.apply(params, batch)
     states = outputs.hidden["top"]
-    states = states[:, :1] if first else states
+    states = pooled(states, batch, pooling) if pooling else states
     return outputs.head(head, states).astype(jnp.float32)

@@ -26,17 +26,24 @@ def embed(
 ) -> np.ndarray:
     """Returns f32[N, E]: the embedding of each text, of length 1.
 
-    Models that a contrastive objective trained pool as in training, and apply the head "embedding".
-    For other models it is the mean of the tokens' hidden states.
+    Models that a contrastive objective trained pool as in training, and apply the head "embedding";
+    imported sentence models pool as their files say. For other models it is the mean of the tokens'
+    hidden states, unless `pooling` says otherwise.
 
     Args:
       pooling: "first" or "mean", over the slots of a text; None: as above.
       second: the texts are the second ones of pairs, for the second of two towers.
 
-    Raises ValueError for a text that is empty, or longer than the model's positions.
+    Raises ValueError for a text that is empty, or longer than the model's positions, and another
+    pooling than that of training.
     """
     prompt = prompt_form(trained, "embed")
-    pooling = pooling or prompt.pooling
+    if prompt.pooling and pooling not in (None, prompt.pooling):
+        raise ValueError(
+            f"Got pooling={pooling!r}, expected {prompt.pooling!r}, with which this model was trained: "
+            "leave it out."
+        )
+    pooling = prompt.pooling or pooling or "mean"
     if pooling not in POOLINGS:
         raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")
     run = jitted(_embed, trained.model, prompt.head, pooling)
@@ -57,12 +64,15 @@ def embed(
 
 def _embed(model, head, pooling, params, batch):
     outputs = model.apply(params, batch)
-    states_BxTxE = outputs.hidden["top"].astype(jnp.float32)
-    live_BxTx1 = (batch["encoder_segment_ids"] > 0)[..., None]
-    if pooling == "first":
-        pooled_BxE = states_BxTxE[:, 0]
-    else:
-        pooled_BxE = jnp.sum(states_BxTxE * live_BxTx1, 1) / jnp.sum(live_BxTx1, 1)
+    pooled_BxE = pooled(outputs.hidden["top"].astype(jnp.float32), batch, pooling)
     if head:
         pooled_BxE = outputs.head(head, pooled_BxE)
     return pooled_BxE / jnp.linalg.norm(pooled_BxE, axis=-1, keepdims=True)
+
+
+def pooled(states_BxTxE, batch, pooling):
+    """Returns the hidden state of the "first" slot of each row, or the "mean" of all: [B, E]."""
+    if pooling == "first":
+        return states_BxTxE[:, 0]
+    live_BxTx1 = (batch["encoder_segment_ids"] > 0)[..., None]
+    return jnp.sum(states_BxTxE * live_BxTx1, 1) / jnp.sum(live_BxTx1, 1)

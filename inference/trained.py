@@ -32,6 +32,7 @@ MODES = {
 
 # The mode of an imported model, and of one whose objective states no prompt form.
 MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
+MODE_OF_HEAD = {"classes": "classify", "token_classes": "tag"}  # of an imported encoder without LM
 
 
 class Trained(NamedTuple):
@@ -56,7 +57,9 @@ def mode_of(trained: Trained) -> str:
     if modes:
         return "infill" if modes[0] == "complete" and "infill" in modes else modes[0]
     layout, heads = trained.model.layout, trained.model.heads
-    return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
+    if layout != "encoder" or "vocabulary" in heads:
+        return MODE_OF_LAYOUT[layout]
+    return next((mode for head, mode in MODE_OF_HEAD.items() if head in heads), "embed")
 
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:

@@ -263,7 +263,10 @@ class PromptForm(NamedTuple):
     blanks: str = "together"
     shift: int = 0  # slots from a mask to the slot that predicts its token
     head: str | None = None  # None: the vocabulary projection; of "embed": no head
-    pooling: str = "mean"  # of "embed": over the "first" slot of a text or the "mean" of all
+    # Of "embed" and "classify": over the "first" slot of a text or the "mean" of all; None: training
+    # has none, and "embed" takes the mean, "classify" the first.
+    pooling: str | None = None
+    independent: bool = False  # of "classify": each class has a probability of its own
 
 
 class Lengths(Protocol):

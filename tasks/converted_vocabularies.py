@@ -1,7 +1,7 @@
 """Vocabularies of models that are imported from `transformers` or T5X, or exported to it.
 
 vocabulary = imported_vocabulary(Path("t5-v1_1-small"), config, sentinels=128)
-export_vocabulary("runs/t5", "exported", model)
+export_vocabulary("runs/t5", "exported", model, forms)
 """
 
 import shutil
@@ -12,10 +12,10 @@ from typing import Any
 from pretrax.inference import Trained
 from pretrax.inference.prompts import text_frame
 from pretrax.models import Model
+from pretrax.objectives import PromptForm
 from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.tasks.tokenizer_json import write_tokenizer
 from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.configuration import read_directory
 from pretrax.training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 
 TOKENIZERS = (TOKENIZER, "spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
@@ -88,7 +88,7 @@ def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
     }
 
 
-def export_vocabulary(run_dir: str, target: str, model: Model) -> str:
+def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[PromptForm]) -> str:
     """Writes the run's vocabulary, also as a tokenizer of `transformers`.
 
     That frames a text as the model's rows do: a decoder of one's own starts with `bos`.
@@ -115,10 +115,9 @@ def export_vocabulary(run_dir: str, target: str, model: Model) -> str:
                 shutil.copyfile(Path(run_dir) / name, folder / name)
     frame: tuple = ((), ())  # an imported tokenizer has its own
     if not there:
-        objective = read_directory(run_dir).get("objective")
-        forms = objective(vocabulary.ids).prompt_forms if objective else ()
         codec = vocabulary.codec
-        frame = text_frame(Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, forms))
+        of = Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))
+        frame = text_frame(of)
     try:
         write_tokenizer(target, vocabulary, *frame)
     except ValueError as error:

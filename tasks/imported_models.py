@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pretrax.models import Model, hugging_face, t5x
+from pretrax.models.hugging_face import Recognised, Source
 from pretrax.models.hugging_face.kept import files_to_keep
+from pretrax.models.hugging_face.sentences import POOLINGS, pooling_of
+from pretrax.objectives import PromptForm, TokenIds
 from pretrax.tasks.converted_vocabularies import imported_vocabulary
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.imported_runs import settings_of
@@ -22,6 +25,7 @@ class Imported(NamedTuple):
     arrays: Iterable[tuple[str, np.ndarray]]  # (path, parameter), read one at a time
     vocabulary: Vocabulary | None  # None: no tokenizer came with it
     classes: Sequence[str] = ()  # names of the classes, where it has such a head
+    prompt_forms: Sequence[PromptForm] = ()  # where its files say more than the usual ones
     files: Sequence[Path] = ()  # beside the weights, which belong to the model
 
 
@@ -46,15 +50,40 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     source = hugging_face.open_source(directory)
     files = files_to_keep(source.path)
     found = hugging_face.recognise(source)
+    kept = _fitting(imported_vocabulary(source.path, source.config, **vocabulary), found.model)
+    forms = _prompt_forms(source, found, kept.ids) if kept else ()
     return Imported(
         found.family.model_type,
         found.model,
         found.settings,
         hugging_face.read_params(source, found),
-        _fitting(imported_vocabulary(source.path, source.config, **vocabulary), found.model),
-        hugging_face.class_names(source.config) if "classes" in found.heads else (),
+        kept,
+        hugging_face.class_names(source.config) if found.config.num_classes else (),
+        forms,
         files,
     )
+
+
+def _prompt_forms(source: Source, found: Recognised, ids: TokenIds) -> list[PromptForm]:
+    """Returns how a sentence model pools, and what the probabilities of a classifier are.
+
+    Raises ValueError for what `inference` does not have.
+    """
+    cls, sep = (() if i is None else (i,) for i in (ids.cls, ids.sep))
+    forms = []
+    if pooling := pooling_of(source.path):
+        forms.append(PromptForm("embed", cls, sep, pooling=pooling))
+    if "classes" in found.heads:
+        problem = source.config.get("problem_type")
+        if problem == "regression" and found.config.num_classes > 1:
+            raise ValueError(
+                f"Got problem_type='regression' with {found.config.num_classes} numbers in "
+                f"{source.path / 'config.json'}, expected one number: more are not supported."
+            )
+        theirs = source.config.get("classifier_pooling", "cls")  # ModernBERT's
+        form = PromptForm("classify", cls, sep, head="classes", pooling=POOLINGS[theirs])
+        forms.append(form._replace(independent=problem == "multi_label_classification"))
+    return forms
 
 
 def from_t5x(

@@ -6,6 +6,7 @@ from jax.sharding import Mesh
 
 from pretrax.inference import Trained
 from pretrax.models.unrolled import unrolled
+from pretrax.tasks.prompt_forms import prompt_forms
 from pretrax.tasks.vocabularies import load_vocabulary
 from pretrax.training.configuration import read_directory
 from pretrax.training.run_directory import load_classes
@@ -40,10 +41,9 @@ def open_trained(
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
             "token ids, or imported without a tokenizer."
         ) from error
-    objective = fields.get("objective")  # an imported model has none
     with settings_in_words(run_dir):
         model_of_it = model_of_run(fields, vocabulary.ids)
-        prompt_forms = objective(vocabulary.ids).prompt_forms if objective else ()
+        forms = prompt_forms(run_dir, fields, vocabulary.ids)
     run = open_run(run_dir, step, mesh, model_of_it, trusted)
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
@@ -54,7 +54,7 @@ def open_trained(
         vocabulary.ids,
         codec.encode,
         codec.decode,
-        prompt_forms,
+        forms,
         tuple(load_classes(run_dir)),
         run.step,
     )

@@ -19,6 +19,7 @@ VOCABULARY = "vocabulary.json"  # the special ids; the tokenizer's own file lies
 SENTENCEPIECE_MODEL = "vocabulary.model"  # of a SentencePiece vocabulary
 TOKENIZER = "tokenizer.json"  # of a Hugging Face vocabulary
 CLASSES = "classes.json"  # the names of the classes, in order
+PROMPT_FORMS = "prompt_forms.json"  # how an imported model was trained to read a text
 DATA = "data"  # a folder: the tokenised text, one token array for each split
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
 LOCK = ".lock"  # held by the process that trains, see `locked`

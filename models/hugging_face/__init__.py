@@ -42,6 +42,7 @@ from pretrax.models.trees import named
 __all__ = [
     "FAMILIES",
     "Recognised",
+    "Source",
     "check_names",
     "class_labels",
     "class_names",

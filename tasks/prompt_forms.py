@@ -1,0 +1,30 @@
+"""How the model of a run directory reads a text: as its objective says, or the files it came with.
+
+save_prompt_forms("runs/minilm", [PromptForm("embed", pooling="mean")])     # of an import
+prompt_forms("runs/minilm", read_directory("runs/minilm"), ids)
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pretrax.objectives import PromptForm, TokenIds
+from pretrax.training.run_directory import PROMPT_FORMS, read_json, write_json
+
+
+def save_prompt_forms(run_dir: str, forms: Iterable[PromptForm]) -> None:
+    """Keeps the prompt forms that an imported model came with."""
+    write_json(Path(run_dir) / PROMPT_FORMS, [form._asdict() for form in forms])
+
+
+def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tuple[PromptForm, ...]:
+    """The prompt forms of a run's objective, or those that an imported model came with.
+
+    `fields`: of the run's config.gin.
+    """
+    objective, file = fields.get("objective"), Path(run_dir) / PROMPT_FORMS
+    if objective:
+        return objective(ids).prompt_forms
+    of_ids = ("before", "after", "start")
+    values = read_json(file) if file.exists() else []
+    return tuple(PromptForm(**one | {name: tuple(one[name]) for name in of_ids}) for one in values)

@@ -1,0 +1,127 @@
+"""Embeddings and classes of imported models, and of exported runs, as `transformers` has them."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "torch", reason="the extra `parity` is not installed: pip install -e '.[parity]'"
+)
+pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from pretrax import convert
+from pretrax.inference.classifying import classify
+from pretrax.inference.embeddings import embed
+from pretrax.inference.trained import mode_of
+from pretrax.tasks.trained_models import open_trained
+from tests.inference import runs
+from tests.parity.test_fill_mask import WIDTHS, bert_tokenizer
+
+TEXTS = ["the parser", "return a value if it is not None"]
+
+
+def saved(folder, model, **settings):
+    """A directory of `transformers` with a tokenizer; its model and tokenizer."""
+    tokenizer, roles = bert_tokenizer()
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, **{f"{role}_token": name for role, name in roles.items()}
+    )
+    size = dict(vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=64, pad_token_id=0)
+    torch.manual_seed(0)
+    made = model(transformers.BertConfig(**size, **WIDTHS, **settings)).eval()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.2 * torch.randn(parameter.shape)
+    made.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return made, fast
+
+
+def pooled(model, tokenizer, text, pooling, dense=None):
+    """The unit vector that `sentence-transformers` makes of a text."""
+    with torch.no_grad():
+        states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
+        vector = states[0] if pooling == "cls" else states.mean(0)
+        if dense is not None:
+            vector = torch.tanh(dense["linear.weight"] @ vector + dense["linear.bias"])
+        return torch.nn.functional.normalize(vector, dim=-1).numpy()
+
+
+def pool_by(folder, **config):
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("pooling, ours", [("cls", "first"), ("mean", "mean")])
+def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_path):
+    model, tokenizer = saved(tmp_path / "in", transformers.BertModel)
+    key = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
+    pool_by(tmp_path / "in", pooling_mode_max_tokens=False, **{key: True})
+    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
+    trained = open_trained(str(tmp_path / "run"))
+    assert mode_of(trained) == "embed"
+    expected = np.stack([pooled(model, tokenizer, text, pooling) for text in TEXTS])
+    np.testing.assert_allclose(embed(trained, TEXTS), expected, atol=1e-5)
+    np.testing.assert_allclose(embed(trained, TEXTS, pooling=ours), expected, atol=1e-5)
+    with pytest.raises(ValueError, match=f"expected '{ours}', with which this model was trained"):
+        embed(trained, TEXTS, pooling={"first": "mean", "mean": "first"}[ours])
+    convert.main([f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"])
+    kept = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
+    assert kept[key] and sum(bool(x) for name, x in kept.items() if "mode" in name) == 1
+    kinds = [one["type"] for one in json.loads((tmp_path / "out" / "modules.json").read_text())]
+    assert [kind.split(".")[-1] for kind in kinds] == ["Transformer", "Pooling", "Normalize"]
+
+
+@pytest.mark.parametrize(
+    "pooling, modules, said",
+    [
+        ({"pooling_mode_max_tokens": True}, [], "the pooling max .*expected one of cls, mean"),
+        ({"pooling_mode": ["cls", "mean"]}, [], "the pooling cls and mean "),
+        ({"pooling_mode": "mean"}, ["Transformer", "Pooling", "Dense"], "the module 'Dense'"),
+    ],
+)
+def test_another_pooling_is_refused(pooling, modules, said, tmp_path, capsys):
+    saved(tmp_path / "in", transformers.BertModel)
+    pool_by(tmp_path / "in", **pooling)
+    types = [{"type": f"sentence_transformers.models.{kind}"} for kind in modules]
+    (tmp_path / "in" / "modules.json").write_text(json.dumps(types))
+    with pytest.raises(SystemExit):
+        convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
+    assert re.search(said, " ".join(capsys.readouterr().err.split()))
+
+
+def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
+    bert = dict(norm="layer", norm_place="after", biases=True, embedding_norm=True)
+    bert |= dict(positions="learned", max_positions=40, mlp_activations=("gelu_exact",))
+    bert |= dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
+    directory = runs.write_run(tmp_path / "run", "encoder", "contrastive", **bert)
+    convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
+    model = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    dense = load_file(tmp_path / "out" / "2_Dense" / "model.safetensors")
+    expected = np.stack([pooled(model, tokenizer, text, "cls", dense) for text in TEXTS])
+    np.testing.assert_allclose(embed(open_trained(directory), TEXTS), expected, atol=1e-4)
+
+
+def test_classes_of_an_imported_classifier_exclude_each_other_or_not(tmp_path):
+    names = dict(id2label={0: "bad", 1: "so so", 2: "good"})
+    for problem, function in (
+        ("multi_label_classification", torch.sigmoid),
+        (None, lambda logits: torch.softmax(logits, -1)),
+    ):
+        folder = tmp_path / str(problem)
+        kind = transformers.BertForSequenceClassification
+        model, tokenizer = saved(folder / "in", kind, problem_type=problem, **names)
+        convert.main([f"--from=hf:{folder}/in", f"--to={folder}/run"])
+        trained = open_trained(str(folder / "run"))
+        assert mode_of(trained) == "classify"
+        for text, found in zip(TEXTS, classify(trained, TEXTS)):
+            with torch.no_grad():
+                p = function(model(**tokenizer(text, return_tensors="pt")).logits[0]).tolist()
+            assert dict(found) == pytest.approx(dict(zip(names["id2label"].values(), p)), abs=1e-5)
