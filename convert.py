@@ -192,7 +192,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
             "or an encoder-decoder: transformers has no other."
         )
     extra = config_ids(options.source, run.model.layout) | kept_config(kept)
-    if "classes" in run.model.heads:
+    if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
     with console.status(f"Writing {target}"):

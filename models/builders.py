@@ -292,8 +292,11 @@ def forward_flops(config, lengths):
     if c.num_ahead and c.ahead == "sequential":
         total += c.num_ahead * 4 * slots * c.emb_dim**2
     predictions = lengths["predict"] * (1 + c.num_ahead) if "vocabulary" in c.heads else 0
-    layer = c.emb_dim**2 if c.vocabulary_layer else 0
-    return total + 2 * predictions * (c.emb_dim * c.vocab_size + layer)
+    width = c.embedding_width
+    layer = c.emb_dim * width if c.vocabulary_layer else 0
+    if width != c.emb_dim:
+        total += 2 * (slots + sources) * width * c.emb_dim
+    return total + 2 * predictions * (width * c.vocab_size + layer)
 
 
 @functools.lru_cache(maxsize=64)

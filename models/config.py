@@ -16,7 +16,8 @@ ACTIVATIONS = {
     "linear": lambda x: x,
 }
 NORMS = ("rms", "layer")
-NORM_PLACES = ("before", "after")
+NORM_PLACES = ("before", "after", "output", "both")
+CLASSIFIER_LAYERS = ("tanh", "relu", "gelu_exact", "normed")
 # Beyond any model, and small enough that to check it costs nothing.
 MOST_LAYERS = 4096
 MOST = 2**31 - 1  # of any other number: ids and slots are int32
@@ -65,13 +66,17 @@ class Config:
     # --- norms and biases
     norm: str = "rms"  # or "layer", which subtracts the mean first
     # "before": pre-norm, of each sublayer's input and after the last layer. "after": post-norm, of
-    # the sum with the residual stream, as in BERT and BART.
+    # the sum with the residual stream, as in BERT and BART. "output": of each sublayer's output, as in
+    # OLMo 2; "both": of its input and its output, as in Gemma 2; after the last layer too.
     norm_place: str = "before"
     norm_epsilon: float = 1e-6
+    zero_centered_norms: bool = False  # they scale by 1 + their parameter, as in Gemma
     biases: bool = False  # of every linear layer, and of layer norms
+    qkv_biases: bool = False  # of queries, keys and values, where others have none, as in Qwen2
     embedding_norm: bool = False  # of the input of a stack
     first_norm: bool = True  # ModernBERT's first layer has no norm before its attention
     qk_norm: bool = False  # RMS norm of each query and key head, as in Qwen3
+    qk_norm_joint: bool = False  # one over all heads of a token instead, as in OLMo 2
 
     # --- attention and positions
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
@@ -84,14 +89,17 @@ class Config:
     max_positions: int = 0  # learned positions: the longest row
     position_offset: int = 0  # learned positions: rows of the embedding before position 0
     attention_scale: float | None = None  # of scores; None: head_dim**-0.5. T5: 1.0
-    # Local layers attend to `window` keys on either side; every global_every-th layer, from the first
-    # on, to all, with `rope_theta` where local ones have `local_rope_theta`.
+    # Local layers attend to `window` keys on either side; every global_every-th layer, from layer
+    # `first_global` on, to all, with `rope_theta` where local ones have `local_rope_theta`.
     window: int | None = None
     global_every: int | None = None
+    first_global: int = 0
     local_rope_theta: float | None = None
     attention_softcap: float | None = None  # scores become cap * tanh(scores / cap), as in Gemma 2
 
     # --- embedding and vocabulary head
+    embedding_dim: int | None = None  # of tables, then projected to E (ELECTRA small); None: E
+    scale_embedding: bool = False  # of tokens, times emb_dim**0.5, as in Gemma
     num_types: int = 0  # token types with an embedding each (BERT: 2)
     logits_via_embedding: bool = False  # tied: the logits use the embedding
     scale_logits: bool = (
@@ -101,6 +109,9 @@ class Config:
     vocabulary_bias: bool = False
     logit_softcap: float | None = None
     num_classes: int = 0  # of the heads "classes" and "token_classes"; 1: regression
+    # The activation of the layer before "classes": BERT's pooler has tanh. "normed": that of the MLP,
+    # and a norm, before "token_classes" as well, as in ModernBERT.
+    classifier_layer: str = "tanh"
 
     # --- initial weights
     # None: T5X's rule, variance 1 / inputs (embeddings 1, queries 1 / (E d) where scores are not
@@ -133,6 +144,10 @@ class Config:
     @property
     def num_key_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def embedding_width(self) -> int:
+        return self.embedding_dim or self.emb_dim
 
     @property
     def score_scale(self) -> float:
@@ -185,7 +200,8 @@ def _check_kinds(c: Config):
 def _check_sizes(c: Config):
     layers = "num_encoder_layers" if c.num_encoder_layers else "num_decoder_layers"
     counts = ["vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", layers]
-    for name in [*counts, *(["num_kv_heads"] if c.num_kv_heads is not None else [])]:
+    optional = ("num_kv_heads", "embedding_dim")
+    for name in [*counts, *(name for name in optional if getattr(c, name) is not None)]:
         value = getattr(c, name)
         if not isinstance(value, int) or value < 1:
             _refuse(
@@ -202,7 +218,7 @@ def _check_sizes(c: Config):
             "num_classes",
             f"1 or more for the head {classifying[0]!r}: set the number of classes.",
         )
-    for name in ("num_types", "max_positions", "position_offset"):
+    for name in ("num_types", "max_positions", "position_offset", "first_global"):
         if not isinstance(getattr(c, name), int) or getattr(c, name) < 0:
             _refuse(c, name, "a whole number of 0 or more.")
     if c.num_heads % c.num_key_heads:
@@ -223,6 +239,7 @@ def _check_choices(c: Config):
     choices = {
         "norm": NORMS,
         "norm_place": NORM_PLACES,
+        "classifier_layer": CLASSIFIER_LAYERS,
         "positions": POSITIONS,
         "dtype": DTYPES,
         "remat_policy": tuple(REMAT_POLICIES),
@@ -251,6 +268,19 @@ def _check_together(c: Config):
             c.positions == "relative",
         ),
         (c.global_every is not None, "global_every", "window", c.window is not None),
+        (
+            c.first_global > 0,
+            "first_global",
+            "a larger global_every",
+            c.first_global < (c.global_every or 0),
+        ),
+        (c.qk_norm_joint, "qk_norm_joint", "qk_norm", c.qk_norm),
+        (
+            c.embedding_width != c.emb_dim and "vocabulary" in c.heads,
+            "embedding_dim",
+            "vocabulary_layer",
+            c.vocabulary_layer,
+        ),
         (
             c.local_rope_theta is not None,
             "local_rope_theta",

@@ -11,23 +11,31 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from pretrax.models.config import Config
+from pretrax.models.config import ACTIVATIONS, Config
 
 
 class ClassificationHead(nn.Module):
     """Logits of a text's or a pair's classes from its first hidden state: float32 [..., classes].
 
-    A layer with tanh, BERT's pooler, and a linear classifier (Devlin et al. 2019). One class is
-    a regression.
+    A layer, such as BERT's pooler, and a linear classifier (Devlin et al. 2019). One class is a
+    regression.
+
+    `layer`: one of `models.config.CLASSIFIER_LAYERS`.
     """
 
     classes: int
-    dtype: str
+    layer: str
+    config: Config
 
     @nn.compact
     def __call__(self, hidden):
-        pooled = jnp.tanh(dense(hidden.shape[-1], self.dtype, name="pooler")(hidden))
-        return _classifier(self.classes, self.dtype)(pooled)
+        c = self.config
+        if self.layer == "normed":
+            pooled = _normed_layer(c, hidden)
+        else:
+            activation = {"tanh": jnp.tanh, **ACTIVATIONS}[self.layer]
+            pooled = activation(dense(c.emb_dim, c.dtype, name="pooler")(hidden))
+        return _classifier(self.classes, c.dtype)(pooled)
 
 
 class EmbeddingHead(nn.Module):
@@ -64,34 +72,40 @@ class LogitScale(nn.Module):
 class ReplacedHead(nn.Module):
     """The logit that a token was replaced: float32 [..., 1] (Clark et al. 2020, ELECTRA)."""
 
-    dtype: str
+    config: Config
 
     @nn.compact
     def __call__(self, hidden):
-        layer = dense(hidden.shape[-1], self.dtype, name="layer")
-        return _classifier(1, self.dtype)(nn.gelu(layer(hidden)))
+        c = self.config
+        layer, activation = (
+            dense(c.emb_dim, c.dtype, name="layer"),
+            ACTIVATIONS[c.mlp_activations[0]],
+        )
+        return _classifier(1, c.dtype)(activation(layer(hidden)))
 
 
 class TokenClassificationHead(nn.Module):
     """Logits of the classes of each token: float32 [..., classes] (Devlin et al. 2019)."""
 
-    classes: int
-    dtype: str
+    config: Config
 
     @nn.compact
     def __call__(self, hidden):
-        return _classifier(self.classes, self.dtype)(hidden)
+        c = self.config
+        if c.classifier_layer == "normed":
+            hidden = _normed_layer(c, hidden)
+        return _classifier(c.num_classes, c.dtype)(hidden)
 
 
 CLASSIFIERS = ("classes", "token_classes")  # heads of `Config.num_classes`
 
 HEADS: dict[str, Callable[[Config], nn.Module]] = {
-    "pair": lambda c: ClassificationHead(2, c.dtype),
-    "classes": lambda c: ClassificationHead(c.num_classes, c.dtype),
-    "token_classes": lambda c: TokenClassificationHead(c.num_classes, c.dtype),
+    "pair": lambda c: ClassificationHead(2, "tanh", c),
+    "classes": lambda c: ClassificationHead(c.num_classes, c.classifier_layer, c),
+    "token_classes": TokenClassificationHead,
     "embedding": lambda c: EmbeddingHead(c.dtype),
     "logit_scale": lambda c: LogitScale(c.dtype),
-    "replaced": lambda c: ReplacedHead(c.dtype),
+    "replaced": ReplacedHead,
 }
 
 
@@ -100,6 +114,14 @@ def dense(features, dtype, axes=("embed", "mlp"), **settings):
     kernel = nn.with_logical_partitioning(nn.initializers.lecun_normal(), axes)
     bias = nn.with_logical_partitioning(nn.initializers.zeros, axes[1:])
     return nn.Dense(features, dtype=dtype, kernel_init=kernel, bias_init=bias, **settings)
+
+
+def _normed_layer(c: Config, hidden):
+    """Returns ModernBERT's prediction head: a linear layer, the MLP's activation and a layer norm."""
+    x = dense(c.emb_dim, c.dtype, name="pooler", use_bias=c.biases)(hidden)
+    scale = nn.with_logical_partitioning(nn.initializers.ones, ("embed",))
+    norm = nn.LayerNorm(c.norm_epsilon, c.dtype, use_bias=c.biases, scale_init=scale, name="norm")
+    return norm(ACTIVATIONS[c.mlp_activations[0]](x))
 
 
 def _classifier(features, dtype):

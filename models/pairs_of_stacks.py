@@ -46,6 +46,11 @@ def electra(
             "generator's share of the discriminator's width."
         )
     config = encoder_config(vocab_size, **encoder_settings)
+    if config.embedding_dim is not None:
+        raise ValueError(
+            f"Got embedding_dim={config.embedding_dim}, expected None: the embedding that generator and "
+            "discriminator share is as wide as the discriminator."
+        )
     num_heads = max(round(config.num_heads * generator_share), 1)
     small = dataclasses.replace(
         config,
@@ -87,7 +92,7 @@ class Electra(nn.Module):
         self.generator = Stack(self.small, c.num_encoder_layers, cross=False, bidirectional=True)
         self.generator_out = dense(c.emb_dim, c.dtype, ("embed", None), use_bias=False)
         self.discriminator = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
-        self.replaced = ReplacedHead(c.dtype)
+        self.replaced = ReplacedHead(c)
 
     def __call__(self, batch):
         tokens_BxT = batch["encoder_input_tokens"]

@@ -48,9 +48,8 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        self.token_embedding = self.param(
-            "token_embedding", _init(_embeddings(c), "vocab", "embed"), (c.vocab_size, c.emb_dim)
-        )
+        init, shape = _init(_embeddings(c), "vocab", "embed"), (c.vocab_size, c.embedding_width)
+        self.token_embedding = self.param("token_embedding", init, shape)
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         self.projections = {name: HEADS[name](c) for name in c.heads if name in HEADS}
@@ -118,13 +117,13 @@ class VocabularyHead(nn.Module):
         c = self.config
         x = hidden.astype(c.dtype)
         if c.vocabulary_layer:
-            x = _linear(self, "layer", x, (c.emb_dim, c.emb_dim), ("embed", None))
+            x = _linear(self, "layer", x, (c.emb_dim, c.embedding_width), ("embed", None))
             x = Norm(c, name="norm")(ACTIVATIONS[c.mlp_activations[0]](x))
         if c.logits_via_embedding:
             embedding_VxE = token_embedding_VxE
         else:  # an output embedding: XLA's CPU product with [E, V] takes up to twice as long
             init = _init(_weights(c, 1, 0), "vocab", "embed")
-            embedding_VxE = self.param("embedding", init, (c.vocab_size, c.emb_dim))
+            embedding_VxE = self.param("embedding", init, (c.vocab_size, c.embedding_width))
         logits = _project(x, embedding_VxE.astype(c.dtype).T, jnp.float32)
         if c.scale_logits:
             logits *= c.emb_dim**-0.5
@@ -201,7 +200,7 @@ class Stack(nn.Module):
         x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
         if num_layers < self.num_layers:
             return ParallelHeads(c, self._layer(), name="ahead")(x_BxTxE, context)
-        if c.norm_place == "before":
+        if c.norm_place != "after":
             x_BxTxE = _dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         top = {"top": x_BxTxE}
         if not c.num_ahead:
@@ -211,7 +210,10 @@ class Stack(nn.Module):
 
     def _embedded(self, x_BxTxE, positions_BxT, types_BxT, block_positions_BxT):
         """Returns the input of the first layer: token, type and position embeddings summed."""
-        c, init = self.config, _init(_embeddings(self.config), None, "embed")
+        c, width = self.config, x_BxTxE.shape[-1]  # of the tables, mostly E
+        init = _init(_embeddings(c), None, "embed")
+        if c.scale_embedding:
+            x_BxTxE *= c.emb_dim**0.5
         if types_BxT is not None and c.num_types < 2:
             raise ValueError(
                 f"Got num_types={c.num_types}, expected 2 or more: the objective marks two texts "
@@ -219,7 +221,7 @@ class Stack(nn.Module):
             )
         if c.num_types:
             types_BxT = jnp.zeros_like(positions_BxT) if types_BxT is None else types_BxT
-            table_NxE = self.param("type_embedding", init, (c.num_types, c.emb_dim))
+            table_NxE = self.param("type_embedding", init, (c.num_types, width))
             x_BxTxE += embed_tokens(self, table_NxE, types_BxT)
         if c.positions == "learned":
             length = positions_BxT.shape[1]
@@ -230,13 +232,16 @@ class Stack(nn.Module):
                     "sequence_lengths, or larger max_positions."
                 )
             rows = c.max_positions + c.position_offset
-            table_PxE = self.param("position_embedding", init, (rows, c.emb_dim))
+            table_PxE = self.param("position_embedding", init, (rows, width))
             x_BxTxE += embed_tokens(self, table_PxE, positions_BxT + c.position_offset)
         if block_positions_BxT is not None:
-            x_BxTxE += _sinusoids(block_positions_BxT, c.emb_dim).astype(c.dtype)
+            x_BxTxE += _sinusoids(block_positions_BxT, width).astype(c.dtype)
         if c.embedding_norm:
             x_BxTxE = Norm(c, name="embedding_norm")(x_BxTxE)
-        return _dropout(self, x_BxTxE)
+        x_BxTxE = _dropout(self, x_BxTxE)
+        if width == c.emb_dim:
+            return x_BxTxE
+        return _linear(self, "embedding_projection", x_BxTxE, (width, c.emb_dim), (None, "embed"))
 
     def patterns(self, positions_BxT, intervals, cache_slots_BxT):
         """Returns the patterns of global layers and, where a model has both, of local ones."""
@@ -256,7 +261,7 @@ class Stack(nn.Module):
         c, layer = self.config, self._layer()
         is_local: list[bool | None] = [None] * num_layers
         if c.global_every is not None:
-            is_local = [i % c.global_every != 0 for i in range(num_layers)]
+            is_local = [i % c.global_every != c.first_global for i in range(num_layers)]
         settings = (c, self.cross, self.bidirectional)
         first = 0
         if not c.first_norm:
@@ -390,7 +395,8 @@ def _ahead(module, length, config, layer, name):
 class Block(nn.Module):
     """A layer: self-attention, cross-attention where there is an encoder, and an MLP.
 
-    Each sublayer is residual. Its input is normed (norm_place "before"), or the sum is ("after").
+    Each sublayer is residual. Normed is its input (norm_place "before"), its output ("output") or
+    each of them ("both"), or the sum ("after").
     """
 
     config: Config
@@ -429,9 +435,15 @@ class Block(nn.Module):
     def _added(self, norm_name, x_BxTxE, sublayer):
         c = self.config
         norm = Norm(c, name=norm_name) if norm_name else lambda x: x
-        if c.norm_place == "before":
-            return (x_BxTxE + _dropout(self, sublayer(norm(x_BxTxE)))).astype(c.dtype)
-        return norm(x_BxTxE + _dropout(self, sublayer(x_BxTxE)))
+        if c.norm_place == "after":
+            return norm(x_BxTxE + _dropout(self, sublayer(x_BxTxE)))
+        if c.norm_place == "output":
+            y_BxTxE = norm(sublayer(x_BxTxE))
+        else:
+            y_BxTxE = sublayer(norm(x_BxTxE))
+        if c.norm_place == "both":
+            y_BxTxE = Norm(c, name=norm_name.replace("_norm", "_output_norm"))(y_BxTxE)
+        return (x_BxTxE + _dropout(self, y_BxTxE)).astype(c.dtype)
 
 
 class Attention(nn.Module):
@@ -457,8 +469,7 @@ class Attention(nn.Module):
             # Where scores are not scaled, the initial query weights hold the scale (T5).
             query_init = lambda *args: init(*args) * (c.head_dim**-0.5 / c.score_scale)  # noqa: E731
         q = _linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
-        if c.qk_norm:
-            q = Norm(c, axis="kv", name="query_norm")(q)
+        q = self._normed("query_norm", q)
         if rotation is not None:
             q = _rotate(q, rotation)
         if c.score_scale != 1:
@@ -467,8 +478,7 @@ class Attention(nn.Module):
         if source_BxSxE is not None:
             k = _linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, init)
             v = _linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
-            if c.qk_norm:
-                k = Norm(c, axis="kv", name="key_norm")(k)
+            k = self._normed("key_norm", k)
             if rotation is not None:
                 k = _rotate(k, rotation)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
@@ -492,6 +502,15 @@ class Attention(nn.Module):
         out_init = _weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
         return _linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
+
+    def _normed(self, name, x_BxTxHxd):
+        """Returns queries or keys normed, head by head or all heads of a token jointly."""
+        c = self.config
+        if not c.qk_norm:
+            return x_BxTxHxd
+        axis, shape = ("heads", (-1,)) if c.qk_norm_joint else ("kv", x_BxTxHxd.shape[2:])
+        joined = x_BxTxHxd.reshape(*x_BxTxHxd.shape[:2], *shape)
+        return Norm(c, axis=axis, name=name)(joined).reshape(x_BxTxHxd.shape)
 
     def _cached(self, name, new_BxTxGxd, cache_slots_BxT):
         """Writes new keys or values to their slots; returns all cached ones: [B, G, S, d]."""
@@ -543,7 +562,9 @@ class Norm(nn.Module):
         if c.norm == "layer":
             x32 -= x32.mean(-1, keepdims=True)
         x32 *= jax.lax.rsqrt((x32 * x32).mean(-1, keepdims=True) + c.norm_epsilon)
-        x32 *= _broadcast(self.param("scale", _init(nn.initializers.ones, self.axis), shape), x)
+        init = nn.initializers.zeros if c.zero_centered_norms else nn.initializers.ones
+        scale = self.param("scale", _init(init, self.axis), shape)
+        x32 *= _broadcast(scale, x) + c.zero_centered_norms
         if c.norm == "layer" and c.biases:
             x32 += _broadcast(self.param("bias", _init(nn.initializers.zeros, self.axis), shape), x)
         return x32.astype(c.dtype)
@@ -672,11 +693,11 @@ def _rotate(x_BxTxHxd, rotation):
 
 
 def _linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):
-    """Returns x times a weight, contracting its first `inputs` axes, plus a bias with `biases`."""
+    """Returns x times a weight, contracting its first `inputs` axes, plus a bias if it has one."""
     c = module.config
     kernel = module.param(name, _init(init or _weights(c), *axes), shape)
     y = _project(x, kernel.astype(c.dtype), dtype, inputs)
-    if c.biases:
+    if c.biases or (c.qkv_biases and name in ("query", "key", "value")):
         zeros = _init(nn.initializers.zeros, *axes[inputs:])
         bias = module.param(f"{name}_bias", zeros, shape[inputs:])
         y += _broadcast(bias, y).astype(y.dtype)

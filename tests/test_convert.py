@@ -157,7 +157,8 @@ def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
 
 def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
     for model, left in (
-        (bert(40, ("vocabulary", "replaced")), ["projections_replaced"]),
+        (bert(40, ("vocabulary", "pair", "replaced")), ["projections_replaced"]),
+        (bert(40, ("vocabulary", "replaced")), []),  # an ELECTRA's
         (roberta(("vocabulary", "pair")), ["projections_pair"]),
         (bert(40, ("classes", "embedding"), num_classes=2), ["projections_embedding"]),
         (llama(64, ("vocabulary", "ahead_2"), ahead="sequential"), ["decoder/ahead"]),
@@ -170,10 +171,13 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
 @pytest.mark.parametrize(
     "make, message",
     [
-        (lambda: bert(40, ("classes", "pair"), num_classes=2), "without the head 'pair'"),
+        (
+            lambda: bert(40, ("classes", "pair"), num_classes=2),
+            "'bert' with the heads pair, classes, expected 'classes' alone among them",
+        ),
         (
             lambda: modernbert(("classes",), num_classes=2),
-            "'modernbert' with the head 'classes', expected one without",
+            "'modernbert', differs in classifier_layer: 'tanh', there 'normed'",
         ),
         (lambda: llama(64, ("vocabulary", "ahead_2"), ahead="parallel"), "ahead='parallel'"),
     ],

@@ -83,8 +83,8 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
 def predict_command(run_dir: str, model: Model, mask: str | None) -> str:
     """A command that applies the model to a text. `mask`: the name of the mask token, if it has one."""
     text, mode = "The capital of France is", ""
-    if model.layout == "encoder":
-        if "vocabulary" in model.heads and mask is not None:
+    if model.layout == "encoder" and "vocabulary" in model.heads:  # others classify, tag or embed
+        if mask is not None:
             text += f" {mask}."
         else:
             mode = " --mode=embed"

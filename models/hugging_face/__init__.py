@@ -19,7 +19,8 @@ from flax import linen as nn
 from pretrax.models import builders
 from pretrax.models.builders import Model
 from pretrax.models.config import Config
-from pretrax.models.hugging_face import bart, bert, gpt2, llama, modernbert, t5
+from pretrax.models.heads import CLASSIFIERS
+from pretrax.models.hugging_face import bart, bert, distilbert, electra, gpt2, llama, modernbert, t5
 from pretrax.models.hugging_face.family import (
     Family,
     Fields,
@@ -60,8 +61,9 @@ FAMILIES = {
     family.model_type: family
     for family in (
         *(t5.T5, t5.MT5, t5.UMT5, bart.BART),
-        *(bert.BERT, bert.ROBERTA, modernbert.MODERNBERT),
-        *(gpt2.GPT2, llama.LLAMA, llama.QWEN3),
+        *(bert.BERT, *bert.ROBERTAS, distilbert.DISTILBERT, electra.ELECTRA),
+        modernbert.MODERNBERT,
+        *(gpt2.GPT2, *llama.DECODERS.values()),
     )
 }
 
@@ -222,7 +224,7 @@ def write_model(
     """
     family = family or family_of(config)
     arrays = {path: np.asarray(x) for path, x in named(params).items()}
-    if family is bert.ROBERTA and extra.get("pad_token_id") is not None:
+    if family in bert.ROBERTAS and extra.get("pad_token_id") is not None:
         config, arrays = bert.with_positions_from_pad(config, arrays, extra["pad_token_id"])
     values = dict(extra) | family.config(config)
     values |= {
@@ -231,14 +233,14 @@ def write_model(
         "vocab_size": config.vocab_size,
         "dtype": dtype,
     }
-    if "classes" in config.heads and len(values.get("id2label") or {}) != config.num_classes:
+    classifies = set(CLASSIFIERS) & set(config.heads)
+    if classifies and len(values.get("id2label") or {}) != config.num_classes:
         values |= class_labels([f"LABEL_{i}" for i in range(config.num_classes)])
     left = left_out(family, config, params)
     if "projections_classes" in left:
         raise ValueError(
-            f"Got a {family.model_type!r} with the head 'classes', expected one without, or a BERT "
-            "or RoBERTa without the head 'pair': in transformers its classifier is another network, "
-            "or the pair's pooler takes its place."
+            f"Got a {family.model_type!r} with the heads {', '.join(config.heads)}, expected 'classes' "
+            "alone among them: in transformers one network takes the place of the other."
         )
     if "decoder/ahead" in left and config.ahead == "parallel":
         raise ValueError(
@@ -279,7 +281,13 @@ def family_of(config: Config) -> Family:
         for family in FAMILIES.values()
         if family.layout == layout
     ]
-    differ, family = min(found, key=lambda one: (NOT_EXPRESSIBLE in one[0], len(one[0])))
+
+    def distance(one):
+        differ, family = one
+        heads = {head for some, _ in family.by_heads for head in some}
+        return NOT_EXPRESSIBLE in differ, len(differ), len(set(config.heads) - heads)
+
+    differ, family = min(found, key=distance)
     if differ:
         same = [one for one in FAMILIES.values() if one.layout == layout]
         presets = [name for one in same for name in one.presets]
@@ -302,10 +310,13 @@ def _differences(config: Config, family: Family) -> list[str]:
     if there is None:
         return [NOT_EXPRESSIBLE]
     ours, theirs = _meaning(config), _meaning(there)
+    unused = set(TRAINING_FIELDS)
+    if not set(CLASSIFIERS) & set(config.heads):
+        unused.add("classifier_layer")
     return [
         f"{name}: {ours[name]!r}, there {theirs[name]!r}"
         for name in ours
-        if name not in TRAINING_FIELDS and ours[name] != theirs[name]
+        if name not in unused and ours[name] != theirs[name]
     ]
 
 

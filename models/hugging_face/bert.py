@@ -1,4 +1,4 @@
-"""BERT and RoBERTa (model_types "bert" and "roberta")."""
+"""BERT (model_type "bert"), and RoBERTa with those of its network: XLM-R ("xlm-roberta") and CamemBERT."""
 
 import dataclasses
 import functools
@@ -28,7 +28,8 @@ HARMLESS = frozenset(
     pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
     """.split()
 )
-# Names of the modules in the heads of masked language modelling and of classes.
+# Names of the modules in the heads of masked language modelling and of classes, by the prefix of all
+# other names.
 HEADS = {
     "bert": {
         "layer": "cls.predictions.transform.dense",
@@ -47,60 +48,87 @@ HEADS = {
         "classifier": "classifier.out_proj",
     },
 }
+TOKEN_CLASSIFIER = "classifier"  # of the classes of tokens, which no layer comes before
 
 
-def offset(kind: str, hf: dict) -> int:
+def offset(base: str, hf: dict) -> int:
     """Returns the rows of the position embedding before position 0: RoBERTa counts from pad + 1."""
-    return hf.get("pad_token_id", 1) + 1 if kind == "roberta" else 0
+    return hf.get("pad_token_id", 1) + 1 if base == "roberta" else 0
 
 
-def settings(kind: str, hf: dict, has) -> dict:
-    refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
-    head, classes = HEADS[kind], {}
+def settings(base: str, hf: dict, has) -> dict:
+    head = HEADS[base]
     heads = ["vocabulary"] if has(f"{head['layer']}.weight") else []
     if has("cls.seq_relationship.weight"):
         heads.append("pair")
     elif has(f"{head['pooler']}.weight") and has(f"{head['classifier']}.weight"):
         heads.append("classes")
-        classes = {"num_classes": labels(hf)}
-    elif has(f"{kind}.pooler.dense.weight"):
+    elif has(f"{TOKEN_CLASSIFIER}.weight"):
+        heads.append("token_classes")
+    elif has(f"{base}.pooler.dense.weight"):
         heads.append("embedding")
-    return classes | dict(
-        heads=tuple(heads),
+    classifies = {"classes", "token_classes"} & set(heads)
+    return encoder_settings(hf, offset(base, hf)) | dict(
+        heads=tuple(heads), num_classes=labels(hf) if classifies else 0
+    )
+
+
+def encoder_settings(hf: dict, position_offset: int = 0) -> dict:
+    """Returns the settings of BERT's encoder and of its prediction head, which ELECTRA has as well."""
+    refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
+    return dict(
         num_layers=hf["num_hidden_layers"],
         emb_dim=hf["hidden_size"],
         num_heads=hf["num_attention_heads"],
         head_dim=hf["hidden_size"] // hf["num_attention_heads"],
         mlp_dim=hf["intermediate_size"],
         mlp_activations=(activation(hf, "hidden_act"),),
-        norm="layer",
-        norm_place="after",
         norm_epsilon=hf["layer_norm_eps"],
-        biases=True,
-        embedding_norm=True,
-        positions="learned",
-        max_positions=hf["max_position_embeddings"] - offset(kind, hf),
-        position_offset=offset(kind, hf),
+        max_positions=hf["max_position_embeddings"] - position_offset,
+        position_offset=position_offset,
         num_types=hf["type_vocab_size"],
-        logits_via_embedding=True,
-        vocabulary_layer=True,
-        vocabulary_bias=True,
         init_stddev=hf.get("initializer_range", 0.02),
         dropout_rate=hf.get("hidden_dropout_prob", 0.0),
-        dropout_shared=False,
+        **POST_NORM,
     )
 
 
-def config(kind: str, c: Config) -> dict:
-    pad = {"pad_token_id": c.position_offset - 1} if kind == "roberta" else {}
-    return pad | dict(
+# Of every BERT, DistilBERT too.
+POST_NORM = dict(
+    norm="layer",
+    norm_place="after",
+    biases=True,
+    embedding_norm=True,
+    positions="learned",
+    logits_via_embedding=True,
+    vocabulary_layer=True,
+    vocabulary_bias=True,
+    dropout_shared=False,
+)
+
+
+def config(base: str, c: Config) -> dict:
+    pad = {"pad_token_id": c.position_offset - 1} if base == "roberta" else {}
+    return pad | encoder_config(c)
+
+
+def encoder_config(c: Config) -> dict:
+    """Returns the config.json of BERT's encoder.
+
+    Raises ValueError for a model without token types.
+    """
+    if not c.num_types:
+        raise ValueError(
+            "Got num_types=0, expected 1 or more: a BERT adds an embedding of token types."
+        )
+    return dict(
         num_hidden_layers=c.num_encoder_layers,
         hidden_size=c.emb_dim,
         num_attention_heads=c.num_heads,
         intermediate_size=c.mlp_dim,
         hidden_act=THEIR_ACTIVATIONS[c.mlp_activations[0]],
         layer_norm_eps=c.norm_epsilon,
-        max_position_embeddings=c.max_positions + (c.position_offset if pad else 0),
+        max_position_embeddings=c.max_positions + c.position_offset,
         type_vocab_size=c.num_types,
         initializer_range=c.init_stddev or 0.02,
         hidden_dropout_prob=c.dropout_rate,
@@ -108,10 +136,30 @@ def config(kind: str, c: Config) -> dict:
     )
 
 
-def links(kind: str, c: Config) -> list[Link]:
-    below, each = f"{kind}.embeddings", f"{kind}.encoder.layer.{{i}}"
+def links(base: str, c: Config) -> list[Link]:
+    result, head = encoder_links(base, c), HEADS[base]
+    if "vocabulary" in c.heads:
+        result += linear("vocabulary/layer", head["layer"], c.biases)
+        result += norm("vocabulary/norm", head["norm"], c.biases)
+        result += [Link("vocabulary/bias", head["bias"], VECTOR)]
+    if "pair" in c.heads and base == "bert":
+        result += dense("projections_pair/pooler", f"{base}.pooler.dense")
+        result += dense("projections_pair/classifier", "cls.seq_relationship")
+    elif "classes" in c.heads:
+        result += dense("projections_classes/pooler", head["pooler"])
+        result += dense("projections_classes/classifier", head["classifier"])
+    elif "token_classes" in c.heads:
+        result += dense("projections_token_classes/classifier", TOKEN_CLASSIFIER)
+    elif "embedding" in c.heads:
+        result += dense("projections_embedding/layer", f"{base}.pooler.dense")
+    return result
+
+
+def encoder_links(base: str, c: Config) -> list[Link]:
+    """Returns the links of BERT's embeddings and layers, whose names begin with `base`."""
+    below, each = f"{base}.embeddings", f"{base}.encoder.layer.{{i}}"
     ours, names = "encoder/layers/{i}", ("self.query", "self.key", "self.value", "output.dense")
-    result = [
+    return [
         table("token_embedding", f"{below}.word_embeddings"),
         table("encoder/position_embedding", f"{below}.position_embeddings"),
         table("encoder/type_embedding", f"{below}.token_type_embeddings"),
@@ -122,27 +170,13 @@ def links(kind: str, c: Config) -> list[Link]:
         *linear(f"{ours}/mlp/wo", f"{each}.output.dense", c.biases),
         *norm(f"{ours}/mlp_norm", f"{each}.output.LayerNorm", c.biases),
     ]
-    head = HEADS[kind]
-    if "vocabulary" in c.heads:
-        result += linear("vocabulary/layer", head["layer"], c.biases)
-        result += norm("vocabulary/norm", head["norm"], c.biases)
-        result += [Link("vocabulary/bias", head["bias"], VECTOR)]
-    if "pair" in c.heads and kind == "bert":
-        result += dense("projections_pair/pooler", f"{kind}.pooler.dense")
-        result += dense("projections_pair/classifier", "cls.seq_relationship")
-    elif "classes" in c.heads:
-        result += dense("projections_classes/pooler", head["pooler"])
-        result += dense("projections_classes/classifier", head["classifier"])
-    elif "embedding" in c.heads:
-        result += dense("projections_embedding/layer", f"{kind}.pooler.dense")
-    return result
 
 
-def copies(kind: str, c: Config) -> dict[str, str]:
-    copy = HEADS[kind]["copy"]
+def copies(base: str, c: Config) -> dict[str, str]:
+    copy = HEADS[base]["copy"]
     return {
-        f"{copy}.weight": f"{kind}.embeddings.word_embeddings.weight",
-        f"{copy}.bias": HEADS[kind]["bias"],
+        f"{copy}.weight": f"{base}.embeddings.word_embeddings.weight",
+        f"{copy}.bias": HEADS[base]["bias"],
     }
 
 
@@ -167,39 +201,39 @@ def with_positions_from_pad(
     return dataclasses.replace(config, position_offset=pad + 1), {**params, path: table_PxE}
 
 
-BERT, ROBERTA = (
-    Family(
-        kind,
-        architecture,
+def _family(
+    model_type: str, name: str, base: str, *by_heads: tuple[tuple[str, ...], str]
+) -> Family:
+    return Family(
+        model_type,
+        f"{name}Model",
         "encoder",
-        f"{kind}.",
-        functools.partial(settings, kind),
-        functools.partial(config, kind),
-        functools.partial(links, kind),
-        functools.partial(copies, kind),
+        f"{base}.",
+        functools.partial(settings, base),
+        functools.partial(config, base),
+        functools.partial(links, base),
+        functools.partial(copies, base),
         harmless=HARMLESS,
-        presets=(f"{kind}_*",),
+        presets=(f"{model_type}_*",) if model_type == base else (),
         ignored=("embeddings.position_ids",),
-        by_heads=by_heads,
-    )
-    for kind, architecture, by_heads in (
-        (
-            "bert",
-            "BertModel",
-            (
-                (("vocabulary", "pair"), "BertForPreTraining"),
-                (("pair",), "BertForNextSentencePrediction"),
-                (("classes",), "BertForSequenceClassification"),
-                (("vocabulary",), "BertForMaskedLM"),
-            ),
-        ),
-        (
-            "roberta",
-            "RobertaModel",
-            (
-                (("classes",), "RobertaForSequenceClassification"),
-                (("vocabulary",), "RobertaForMaskedLM"),
-            ),
+        by_heads=(
+            *by_heads,
+            (("classes",), f"{name}ForSequenceClassification"),
+            (("token_classes",), f"{name}ForTokenClassification"),
+            (("vocabulary",), f"{name}ForMaskedLM"),
+            (("embedding",), f"{name}Model"),
         ),
     )
+
+
+BERT = _family(
+    "bert",
+    "Bert",
+    "bert",
+    (("vocabulary", "pair"), "BertForPreTraining"),
+    (("pair",), "BertForNextSentencePrediction"),
 )
+ROBERTA = _family("roberta", "Roberta", "roberta")
+XLM_ROBERTA = _family("xlm-roberta", "XLMRoberta", "roberta")
+CAMEMBERT = _family("camembert", "Camembert", "roberta")
+ROBERTAS = (ROBERTA, XLM_ROBERTA, CAMEMBERT)

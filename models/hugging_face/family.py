@@ -191,6 +191,39 @@ def rotary_parameters(theta: float, scaling: tuple | None) -> dict:
     return {"rope_type": kind, "rope_theta": theta} | numbers
 
 
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+
+
+def layer_types(layers: int, every: int, first: int) -> list[str]:
+    """Returns which layers of a stack are local.
+
+    >>> layer_types(3, every=2, first=1)
+    ['sliding_attention', 'full_attention', 'sliding_attention']
+    """
+    return [GLOBAL if i % every == first else LOCAL for i in range(layers)]
+
+
+def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
+    """Returns `global_every` and `first_global` of Config from the kinds of layers, one of them local.
+
+    >>> pattern_of(["sliding_attention", "full_attention", "sliding_attention"])
+    {'global_every': 3, 'first_global': 1}
+
+    Without a global layer there is nothing to set. Raises ValueError where they have no period.
+    """
+    layers, where = len(kinds), [i for i, kind in enumerate(kinds) if kind == GLOBAL]
+    if not where:
+        every, first = layers, layers
+    else:
+        every, first = (where[1] - where[0] if len(where) > 1 else layers), where[0]
+    if list(kinds) != layer_types(layers, every, first):
+        raise ValueError(
+            f"Got layer_types={list(kinds)} in config.json, expected {GLOBAL!r} every few layers and "
+            f"{LOCAL!r} between them: nothing else is supported."
+        )
+    return {"global_every": every, "first_global": first} if where else {}
+
+
 def linear(ours: str, theirs: str, biases: bool, inputs: int = 1) -> list[Link]:
     """Returns the links of a torch.nn.Linear: its weight, and its bias if `biases`."""
     links = [Link(ours, f"{theirs}.weight", OUT_IN, inputs)]
@@ -206,13 +239,19 @@ def table(ours: str, theirs: str) -> Link:
     return Link(ours, f"{theirs}.weight", TABLE)
 
 
-def attention(ours: str, theirs: str, names: tuple[str, str, str, str], biases: bool) -> list[Link]:
+def attention(
+    ours: str,
+    theirs: str,
+    names: tuple[str, str, str, str],
+    biases: bool,
+    qkv_biases: bool = False,
+) -> list[Link]:
     """Returns the links of query, key, value and output as four linear layers of these names."""
     query, key, value, out = (f"{theirs}.{name}" for name in names)
     return [
-        *linear(f"{ours}/query", query, biases),
-        *linear(f"{ours}/key", key, biases),
-        *linear(f"{ours}/value", value, biases),
+        *linear(f"{ours}/query", query, biases or qkv_biases),
+        *linear(f"{ours}/key", key, biases or qkv_biases),
+        *linear(f"{ours}/value", value, biases or qkv_biases),
         *linear(f"{ours}/out", out, biases, inputs=2),
     ]
 

@@ -1,15 +1,23 @@
-"""LLaMA and Qwen3 (model_types "llama" and "qwen3")."""
+"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2, OLMo 2.
+
+Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2" and "olmo2".
+"""
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 from pretrax.models.config import Config
 from pretrax.models.hugging_face.family import (
+    LOCAL,
     THEIR_ACTIVATIONS,
     Family,
     activation,
     attention,
+    layer_types,
     linear,
     norm,
+    pattern_of,
     refuse,
     rotary,
     rotary_parameters,
@@ -18,31 +26,47 @@ from pretrax.models.hugging_face.family import (
 from pretrax.models.hugging_face.links import Link
 
 HARMLESS = frozenset(
-    """
-    max_position_embeddings max_sequence_length pretraining_tp max_window_layers
-    sliding_window
-    """.split()
+    "max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window".split()
 )
+# The last two of Gemma 2: an older name, unread, and a choice of `generate`.
+HARMLESS_OF = {"gemma2": HARMLESS | {"hidden_act", "cache_implementation"}}
+CLASSES = {
+    **{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"},
+    **{"gemma2": "Gemma2", "olmo2": "Olmo2"},
+}
+PRESETS = {"llama": ("llama3_*", "decoder_tiny"), "qwen3": ("qwen3_*",)}
+ACTIVATION_OF = {"gemma2": "hidden_activation"}
+# Norms of a layer: ours -> theirs.
+BEFORE = {"self_attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+OUTPUT = {
+    "self_attention_norm": "post_attention_layernorm",
+    "mlp_norm": "post_feedforward_layernorm",
+}
+BOTH = {
+    "self_attention_norm": "input_layernorm",
+    "self_attention_output_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_output_norm": "post_feedforward_layernorm",
+}
+NORMS = {"before": BEFORE, "output": OUTPUT, "both": BOTH}
 
 
 def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, attention_bias=False, mlp_bias=False, use_sliding_window=False)
-    refuse(hf, layer_types=["full_attention"] * hf["num_hidden_layers"])
     newer = hf.get("rope_parameters")
-    rope = hf.get("rope_scaling") or newer or {}
-    theta, scaling = rotary(rope, hf.get("rope_theta", 10_000.0))
-    tied = hf.get("tie_word_embeddings", False)
-    return dict(
+    theta, scaling = rotary(hf.get("rope_scaling") or newer or {}, hf.get("rope_theta", 10_000.0))
+    tied = hf.get("tie_word_embeddings", kind == "gemma2")
+    heads = hf["num_attention_heads"]
+    return OWN_SETTINGS[kind](hf) | dict(
         heads=("vocabulary",) if tied or has("lm_head.weight") else (),
         num_layers=hf["num_hidden_layers"],
         emb_dim=hf["hidden_size"],
-        num_heads=hf["num_attention_heads"],
-        num_kv_heads=hf.get("num_key_value_heads") or hf["num_attention_heads"],
-        head_dim=hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
+        num_heads=heads,
+        num_kv_heads=hf.get("num_key_value_heads") or heads,
+        head_dim=hf.get("head_dim") or hf["hidden_size"] // heads,
         mlp_dim=hf["intermediate_size"],
-        mlp_activations=(activation(hf, "hidden_act"), "linear"),
+        mlp_activations=(activation(hf, ACTIVATION_OF.get(kind, "hidden_act")), "linear"),
         norm_epsilon=hf["rms_norm_eps"],
-        qk_norm=kind == "qwen3",
         positions="rotary",
         rope_theta=theta,
         rope_scaling=scaling,
@@ -53,15 +77,53 @@ def settings(kind: str, hf: dict, has) -> dict:
     )
 
 
+def _windows(hf: dict, default: list[str]) -> dict:
+    """Returns the settings of windows: theirs hold the query itself, ours lie on either side of it."""
+    kinds = hf.get("layer_types") or default
+    if LOCAL not in kinds:
+        return {}
+    return {"window": hf["sliding_window"] - 1} | pattern_of(kinds)
+
+
+def _mistral(hf: dict) -> dict:
+    local = hf.get("sliding_window", 4096) is not None
+    return _windows(hf, [LOCAL] * hf["num_hidden_layers"] if local else [])
+
+
+def _qwen3(hf: dict) -> dict:
+    return {"qk_norm": True, "head_dim": hf["head_dim"]} | _windows(hf, [])
+
+
+def _gemma2(hf: dict) -> dict:
+    refuse(hf, use_bidirectional_attention=False)
+    return _windows(hf, layer_types(hf["num_hidden_layers"], 2, 1)) | dict(
+        norm_place="both",
+        zero_centered_norms=True,
+        scale_embedding=True,
+        attention_scale=hf["query_pre_attn_scalar"] ** -0.5,
+        attention_softcap=hf.get("attn_logit_softcapping", 50.0),
+        logit_softcap=hf.get("final_logit_softcapping", 30.0),
+    )
+
+
+OWN_SETTINGS = {
+    "llama": lambda hf: {},
+    "mistral": _mistral,
+    "qwen2": lambda hf: {"qkv_biases": True} | _windows(hf, []),
+    "qwen3": _qwen3,
+    "gemma2": _gemma2,
+    "olmo2": lambda hf: {"norm_place": "output", "qk_norm": True, "qk_norm_joint": True},
+}
+
+
 def config(kind: str, c: Config) -> dict:
-    return dict(
+    return _own_config(kind, c) | dict(
         num_hidden_layers=c.num_decoder_layers,
         hidden_size=c.emb_dim,
         num_attention_heads=c.num_heads,
         num_key_value_heads=c.num_key_heads,
         head_dim=c.head_dim,
         intermediate_size=c.mlp_dim,
-        hidden_act=THEIR_ACTIVATIONS[c.mlp_activations[0]],
         rms_norm_eps=c.norm_epsilon,
         rope_parameters=rotary_parameters(c.rope_theta, c.rope_scaling),
         tie_word_embeddings=c.logits_via_embedding,
@@ -69,37 +131,54 @@ def config(kind: str, c: Config) -> dict:
     )
 
 
+def _own_config(kind: str, c: Config) -> dict[str, Any]:
+    theirs = THEIR_ACTIVATIONS[c.mlp_activations[0]]
+    own: dict[str, Any] = {ACTIVATION_OF.get(kind, "hidden_act"): theirs}
+    if kind in ("mistral", "gemma2"):
+        own["sliding_window"] = None if c.window is None else c.window + 1
+    if kind == "gemma2":
+        if c.window is None or c.global_every is None:
+            raise ValueError(
+                f"Got window={c.window} and global_every={c.global_every}, expected both: Gemma 2 has "
+                "local layers."
+            )
+        own |= dict(
+            layer_types=layer_types(c.num_decoder_layers, c.global_every, c.first_global),
+            query_pre_attn_scalar=round(c.score_scale**-2),
+            attn_logit_softcapping=c.attention_softcap,
+            final_logit_softcapping=c.logit_softcap,
+        )
+    return own
+
+
 def links(kind: str, c: Config) -> list[Link]:
     ours, theirs = "decoder/layers/{i}", "model.layers.{i}"
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     result = [
         table("token_embedding", "model.embed_tokens"),
-        *norm(f"{ours}/self_attention_norm", f"{theirs}.input_layernorm", c.biases),
-        *attention(f"{ours}/self_attention", f"{theirs}.self_attn", names, c.biases),
-        *norm(f"{ours}/mlp_norm", f"{theirs}.post_attention_layernorm", c.biases),
+        *attention(f"{ours}/self_attention", f"{theirs}.self_attn", names, c.biases, c.qkv_biases),
         *linear(f"{ours}/mlp/wi_0", f"{theirs}.mlp.gate_proj", c.biases),
         *linear(f"{ours}/mlp/wi_1", f"{theirs}.mlp.up_proj", c.biases),
         *linear(f"{ours}/mlp/wo", f"{theirs}.mlp.down_proj", c.biases),
         *norm("decoder/final_norm", "model.norm", c.biases),
     ]
+    for our_norm, their_norm in NORMS[c.norm_place].items():
+        result += norm(f"{ours}/{our_norm}", f"{theirs}.{their_norm}", c.biases)
     if c.qk_norm:
-        for name, theirs_name in (("query", "q"), ("key", "k")):
-            result += norm(
-                f"{ours}/self_attention/{name}_norm",
-                f"{theirs}.self_attn.{theirs_name}_norm",
-                False,
-            )
+        for name, their_name in (("query", "q"), ("key", "k")):
+            at = f"{ours}/self_attention/{name}_norm"
+            result += norm(at, f"{theirs}.self_attn.{their_name}_norm", False)
     if "vocabulary" in c.heads and not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head")]
     return result
 
 
-def copies(kind: str, c: Config) -> dict[str, str]:
+def copies(c: Config) -> dict[str, str]:
     return {"lm_head.weight": "model.embed_tokens.weight"} if c.logits_via_embedding else {}
 
 
-LLAMA, QWEN3 = (
-    Family(
+DECODERS: Mapping[str, Family] = {
+    kind: Family(
         kind,
         f"{name}Model",
         "decoder",
@@ -107,14 +186,11 @@ LLAMA, QWEN3 = (
         functools.partial(settings, kind),
         functools.partial(config, kind),
         functools.partial(links, kind),
-        functools.partial(copies, kind),
-        harmless=HARMLESS,
-        presets=presets,
+        copies,
+        harmless=HARMLESS_OF.get(kind, HARMLESS),
+        presets=PRESETS.get(kind, ()),
         ignored=(".rotary_emb.inv_freq",),
         by_heads=((("vocabulary",), f"{name}ForCausalLM"),),
     )
-    for kind, name, presets in (
-        ("llama", "Llama", ("llama3_*", "decoder_tiny")),
-        ("qwen3", "Qwen3", ("qwen3_*",)),
-    )
-)
+    for kind, name in CLASSES.items()
+}

@@ -1,18 +1,27 @@
 """ModernBERT (model_type "modernbert")."""
 
 from pretrax.models.config import Config
+from pretrax.models.heads import CLASSIFIERS
 from pretrax.models.hugging_face.family import (
+    GLOBAL,
+    LOCAL,
     THEIR_ACTIVATIONS,
     Family,
     activation,
+    dense,
+    known,
+    labels,
+    layer_types,
     linear,
     norm,
+    pattern_of,
     refuse,
     rotary,
     rotary_parameters,
     table,
 )
 from pretrax.models.hugging_face.links import VECTOR, Link
+from pretrax.models.hugging_face.sentences import POOLINGS
 
 HARMLESS = frozenset(
     """
@@ -21,27 +30,19 @@ HARMLESS = frozenset(
     repad_logits_with_grad classifier_pooling
     """.split()
 )
-LOCAL, GLOBAL = "sliding_attention", "full_attention"
 
 
 def settings(hf: dict, has) -> dict:
+    heads, classes = ("vocabulary",) if has("head.dense.weight") else (), 0
     if has("classifier.weight"):
-        raise ValueError(
-            f"Got a classifier of ModernBERT ({', '.join(hf.get('architectures') or ['unnamed'])}), "
-            "expected one of BERT or RoBERTa: before its classes it has an activation and a norm, "
-            "and our head 'classes' tanh. Convert ModernBertForMaskedLM."
-        )
+        # The tensors of both are the same.
+        tokens = "ModernBertForTokenClassification" in (hf.get("architectures") or [])
+        heads, classes = ("token_classes" if tokens else "classes",), labels(hf)
+        known({"classifier_pooling": "cls", **hf}, "classifier_pooling", POOLINGS)
     refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
     refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
     every, layers = hf.get("global_attn_every_n_layers", 3), hf["num_hidden_layers"]
-    kinds = hf.get("layer_types")
-    if kinds is not None:
-        every = next((i for i in range(1, layers) if kinds[i] == GLOBAL), layers)
-        if kinds != [LOCAL if i % every else GLOBAL for i in range(layers)]:
-            raise ValueError(
-                f"Got layer_types={kinds} in config.json, expected {GLOBAL!r} every few layers, from "
-                "the first on: nothing else is supported."
-            )
+    kinds = hf.get("layer_types") or layer_types(layers, every, 0)
     refuse(hf, rope_scaling=None, position_embedding_type="absolute")
     rope = hf.get("rope_parameters") or {}
     older = hf.get("global_rope_theta", 160_000.0), hf.get("local_rope_theta", 10_000.0)
@@ -52,8 +53,10 @@ def settings(hf: dict, has) -> dict:
             f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected rope_type='default' "
             f"there: only the wavelengths of {GLOBAL} layers can be scaled."
         )
-    return dict(
-        heads=("vocabulary",) if has("head.dense.weight") else (),
+    return pattern_of(kinds) | dict(
+        heads=heads,
+        num_classes=classes,
+        classifier_layer="normed",
         num_layers=layers,
         emb_dim=hf["hidden_size"],
         num_heads=hf["num_attention_heads"],
@@ -68,7 +71,6 @@ def settings(hf: dict, has) -> dict:
         rope_theta=theta,
         rope_scaling=scaling,
         window=hf["local_attention"] // 2,
-        global_every=every,
         local_rope_theta=local_theta,
         num_types=0,
         logits_via_embedding=True,
@@ -96,7 +98,7 @@ def config(c: Config) -> dict:
         hidden_activation=THEIR_ACTIVATIONS[c.mlp_activations[0]],
         classifier_activation=THEIR_ACTIVATIONS[c.mlp_activations[0]],
         norm_eps=c.norm_epsilon,
-        layer_types=[LOCAL if i % every else GLOBAL for i in range(layers)],
+        layer_types=layer_types(layers, every, c.first_global),
         rope_parameters={
             GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),
             LOCAL: rotary_parameters(c.local_rope_theta or c.rope_theta, local_scaling),
@@ -131,6 +133,12 @@ def links(c: Config) -> list[Link]:
         result += norm("vocabulary/norm", "head.norm", c.biases)
         if c.vocabulary_bias:
             result += [Link("vocabulary/bias", "decoder.bias", VECTOR)]
+    for name in CLASSIFIERS:
+        if name in c.heads and "vocabulary" not in c.heads:
+            result += [Link(f"projections_{name}/pooler/kernel", "head.dense.weight")]
+            result += norm(f"projections_{name}/norm", "head.norm", c.biases)
+            result += dense(f"projections_{name}/classifier", "classifier")
+            break
     return result
 
 
@@ -149,5 +157,9 @@ MODERNBERT = Family(
     copies,
     harmless=HARMLESS,
     presets=("modernbert_*",),
-    by_heads=((("vocabulary",), "ModernBertForMaskedLM"),),
+    by_heads=(
+        (("vocabulary",), "ModernBertForMaskedLM"),
+        (("classes",), "ModernBertForSequenceClassification"),
+        (("token_classes",), "ModernBertForTokenClassification"),
+    ),
 )

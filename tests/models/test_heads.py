@@ -1,6 +1,6 @@
 """What the heads beside the vocabulary compute."""
 
-import types
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from pretrax.models.config import Config
 from pretrax.models.heads import HEADS, LogitScale
 
 HIDDEN = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -34,7 +35,9 @@ def gelu(x):
     ],
 )
 def test_heads_by_hand(name, inner, activation, outer):
-    config = types.SimpleNamespace(dtype="float32", num_classes=5)
+    config = Config(
+        64, 1, 0, (), 4, 1, 4, 8, num_classes=5, mlp_activations=("gelu",), norm="layer"
+    )
     head = HEADS[name](config)
     params = drawn(head, HIDDEN)
     expected = activation(HIDDEN @ params[inner]["kernel"] + params[inner]["bias"][None])
@@ -42,7 +45,7 @@ def test_heads_by_hand(name, inner, activation, outer):
         assert params[outer]["bias"].shape == ({"pair": 2, "classes": 5, "replaced": 1}[name],)
         expected = expected @ params[outer]["kernel"] + params[outer]["bias"][None]
     np.testing.assert_allclose(head.apply({"params": params}, HIDDEN), expected, rtol=1e-4)
-    config.dtype = "bfloat16"
+    config = dataclasses.replace(config, dtype="bfloat16")
     half = HEADS[name](config).apply({"params": params}, HIDDEN)
     assert half.dtype == jnp.float32
     np.testing.assert_allclose(half, expected, atol=0.1)

@@ -1,5 +1,7 @@
 """Small random models of `transformers`, one for each family, with every parameter perturbed."""
 
+import functools
+
 import numpy as np
 import torch
 import transformers
@@ -54,7 +56,7 @@ def _bert(model, **settings):
 
 def _roberta(model, **settings):
     return model(
-        transformers.RobertaConfig(
+        model.config_class(
             vocab_size=VOCAB,
             max_position_embeddings=42,
             type_vocab_size=1,
@@ -62,6 +64,34 @@ def _roberta(model, **settings):
             **_WIDTHS,
             **_NO_DROPOUT,
             **(_IDS | dict(pad_token_id=1, bos_token_id=0)),
+            **settings,
+        )
+    )
+
+
+def _electra(model, **settings):
+    widths = dict(vocab_size=VOCAB, max_position_embeddings=40, embedding_size=32)
+    return model(transformers.ElectraConfig(**(widths | _WIDTHS | _NO_DROPOUT | settings)))
+
+
+def _distilbert(model, **settings):
+    widths = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=48, dropout=0.0, attention_dropout=0.0)
+    return model(
+        transformers.DistilBertConfig(
+            vocab_size=VOCAB, max_position_embeddings=40, **widths, **settings
+        )
+    )
+
+
+def _modernbert(model, **settings):
+    return model(
+        transformers.ModernBertConfig(
+            vocab_size=VOCAB,
+            local_attention=8,
+            **(_WIDTHS | dict(num_hidden_layers=4)),
+            **_IDS,
+            cls_token_id=1,
+            sep_token_id=2,
             **settings,
         )
     )
@@ -77,16 +107,12 @@ MODELS = {
     "umt5_untied": lambda: _t5("gated-gelu", False, transformers.UMT5ForConditionalGeneration),
     "bert": lambda: _bert(transformers.BertForPreTraining),
     "roberta": lambda: _roberta(transformers.RobertaForMaskedLM),
-    "modernbert": lambda: transformers.ModernBertForMaskedLM(
-        transformers.ModernBertConfig(
-            vocab_size=VOCAB,
-            local_attention=8,
-            **(_WIDTHS | dict(num_hidden_layers=4)),
-            **_IDS,
-            cls_token_id=1,
-            sep_token_id=2,
-        )
-    ),
+    "xlm_roberta": lambda: _roberta(transformers.XLMRobertaForMaskedLM),
+    "camembert": lambda: _roberta(transformers.CamembertForMaskedLM),
+    "distilbert": lambda: _distilbert(transformers.DistilBertForMaskedLM),
+    "electra": lambda: _electra(transformers.ElectraForMaskedLM),
+    "electra_small": lambda: _electra(transformers.ElectraForMaskedLM, embedding_size=20),
+    "modernbert": lambda: _modernbert(transformers.ModernBertForMaskedLM),
     "bart": lambda: transformers.BartForConditionalGeneration(
         transformers.BartConfig(
             vocab_size=VOCAB,
@@ -118,7 +144,20 @@ MODELS = {
     "llama3": lambda: _decoder(
         transformers.LlamaForCausalLM, rope_parameters=LLAMA3, tie_word_embeddings=True
     ),
+    "mistral": lambda: _decoder(transformers.MistralForCausalLM, sliding_window=5, head_dim=8),
+    "qwen2": lambda: _decoder(transformers.Qwen2ForCausalLM),
     "qwen3": lambda: _decoder(transformers.Qwen3ForCausalLM, head_dim=10),
+    "gemma2": lambda: _decoder(
+        transformers.Gemma2ForCausalLM,
+        sliding_window=5,
+        head_dim=10,
+        query_pre_attn_scalar=12,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+        attn_implementation="eager",  # another leaves the cap of attention out
+        num_hidden_layers=4,
+    ),
+    "olmo2": lambda: _decoder(transformers.Olmo2ForCausalLM, rms_norm_eps=1e-5),
 }
 
 
@@ -128,7 +167,6 @@ OTHER_HEADS = {
     "bert_mlm": (lambda: _bert(transformers.BertForMaskedLM), "vocabulary"),
     "bert_pair": (lambda: _bert(transformers.BertForNextSentencePrediction), "pair"),
     "bert_base": (lambda: _bert(transformers.BertModel), "embedding"),
-    "bert_two": (lambda: _bert(transformers.BertForSequenceClassification), "classes"),
     "bert_named": (
         lambda: _bert(transformers.BertForSequenceClassification, **_NAMES),
         "classes",
@@ -145,6 +183,23 @@ OTHER_HEADS = {
         ),
         "classes",
     ),
+    "electra_replaced": (
+        lambda: _electra(transformers.ElectraForPreTraining, embedding_size=20),
+        "replaced",
+    ),
+} | {
+    f"{kind}_{head}": (functools.partial(make, getattr(transformers, f"{name}{theirs}")), head)
+    for kind, name, make in (
+        ("bert", "Bert", _bert),
+        ("roberta", "Roberta", _roberta),
+        ("distilbert", "DistilBert", _distilbert),
+        ("electra", "Electra", _electra),
+        ("modernbert", "ModernBert", _modernbert),
+    )
+    for head, theirs in (
+        ("classes", "ForSequenceClassification"),
+        ("token_classes", "ForTokenClassification"),
+    )
 }
 
 

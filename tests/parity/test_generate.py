@@ -36,6 +36,7 @@ from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]
+WINDOWED = ["mistral", "gemma2"]  # the cache of local layers
 BEAMS = [(3, 1.0), (4, 0.0), (2, 2.0), (5, -0.5)]  # and length penalties
 ROWS, NEW = 3, 12
 
@@ -110,7 +111,9 @@ def rows_of():
     return tokens(ROWS, 7, 5).tolist()
 
 
-@pytest.mark.parametrize("name", [slow_unless(x != "t5_1_1", x) for x in NAMES])
+@pytest.mark.parametrize(
+    "name", [slow_unless(x not in ("t5_1_1", "mistral"), x) for x in (*NAMES, *WINDOWED)]
+)
 def test_greedy(name, converted):
     model, params = converted(name)
     rows = rows_of()

@@ -43,6 +43,27 @@ def saved(folder, model, **settings):
     return made, fast
 
 
+def test_a_modernbert_classifies_by_what_its_config_pools(tmp_path):
+    _, tokenizer = saved(tmp_path / "tokenizer", transformers.BertModel)
+    widths = {name: WIDTHS[name] for name in list(WIDTHS)[:4]}
+    config = transformers.ModernBertConfig(
+        vocab_size=len(tokenizer),
+        **dict(pad_token_id=0, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3),
+        classifier_pooling="mean",
+        **widths,
+    )
+    model = transformers.ModernBertForSequenceClassification(config).eval()
+    model.save_pretrained(tmp_path / "in")
+    tokenizer.save_pretrained(tmp_path / "in")
+    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
+    ((found),) = classify(open_trained(str(tmp_path / "run")), TEXTS[1:])
+    with torch.no_grad():
+        read = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
+        logits = model(**read).logits[0]
+    p = torch.softmax(logits, -1).tolist()
+    assert dict(found) == pytest.approx({"class 0": p[0], "class 1": p[1]}, abs=1e-5)
+
+
 def pooled(model, tokenizer, text, pooling, dense=None):
     """The unit vector that `sentence-transformers` makes of a text."""
     with torch.no_grad():
