@@ -434,7 +434,7 @@ def t5_model(rows=600):
     "make, flags, train",
     [
         (llama, (), "runs/decoder.gin"),
-        (bert, ("--specials=mask",), "runs/encoder.gin"),
+        (bert, ("--specials=mask,cls,sep",), "runs/encoder.gin"),
         (bert, (), None),
         (t5_model, ("--sentinels=128", "--specials=R,S,X"), "runs/quickstart.gin"),
         (t5_model, (), "objectives/span_corruption.gin"),

@@ -46,7 +46,8 @@ def next_lines(
     else:
         lines.append(
             "The tokenizer lacks special tokens that an objective needs: import it with "
-            "--specials=mask (an encoder) or --sentinels=128 --specials=R,S,X (an encoder-decoder)."
+            "--specials=mask,cls,sep (an encoder) or --sentinels=128 --specials=R,S,X (an "
+            "encoder-decoder)."
         )
     mask = None if ids.mask is None else names[ids.mask]
     return [*lines, f"To apply it: {predict_command(run_dir, model, mask)}"]
