@@ -3,14 +3,13 @@
     pretrax train                                                       the quickstart, on any laptop
     pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
 
-A run directory holds everything that a run leaves. The same command started again goes on from the
+A run directory holds everything that a run leaves. The same command started again continues from the
 last checkpoint, or says that the run is finished.
 """
 
 import argparse
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
@@ -35,6 +34,8 @@ from pretrax.training.console import (
     print_scores,
     print_task_scores,
     print_warning,
+    resumed_words,
+    stopped_words,
 )
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
@@ -46,9 +47,7 @@ from pretrax.training.plots import plot_losses
 from pretrax.training.results import Result
 from pretrax.training.resuming import (
     check_resumable,
-    check_same_run,
-    check_steps,
-    indented,
+    finished_result,
     resume,
 )
 from pretrax.training.run import Run
@@ -67,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     add_gin_arguments(parser, default=QUICKSTART)
     options, given = parse_with_gin(parser, argv)
-    stopped = "\nInterrupted; the same command goes on from the last checkpoint."
+    stopped = "\nInterrupted; the same command continues from the last checkpoint."
     with mistakes_in_words(options.traceback, stopped):
         files = given.files or [QUICKSTART]
         run = read_run(files, given.bindings, given.search_paths, given.trusted)
@@ -103,7 +102,9 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     shapes, batches = abstract_state_of(planned), open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
     with (
-        held(run.run_dir),  # first: to open checkpoints for writing clears what a save left behind
+        run_directory.held(
+            run.run_dir
+        ),  # first: to open checkpoints for writing clears what a save left behind
         contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints,
     ):
         resumed = resume(run, checkpoints, shapes, batches, trusted)
@@ -113,16 +114,10 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
             state = resumed.state
             for message in resumed.damaged:
                 print_warning(console, message)
-            finished = results.read(run.run_dir)
-            if finished is not None and finished.step == int(state.step) >= run.steps:
-                check_same_run(run, resumed.changed)
+            if finished := finished_result(run, resumed):
                 console.print(finished_words(run, finished.step), markup=False)
                 return finished
-            check_steps(run, int(state.step))
-            console.print(f"Going on from the checkpoint of step {int(state.step)}.")
-            if resumed.changed:
-                changed = f"Values changed since:\n{indented(resumed.changed)}"
-                console.print(changed, markup=False)
+            console.print(resumed_words(int(state.step), resumed.changed), markup=False)
         keep_configuration(run, console)
         console.print(
             f"{parameter_count(state):,} parameters, {run.batch_size} rows a step, "
@@ -136,10 +131,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
             )
             step = int(state.step)
             if step < run.steps:
-                console.print(
-                    f"\nStopped at step {step} of {run.steps} as asked; a checkpoint is saved. "
-                    "The same command goes on from there."
-                )
+                console.print(stopped_words(run, step))
                 return Result(run.run_dir, step, False, (), {})
             if evaluated is None:  # it was killed after its last step, before it was evaluated
                 evaluated = evaluate(step, state.params)
@@ -152,13 +144,6 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     said = closing_words(run, planned.corpus.codec is not None)
     console.print(verbs.as_typed(said), markup=False)
     return result
-
-
-def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
-    """A context in which no other training writes to a run directory; ValueError where one does."""
-    if jax.process_index() != 0:
-        return contextlib.nullcontext()
-    return run_directory.locked(os.path.join(run_dir, run_directory.LOCK), f"{run_dir} is trained")
 
 
 def first_state(planned: Plan, shapes: Abstract, console: Console) -> State:

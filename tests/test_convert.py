@@ -447,7 +447,7 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     assert "the model's embedding 600 rows: " in said
     assert f"pretrax predict --run={tmp_path}/run" in said
     if train is None:
-        assert "pretrax train" not in said and "--specials=mask" in said
+        assert "pretrax train" not in said and "--specials=mask,cls,sep" in said
         return
     (line,) = re.findall(r"^To train it further: (.*)$", said, re.MULTILINE)
     files = re.findall(r"--gin_file=(\S+)", line)

@@ -147,6 +147,22 @@ def closing_words(run: Run, reads_text: bool) -> str:
     )
 
 
+def resumed_words(step: int, changed: Sequence[str]) -> str:
+    """Returns the message for a run that continues; `changed`: how it differs from before."""
+    lines = [f"Continuing from the checkpoint of step {step}."]
+    if changed:
+        lines += ["Values changed since:", *(f"  {line}" for line in changed)]
+    return "\n".join(lines)
+
+
+def stopped_words(run: Run, step: int) -> str:
+    """Returns the message for a run that was asked to stop."""
+    return (
+        f"\nStopped at step {step} of {run.steps} as asked; a checkpoint is saved. The same command "
+        "continues from there."
+    )
+
+
 def finished_words(run: Run, step: int) -> str:
     """Returns the message for a run that is finished at this step already: how to train it further."""
     another = run.run_dir.rstrip("/") + "_2"

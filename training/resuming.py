@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from etils import epath
 
-from pretrax.training import run_directory, trust
+from pretrax.training import results, run_directory, trust
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints, MismatchError
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import plain_field, read_directory
+from pretrax.training.results import Result
 from pretrax.training.run import Run, differences, fields_of
 from pretrax.training.state import Abstract, State
 
@@ -104,22 +105,26 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> None:
             )
 
 
-def check_steps(run: Run, step: int) -> None:
-    """Raises ValueError where a run that has not finished is past the steps that it is to take."""
+def finished_result(run: Run, resumed: Resumed) -> Result | None:
+    """Returns the result of a run that has taken its steps, or None where some are left.
+
+    Raises ValueError where the result in the directory is another run's, and where one that has not
+    finished is past the steps that it is to take.
+    """
+    step, finished = int(resumed.state.step), results.read(run.run_dir)
+    if finished is not None and finished.step == step >= run.steps:
+        if other := _changed_beyond(resumed.changed, _FREE):
+            raise ValueError(
+                f"{run.run_dir} holds a finished run with other values:\n{indented(other)}\nSet "
+                "them back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+            )
+        return finished
     if step > run.steps:
         raise ValueError(
             f"The run in {run.run_dir} is at step {step} already, beyond steps = {run.steps}: give "
             f"--gin.STEPS={step} to end it there, or more."
         )
-
-
-def check_same_run(run: Run, changed: Sequence[str]) -> None:
-    """Raises ValueError where a finished run's directory is asked for the results of another run."""
-    if other := _changed_beyond(changed, _FREE):
-        raise ValueError(
-            f"{run.run_dir} holds a finished run with other values:\n{indented(other)}\nSet them "
-            "back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
-        )
+    return None
 
 
 def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]:

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+
 CONFIG = "config.gin"  # the run's configuration; a directory that holds one is a run
 VOCABULARY = "vocabulary.json"  # the special ids; the tokenizer's own file lies beside it:
 SENTENCEPIECE_MODEL = "vocabulary.model"  # of a SentencePiece vocabulary
@@ -133,6 +135,13 @@ def locked(path: str | os.PathLike, what: str) -> Iterator[None]:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.getsize(path) == 0:
                     os.unlink(path)
+
+
+def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
+    """A context in which no other training writes to a run directory; ValueError where one does."""
+    if jax.process_index() != 0:
+        return contextlib.nullcontext()
+    return locked(os.path.join(run_dir, LOCK), f"{run_dir} is trained")
 
 
 def save_classes(run_dir: str | os.PathLike, classes: Sequence[str]) -> None:

@@ -121,7 +121,7 @@ def test_killed_three_times_equals_never_killed(data, whole, tmp_path, capsys):
     kill(process)
     assert not (saved / "8").exists() and list(saved.glob("8.*tmp*"))
 
-    assert "Going on from the checkpoint of step 4." in run.here(capsys)
+    assert "Continuing from the checkpoint of step 4." in run.here(capsys)
     assert_equals_whole(run, whole)
 
 
@@ -135,7 +135,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys):
     step = run.lines()[-1]["step"]
     assert f"Stopped at step {step} of 12 as asked; a checkpoint is saved." in out
     assert 5 <= step < 12 and (run.dir / "checkpoints" / str(step)).is_dir()
-    assert f"Going on from the checkpoint of step {step}." in run.here(capsys)
+    assert f"Continuing from the checkpoint of step {step}." in run.here(capsys)
     assert_equals_whole(run, whole)
 
 
@@ -168,7 +168,7 @@ def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, 
         damage(file)
     said = half.here(capsys)
     assert "warning: checkpoint 8 is damaged" in " ".join(said.split())
-    assert "Going on from the checkpoint of step 4." in said
+    assert "Continuing from the checkpoint of step 4." in said
     assert (half.dir / "damaged_checkpoints" / "8").is_dir()
     assert_equals_whole(half, whole)
 
@@ -240,7 +240,7 @@ def test_fewer_steps_than_it_has_taken_are_refused(half, capsys):
 
 def test_a_changed_rate_goes_on_and_is_said(half, capsys):
     said = half.here(capsys, STEPS=9, PEAK=1e-3)
-    assert "optimizer.learning_rate.peak: was 0.003, is 0.001" in said and "Going on from" in said
+    assert "optimizer.learning_rate.peak: was 0.003, is 0.001" in said and "Continuing from" in said
 
 
 @pytest.mark.parametrize(
@@ -329,5 +329,5 @@ def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_o
     assert process.returncode == 2 and "Traceback" not in err
     assert "At step 9 " in err and "parameter_norm" in err
     assert_all_saved_is_finite(half)
-    assert "Going on from the checkpoint of step 8." in half.here(capsys)
+    assert "Continuing from the checkpoint of step 8." in half.here(capsys)
     assert_equals_whole(half, whole)

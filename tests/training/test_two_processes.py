@@ -115,7 +115,7 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path):
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
-    assert "Going on from the checkpoint of step 4." in run.finish(STEPS=8)
+    assert "Continuing from the checkpoint of step 4." in run.finish(STEPS=8)
     assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
 
 
@@ -134,7 +134,7 @@ def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_pat
         program = ("-c", UNREADABLE_BY_ONE)
     said = " ".join(finish_both(run, program=program, STEPS=8).split())
     assert "warning: checkpoint 8 is damaged" in said
-    assert "Going on from the checkpoint of step 4." in said
+    assert "Continuing from the checkpoint of step 4." in said
     assert_close(run.lines(), whole.lines())
 
 
