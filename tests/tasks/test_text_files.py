@@ -342,6 +342,7 @@ def test_python_library(tmp_path, monkeypatch):
     train = {document.tobytes() for document in train}
     assert heldout and not any(document.tobytes() in train for document in heldout)
     assert sum(map(len, heldout)) > 10_000
+    (tmp_path / "a/config.gin").write_text("")  # a run has begun with it
     with pytest.raises(ValueError, match="size was 1000, is 2000"):
         python_library(str(tmp_path / "a"), vocabulary=of_size(2000), heldout_every=3)
 

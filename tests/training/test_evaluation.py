@@ -132,7 +132,7 @@ def test_the_loss_is_that_of_the_model_on_those_rows():
         assert score.loss == pytest.approx(np.log(128), rel=1e-5)
 
 
-IDS = tiny.IDS._replace(sentinels=(), cls=110, mask=111)
+IDS = tiny.IDS._replace(sentinels=(), cls=110, mask=111, sep=112)
 OTHERS = {
     "views": (models.encoder, contrastive(IDS, "deletion")),
     "generated": (models.electra, replaced_token_detection(IDS, rate=0.4)),

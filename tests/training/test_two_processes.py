@@ -115,7 +115,8 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path):
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
-    assert "Continuing from the checkpoint of step 4." in run.finish(STEPS=8)
+    said = run.finish(STEPS=8, tiny__slow_token_array__shown=True)
+    assert "Continuing from the checkpoint of step 4." in said
     assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
 
 
