@@ -15,7 +15,7 @@ applies it. Tokens that an objective needs and the tokenizer lacks are added by 
 """
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -24,17 +24,17 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pretrax import verbs
-from pretrax.models import Model, hugging_face
+from pretrax.models import hugging_face
 from pretrax.models.hugging_face import sentences
 from pretrax.models.hugging_face.kept import keep_files, kept_config, put_back
 from pretrax.objectives import PromptForm
 from pretrax.tasks import special_tokens, vocabularies
 from pretrax.tasks.converted_vocabularies import config_ids, export_vocabulary
-from pretrax.tasks.imported_models import Imported, from_hugging_face, from_t5x
+from pretrax.tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_preset
 from pretrax.tasks.prompt_forms import prompt_forms, save_prompt_forms
 from pretrax.training import run_directory
 from pretrax.training.command_line import add_trust_argument, at_least, mistakes_in_words
-from pretrax.training.configuration import read_directory, read_fields
+from pretrax.training.configuration import read_directory
 from pretrax.training.imported_runs import (
     check_new,
     config_text,
@@ -96,8 +96,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
         )
     kind = next((k for k in (HF, T5X) if options.source.startswith(k)), "")
-    imports = dict.fromkeys(("tokenizer", "sentinels", "specials"), (HF, T5X))
-    for name, of in (imports | dict.fromkeys(("model", "unscaled"), (T5X,))).items():
+    imports = [(name, (HF, T5X)) for name in ("tokenizer", "sentinels", "specials")]
+    for name, of in (*imports, ("model", (T5X,)), ("unscaled", (T5X,))):
         if getattr(options, name) not in (None, "") and kind not in of:
             parser.error(
                 f"got --{name} with --from={options.source}, expected it with "
@@ -121,18 +121,7 @@ def read(options: argparse.Namespace) -> Imported:
             "--model=models/t5_1_1_base.gin."
         )
     unscaled = [name for name in options.unscaled.split(",") if name]
-    return from_t5x(directory, preset(options.model), unscaled, **vocabulary)
-
-
-def preset(file: str) -> Callable[..., Model]:
-    """The encoder-decoder that a gin file binds: vocabulary rows -> model."""
-    build = read_fields([file]).get("model")
-    if build is None or build(128).layout != "encoder_decoder":
-        raise ValueError(
-            f"{file} binds no encoder-decoder to training.Run.model, expected the gin file of one, "
-            "such as models/t5_1_1_base.gin: T5X checkpoints of another kind are not read."
-        )
-    return build
+    return from_t5x(directory, t5x_preset(options.model), unscaled, **vocabulary)
 
 
 def write_run(console: Console, options: argparse.Namespace, found: Imported) -> None:

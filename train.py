@@ -36,6 +36,7 @@ from pretrax.training.console import (
     print_warning,
     resumed_words,
     stopped_words,
+    unnamed_words,
 )
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
@@ -101,10 +102,9 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
 
     shapes, batches = abstract_state_of(planned), open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
+    # Held first: to open checkpoints for writing clears what a save has left behind.
     with (
-        run_directory.held(
-            run.run_dir
-        ),  # first: to open checkpoints for writing clears what a save left behind
+        run_directory.held(run.run_dir),
         contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints,
     ):
         resumed = resume(run, checkpoints, shapes, batches, trusted)
@@ -118,7 +118,8 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
                 console.print(finished_words(run, finished.step), markup=False)
                 return finished
             console.print(resumed_words(int(state.step), resumed.changed), markup=False)
-        keep_configuration(run, console)
+        if jax.process_index() == 0 and (unnamed := write_run(run)):
+            print_warning(console, unnamed_words(unnamed))
         console.print(
             f"{parameter_count(state):,} parameters, {run.batch_size} rows a step, "
             f"mesh {dict(planned.mesh.shape)} of {jax.devices()[0].device_kind}"
@@ -156,18 +157,6 @@ def first_state(planned: Plan, shapes: Abstract, console: Console) -> State:
     start = warm_start(run.initial_run, state)
     console.print(start.describe(), markup=False)
     return start.state
-
-
-def keep_configuration(run: Run, console: Console) -> None:
-    """Writes config.gin, by which the run's directory can be opened."""
-    if jax.process_index() != 0:
-        return
-    unnamed = write_run(run)
-    if unnamed:
-        console.print(
-            f"[bold red]warning[/]: {', '.join(unnamed)} cannot be named in config.gin: define the "
-            "function at the top of a module. Without that, no other verb can open this run."
-        )
 
 
 class Evaluation(NamedTuple):

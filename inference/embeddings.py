@@ -11,8 +11,7 @@ import numpy as np
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted
 from pretrax.inference.trained import Trained, prompt_form
-
-POOLINGS = ("first", "mean")
+from pretrax.objectives.contract import POOLINGS
 
 
 def embed(

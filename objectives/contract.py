@@ -420,7 +420,7 @@ def check_facts(objective: Objective) -> None:
     """Raises ValueError for rows or prompt forms that are none of those known."""
     joint_rows([objective.rows])
     for form in objective.prompt_forms:
-        for name, known in (("mode", MODES), ("blanks", BLANKS), ("pooling", POOLINGS)):
+        for name, known in (("mode", MODES), ("blanks", BLANKS), ("pooling", (*POOLINGS, None))):
             got = getattr(form, name)
             if got not in known:
                 raise ValueError(f"PromptForm.{name} must be one of {known}, got {got!r}.")

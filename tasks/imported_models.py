@@ -13,6 +13,7 @@ from pretrax.models.hugging_face.sentences import POOLINGS, pooling_of
 from pretrax.objectives import PromptForm, TokenIds
 from pretrax.tasks.converted_vocabularies import imported_vocabulary
 from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.training.configuration import read_fields
 from pretrax.training.imported_runs import settings_of
 
 
@@ -103,6 +104,17 @@ def from_t5x(
     arrays = t5x.read_params(source, model, unscaled=unscaled)
     kept = _fitting(imported_vocabulary(source.path, {}, **vocabulary), model)
     return Imported("a model of T5X", model, settings_of(model), arrays, kept)
+
+
+def t5x_preset(file: str) -> Callable[..., Model]:
+    """The encoder-decoder that a gin file binds: vocabulary rows -> model."""
+    build = read_fields([file]).get("model")
+    if build is None or build(128).layout != "encoder_decoder":
+        raise ValueError(
+            f"{file} binds no encoder-decoder to training.Run.model, expected the gin file of one, "
+            "such as models/t5_1_1_base.gin: T5X checkpoints of another kind are not read."
+        )
+    return build
 
 
 def _fitting(vocabulary: Vocabulary | None, model: Model) -> Vocabulary | None:

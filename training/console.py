@@ -163,6 +163,14 @@ def stopped_words(run: Run, step: int) -> str:
     )
 
 
+def unnamed_words(functions: Sequence[str]) -> str:
+    """Returns the warning for functions of a run that its config.gin cannot name."""
+    return (
+        f"{', '.join(functions)} cannot be named in config.gin: define the function at the top of a "
+        "module. Without that, no other verb can open this run."
+    )
+
+
 def finished_words(run: Run, step: int) -> str:
     """Returns the message for a run that is finished at this step already: how to train it further."""
     another = run.run_dir.rstrip("/") + "_2"
