@@ -210,7 +210,7 @@ def test_an_interrupt_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
         tiny.run_here(tiny.Run(tmp_path, data).arguments())
     assert end.value.code == 130
-    assert "Interrupted; the same command goes on" in capsys.readouterr().err
+    assert "Interrupted; the same command continues" in capsys.readouterr().err
 
 
 def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
