@@ -145,7 +145,7 @@ CATALOGUE = {
         "encoder", _BOTH, "generating in any order", "LLaDA, arXiv:2502.09992", 256
     ),
     # texts as a whole
-    "bert": Entry("encoder", _BOTH, "BERT as published", _BERT, 65, run="sentence_pairs"),
+    "bert": Entry("encoder", _BOTH, "BERT as published", _BERT, 78, run="sentence_pairs"),
     "next_sentence_prediction": Entry(
         "encoder", _BOTH, "pairs of texts", _BERT, 1, run="sentence_pairs_after_bert"
     ),

@@ -59,9 +59,10 @@ def next_sentence_prediction(
       at_sentence_ends: cut after a token that ends a sentence. Documents with too few of those are
         cut anywhere.
 
-    B has the same length in both cases, so that lengths reveal nothing; the rest of the document is
-    left out. A pair does not count where there is no text for B, or where the other text equals the
-    one that follows.
+    Other text starts at a place from which as much follows as is left of the document, if there is
+    one. B has the same length in both cases, so that lengths reveal nothing; the rest of the document
+    is left out. A pair does not count where there is no text for B, or where the text that does not
+    follow equals the one that does.
 
     Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
     pools_weights i32[P]: the slot of each document's [CLS], its label, whether it counts.
@@ -259,28 +260,37 @@ def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
 
 def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Documents):
     cut, later = _cuts(bits_Dx4[:, :2], ends, document)
-    wrong = _coin(bits_Dx4[:, 2])
     # Half of the rest: else only the wrong text would reach the end of the document.
     length = (document.length - later + 1) // 2
-    a = piece(document.start, cut)
-    b = piece(document.start + jnp.where(wrong, later, cut), length)
-    counts = (later > cut) & (length > 0)
-    return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
+    return _next_or_not(
+        bits_Dx4[:, 2], source, document, cut, document.start + later, length * (later > cut)
+    )
 
 
 def _draw_next_from_other(bits_Dx4, source, ends, document: Documents, theirs: Documents):
     (cut,) = _cuts(bits_Dx4[:, :1], ends, document)
-    (start,) = _cuts(bits_Dx4[:, 1:2], ends, theirs)
-    wrong = _coin(bits_Dx4[:, 2])
-    length = jnp.minimum(document.length - cut, theirs.length - start)
-    follows, other = document.start + cut, theirs.start + start
-    slot = jnp.arange(source.size)[None]
-    differs = source[jnp.minimum(follows[:, None] + slot, source.size - 1)]
-    differs = differs != source[jnp.minimum(other[:, None] + slot, source.size - 1)]
-    another_text = jnp.any(differs & (slot < length[:, None]), axis=1)
-    counts = (document.length > 1) & (length > 0) & another_text
-    a, b = piece(document.start, cut), piece(jnp.where(wrong, other, follows), length)
+    rest = document.length - cut
+    start = _start_of(bits_Dx4[:, 1], ends, theirs, rest)
+    length = jnp.minimum(rest, theirs.length - start)
+    return _next_or_not(bits_Dx4[:, 2], source, document, cut, theirs.start + start, length)
+
+
+def _next_or_not(bits_D, source, document: Documents, cut, other, length):
+    """Returns a choice of `length` tokens for B: those after the cut, or those at `other`."""
+    follows, wrong = document.start + cut, _coin(bits_D)
+    a = piece(document.start, cut)
+    b = piece(jnp.where(wrong, other, follows), length)
+    counts = (length > 0) & _differ(source, follows, other, length)
     return a, b, jnp.where(wrong, FOLLOWS_NOT, FOLLOWS), counts
+
+
+def _differ(source, one, other, length):
+    """Returns bool[D]: whether `length` tokens of the source at `one` and at `other` differ."""
+    slot = jnp.arange(source.size)[None]
+    tokens, others = (
+        source[jnp.minimum(at[:, None] + slot, source.size - 1)] for at in (one, other)
+    )
+    return jnp.any((tokens != others) & (slot < length[:, None]), axis=1)
 
 
 def _coin(bits):
@@ -308,21 +318,44 @@ def _cuts(bits_DxC, ends, document: Documents):
     positions where there are fewer than C of those. A document too short to be cut in C + 1
     parts has cuts at its end.
     """
+    C = bits_DxC.shape[1]
+    places = _places(ends, document, C)
+    total = jnp.sum(places, axis=1)
+    drawn = _different(bits_DxC, total)
+    found = [_numbered(places, k) - document.start for k in drawn]
+    return [jnp.where(total >= C, cut, document.length).astype(jnp.int32) for cut in found]
+
+
+def _start_of(bits_D, ends, document: Documents, length):
+    """Returns a position i32[D] in each document from which `length` tokens follow.
+
+    Drawn from the positions at which it may be cut, each equally likely; where too little follows all
+    of them, it is the first. In a document of a single token it is the end.
+    """
+    places = _places(ends, document, 1)
+    slot = jnp.arange(ends.size)[None]
+    enough = places & (slot + length[:, None] <= (document.start + document.length)[:, None])
+    drawn = _numbered(places, below(bits_D, jnp.sum(enough, axis=1)))  # the early ones are enough
+    return jnp.where(jnp.any(places, axis=1), drawn - document.start, document.length)
+
+
+def _places(ends, document: Documents, at_least: int):
+    """Returns bool[D, N]: slots at which each document may be cut.
+
+    They are those after sentence ends; all, where there are fewer than `at_least` of those.
+    """
     slot = jnp.arange(ends.size)[None]
     start, end = document.start[:, None], (document.start + document.length)[:, None]
     inside = (slot > start) & (slot < end)
-    candidates = inside & jnp.roll(ends, 1)[None]
-    C = bits_DxC.shape[1]
-    enough = jnp.sum(candidates, axis=1, keepdims=True) >= C
-    candidates = jnp.where(enough, candidates, inside)
-    number = jnp.cumsum(candidates, axis=1) - 1
-    total = jnp.sum(candidates, axis=1)
-    drawn = _different(bits_DxC, total)
-    found = [
-        jnp.sum(jnp.where(candidates & (number == k[:, None]), slot - start, 0), axis=1)
-        for k in drawn
-    ]
-    return [jnp.where(total >= C, cut, document.length).astype(jnp.int32) for cut in found]
+    after_ends = inside & jnp.roll(ends, 1)[None]
+    enough = jnp.sum(after_ends, axis=1, keepdims=True) >= at_least
+    return jnp.where(enough, after_ends, inside)
+
+
+def _numbered(places, number_D):
+    """Returns i32[D]: the slot of place `number`, from 0, of each document; 0 where it has none."""
+    mine = places & (jnp.cumsum(places, axis=1) - 1 == number_D[:, None])
+    return jnp.sum(jnp.where(mine, jnp.arange(places.shape[1])[None], 0), axis=1, dtype=jnp.int32)
 
 
 def _different(bits_DxC, total):

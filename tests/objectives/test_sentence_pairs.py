@@ -101,10 +101,27 @@ def test_text_that_happens_to_follow_is_no_negative():
     same = [7] * 9  # whatever is cut from one row stands at the same distance in the other
     for _, _, label in pairs(next_sentence_prediction(IDS), [same, same], 40):
         assert label is None
+    refrain = [7, 8, END] * 4
+    for _, _, label in pairs(next_sentence_prediction(IDS, "same"), [refrain] * 2, 40):
+        assert label is None
+
+
+def test_other_text_starts_where_as_much_follows_as_of_the_document():
+    """Else most B would be the last words of another document, and slots would stay empty."""
+    document, w = text(3, 2, 4), WORDS[-9:]
+    other = [w[0], END, w[1], END, w[2], w[3], w[4], END, w[5], END, w[6]]
+    starts = set()
+    for a, b, label in list(pairs(next_sentence_prediction(IDS), [document, other], 100))[::2]:
+        assert len(a) + len(b) == len(document)
+        starts |= {b[0]} if label else set()
+    assert starts == {w[1], w[2]}
+    short = [w[0], END, w[1], w[2], END, w[3]]
+    for _, b, label in list(pairs(next_sentence_prediction(IDS), [document, short], 20))[::2]:
+        assert len(b) == 4 and (label == 0 or b == short[2:])  # the most that there is
 
 
 def test_lengths_tell_nothing_about_the_label():
-    documents = [text(3, 2, 4, 6, 2, 5), [500 + i for i in range(9)]]
+    documents = [text(3, 2, 4, 6, 2, 5), text(4, 6, 3, 5, 4)]
     lengths = {0: [], 1: []}
     for _, b, label in list(pairs(next_sentence_prediction(IDS), documents, 600))[::2]:
         lengths[label].append(len(b))
