@@ -28,7 +28,7 @@ from pretrax.objectives.contract import (
     joint_rows,
 )
 from pretrax.objectives.features import COLUMNS, fit, input_sequence
-from pretrax.objectives.losses import at_slots, class_term, cross_entropy
+from pretrax.objectives.losses import accuracy, at_slots, class_term, cross_entropy
 from pretrax.objectives.splicing import (
     Documents,
     document_bits,
@@ -177,11 +177,18 @@ def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
 
 
 def pair_loss(outputs, batch) -> dict[str, Term]:
-    """Cross-entropy of the class of each pair, from its first hidden state."""
+    """Returns the cross-entropy of the class of each pair, from its first hidden state.
+
+    Terms: "pair", and the metric "pair_accuracy".
+    """
     states = at_slots(outputs.hidden["top"], batch["pools_slots"])
     classes, w = batch["pools_labels"], batch["pools_weights"].astype(jnp.float32)
-    losses, _ = cross_entropy(outputs.head("pair", states), classes)
-    return {"pair": class_term(losses, classes, w, "pair")}
+    logits = outputs.head("pair", states)
+    losses, _ = cross_entropy(logits, classes)
+    return {
+        "pair": class_term(losses, classes, w, "pair"),
+        "pair_accuracy": accuracy(logits, classes, w),
+    }
 
 
 # --- from two texts to features ------------------------------------------------------------------

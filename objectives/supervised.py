@@ -32,7 +32,14 @@ from pretrax.objectives.features import (
     sequence_pair,
     target_sequence,
 )
-from pretrax.objectives.losses import at_slots, class_term, cross_entropy, predictions, token_loss
+from pretrax.objectives.losses import (
+    accuracy,
+    at_slots,
+    class_term,
+    cross_entropy,
+    predictions,
+    token_loss,
+)
 from pretrax.objectives.splicing import (
     Ends,
     documents,
@@ -194,7 +201,10 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
         losses, _ = cross_entropy(logits, labels)
-        return {"classes": class_term(losses, labels, weights, "classes")}
+        return {
+            "classes": class_term(losses, labels, weights, "classes"),
+            "classes_accuracy": accuracy(logits, labels, weights),
+        }
 
     return Objective(
         lengths=_framed_lengths,
@@ -271,9 +281,13 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         labels, slots, weights = predictions(batch)
         states = at_slots(outputs.hidden["top"], slots)
-        losses, _ = cross_entropy(outputs.head("token_classes", states), labels)
+        logits = outputs.head("token_classes", states)
+        losses, _ = cross_entropy(logits, labels)
         weights = weights.astype(jnp.float32)
-        return {"token_classes": class_term(losses, labels, weights, "token_classes")}
+        return {
+            "token_classes": class_term(losses, labels, weights, "token_classes"),
+            "token_classes_accuracy": accuracy(logits, labels, weights),
+        }
 
     return Objective(
         lengths=lambda n: {"inputs": n + 2, "labels": n},

@@ -169,10 +169,26 @@ def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
         "pools_weights": jnp.ones_like(places[:, :1]),
     }
     terms = objective.loss(Zeros(), batch)
-    assert set(terms) == {"pair", "tokens"}
+    assert set(terms) == {"pair", "pair_accuracy", "tokens"}
     assert objective.heads == {"pair": 2, "vocabulary": None}
     np.testing.assert_allclose(terms["pair"].sums, np.log(2), rtol=1e-6)
     np.testing.assert_allclose(terms["tokens"].sums, 5 * np.log(9), rtol=1e-6)
+
+
+def test_accuracy_is_of_the_pairs_that_count():
+    logits = jnp.array([[[2.0, 1.0], [0.0, 3.0], [0.0, 1.0]]])
+
+    class Given:
+        hidden = {"top": logits}
+        head = staticmethod(lambda name, hidden: hidden)
+
+    batch = {
+        "pools_slots": jnp.array([[0, 1, 2]]),
+        "pools_labels": jnp.array([[0, 0, 1]]),
+        "pools_weights": jnp.array([[1, 1, 0]]),
+    }
+    term = sentence_order_prediction(IDS).loss(Given(), batch)["pair_accuracy"]
+    assert (float(term.sums[0]), float(term.weights[0]), term.scale) == (1, 2, None)
 
 
 unframed = functools.partial(masked_lm, framed=False)
