@@ -94,7 +94,7 @@ def table(found: dict[str, Result]) -> Table:
     for name, result in found.items():
         for score in result.scores:
             figures = f"{score.loss:.3f}", f"{score.baseline:.3f}"
-            gain = f"{1 - score.loss / score.baseline:.0%}"
+            gain = "" if score.metric else f"{score.gain:.0%}"
             made.add_row(name, run_of(name), str(result.step), score.name, *figures, gain)
     return made
 

@@ -24,7 +24,7 @@ from pretrax.inference.prompts import (
     next_blank,
     text_prompt,
 )
-from pretrax.inference.scoring import score
+from pretrax.inference.scoring import Scored, score
 from pretrax.inference.speculation import DraftCounts
 from pretrax.inference.trained import Trained, check_mode, prompt_form
 
@@ -265,15 +265,16 @@ def _score(trained, items, options: Options, numbers):
     pairs = _each(items, numbers, pair)
     batch_size = options.decoding.batch_size
     found = score(trained, pairs, batch_size, options.on_batch, options.denoiser)
-    return [
-        {
-            "log_prob": one.log_prob,
-            "tokens": len(one.tokens),
-            "bits_per_byte": one.bits_per_byte,
-            "token_log_probs": [[name, p] for name, p in zip(one.tokens, one.log_probs)],
-        }
-        for one in found
-    ]
+    return [_scored(one) for one in found]
+
+
+def _scored(one: Scored) -> dict:
+    likelihood = {"log_prob": one.log_prob, "bits_per_byte": one.bits_per_byte}
+    return {
+        **(likelihood if one.exact else {"pseudo_log_prob": one.log_prob}),
+        "tokens": len(one.tokens),
+        "token_log_probs": [[name, p] for name, p in zip(one.tokens, one.log_probs)],
+    }
 
 
 _ANSWERS = {

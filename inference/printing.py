@@ -54,18 +54,21 @@ def print_answer(console: Console, mode: str, item: dict, record: dict) -> None:
     if mode == "mask":
         _print_masks(console, item["text"], record["masks"])
     elif mode == "score":
-        console.print(
-            f"{record['log_prob']:.3f} nats over {record['tokens']} tokens, "
-            f"{record['bits_per_byte']:.3f} bits per byte: {item.get('target', item['text'])!r}",
-            markup=False,
-            soft_wrap=True,
-        )
+        words = f"over {record['tokens']} tokens"
+        if "pseudo_log_prob" in record:
+            words = f"{record['pseudo_log_prob']:.3f} nats {words}, each given all others"
+        else:
+            bits = f"{record['bits_per_byte']:.3f} bits per byte"
+            words = f"{record['log_prob']:.3f} nats {words}, {bits}"
+        scored = item.get("target", item["text"])
+        console.print(f"{words}: {scored!r}", markup=False, soft_wrap=True)
     elif mode == "tag":
         console.print(Text(" ".join(f"{word}/{name}" for word, name in record["words"])))
-    elif mode == "classify":
+    elif mode in ("classify", "pair"):
         classes = record.get("classes", [])
         shares = ", ".join(f"{one['class']} {one['probability']:.3f}" for one in classes)
-        console.print(Text(f"{shares or record['answer']}: {item['text'][:60]!r}"), soft_wrap=True)
+        texts = " | ".join(repr(item[name][:60]) for name in ("text", "second") if name in item)
+        console.print(Text(f"{shares or record['answer']}: {texts}"), soft_wrap=True)
     elif mode in ("infill", "middle"):
         others = [x if isinstance(x, str) else x["answer"] for x in record.get("others", [])]
         _print_several(console, Text(), [record["filled"], *others])

@@ -32,6 +32,7 @@ class Scored(NamedTuple):
     tokens: list[str]
     log_probs: list[float]  # natural logarithms, of each token
     bytes: int  # of the text in UTF-8, without names of blanks
+    exact: bool = True  # False: a pseudo-log-likelihood, which is no probability of the text
 
     @property
     def log_prob(self) -> float:
@@ -55,7 +56,7 @@ def score(
     answer, end-of-sequence included except for models that continue texts. A decoder without a
     first text scores each token given those before it. An encoder scores each token given all
     others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659),
-    which is not a probability of the text.
+    which is not a probability of the text, so that its bits per byte have no meaning.
 
     Raises ValueError for a text to be scored that is empty, or longer than the model's positions, for
     an encoder-decoder without a first text, and for one with an encoder.
@@ -150,7 +151,7 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
             found_B = run(trained.params, batch, at, np.array(tokens)[slots])
             log_probs += [float(x) for x in np.asarray(found_B)[: len(tokens) - first]]
         names = [trained.decode([token]) for token in tokens]
-        found.append(Scored(names, log_probs, len(text.encode())))
+        found.append(Scored(names, log_probs, len(text.encode()), exact=False))
         if on_batch:
             on_batch(1)
     return found

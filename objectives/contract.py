@@ -342,6 +342,9 @@ class Objective(NamedTuple):
     needs_dropout: bool = False  # segments of one text differ by the model's dropout alone
     # Labels of rows are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers.
     num_classes: int | None = None
+    # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
+    # once, given those before it. None: no term is, as where only hidden tokens are predicted.
+    likelihood: str | None = None
 
 
 Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary

@@ -47,6 +47,7 @@ def causal_lm(ids: TokenIds) -> Objective:
         corrupt=Partial(_copy_row),
         loss=token_loss,
         prompt_forms=(PromptForm("continue", causal=True),),
+        likelihood="tokens",
     )
 
 

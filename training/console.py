@@ -123,7 +123,7 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
     )
     for heading in ("objective", "loss", "perplexity", "baseline", "better by", "targets"):
         table.add_column(heading, justify="left" if heading == "objective" else "right")
-    for s in scores:
+    for s in (score for score in scores if not score.metric):
         table.add_row(
             escape(s.name),
             f"{s.loss:.3f}",
@@ -133,6 +133,15 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
             f"{s.targets:,}",
         )
     console.print(table)
+    print_metrics(console, scores)
+
+
+def print_metrics(console: Console, scores: Sequence[Score], step: int | None = None) -> None:
+    """Prints a line for each metric, such as "all/pair_accuracy 0.812, baseline 0.503"."""
+    before = "" if step is None else f"step {step}  "
+    for s in (score for score in scores if score.metric):
+        words = f"{before}{s.name} {s.loss:.3f}, baseline {s.baseline:.3f}"
+        console.print(words, markup=False, soft_wrap=True)
 
 
 def closing_words(run: Run, reads_text: bool) -> str:

@@ -1,4 +1,4 @@
-"""Held-out loss of every member of the objective, beside a baseline on the same targets.
+"""Held-out loss and metrics of every member of the objective, beside a baseline on the same targets.
 
 The baseline is the loss of a model that ignores its input. It predicts the labels of a term by their
 frequency, or mean, among the training targets (`training.baselines`). A term without labels is
@@ -35,10 +35,12 @@ class Score(NamedTuple):
 
     member: str
     term: str
-    loss: float  # nats per target: token, pair, …
+    loss: float  # nats per target: token, pair, …; of a metric its mean
     baseline: float  # the same for a model that ignores its input
     targets: int  # their number
     of_tokens: bool = False  # targets are ids of the vocabulary: the loss has a perplexity
+    metric: bool = False  # not part of the loss, such as an accuracy
+    of_text: bool = False  # the exact likelihood of the text: the loss has bits per byte
 
     @property
     def name(self) -> str:
@@ -79,7 +81,7 @@ class Evaluator:
         by_loss: dict = {}  # members that differ in noise only share a program
 
         def programs(objective: Objective) -> tuple[Callable, Callable]:
-            key = objective.loss, tuple(objective.heads.items())
+            key = objective.loss, tuple(objective.heads.items()), objective.likelihood
             if key not in by_loss:
                 by_loss[key] = (
                     jit(functools.partial(term_figures, recipe, objective)),
@@ -127,9 +129,8 @@ class Evaluator:
                 weight = max(float(found.weight), 1.0)
                 baseline = _baseline(found, member.training.get(term))
                 loss, baseline = float(found.sum) / weight, baseline / weight
-                scores.append(
-                    Score(member.name, term, loss, baseline, int(found.weight), found.of_tokens)
-                )
+                facts = found.of_tokens, found.metric, found.of_text
+                scores.append(Score(member.name, term, loss, baseline, int(found.weight), *facts))
         return scores
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
@@ -167,14 +168,15 @@ class Figures:
     tally: Tally | None  # of its labels
     constant: Any  # the sum for outputs that are equal everywhere, of a term without labels
     of_tokens: bool = dataclasses.field(metadata={"static": True})
+    metric: bool = dataclasses.field(metadata={"static": True})
+    of_text: bool = dataclasses.field(metadata={"static": True})
 
 
 def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, Figures]:
     """Returns the figures of each term of a member's loss on an arranged batch, without dropout."""
     terms = objective.loss(recipe.model.apply(params, batch), batch)
-    unlabelled = any(term.labels is None for term in terms.values() if term.scale is not None)
     constant = {}
-    if unlabelled:
+    if any(term.labels is None for term in terms.values()):
         constant = objective.loss(constant_outputs(recipe.model, params, batch), batch)
     return {
         name: Figures(
@@ -185,9 +187,10 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
             else tally(term.labels, _classes(recipe, objective, term.labels)),
             constant=jnp.sum(constant[name].sums) if term.labels is None else None,
             of_tokens=term.labels is not None and objective.heads[term.labels.head] is None,
+            metric=term.scale is None,
+            of_text=name == objective.likelihood,
         )
         for name, term in terms.items()
-        if term.scale is not None
     }
 
 

@@ -21,7 +21,8 @@ def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
     if training:
         axes.plot(*zip(*training), color="0.75", linewidth=1, label="training, all members")
     colors = plt.rcParams["axes.prop_cycle"].by_key()["color"]
-    for score, color in zip(scores, colors * (1 + len(scores) // len(colors))):
+    losses = [score for score in scores if not score.metric]
+    for score, color in zip(losses, colors * (1 + len(losses) // len(colors))):
         name = f"heldout/{score.name}"
         points = [(line["step"], line[name]) for line in lines if name in line]
         if points:

@@ -137,6 +137,7 @@ OTHERS = {
     "views": (models.encoder, contrastive(IDS, "deletion")),
     "generated": (models.electra, replaced_token_detection(IDS, rate=0.4)),
     "masked": (models.encoder, masked_diffusion(IDS)),
+    "causal": (models.decoder, causal_lm(IDS)),
 }
 
 
@@ -148,7 +149,7 @@ def figures_of(kind):
         128, objective.heads, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1
     )
     mesh = tiny.mesh_of(1)
-    one = tiny.plan(model, objective, {"encoder": 32}, mesh=mesh)
+    one = tiny.plan(model, objective, {model.layout: 32}, mesh=mesh)
     params = new_state(abstract_state_of(one), 0, mesh).params
     made = evaluator(one=one)
     (batches,) = (member.batches for member in made._members.values())
@@ -166,11 +167,16 @@ def test_texts_that_are_all_alike_cost_the_logarithm_of_the_batch():
 
 def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
     scores, batches, hidden = figures_of("generated")
-    assert set(scores) == {"tokens", "replaced"}  # their share is a metric
+    assert {name: score.metric for name, score in scores.items()} == {
+        "tokens": False,
+        "replaced": False,
+        "replaced_share": True,
+    }
     live = [np.asarray(batch["encoder_segment_ids"]) > 0 for batch in batches]
     count = sum(x.sum() for x in live)
     share = sum(np.asarray(h["replaced"])[x].sum() for h, x in zip(hidden, live)) / count
     assert 0.1 < share < 0.5 and scores["replaced"].targets == count
+    assert scores["replaced_share"].loss == pytest.approx(share, rel=1e-5)
     entropy = -(share * np.log(share) + (1 - share) * np.log(1 - share))
     assert scores["replaced"].baseline == pytest.approx(entropy, rel=1e-5)
 
@@ -178,6 +184,11 @@ def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
 def test_perplexity_is_of_tokens():
     assert figures_of("generated")[0]["tokens"].of_tokens
     assert not figures_of("generated")[0]["replaced"].of_tokens
+
+
+def test_only_a_causal_loss_is_the_likelihood_of_the_text():
+    found = {kind: [s.term for s in figures_of(kind)[0].values() if s.of_text] for kind in OTHERS}
+    assert found == dict.fromkeys(OTHERS, []) | {"causal": ["tokens"]}
 
 
 def test_a_targets_weight_counts_in_its_baseline():
