@@ -25,7 +25,12 @@ from pretrax.objectives.contract import (
     check_token_ids,
     members_of,
 )
-from pretrax.objectives.contrastive_learning import contrastive, contrastive_pairs, info_nce
+from pretrax.objectives.contrastive_learning import (
+    contrastive,
+    contrastive_pairs,
+    info_nce,
+    nt_xent,
+)
 from pretrax.objectives.denoising import deshuffling, iid_denoising, span_corruption
 from pretrax.objectives.infilling import causal_masking, fill_in_the_middle
 from pretrax.objectives.language_modeling import causal_lm, prefix_lm
@@ -92,6 +97,7 @@ __all__ = [
     "mixture",
     "multi_token_prediction",
     "next_sentence_prediction",
+    "nt_xent",
     "packed_lengths",
     "plan",
     "prefix_lm",

@@ -2,7 +2,8 @@
 
 Sources: Gao et al. 2021 (SimCSE, arXiv:2104.08821) for dropout views and hard negatives; Wu et al.
 2020 (CLEAR, arXiv:2012.15466) for views by deletion, shuffling and spans; Radford et al. 2021
-(CLIP, arXiv:2103.00020) for the symmetric loss and its learned temperature.
+(CLIP, arXiv:2103.00020) for the symmetric loss and its learned temperature; Chen et al. 2020
+(SimCLR, arXiv:2002.05709) for NT-Xent.
 """
 
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from pretrax.objectives.splicing import (
 )
 
 VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
+LOSSES = ("info_nce", "symmetric_info_nce", "nt_xent")
 
 
 def contrastive(
@@ -43,15 +45,15 @@ def contrastive(
     share: float = 0.2,
     temperature: float | None = 0.05,
     pooling: str = "first",
-    symmetric: bool = False,
+    loss: str = "info_nce",
 ) -> Objective:
     """Contrastive learning on two views of each text.
 
         text      a b c d
         inputs    [CLS] a c d [CLS] a b d      with views = "deletion"
 
-    The views are segments of one row that do not attend to each other. The first view of a text must
-    select the second among those of all texts of the batch, over all devices.
+    The views are segments of one row that do not attend to each other. A view must select the other
+    view of its text among those of all texts of the batch, over all devices.
 
     Args:
       ids: needs `cls`; and `mask` for masking.
@@ -62,8 +64,10 @@ def contrastive(
       share: of the tokens deleted, cropped away or masked; in (0, 1).
       temperature: similarities are divided by it; None: the model's "logit_scale" is learned.
       pooling: a view's embedding is its "first" hidden state, of [CLS], or the "mean" of all.
-      symmetric: the second view must select the first as well, and the loss is the mean of both.
-        SimCSE's is not symmetric.
+      loss: "info_nce", the first view must select the second among the second views of all texts
+        (SimCSE); "symmetric_info_nce", the second must select the first among the first ones as
+        well, and the loss is the mean of both (CLIP); "nt_xent", each must select the other among
+        all other views, of N texts 2N - 1 (SimCLR).
 
     Features: inputs, inputs_segments i32[I], two segments a text; pools_slots, pools_labels,
     pools_weights i32[P], two pools a text.
@@ -71,8 +75,8 @@ def contrastive(
     >>> contrastive(ids).lengths(63)
     {'inputs': 128, 'pools': 2}
 
-    Raises ValueError for unknown views or pooling, a share or temperature out of range, or missing
-    special tokens.
+    Raises ValueError for unknown views, pooling or loss, a share or temperature out of range, or
+    missing special tokens.
     """
     if views not in VIEWS:
         raise ValueError(f"views must be one of {VIEWS}, got {views!r}.")
@@ -81,7 +85,7 @@ def contrastive(
     return Objective(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
         corrupt=Partial(_two_views, noise.apply, cls),
-        loss=_contrastive_loss(2, temperature, pooling, symmetric),
+        loss=_contrastive_loss(2, temperature, pooling, loss),
         prompt_forms=(_form(ids, pooling),),
         heads=_heads(temperature),
         rows="document",
@@ -96,7 +100,7 @@ def contrastive_pairs(
     hard_negatives: bool = False,
     temperature: float | None = None,
     pooling: str = "first",
-    symmetric: bool = True,
+    loss: str = "symmetric_info_nce",
 ) -> Objective:
     """Contrastive learning on pairs of texts: a question and its answer, a docstring and its code.
 
@@ -108,8 +112,8 @@ def contrastive_pairs(
       ids: needs `cls`.
       hard_negatives: a document has a third part, unlike the first (SimCSE's supervised form): one
         more text that must lie far from the first of every document.
-      temperature, pooling, symmetric: as in `contrastive`. CLIP is symmetric, with a learned
-        temperature; SimCSE's supervised form has hard negatives, 0.05, and is not symmetric.
+      temperature, pooling, loss: as in `contrastive`. CLIP is symmetric, with a learned temperature;
+        SimCSE's supervised form has hard negatives, 0.05, and "info_nce".
 
     A document without one of the parts does not count. Features as in `contrastive`, with a
     segment and a pool for each text.
@@ -124,7 +128,7 @@ def contrastive_pairs(
     return Objective(
         lengths=lambda n: {"inputs": n + texts, "pools": texts},
         corrupt=Partial(_split_in_parts, jnp.zeros(texts, jnp.int32), cls),
-        loss=_contrastive_loss(texts, temperature, pooling, symmetric),
+        loss=_contrastive_loss(texts, temperature, pooling, loss),
         prompt_forms=(_form(ids, pooling),),
         heads=_heads(temperature),
         rows="parts",
@@ -162,6 +166,25 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
     return (to_right + to_left) / 2
 
 
+def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
+    """Returns SimCLR's NT-Xent of N pairs (left_i, right_i): f32[N] in nats, the mean of both anchors.
+
+    Args as in `info_nce`. Each of the two must select the other among all live embeddings but
+    itself: 2N - 1, and the hard negatives beyond.
+
+    >>> losses = nt_xent(jnp.eye(2), jnp.eye(2), 1.0, jnp.ones(2, bool), jnp.ones(2, bool))
+    >>> [round(float(x), 4) for x in losses]
+    [0.5514, 0.5514]
+    """
+    N, live_K = left_Nxe.shape[0], jnp.concatenate([live_N, live_M])
+    all_Kxe = _unit(jnp.concatenate([left_Nxe, right_Mxe]))
+    anchor_A = jnp.arange(2 * N)
+    similarity_AxK = scale * jnp.einsum("ae,ke->ak", all_Kxe[: 2 * N], all_Kxe)
+    candidates = live_K[None] & (anchor_A[:, None] != jnp.arange(live_K.size)[None])
+    losses_A, _ = cross_entropy(jnp.where(candidates, similarity_AxK, -1e9), jnp.roll(anchor_A, N))
+    return (losses_A[:N] + losses_A[N:]) / 2
+
+
 def _unit(x):
     x = x.astype(jnp.float32)
     return x * jax.lax.rsqrt(jnp.sum(x * x, -1, keepdims=True) + 1e-12)
@@ -178,9 +201,11 @@ def _form(ids: TokenIds, pooling: str) -> PromptForm:
     return PromptForm("embed", before=(ids.special("cls"),), head="embedding", pooling=pooling)
 
 
-def _contrastive_loss(texts: int, temperature, pooling: str, symmetric: bool) -> Callable:
+def _contrastive_loss(texts: int, temperature, pooling: str, name: str) -> Callable:
     if pooling not in POOLINGS:
         raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}.")
+    if name not in LOSSES:
+        raise ValueError(f"loss must be one of {LOSSES}, got {name!r}.")
     if temperature is not None and not temperature > 0:
         raise ValueError(f"temperature must be above 0, or None to learn it, got {temperature}.")
 
@@ -194,7 +219,10 @@ def _contrastive_loss(texts: int, temperature, pooling: str, symmetric: bool) ->
         scale = outputs.head("logit_scale", top) if temperature is None else 1 / temperature
         right = by_text[1:].reshape(-1, by_text.shape[-1])
         lives = live[0] & live[1], live[1:].reshape(-1)
-        losses = info_nce(by_text[0], right, scale, *lives, symmetric)
+        if name == "nt_xent":
+            losses = nt_xent(by_text[0], right, scale, *lives)
+        else:
+            losses = info_nce(by_text[0], right, scale, *lives, name == "symmetric_info_nce")
         w_BxD = (live[0] & live[1]).astype(jnp.float32).reshape(B, -1)
         sums = jnp.where(w_BxD > 0, losses.reshape(B, -1), 0.0)
         return {"contrastive": Term(jnp.sum(sums, -1), jnp.sum(w_BxD, -1))}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from pretrax.objectives import Row, batched, contrastive, contrastive_pairs, info_nce
+from pretrax.objectives import Row, batched, contrastive, contrastive_pairs, info_nce, nt_xent
 from pretrax.objectives.contrastive_learning import VIEWS
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, quick_jit
@@ -96,6 +96,49 @@ def test_info_nce_is_the_mean_of_both_directions_or_goes_one_way(symmetric):
     np.testing.assert_allclose(few, naive_info_nce(left[:4], right[:4], 3.0), rtol=1e-5)
 
 
+def naive_nt_xent(left, right, scale, hard=()):
+    """SimCLR's algorithm 1, in loops: each view selects the other one among all views but itself."""
+    texts = [x / np.linalg.norm(x) for x in (*left, *right, *hard)]
+    N, losses = len(left), []
+    for i in range(2 * N):
+        other = (i + N) % (2 * N)
+        rivals = [np.exp(scale * texts[i] @ texts[k]) for k in range(len(texts)) if k != i]
+        losses.append(np.log(sum(rivals)) - scale * texts[i] @ texts[other])
+    return np.array([(losses[i] + losses[i + N]) / 2 for i in range(N)])
+
+
+def test_nt_xent_selects_among_all_other_views():
+    rng = np.random.default_rng(0)
+    left, right, hard = rng.normal(size=(3, 6, 5))
+    live = np.array([True] * 6)
+    got = nt_xent(jnp.array(left), jnp.array(right), 3.0, live, live)
+    np.testing.assert_allclose(got, naive_nt_xent(left, right, 3.0), rtol=1e-5)
+    few = nt_xent(jnp.array(left), jnp.array(right), 3.0, *[np.arange(6) < 4] * 2)[:4]
+    np.testing.assert_allclose(few, naive_nt_xent(left[:4], right[:4], 3.0), rtol=1e-5)
+    more = np.concatenate([right, hard])
+    got = nt_xent(jnp.array(left), jnp.array(more), 3.0, live, np.append(live, live))
+    np.testing.assert_allclose(got, naive_nt_xent(left, right, 3.0, hard), rtol=1e-5)
+
+
+def test_the_objective_has_the_loss_that_is_named():
+    rng = np.random.default_rng(2)
+    embeddings = jnp.array(rng.normal(size=(3, 4, 5)), jnp.float32)
+
+    class Given:
+        hidden = {"top": embeddings}
+        head = staticmethod(lambda name, hidden: hidden)
+
+    batch = {"pools_slots": jnp.tile(jnp.arange(4), (3, 1)), "pools_weights": jnp.ones((3, 4))}
+    left, right = np.asarray(embeddings).reshape(6, 2, 5).swapaxes(0, 1)
+    for loss, expected in (
+        ("info_nce", naive_info_nce(left, right, 20.0, symmetric=False)),
+        ("symmetric_info_nce", naive_info_nce(left, right, 20.0)),
+        ("nt_xent", naive_nt_xent(left, right, 20.0)),
+    ):
+        (term,) = contrastive(IDS, loss=loss).loss(Given(), batch).values()
+        np.testing.assert_allclose(term.sums, expected.reshape(3, 2).sum(-1), rtol=1e-4)
+
+
 def test_texts_all_alike_cost_the_logarithm_of_the_batch():
     alike, live = jnp.ones((8, 3)), np.arange(8) < 7
     np.testing.assert_allclose(info_nce(alike, alike, 20.0, live, live)[:7], np.log(7), rtol=1e-5)
@@ -158,7 +201,8 @@ def test_hard_negatives_lie_among_all_the_texts(symmetric):
         "pools_labels": jnp.zeros((2, 3), jnp.int32),
         "pools_weights": jnp.ones((2, 3), jnp.int32),
     }
-    objective = contrastive_pairs(IDS, True, temperature=0.5, symmetric=symmetric)
+    loss = "symmetric_info_nce" if symmetric else "info_nce"
+    objective = contrastive_pairs(IDS, True, temperature=0.5, loss=loss)
     (term,) = objective.loss(Outputs(jnp.array(e, jnp.float32)), batch).values()
     u = e / np.linalg.norm(e, axis=-1, keepdims=True)
     for i in range(2):
@@ -177,6 +221,7 @@ def test_hard_negatives_lie_among_all_the_texts(symmetric):
         ({"views": "cropping", "share": 1.0}, "share must be"),
         ({"temperature": 0.0}, "temperature must be above 0"),
         ({"pooling": "last"}, "pooling must be one of"),
+        ({"loss": "clip"}, "loss must be one of"),
     ],
 )
 def test_what_cannot_work_is_an_error(settings, message):
