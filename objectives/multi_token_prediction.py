@@ -5,6 +5,7 @@ sequential modules. The model chooses: `models.decoder`'s `ahead`.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from pretrax.objectives.losses import at_slots, cross_entropy, predictions, toke
 
 
 def multi_token_prediction(
-    ids: TokenIds, tokens: int = 4, ahead_scale: float | Callable = 1.0
+    ids: TokenIds, tokens: int = 4, ahead_scale: float | Callable | None = None
 ) -> Objective:
     """Causal language modelling that predicts `tokens` tokens from every slot.
 
@@ -28,19 +29,22 @@ def multi_token_prediction(
 
     Args:
       tokens: n, from 2.
-      ahead_scale: scale of each term beyond the first: 1 for parallel heads;
-        DeepSeek-V3 has 0.3, later 0.1, over the number of modules. A number, or a function of the
-        step such as an optax schedule.
+      ahead_scale: what the mean of the terms beyond the first is multiplied by: DeepSeek-V3's
+        lambda, 0.3 and later 0.1. A number, or a function of the step such as an optax schedule.
+        None: each of them counts as much as the first, as in Gloeckle et al. 2024.
 
     Only one head's logits are in memory at a time, also in the gradient.
 
     >>> list(multi_token_prediction(ids, tokens=3).heads)
     ['vocabulary', 'ahead_2', 'ahead_3']
 
+    The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15.
+
     Raises ValueError when tokens is below 2.
     """
     if not isinstance(tokens, int) or tokens < 2:
         raise ValueError(f"tokens must be a whole number from 2, got {tokens}; 1 is causal_lm.")
+    scale = _scale_of_each(ahead_scale, tokens - 1)
 
     def loss(outputs, batch) -> dict[str, Term]:
         terms = token_loss(outputs, batch)
@@ -48,11 +52,28 @@ def multi_token_prediction(
             name = f"ahead_{k + 1}"
             later, weights = ahead_tokens(batch, k)
             labels = Labels(later, weights, name)
-            terms[name] = Term(sums, jnp.sum(weights, -1), ahead_scale, labels)
+            terms[name] = Term(sums, jnp.sum(weights, -1), scale, labels)
         return terms
 
     ahead = {f"ahead_{k}": None for k in range(2, tokens + 1)}
     return causal_lm(ids)._replace(loss=loss, heads={**VOCABULARY, **ahead})
+
+
+def _scale_of_each(of_mean: float | Callable | None, number: int):
+    """Returns the scale of each of `number` terms, from that of their mean."""
+    if of_mean is None:
+        return 1.0
+    return _Share(of_mean, number) if callable(of_mean) else of_mean / number
+
+
+class _Share(NamedTuple):
+    """A schedule divided by a number: a value, so that terms of equal schedules can be added."""
+
+    schedule: Callable
+    number: int
+
+    def __call__(self, step):
+        return self.schedule(step) / self.number
 
 
 def ahead_tokens(batch, k):

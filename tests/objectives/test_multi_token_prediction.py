@@ -79,9 +79,23 @@ def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
     def schedule(step):
         return jnp.where(step < 10, 0.3, 0.1)
 
-    outputs = Outputs(jax.random.key(0), 1, 9)
-    terms = multi_token_prediction(IDS, tokens=2, ahead_scale=schedule).loss(outputs, batch())
-    assert terms["ahead_2"].scale is schedule and terms["tokens"].scale == 1.0
+    outputs = Outputs(jax.random.key(0), 3, 9)
+    terms = multi_token_prediction(IDS, tokens=4, ahead_scale=schedule).loss(outputs, batch())
+    assert terms["tokens"].scale == 1.0
+    for k in (2, 3, 4):
+        scale = terms[f"ahead_{k}"].scale
+        assert float(scale(0)) == pytest.approx(0.1) and float(scale(10)) == pytest.approx(0.1 / 3)
+        assert scale == terms["ahead_2"].scale
+
+
+@pytest.mark.parametrize("ahead_scale, total", [(None, 3.0), (0.3, 0.3)])
+def test_lambda_is_of_the_mean_of_the_terms_ahead(ahead_scale, total):
+    """DeepSeek-V3, section 2.2: lambda / D times the sum over D modules; Gloeckle et al. have the sum."""
+    outputs = Outputs(jax.random.key(0), 3, 9)
+    terms = multi_token_prediction(IDS, tokens=4, ahead_scale=ahead_scale).loss(outputs, batch())
+    scales = {name: term.scale for name, term in terms.items()}
+    assert scales.pop("tokens") == 1.0
+    assert sum(scales.values()) == pytest.approx(total) and len(set(scales.values())) == 1
 
 
 def test_one_head_of_logits_is_in_memory_at_a_time():
