@@ -6,6 +6,7 @@
     pretrax predict --run=runs/bert "The [MASK] is open." --top=10
     pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
     pretrax predict --run=runs/NAME --score "How likely is this?"
+    pretrax predict --run=runs/bert --mode=pair "It rains." "Does this follow?"
 
 RUN is the directory of a run, or of a model that `pretrax convert` imported. Without --mode it does
 what the run's objective trained it for, and says what that is.
@@ -196,7 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"modes:\n{modes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
     parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
     add = parser.add_argument_group("what to do").add_argument
     add("--mode", help="one of those below; default: what it was trained for")

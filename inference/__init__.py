@@ -2,7 +2,7 @@
 
 from pretrax.inference.answers import Options, answer
 from pretrax.inference.beam_search import Beams, beam_search
-from pretrax.inference.classifying import classify, tag
+from pretrax.inference.classifying import classify, judge, tag
 from pretrax.inference.decoding import (
     Decoded,
     Prompts,
@@ -52,6 +52,7 @@ __all__ = [
     "generate",
     "greedy_targets",
     "infill",
+    "judge",
     "mode_of",
     "model_drafter",
     "own_drafts",

@@ -3,7 +3,7 @@
     answer(trained, "infill", [{"text": "Thank you <extra_id_0> me."}])
     # [{"filled": "Thank you for inviting me.", "blanks": [" for inviting"], "log_prob": -3.1}]
 
-Each takes items, dicts with a "text" (or "prefix" and "suffix"), and gives for each a dict that can
+Each takes items, dicts with a "text" (or "prefix" and "suffix", or "text" and "second"), and gives for each a dict that can
 be written as JSON.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pretrax.inference.classifying import classify, tag
+from pretrax.inference.classifying import classify, judge, tag
 from pretrax.inference.embeddings import embed
 from pretrax.inference.generation import Answer, Decoding, Draft, generate
 from pretrax.inference.masks import fill_masks, unmask
@@ -239,8 +239,19 @@ def _embed(trained, items, options: Options, numbers):
 
 def _classify(trained, items, options: Options, numbers):
     texts = _each(items, numbers, _text)
+    found = classify(trained, texts, options.decoding.batch_size, options.on_batch)
+    return _named_classes(found, options)
+
+
+def _pair(trained, items, options: Options, numbers):
+    pairs = _each(items, numbers, lambda item: (_text(item), _string(item, "second")))
+    found = judge(trained, pairs, options.decoding.batch_size, options.on_batch)
+    return _named_classes(found, options)
+
+
+def _named_classes(found, options: Options) -> list[dict]:
     records: list[dict] = []
-    for classes in classify(trained, texts, options.decoding.batch_size, options.on_batch):
+    for classes in found:
         if len(classes) == 1:
             records.append({"answer": f"{classes[0][1]:.3f}"})
             continue
@@ -287,6 +298,7 @@ _ANSWERS = {
     "mask": _mask,
     "unmask": _unmask,
     "embed": _embed,
+    "pair": _pair,
     "classify": _classify,
     "tag": _tag,
     "score": _score,

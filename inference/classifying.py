@@ -1,8 +1,10 @@
-"""Classes and numbers of texts, and classes of tokens, from the heads of a fine-tuned encoder.
+"""Classes and numbers of texts, of pairs of texts and of tokens, from the heads of an encoder.
 
-classify(trained, ["import asyncio"])    # [[("asyncio", 0.93), ("json", 0.01), …]]
+classify(trained, ["import asyncio"])             # [[("asyncio", 0.93), ("json", 0.01), …]]
+judge(trained, [("Ada wrote", " a program.")])    # [[("follows", 0.88), ("does not follow", 0.12)]]
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -12,6 +14,12 @@ import numpy as np
 from pretrax.inference.batching import by_length, encoder_batch, jitted
 from pretrax.inference.embeddings import pooled
 from pretrax.inference.trained import Trained, prompt_form
+
+TRAINED_BY = {  # the objectives that train the heads of a mode
+    "classify": ("sequence_classification", "sequence_regression"),
+    "pair": ("next_sentence_prediction", "sentence_order_prediction"),
+    "tag": ("token_classification",),
+}
 
 
 def classify(
@@ -27,16 +35,36 @@ def classify(
 
     Raises ValueError for a model without a head for classes, or a text that is empty or too long.
     """
-    found = []
-    rows = [trained.encode(text) for text in texts]
+    rows = [[trained.encode(text)] for text in texts]
     independent = prompt_form(trained, "classify").independent
-    for logits_C in _logits_of(trained, "classify", rows, batch_size, on_batch):
-        if logits_C.size == 1 and not independent:
-            found.append([("", float(logits_C[0]))])
-            continue
-        p = np.asarray(jax.nn.sigmoid(logits_C) if independent else jax.nn.softmax(logits_C))
-        found.append([(_name(trained, k), float(p[k])) for k in np.argsort(-p, kind="stable")])
-    return found
+    logits = _logits_of(trained, "classify", rows, batch_size, on_batch)
+    return [_ranked(logits_C, trained.classes, independent) for logits_C in logits]
+
+
+def judge(
+    trained: Trained,
+    pairs: Sequence[tuple[str, str]],
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[tuple[str, float]]]:
+    """Returns the classes of each pair of texts with their probabilities, the likeliest first.
+
+    The names of the classes are the objective's: "follows" and "does not follow" of next sentence
+    prediction, "in order" and "swapped" of sentence order prediction.
+
+    Raises ValueError for a model without a head for pairs, or texts that are empty or too long.
+    """
+    classes = prompt_form(trained, "pair").classes
+    rows = [[trained.encode(text) for text in pair] for pair in pairs]
+    logits = _logits_of(trained, "pair", rows, batch_size, on_batch)
+    return [_ranked(logits_C, classes) for logits_C in logits]
+
+
+def _ranked(logits_C, classes: Sequence[str], independent: bool = False) -> list[tuple[str, float]]:
+    if logits_C.size == 1 and not independent:
+        return [("", float(logits_C[0]))]
+    p = np.asarray(jax.nn.sigmoid(logits_C) if independent else jax.nn.softmax(logits_C))
+    return [(_name(classes, k), float(p[k])) for k in np.argsort(-p, kind="stable")]
 
 
 def tag(
@@ -57,34 +85,47 @@ def tag(
     rows = [[token for piece in some for token in piece] for some in pieces]
     before = len(prompt_form(trained, "tag").before)
     found = []
-    for i, logits in enumerate(_logits_of(trained, "tag", rows, batch_size, on_batch)):
+    for i, logits in enumerate(
+        _logits_of(trained, "tag", [[x] for x in rows], batch_size, on_batch)
+    ):
         firsts = before + np.cumsum([0, *(len(piece) for piece in pieces[i][:-1])])
         classes = np.argmax(logits[firsts], -1)
-        found.append([(word, _name(trained, k)) for word, k in zip(words[i], classes)])
+        found.append([(word, _name(trained.classes, k)) for word, k in zip(words[i], classes)])
     return found
 
 
-def _name(trained: Trained, number: int) -> str:
-    return trained.classes[number] if number < len(trained.classes) else f"class {number}"
+def _name(classes: Sequence[str], number: int) -> str:
+    return classes[number] if number < len(classes) else f"class {number}"
 
 
-def _logits_of(trained: Trained, mode: str, texts: Sequence[list[int]], batch_size, on_batch):
-    """Returns logits of each text, [C] ("classify"), or of all its slots, [T, C] ("tag"), in order."""
+def _logits_of(
+    trained: Trained, mode: str, items: Sequence[Sequence[list[int]]], batch_size, on_batch
+):
+    """Returns logits of each item, [C], or of all its slots, [T, C] ("tag"), in order.
+
+    Args:
+      items: the token ids of one text, or of a pair, each.
+    """
     prompt = prompt_form(trained, mode)
     head = prompt.head
     if head not in trained.model.heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
-            "them: fine-tune it with sequence_classification or token_classification."
+            f"them: train it with {' or '.join(TRAINED_BY[mode])}."
         )
-    if not all(trained.decode(text).strip() for text in texts):
+    if not all(trained.decode(text).strip() for texts in items for text in texts):
         raise ValueError("Got an empty text, expected some words.")
-    rows = [[*prompt.before, *text, *prompt.after] for text in texts]
-    pooling = prompt.pooling or "first" if mode == "classify" else None
+    closed = [[[*text, *prompt.after] for text in texts] for texts in items]
+    rows = [[*prompt.before, *itertools.chain(*texts)] for texts in closed]
+    pooling = None if mode == "tag" else prompt.pooling or "first"
     run = jitted(_run, trained.model, head, pooling)
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch([rows[i] for i in chosen], trained.model.max_positions)
+        if mode == "pair":  # the second text has token type 1
+            second_B = np.array([len(prompt.before) + len(closed[i][0]) for i in chosen])
+            of_second = batch["encoder_positions"] >= second_B[:, None]
+            batch["encoder_types"] = of_second.astype(jnp.int32)
         for i, logits in zip(chosen, np.asarray(run(trained.params, batch))):
             found[i] = logits
         if on_batch:

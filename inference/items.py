@@ -1,7 +1,7 @@
 """The items of a command: its texts, the lines of a file, or a prefix and a suffix.
 
-An item is a dict of an input's fields: `{"text": …}`, `{"prefix": …, "suffix": …}`, or a line of a
-file with whatever fields it has.
+An item is a dict of an input's fields: `{"text": …}`, `{"prefix": …, "suffix": …}`,
+`{"text": …, "second": …}`, or a line of a file with whatever fields it has.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def items_of(
 
     Args:
       mode: what the model is to do, see `inference.MODES`.
-      texts: an item each; with `target`, the answer to be scored.
+      texts: an item each, or the two of a pair; with `target`, the answer to be scored.
       file: JSONL, an item a line.
       prefix, suffix: one item, what stands before a gap and after it.
       cursor: "FILE:LINE:COLUMN", in place of prefix and suffix.
@@ -55,6 +55,13 @@ def items_of(
         )
     if file:
         return read_items(file, strict=False)
+    if mode == "pair":
+        if len(texts) != 2:
+            raise ValueError(
+                f"Got {len(texts)} of the two texts that mode 'pair' takes: give both, or --file with "
+                'the fields "text" and "second" in each line.'
+            )
+        return [{"text": texts[0], "second": texts[1]}]
     scored = {} if target is None else {"target": target}
     return [gap] if gap else [{"text": text, **scored} for text in texts]
 

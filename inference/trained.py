@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.objectives import PromptForm, TokenIds
+from pretrax.objectives.sentence_pairs import next_sentence_form
 
 
 class Mode(NamedTuple):
@@ -26,6 +27,7 @@ MODES = {
     "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
     "unmask": Mode("writes all [MASK]s, the surest first", ("encoder", "decoder")),
     "embed": Mode("gives each text an embedding", ("encoder",)),
+    "pair": Mode("judges whether a second text follows the first", ("encoder",)),
     "classify": Mode("predicts the class of each text, or its number", ("encoder",)),
     "tag": Mode("predicts the class of each word", ("encoder",)),
 }
@@ -84,6 +86,8 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
         return PromptForm(mode, cls, sep, head="generator" if "generator" in heads else None)
     if mode == "embed":
         return PromptForm(mode, cls, sep)
+    if mode == "pair":
+        return next_sentence_form(ids)
     if mode in ("classify", "tag"):
         head = "classes" if mode == "classify" else "token_classes"
         return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)

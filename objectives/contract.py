@@ -236,6 +236,7 @@ MODES = (
     "mask",
     "unmask",
     "embed",
+    "pair",
     "classify",
     "tag",
 )
@@ -267,6 +268,7 @@ class PromptForm(NamedTuple):
     # has none, and "embed" takes the mean, "classify" the first.
     pooling: str | None = None
     independent: bool = False  # of "classify": each class has a probability of its own
+    classes: tuple[str, ...] = ()  # names of the head's classes, where the objective has them
 
 
 class Lengths(Protocol):

@@ -75,7 +75,12 @@ def next_sentence_prediction(
     if negatives not in NEGATIVES:
         raise ValueError(f"negatives must be one of {NEGATIVES}, got {negatives!r}.")
     draw = _draw_next_from_other if negatives == "other" else _draw_next_from_same
-    return _pair_objective(ids, draw, at_sentence_ends)
+    return _pair_objective(ids, draw, at_sentence_ends, next_sentence_form(ids))
+
+
+def next_sentence_form(ids: TokenIds) -> PromptForm:
+    """Returns the prompt form of two texts whose second may follow the first, as in BERT."""
+    return _form(ids, "follows", "does not follow")
 
 
 def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> Objective:
@@ -91,7 +96,8 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
 
     Raises ValueError for missing special tokens or sentence ends.
     """
-    return _pair_objective(ids, _draw_order, at_sentence_ends)
+    form = _form(ids, "in order", "swapped")
+    return _pair_objective(ids, _draw_order, at_sentence_ends, form)
 
 
 def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
@@ -194,7 +200,15 @@ def pair_loss(outputs, batch) -> dict[str, Term]:
 # --- from two texts to features ------------------------------------------------------------------
 
 
-def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Objective:
+def _form(ids: TokenIds, *classes: str) -> PromptForm:
+    """Returns `[CLS] A [SEP] B [SEP]`: the form ends both texts."""
+    cls, sep = ids.special("cls"), ids.special("sep")
+    return PromptForm("pair", (cls,), (sep,), head="pair", classes=classes)
+
+
+def _pair_objective(
+    ids: TokenIds, draw: Callable, at_sentence_ends: bool, form: PromptForm
+) -> Objective:
     ends = ids.flags("sentence_ends") if at_sentence_ends else [False] * ids.size
     pairs = _Pairs(
         sentence_ends=jnp.array(ends),
@@ -206,7 +220,7 @@ def _pair_objective(ids: TokenIds, draw: Callable, at_sentence_ends: bool) -> Ob
         corrupt=Partial(_corrupt_pairs, Partial(draw), pairs),
         loss=pair_loss,
         heads={"pair": 2},
-        prompt_forms=(PromptForm("embed", (ids.special("cls"),), (ids.special("sep"),)),),
+        prompt_forms=(form, PromptForm("embed", form.before, form.after)),
         rows="document",
         closes_documents=True,
     )

@@ -25,6 +25,9 @@ def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tupl
     objective, file = fields.get("objective"), Path(run_dir) / PROMPT_FORMS
     if objective:
         return objective(ids).prompt_forms
-    of_ids = ("before", "after", "start")
     values = read_json(file) if file.exists() else []
-    return tuple(PromptForm(**one | {name: tuple(one[name]) for name in of_ids}) for one in values)
+    return tuple(PromptForm(**{name: _value(x) for name, x in one.items()}) for one in values)
+
+
+def _value(x):
+    return tuple(x) if isinstance(x, list) else x

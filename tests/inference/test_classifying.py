@@ -1,4 +1,4 @@
-"""Classes and numbers of texts, and classes of tokens, beside passes of the model over one text."""
+"""Classes and numbers of texts, and classes of pairs and of tokens, beside passes of the model over one text."""
 
 import functools
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference.classifying import classify, tag
-from tests.inference.runs import CLASSES, CODEC, arranged, trained
+from pretrax.inference.classifying import classify, judge, tag
+from tests.inference.runs import CLASSES, CODEC, IDS, TEXT, arranged, live, trained
 
 TEXTS = ["tea", "Ada wrote it, and Alan read it", "a", "é!"]
 CLASSIFIED = functools.partial(objectives.sequence_classification, num_classes=3)
@@ -24,7 +24,11 @@ def logits_of_training(one, build, text, label, head):
     """f32[places, classes] of the document that a data edge would make of it."""
     document = tuple(CODEC.encode(text))
     _, batch = arranged(build, document, 0, labels=(label,) * len(document))
-    batch = {name: jnp.asarray(x)[None] for name, x in batch["encoder"].items()}
+    return logits_of(one, batch["encoder"], head)
+
+
+def logits_of(one, batch, head):
+    batch = {name: jnp.asarray(x)[None] for name, x in batch.items()}
 
     @jax.jit
     def run(params):
@@ -66,6 +70,22 @@ def test_tags_are_as_in_training():
     assert [len(row) for row in told] == [7, 1, 7, 1, 1]
 
 
+def test_pairs_are_as_in_training():
+    build = objectives.sentence_order_prediction
+    one = model("sentence_order_prediction", classes=())
+    features, batch = arranged(build, tuple(CODEC.encode(TEXT)), 0)
+    inputs = live(features, "inputs")
+    sep = inputs.index(IDS.sep)
+    a, b = CODEC.decode(inputs[1:sep]), CODEC.decode(inputs[sep + 1 : -1])
+    p = np.asarray(jax.nn.softmax(logits_of(one, batch["encoder"], "pair")[0]))
+    told = judge(one, [("tea", "so"), (a, b)])[1]
+    assert dict(told) == {
+        "in order": pytest.approx(float(p[0]), abs=1e-5),
+        "swapped": pytest.approx(float(p[1]), abs=1e-5),
+    }
+    assert told[0][1] >= told[1][1] and judge(one, [(b, a)])[0] != told
+
+
 def test_texts_do_not_depend_on_their_batch():
     one, told = model("sequence_classification"), []
     whole = classify(one, TEXTS)
@@ -90,6 +110,7 @@ def test_what_cannot_be_classified():
         (classify, ["1234567"], "9 tokens, expected at most 8"),
         (classify, ["a", "\n"], "empty text"),
         (tag, ["a"], "the heads classes, expected 'token_classes'"),
+        (judge, [("a", "b")], "expected 'pair' among them: train it with next_sentence_prediction"),
     ):
         with pytest.raises(ValueError, match=said):
             what(one, texts)

@@ -43,5 +43,8 @@ def test_a_cursor_that_is_nowhere(place, error, tmp_path, monkeypatch):
 def test_items_of_texts():
     assert items_of("respond", texts=["a", "b"]) == [{"text": "a"}, {"text": "b"}]
     assert items_of("score", texts=["a"], target="b") == [{"text": "a", "target": "b"}]
+    assert items_of("pair", texts=["a", "b"]) == [{"text": "a", "second": "b"}]
+    with pytest.raises(ValueError, match="Got 1 of the two texts that mode 'pair' takes"):
+        items_of("pair", texts=["a"])
     assert items_of("middle", suffix="") == [{"suffix": ""}]
     assert with_masks([{"text": "a"}, {"text": 5}], 2) == [{"text": "a[MASK][MASK]"}, {"text": 5}]
