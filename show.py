@@ -27,7 +27,7 @@ from pretrax.objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
 from pretrax.objectives.laws import check_objective, is_own
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.showing.choice import Choice, layout_for
-from pretrax.showing.draws import draws, prepared
+from pretrax.showing.draws import draws, prepared, shortened
 from pretrax.showing.examples import Reader
 from pretrax.showing.listing import LEGEND, objectives_table
 from pretrax.showing.page import Heading, write_page
@@ -87,16 +87,19 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
     if is_own(objective):
         check_objective(objective, ids)
     _, marked = resolve(objective, None, choice.mark_document_ends)
-    documents = prepared(text.documents, objective, ids, marked)
     members = subjects(choice.build, layout, ids)
     shown = members[:MOST_MEMBERS]
+    documents = text.documents
+    if options.text is None and options.file is None:  # any text will do, and so will a part of it
+        documents = [shortened(documents[0], shown, options.length)]
+    documents = prepared(documents, objective, ids, marked)
     count = options.rows or (3 if options.html and len(members) == 1 else 1)
     how = dict(count=count, slots=options.length, seed=options.seed)
     reader = reader_of(text.vocabulary)
     examples = [
         one for member in shown for one in draws(member, documents, text.other, reader, **how)
     ]
-    print_heading(console, choice.name, layout, choice.facts)
+    print_heading(console, choice.name, layout, choice.facts(layout))
     print_examples(console, examples[:: count if options.html else 1])
     if len(members) > len(shown):
         console.print(f"The first {len(shown)} of {len(members)} members.")
@@ -110,7 +113,8 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
             span_law=choice.entry.span_law if choice.entry else None,
             span_mean=choice.mean_span_length,
         )
-        heading = Heading(choice.name, choice.facts, command, text.stream_name)
+        facts = [f"Layout: {layout.replace('_', '-')}", *choice.facts(layout)]
+        heading = Heading(choice.name, facts, command, text.stream_name)
         write_page(options.html, heading, examples, figures)
         console.print(f"The page is {options.html}: open it in a browser.")
     else:

@@ -17,16 +17,25 @@ class Choice(NamedTuple):
     mark_document_ends: bool | None = None  # None: as in any run of the objective
     mean_span_length: float | None = None  # where the objective is given one
 
-    @property
-    def facts(self) -> list[str]:
-        """Lines of the heading: what it is good for, its model, its paper."""
+    def facts(self, layout: str) -> list[str]:
+        """Lines of the heading: what it is good for, its model, its paper.
+
+        Where it is shown on another layout than that of its paper, they say so.
+        """
         if self.entry is None:
             return []
+        published = layout_of(self.entry)
+        model = "Model" if layout == published else "Published on another model"
         return [
             f"Good for: {self.entry.good_for}",
-            f"Model: {ARCHITECTURES[self.entry.architecture]}; attention: {self.entry.attention}",
+            f"{model}: {ARCHITECTURES[self.entry.architecture]}; attention: {self.entry.attention}",
             f"Paper: {self.entry.paper}",
         ]
+
+
+def layout_of(entry: Entry) -> str:
+    """Returns the layout of an objective's architecture: of two encoders that of one."""
+    return entry.architecture if entry.architecture in LAYOUTS else "encoder"
 
 
 def layout_for(choice: Choice, ids: TokenIds) -> str:
@@ -40,8 +49,7 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
     if choice.model is not None:
         return choice.model(ids.size, choice.build(ids).heads).layout
     if choice.entry:
-        architecture = choice.entry.architecture
-        return architecture if architecture in LAYOUTS else "encoder"
+        return layout_of(choice.entry)
     members = members_of(choice.build(ids))
     for name in ("encoder_decoder", "encoder", "decoder"):
         with contextlib.suppress(ValueError):

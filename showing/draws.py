@@ -6,8 +6,8 @@ import numpy as np
 
 from pretrax.objectives import Objective, TokenIds, packed_lengths
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.showing.examples import STACKS, Example, Reader, example
-from pretrax.showing.rows import Subject, look
+from pretrax.showing.examples import Example, Reader, example
+from pretrax.showing.rows import Subject, first_stack, longest_document, look
 
 
 def draws(
@@ -35,6 +35,15 @@ def draws(
     others = np.split(np.resize(other, ends[-1]), ends[:-1])
     seen = look(subject, [list(documents), others] * count, seed)
     return [example(subject, seen, reader, 2 * i) for i in range(count)]
+
+
+def shortened(document: np.ndarray, members: Sequence[Subject], slots: int) -> np.ndarray:
+    """Returns the beginning of a document that fits the first stack of every member.
+
+    A slot of it is left for what `prepared` adds.
+    """
+    longest = min(longest_document(member, slots) for member in members)
+    return document[: max(longest - 1, 2)]
 
 
 def prepared(
@@ -65,7 +74,7 @@ def _check_fits(subject: Subject, documents: Sequence[np.ndarray], slots: int) -
     if sum(lengths) < 2:
         raise ValueError("The text is a single token, which leaves nothing to hide: give more.")
     needs = LAYOUTS[subject.layout].lengths(packed_lengths(subject.build(subject.ids), lengths))
-    stack = next(stack for stack in STACKS if stack in needs)
+    stack = first_stack(needs)
     if needs[stack] > slots:
         raise ValueError(
             f"{who}the text has {sum(lengths):,} tokens, which take {needs[stack]:,} slots of the "

@@ -5,10 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.objectives import TokenIds
-from pretrax.showing.rows import Seen, Subject
+from pretrax.objectives import Objective, TokenIds
+from pretrax.showing.rows import STACKS, Seen, Subject
 
-STACKS = ("encoder", "decoder")
 NO_SPAN = -1
 
 
@@ -25,7 +24,8 @@ class Token(NamedTuple):
     """A token as it is displayed."""
 
     text: str
-    kind: str  # "text", "kept", "replaced", "other", or a special: "sentinel", "mask", "end", …
+    # "text", "kept", "replaced", "other", "left out", or a special: "sentinel", "mask", "end", …
+    kind: str
     span: int = NO_SPAN  # number of its hidden span, or of its sentinel
     id: int = 0
     slot: int = -1  # in the raw row; -1 if it is not copied from it
@@ -36,6 +36,7 @@ class Slot(NamedTuple):
 
     given: Token
     predicted: Token | None
+    further: tuple[Token | None, ...] = ()  # of the stack's `further` terms
 
 
 class StackView(NamedTuple):
@@ -45,6 +46,7 @@ class StackView(NamedTuple):
     slots: list[Slot]  # without padding
     size: int  # number of slots with padding
     tracks: dict[str, np.ndarray]  # segments, positions, …, loss weights: a number for each slot
+    further: tuple[str, ...] = ()  # terms that predict other tokens from the same slots
 
 
 class AttentionPattern(NamedTuple):
@@ -60,7 +62,7 @@ class Pool(NamedTuple):
     """A slot whose hidden state represents a document, a pair or a view."""
 
     slot: int
-    label: int | None  # its class, where there are classes
+    label: str | None  # its class, where there are classes
     counts: bool  # in the loss
 
 
@@ -78,11 +80,14 @@ class Example(NamedTuple):
 def example(subject: Subject, seen: Seen, reader: Reader, row: int = 0) -> Example:
     """Returns the example of one row."""
     length = int(np.sum(seen.segments[row] > 0))
-    hidden = hidden_tokens(seen)[row, :length]
+    hidden, left_out = (
+        marks[row, :length] for marks in (hidden_tokens(seen), left_out_tokens(seen))
+    )
     spans = _span_numbers(seen, reader.ids, row, hidden)
     labelled = _raw_slots(seen, "labels")[row]
     describe = _Describer(seen, reader, row, spans, labelled)
     raw = describe(seen.tokens[row, :length], np.arange(length), of_text=True)
+    raw = [token._replace(kind="left out") if out else token for token, out in zip(raw, left_out)]
     segments = seen.segments[row, :length]
     documents = [
         [token for token, s in zip(raw, segments) if s == number]
@@ -96,7 +101,7 @@ def example(subject: Subject, seen: Seen, reader: Reader, row: int = 0) -> Examp
         documents,
         stacks,
         _attentions(seen, row),
-        _pools(seen, row, "pair" in subject.build(subject.ids).heads),
+        _pools(seen, row, subject.build(subject.ids)),
         int(seen.gives_loss[row].sum()),
     )
 
@@ -105,15 +110,26 @@ def example(subject: Subject, seen: Seen, reader: Reader, row: int = 0) -> Examp
 
 
 def hidden_tokens(seen: Seen) -> np.ndarray:
-    """Returns bool[rows, L]: tokens that are absent from the inputs, or predicted in place.
+    """Returns bool[rows, L]: tokens that are predicted in place, or predicted and not among the inputs.
 
     Without inputs (causal language modelling) nothing is hidden; everything is predicted.
     """
+    labelled = _is_text(seen) & _marked(seen, _raw_slots(seen, "labels"))
+    return labelled | (_absent(seen) & predicted_tokens(seen))
+
+
+def left_out_tokens(seen: Seen) -> np.ndarray:
+    """Returns bool[rows, L]: tokens that are neither given nor predicted.
+
+    Such as the rest of a document after A, where B is another text.
+    """
+    return _absent(seen) & ~predicted_tokens(seen)
+
+
+def _absent(seen: Seen) -> np.ndarray:
     if "inputs" not in seen.features:
         return np.zeros(seen.tokens.shape, bool)
-    given = _marked(seen, _copied_slots(seen, "inputs"))
-    labelled = _marked(seen, _raw_slots(seen, "labels"))
-    return _is_text(seen) & (~given | labelled)
+    return _is_text(seen) & ~_marked(seen, _copied_slots(seen, "inputs"))
 
 
 def predicted_tokens(seen: Seen) -> np.ndarray:
@@ -193,7 +209,8 @@ class _Describer:
         self.labelled = set(labelled[labelled >= 0].tolist())
         ids = reader.ids
         self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
-        self.special |= dict.fromkeys([ids.cls, ids.sep, *ids.fim], "mark")
+        self.special |= {ids.cls: "cls", ids.sep: "sep"}
+        self.special |= dict.fromkeys(ids.fim, "mark")
         for _, mode in ids.modes:
             self.special[mode] = "mode"
         self.sentinel = {i: k for k, i in enumerate(ids.sentinels)}
@@ -274,15 +291,29 @@ def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> StackView:
     if weights.size:
         targets = describe.traced(batch[f"{name}_target_tokens"], of_text=True)
         predicted = {int(p): targets[i] for i, p in enumerate(target_slots) if weights[i] > 0}
-    slots = [Slot(token, predicted.get(slot)) for slot, token in enumerate(given)]
+    further = {}
+    if weights.size:
+        further = {
+            term: _at_slots(describe, row, target_slots, *x) for term, x in seen.further.items()
+        }
+    slots = [
+        Slot(token, predicted.get(slot), tuple(at.get(slot) for at in further.values()))
+        for slot, token in enumerate(given)
+    ]
     tracks = {"segments": segments[:used], "positions": batch[f"{name}_positions"][:used]}
-    for column, title in (("block_positions", "block positions"), ("types", "types")):
+    for column, title in (("block_positions", "block positions"), ("types", "token types")):
         if f"{name}_{column}" in batch:
             tracks[title] = batch[f"{name}_{column}"][:used]
     if weights.size:
         tracks["loss weights"] = np.zeros(used, int)
         tracks["loss weights"][list(predicted)] = weights[weights > 0]
-    return StackView(name, slots, segments.size, tracks)
+    return StackView(name, slots, segments.size, tracks, tuple(further))
+
+
+def _at_slots(describe: _Describer, row: int, slots, tokens, weights) -> dict[int, Token]:
+    """Returns the tokens that a further term predicts, by the slots that predict them."""
+    told = describe.traced(tokens[row], of_text=True)
+    return {int(p): told[i] for i, p in enumerate(slots) if weights[row, i] > 0}
 
 
 def _attentions(seen: Seen, row: int) -> list[AttentionPattern]:
@@ -301,10 +332,17 @@ def _attentions(seen: Seen, row: int) -> list[AttentionPattern]:
     return found
 
 
-def _pools(seen: Seen, row: int, classes: bool) -> list[Pool]:
+def _pools(seen: Seen, row: int, objective: Objective) -> list[Pool]:
     if "pools_slots" not in seen.batch:
         return []
+    names = next((form.classes for form in objective.prompt_forms if form.classes), ())
+    classes = any(objective.heads.values())  # some head tells classes apart
     columns = (seen.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     return [
-        Pool(slot, label if classes else None, weight > 0) for slot, label, weight in zip(*columns)
+        Pool(slot, _class(label, names) if classes else None, weight > 0)
+        for slot, label, weight in zip(*columns)
     ]
+
+
+def _class(label: int, names: Sequence[str]) -> str:
+    return f"class {label}" + (f", {names[label]}" if label < len(names) else "")

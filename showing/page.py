@@ -14,6 +14,7 @@ from pretrax.showing.terminal import (
     LEGEND,
     POOLED,
     compact,
+    explained,
     pool_words,
     slots_in_words,
     text_in_words,
@@ -55,12 +56,13 @@ summary { font-weight:600; padding:.7rem 0 .1rem; cursor:pointer }
   background:var(--chip) }
 .sentinel { background:var(--c); color:var(--card) }
 .mask { background:var(--ink); color:var(--card) }
-.mark, .mode { background:var(--first); color:var(--card) }
+.cls, .sep, .mark, .mode { background:var(--first); color:var(--card) }
 .mode { background:var(--s3) }
 .start, .end, .pad { color:var(--soft) }
 .kept { text-decoration:underline dotted var(--soft) 2px; text-underline-offset:3px }
 .replaced { color:var(--s4); text-decoration:underline wavy var(--s4) 1px }
 .other { color:var(--soft); font-style:italic }
+.left-out { color:var(--soft); text-decoration:line-through }
 .legend { display:flex; flex-wrap:wrap; gap:.3rem 1.1rem; font-size:.88rem; color:var(--soft) }
 dl { display:grid; grid-template-columns:max-content 1fr; gap:.05rem 1rem; margin:.6rem 0 0;
   font:12px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; color:var(--soft) }
@@ -123,11 +125,7 @@ def page(heading: Heading, examples: Sequence[Example], figures: Sequence[Figure
 
 
 def legend(examples: Iterable[Example]) -> str:
-    tokens = [s.given for e in examples for stack in e.stacks for s in stack.slots]
-    first = {token.kind: token for token in reversed(tokens)}
-    items = [
-        f"<span>{_token(first[k])} {words}</span>" for k, words in LEGEND.items() if k in first
-    ]
+    items = [f"<span>{_token(token)} {words}</span>" for token, words in explained(examples)]
     return f'<div class="legend">{"".join(items)}</div>\n'
 
 
@@ -157,9 +155,9 @@ def _token(token: Token, one_line: bool = False) -> str:
     if token.span != NO_SPAN:
         colour = f' style="--c:var(--s{token.span % SPANS})"'
         classes += [] if token.kind == "sentinel" else ["h"]
-    if token.kind in LEGEND and token.kind not in ("kept", "replaced", "other"):
+    if token.kind in LEGEND and token.kind not in ("kept", "replaced", "other", "left out"):
         classes.append("chip")
-    classes += [token.kind] if token.kind != "text" else []
+    classes += [token.kind.replace(" ", "-")] if token.kind != "text" else []
     if not classes:
         return escape(text)
     return f'<span class="{" ".join(classes)}"{colour} title="id {token.id}">{escape(text)}</span>'
@@ -179,8 +177,9 @@ def _stack(stack: StackView) -> str:
 
 
 def _cell(slot: Slot) -> str:
-    below = _token(slot.predicted, one_line=True) if slot.predicted else ""
-    return f'<span class="cell"><b>{_token(slot.given, one_line=True)}</b><i>{below}</i></span>'
+    targets = [_token(x, one_line=True) if x else "" for x in (slot.predicted, *slot.further)]
+    below = "".join(f"<i>{target}</i>" for target in targets)
+    return f'<span class="cell"><b>{_token(slot.given, one_line=True)}</b>{below}</span>'
 
 
 def pattern(attention: AttentionPattern) -> str:
@@ -230,7 +229,8 @@ def statistics(figures: Sequence[Figures]) -> str:
 def _tiles(one: Figures) -> str:
     tiles = [
         (f"{one.length:,}", "tokens of text in a row"),
-        (f"{one.hidden:.1%}", "of them hidden"),
+        *([(f"{one.left_out:.1%}", "of them left out")] if one.left_out else []),
+        (f"{one.hidden:.1%}", "of the others hidden" if one.left_out else "of them hidden"),
         (f"{one.predicted:.1%}", "of them predicted"),
         (f"{100 * one.with_loss:.1f}", "slots with a loss, for 100 tokens of text"),
         *(

@@ -1,7 +1,7 @@
 """Rows of text under an objective and a layout: everything that a model would get of them."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -17,12 +17,16 @@ from pretrax.objectives import (
     batched,
     members_of,
     packed_lengths,
+    raw_length,
 )
 from pretrax.objectives.contract import check_sentinels
 from pretrax.objectives.laws import AnyStates
 from pretrax.objectives.layouts import LAYOUTS
+from pretrax.objectives.losses import predictions
 from pretrax.objectives.mixtures import longest
 from pretrax.showing.tracing import Tracing, trace
+
+STACKS = ("encoder", "decoder")
 
 
 class Subject(NamedTuple):
@@ -44,6 +48,9 @@ class Seen(NamedTuple):
     features: dict[str, np.ndarray]  # of the objective
     batch: dict[str, np.ndarray]  # of the model's stacks
     gives_loss: np.ndarray  # bool[rows, T]: places whose state the loss looks at
+    # Of each term that predicts other tokens than the batch's targets, such as those further ahead:
+    # their ids and weights, i32[rows, N] and f32[rows, N].
+    further: dict[str, tuple[np.ndarray, np.ndarray]]
 
     @property
     def length(self) -> int:
@@ -76,6 +83,18 @@ def subjects(build: Builder, layout: str, ids: TokenIds) -> list[Subject]:
         Subject(m.name, rate / sum(rates), member(i), layout, ids)
         for i, (m, rate) in enumerate(zip(objective.members, rates))
     ]
+
+
+def first_stack(lengths: Iterable[str]) -> str:
+    """Returns the stack whose slots bound a row: the encoder, or the decoder where it is alone."""
+    return next(stack for stack in STACKS if stack in lengths)
+
+
+def longest_document(subject: Subject, slots: int) -> int:
+    """Returns the tokens of the longest document that fits the first stack of so many slots."""
+    layout, objective = LAYOUTS[subject.layout], subject.build(subject.ids)
+    first = first_stack(layout.lengths(objective.lengths(2)))
+    return raw_length(objective, layout, **{first: slots})
 
 
 def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> Seen:
@@ -113,7 +132,9 @@ def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> S
     corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
     features, batch = _run(*static, corrupt, tracing.ids.bos, keys, row._replace(tokens=traced))
     features, batch = jax.device_get((features, batch))
-    return Seen(tracing, tokens, segments, features, batch, places_with_loss(objective, batch))
+    loss_of = objective, batch
+    seen = tracing, tokens, segments, features, batch
+    return Seen(*seen, places_with_loss(*loss_of), further_targets(*loss_of))
 
 
 def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
@@ -160,14 +181,32 @@ def places_with_loss(objective: Objective, batch: dict) -> np.ndarray:
     return np.asarray(_gradient_is_there(objective.loss, tuple(objective.heads), batch))
 
 
+def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns (ids, weights) of each term that predicts other tokens than the targets of the batch."""
+    targets = predictions(batch)[0]
+    labels = jax.device_get(_labels(objective.loss, tuple(objective.heads), batch))
+    return {
+        name: (one.values, one.weights)
+        for name, one in labels.items()
+        if objective.heads[one.head] is None and not np.array_equal(one.values, targets)
+    }
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _labels(loss, heads, batch):
+    terms = loss(_Outputs(AnyStates(_random_states(batch), heads)), batch)
+    return {name: term.labels for name, term in terms.items() if term.labels is not None}
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _gradient_is_there(loss, heads, batch):
-    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
-    shape = (*batch[f"{stack}_segment_ids"].shape, 4)
-
     def total(states):
         terms = loss(_Outputs(AnyStates(states, heads)), batch)
         return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
 
-    states = jax.random.normal(jax.random.key(0), shape)
-    return jnp.any(jax.grad(total)(states) != 0, axis=-1)
+    return jnp.any(jax.grad(total)(_random_states(batch)) != 0, axis=-1)
+
+
+def _random_states(batch):
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    return jax.random.normal(jax.random.key(0), (*batch[f"{stack}_segment_ids"].shape, 4))

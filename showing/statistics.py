@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.objectives import raw_length
-from pretrax.objectives.layouts import LAYOUTS
-from pretrax.showing.examples import STACKS, hidden_tokens, predicted_tokens
-from pretrax.showing.rows import Seen, Subject, look
+from pretrax.showing.examples import (
+    hidden_tokens,
+    left_out_tokens,
+    predicted_tokens,
+)
+from pretrax.showing.rows import STACKS, Seen, Subject, longest_document, look
 
 BINS = 64  # of a row, in "where"
 
@@ -29,13 +31,14 @@ class Use(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Of one objective, or one member of a mixture; shares are of the tokens of text."""
+    """Of one objective, or one member of a mixture; shares are of the tokens not left out."""
 
     name: str
     rate: float
     rows: int
     length: int  # tokens of text in a row
-    hidden: float  # not given by the inputs, or predicted in their place
+    left_out: float  # neither given nor predicted, of all tokens of text
+    hidden: float  # predicted, and not given by the inputs or in their place
     predicted: float  # are targets or labels
     with_loss: float  # places that give a loss, for each token of text
     use: dict[str, Use]
@@ -77,31 +80,32 @@ def measure(
       slots: of the encoder, or of the decoder where that is the only stack.
       span_law, span_mean: see `objectives.catalogue.Entry.span_law`.
     """
-    layout = LAYOUTS[subject.layout]
-    objective = subject.build(subject.ids)
-    first = next(s for s in STACKS if s in layout.lengths(objective.lengths(2)))
-    length = raw_length(objective, layout, **{first: slots})
+    length = longest_document(subject, slots)
     seen = look(subject, rows_of(stream, length, rows + rows % 2), seed)
     return figures(subject, seen, span_law, span_mean)
 
 
 def figures(subject: Subject, seen: Seen, span_law=None, span_mean=None) -> Figures:
-    hidden, predicted = hidden_tokens(seen), predicted_tokens(seen)
+    hidden, predicted, left_out = (
+        marks(seen) for marks in (hidden_tokens, predicted_tokens, left_out_tokens)
+    )
     text = np.maximum(np.sum(seen.segments > 0), 1)
+    used = np.maximum(text - left_out.sum(), 1)
     spans, expected = _spans(seen, hidden, span_law, span_mean)
     return Figures(
         name=subject.name,
         rate=subject.rate,
         rows=len(seen.tokens),
         length=seen.length,
-        hidden=hidden.sum() / text,
-        predicted=predicted.sum() / text,
+        left_out=left_out.sum() / text,
+        hidden=hidden.sum() / used,
+        predicted=predicted.sum() / used,
         with_loss=seen.gives_loss.sum() / text,
         use=slots_used(seen),
         spans=spans,
         expected_spans=expected,
-        hidden_at=_along(hidden),
-        predicted_at=_along(predicted),
+        hidden_at=_along(hidden, ~left_out),
+        predicted_at=_along(predicted, ~left_out),
     )
 
 
@@ -115,11 +119,12 @@ def slots_used(seen: Seen) -> dict[str, Use]:
     return used
 
 
-def _along(marks: np.ndarray) -> np.ndarray:
-    """f[BINS]: the share of marks in each of as many stretches of the row."""
+def _along(marks: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """f[BINS]: the share of marks among the tokens `of`, in each of as many stretches of the row."""
     bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
-    total = np.bincount(bin_of_slot, minlength=BINS)
-    found = np.bincount(bin_of_slot, weights=marks.mean(axis=0), minlength=BINS)
+    total, found = (
+        np.bincount(bin_of_slot, weights=x.sum(axis=0), minlength=BINS) for x in (of, marks)
+    )
     return found / np.maximum(total, 1)
 
 

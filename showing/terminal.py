@@ -1,5 +1,6 @@
 """Examples in the terminal, in its own colours: tokens by span, attention by document."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -30,10 +31,13 @@ KINDS = {
     "kept": "underline",
     "replaced": "bold red strike",
     "other": "italic dim",
+    "left out": "dim strike",
     "mask": "bold reverse",
     "end": "bold dim",
     "start": "bold dim",
     "pad": "dim",
+    "cls": "bold reverse blue",
+    "sep": "bold reverse blue",
     "mark": "bold reverse blue",
     "mode": "bold reverse green",
 }
@@ -43,13 +47,17 @@ LEGEND = {
     "kept": "predicted, left unchanged",
     "replaced": "replaced by another token",
     "other": "from another text",
-    "mark": "special token of the objective",
+    "left out": "neither given nor predicted",
+    "cls": "opens a text or a pair of texts",
+    "sep": "between texts or after them",
+    "mark": "marks a part of the text",
     "mode": "mode token: which denoiser",
     "start": "start",
     "end": "end",
 }
 PIXELS = 32  # of an attention pattern, a side
 RUNS = 24  # of a track, before it is cut
+FEW = 3  # values of a track, which are counted
 POOLED = "slots whose hidden state stands for a text or a pair of texts"
 ATTENDS = {
     "encoder": "encoder attends to itself",
@@ -97,14 +105,21 @@ def print_example(console: Console, example: Example) -> None:
 
 def legend(examples: Sequence[Example]) -> Text:
     """The meaning of each kind of special token that these examples have."""
-    tokens = [slot.given for e in examples for stack in e.stacks for slot in stack.slots]
-    first = {token.kind: token for token in reversed(tokens)}
     line = Text("  ")
-    for kind, meaning in LEGEND.items():
-        if kind in first:
-            line.append_text(_word(first[kind]))
-            line.append(f" {meaning}   ", "dim")
+    for token, meaning in explained(examples):
+        line.append_text(_word(token))
+        line.append(f" {meaning}   ", "dim")
     return line
+
+
+def explained(examples: Iterable[Example]) -> list[tuple[Token, str]]:
+    """The first token of each kind that these examples have, with the meaning of the kind."""
+    first: dict[str, Token] = {}
+    for one in examples:
+        tokens = [slot.given for stack in one.stacks for slot in stack.slots]
+        for token in (*tokens, *(token for document in one.text for token in document)):
+            first.setdefault(token.kind, token)
+    return [(first[kind], meaning) for kind, meaning in LEGEND.items() if kind in first]
 
 
 def _headed(word: str, about: str) -> Text:
@@ -124,17 +139,21 @@ def slots_in_words(stack: StackView) -> str:
             else "below the slots that predict them"
         )
         words += f"; {_count(targets, 'target')}, {below}"
+    if stack.further:
+        words += f"; below them those of {', '.join(stack.further)}"
     return words
 
 
 def text_in_words(example: Example) -> str:
-    """Such as "258 tokens in 2 documents; 39 hidden"."""
+    """Such as "258 tokens in 2 documents; 39 hidden; 20 left out"."""
     tokens = [token for document in example.text for token in document]
     hidden = sum(token.span != NO_SPAN for token in tokens)
+    left_out = sum(token.kind == "left out" for token in tokens)
     words = _count(len(tokens), "token")
     if len(example.text) > 1:
         words += f" in {len(example.text)} documents"
-    return words + (f"; {hidden} hidden" if hidden else "")
+    words += f"; {hidden} hidden" if hidden else ""
+    return words + (f"; {left_out} left out" if left_out else "")
 
 
 def _count(number: int, noun: str) -> str:
@@ -170,17 +189,18 @@ def _body(stack: StackView, width: int) -> RenderableType:
 
 
 def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
-    """Lines of given tokens, each with a line below it of the targets of its slots, if any."""
-    pairs = [(Text(no_wrap=True), Text(no_wrap=True))]
+    """Lines of given tokens, each with the targets of its slots in lines below it, if any."""
+    blocks: list[list[Text]] = []
     for slot in slots:
-        words = _word(slot.given), _word(slot.predicted) if slot.predicted else Text()
+        tokens = slot.given, slot.predicted, *slot.further
+        words = [_word(token) if token else Text() for token in tokens]
         size = max(cell_len(word.plain) for word in words)
-        if 0 < cell_len(pairs[-1][0].plain) > width - size:
-            pairs.append((Text(no_wrap=True), Text(no_wrap=True)))
-        for line, word in zip(pairs[-1], words):
+        if not blocks or 0 < cell_len(blocks[-1][0].plain) > width - size:
+            blocks.append([Text(no_wrap=True) for _ in tokens])
+        for line, word in zip(blocks[-1], words):
             line.append_text(word)
             line.append(" " * (size - cell_len(word.plain) + 1))
-    return [line for pair in pairs for line in pair if line.plain.strip()]
+    return [line for block in blocks for line in block if line.plain.strip()]
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -197,8 +217,12 @@ def tracks(stack: StackView) -> Table:
 def compact(values: Sequence[int] | np.ndarray, most: int = RUNS) -> str:
     """Numbers as text, shortened: equal ones as value×count, ascending ones as first…last.
 
+    Where that is too long, the slots of each value are counted, if there are few values.
+
     >>> compact([1, 1, 1, 2, 2, 0, 1, 2, 3])
     '1×3 2×2 0…3'
+    >>> compact([0, 1, 0, 0, 1, 0], most=3)
+    '0 in 4 slots, 1 in 2 slots'
     """
     values = [int(v) for v in values]
     runs, at = [], 0
@@ -215,17 +239,20 @@ def compact(values: Sequence[int] | np.ndarray, most: int = RUNS) -> str:
             runs.append(f"{values[at]}×{end - at}")
         at = end
     more = len(runs) - most
+    times = Counter(values)
+    if more > 0 and len(times) <= FEW:
+        return ", ".join(f"{value} in {_count(times[value], 'slot')}" for value in sorted(times))
     return " ".join(runs[:most]) + (f" … and {more} more" if more > 0 else "")
 
 
 def pool_words(pool: Pool) -> str:
     """
-    >>> pool_words(Pool(slot=4, label=1, counts=True))
-    'slot 4, class 1'
+    >>> pool_words(Pool(slot=4, label="class 1, swapped", counts=True))
+    'slot 4: class 1, swapped'
     """
     if not pool.counts:
         return "one without a loss"
-    return f"slot {pool.slot}" + ("" if pool.label is None else f", class {pool.label}")
+    return f"slot {pool.slot}" + ("" if pool.label is None else f": {pool.label}")
 
 
 # --- attention -------------------------------------------------------------------------------------

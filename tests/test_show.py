@@ -84,6 +84,12 @@ def test_settings_and_another_layout(capsys):
     assert "--gin_file=runs/decoder.gin --gin_file=objectives/span_corruption.gin" in said
 
 
+def test_a_text_of_ones_own_is_needless(capsys):
+    """Two views of the sample text are longer than a row."""
+    said = prints(capsys, BYTES, "--objective=contrastive", "--length=64")
+    assert "contrastive  on an encoder" in said and "Beautiful is better" in said
+
+
 def test_an_objective_of_ones_own(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(

@@ -20,6 +20,12 @@ def test_a_layout_that_takes_the_features_is_found(name, layout):
     assert layout_for(choice._replace(entry=CATALOGUE[name]), IDS) == layout
 
 
+def test_another_layout_than_the_papers_is_told():
+    choice = Choice("span_corruption", objectives.span_corruption, CATALOGUE["span_corruption"])
+    assert choice.facts("encoder_decoder")[1].startswith("Model: encoder-decoder")
+    assert choice.facts("decoder")[1].startswith("Published on another model: encoder-decoder")
+
+
 def test_a_runs_own_layout_comes_first():
     name, build = "span_corruption", objectives.span_corruption
     sizes = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)

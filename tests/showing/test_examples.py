@@ -85,14 +85,25 @@ def test_a_token_masked_for_the_place_before_it():
 def test_text_of_the_other_row_is_told():
     labels = set()
     for seed in range(8):
-        one, _ = shown(
+        one, seen = shown(
             objectives.next_sentence_prediction, "encoder", seed=seed, at_sentence_ends=False
         )
         (pool,) = one.pools
         others = [slot.given for slot in one.stacks[0].slots if slot.given.kind == "other"]
-        assert bool(others) == bool(pool.label) and text(others) in OTHER
+        assert bool(others) == (pool.label == "class 1, does not follow") and text(others) in OTHER
+        left_out = [token for token in one.text[0] if token.kind == "left out"]
+        assert bool(others) == bool(left_out) and not hidden_tokens(seen).any()
         labels.add(pool.label)
-    assert labels == {0, 1}
+    assert labels == {"class 0, follows", "class 1, does not follow"}
+
+
+def test_tokens_further_ahead_stand_below_the_next_one():
+    one, _ = shown(objectives.multi_token_prediction, "decoder", "the cat", "a dog", tokens=3)
+    (stack,) = one.stacks
+    assert stack.further == ("ahead_2", "ahead_3")
+    told = [[text(filter(None, [x])) if x else "-" for x in slot.further] for slot in stack.slots]
+    assert "".join(a for a, _ in told) == "he cat- dog-"
+    assert "".join(b for _, b in told) == "e cat--dog--"
 
 
 def test_documents_have_segments_of_their_own():

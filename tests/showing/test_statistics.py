@@ -84,6 +84,17 @@ def test_text_infilling_counts_spans_of_no_tokens():
     assert encoder.least < encoder.mean < encoder.most <= encoder.slots
 
 
+def test_text_that_is_left_out_is_not_hidden():
+    """BERT's B is another text half of the time."""
+    pairs = functools.partial(objectives.next_sentence_prediction, at_sentence_ends=False)
+    masks = functools.partial(objectives.masked_lm, framed=False)
+    build = functools.partial(objectives.then, first=pairs, second=masks)
+    found = measured(build, "encoder")
+    assert 0.2 < found.left_out < 0.3
+    assert found.hidden == found.predicted == pytest.approx(0.15, abs=0.01)
+    assert np.argmax(found.spans) == 1 and found.spans[5:].sum() < found.spans[1] / 50
+
+
 def test_one_span_has_no_law_to_be_compared_with():
     found = measured(objectives.prefix_lm, "encoder_decoder", span_law="composition")
     assert found.expected_spans is None and 0.4 < found.hidden < 0.6
