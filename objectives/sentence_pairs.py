@@ -55,7 +55,8 @@ def next_sentence_prediction(
       ids: needs `cls` and `sep`; and `sentence_ends`, unless cuts may be anywhere.
       negatives: the source of text that does not follow: "other", the partner row's document, as
         in BERT (the topic alone then reveals much, which made the task too easy: Liu et al. 2019,
-        RoBERTa), or "same", a later passage of the same document.
+        RoBERTa; but a small encoder learns to compare topics late, after what stands at the seam
+        of two passages), or "same", a later passage of the same document.
       at_sentence_ends: cut after a token that ends a sentence. Documents with too few of those are
         cut anywhere.
 
