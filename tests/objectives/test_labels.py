@@ -11,6 +11,7 @@ import scipy.special
 
 from pretrax import objectives
 from pretrax.objectives import Labels, Objective, Term, mixture
+from pretrax.objectives.losses import token_loss
 from tests.objectives.registry import CASES, IDS
 
 B, T, K, P, V = 4, 12, 5, 2, 11
@@ -144,6 +145,10 @@ def test_heads_of_one_name_and_different_classes_are_refused():
 
 def test_two_losses_one_after_the_other_may_not_share_a_name():
     masks = functools.partial(objectives.masked_lm, framed=False)
-    both = objectives.then(IDS, masks, masks)
+
+    def pairs(ids):
+        return objectives.sentence_order_prediction(ids)._replace(loss=token_loss)
+
+    both = objectives.then(IDS, pairs, masks)
     with pytest.raises(ValueError, match="'tokens'.*lost"):
         both.loss(outputs(), batch("encoder", V, True))
