@@ -25,7 +25,8 @@ from pretrax import verbs
 from pretrax.inference import MODES, Decoding, Options, Trained, answer, mode_of
 from pretrax.inference.answer_files import AnswerFile
 from pretrax.inference.generation import draft_model
-from pretrax.inference.items import items_of, with_examples, with_masks
+from pretrax.inference.items import check_blanks, items_of, with_examples, with_masks
+from pretrax.inference.predict_options import WRITING, add_decoding_arguments, check_used
 from pretrax.inference.printing import (
     print_answer,
     print_drafts,
@@ -46,22 +47,6 @@ from pretrax.training.command_line import (
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.verbs import as_typed
 
-WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
-_DECODING = (*WRITING, "infill", "middle")
-# The modes that use an option; others stand beside any mode.
-_USED_BY: dict[str, tuple[str, ...]] = {
-    "denoiser": ("complete", "infill", "respond", "restore", "score"),
-    "top": ("mask", "classify"),
-    "masks": ("mask", "unmask"),
-    **dict.fromkeys(("steps", "order"), ("unmask",)),
-    **dict.fromkeys(("pooling", "against"), ("embed",)),
-    **dict.fromkeys(
-        ("top_k", "top_p", "min_p", "repetition_penalty", "beams", "length_penalty"), _DECODING
-    ),
-    **dict.fromkeys(("samples", "stop", "own_drafts", "draft"), _DECODING),
-    "temperature": (*_DECODING, "unmask"),
-}
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
@@ -78,7 +63,7 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
     mode = "score" if options.score else options.mode or mode_of(trained)
     if not options.score:
         check_mode(trained, mode)
-    check_used(options, mode)
+    check_used(options, make_parser(), mode)
     items = given_items(options, mode)
     check_blanks(mode, items)
     counts: list[DraftCounts] = []
@@ -91,27 +76,6 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
         answer_here(console, options, trained, mode, items, how)
     if counts:
         print_drafts(console, counts)
-
-
-def check_used(options: argparse.Namespace, mode: str) -> None:
-    """Raises ValueError for an option that was given and that the mode does not use."""
-    for name, modes in _USED_BY.items():
-        if mode not in modes and getattr(options, name) != make_parser().get_default(name):
-            raise ValueError(
-                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give --mode; "
-                f"modes that use it: {', '.join(modes)}."
-            )
-
-
-def check_blanks(mode: str, items: Sequence[dict]) -> None:
-    """Raises ValueError for blanks in a text that is to be continued."""
-    if mode in ("continue", "complete"):
-        for text in (str(item.get("text", "")) for item in items):
-            if "<extra_id_" in text:
-                raise ValueError(
-                    f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text: leave "
-                    "them out, or give --mode=infill to a model that span corruption trained."
-                )
 
 
 def given_items(options: argparse.Namespace, mode: str) -> list[dict]:
@@ -220,24 +184,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object a line")
     add("--template", help='such as "Q: {question}\\nA: {answer}"')
     add("--answer", default="answer", help="the template's field that is answered")
-    add = parser.add_argument_group("decoding").add_argument
-    add("--max_new", type=int, metavar="N", default=64, help="tokens of an answer, at most")
-    add("--temperature", type=float, metavar="X", default=0.0, help="0: the likeliest token")
-    add("--top_k", type=int, metavar="N", help="sample among the N likeliest tokens")
-    add("--top_p", type=float, metavar="P", help="among the likeliest of probability P together")
-    add("--min_p", type=float, metavar="P", help="among those of P times the likeliest's or more")
-    repeated = "divide the logits of tokens that stand there already"
-    add("--repetition_penalty", type=float, metavar="X", default=1.0, help=repeated)
-    add("--beams", type=int, metavar="N", default=1, help="beam search with N beams; 1: none")
-    longer = "of beams: above 1 prefers longer answers"
-    add("--length_penalty", type=float, metavar="X", default=1.0, help=longer)
-    add("--samples", type=int, metavar="N", default=1, help="answers to each text")
-    add("--stop", action="append", default=[], help="end before this text; repeatable")
-    add("--seed", type=int, metavar="N", default=0, help="of samples")
-    own = "speculative decoding with the heads that multi_token_prediction trained"
-    add("--own_drafts", action="store_true", help=own)
-    add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
-    add("--draft_tokens", type=int, metavar="N", default=4, help="drafts a step of that model")
+    add_decoding_arguments(parser)
     add_device_arguments(parser)
     add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
