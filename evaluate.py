@@ -34,6 +34,7 @@ from pretrax.training.command_line import (
     add_trust_argument,
     at_least,
     mistakes_in_words,
+    opening,
 )
 from pretrax.training.configuration import run_of_directory
 from pretrax.training.console import print_metrics
@@ -203,11 +204,6 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
         )
     say("baseline: nats of a model that ignores its input")
     say(as_typed(f"Next: pretrax predict {opening(options)} …"))
-
-
-def opening(options: argparse.Namespace) -> str:
-    """Returns the options with which another verb opens the run."""
-    return " ".join([f"--run={options.run}", *(f"--trust={name}" for name in options.trust)])
 
 
 def row_of(score: Score, bytes_per_token: float) -> list[str]:

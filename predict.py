@@ -45,7 +45,6 @@ from pretrax.training.command_line import (
     mistakes_in_words,
 )
 from pretrax.training.mesh import make_mesh, placed_on
-from pretrax.verbs import as_typed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -155,9 +154,9 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
 def make_parser() -> argparse.ArgumentParser:
     modes = "\n".join(f"  {name:10}{about}" for name, (about, _) in MODES.items())
     parser = argparse.ArgumentParser(
-        prog=as_typed("pretrax predict"),
+        prog=verbs.as_typed("pretrax predict"),
         usage="%(prog)s --run=RUN [TEXT …] [options]",
-        description=as_typed(__doc__),
+        description=verbs.as_typed(__doc__),
         epilog=f"modes:\n{modes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

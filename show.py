@@ -146,20 +146,17 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add = parser.add_argument
     name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
     add("--objective", metavar="NAME", help=name)
-    text = "the text; a blank line, or another --text, begins another document of the row"
-    add("--text", action="append", help=text)
+    add("--text", action="append", help="a document of the row; a blank line begins another")
     add("--file", metavar="PATH", help="a text file, as one document")
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
     add("--module", help="a module, or a .py file, that registers the task")
     run = "a run directory: its vocabulary and, if no other is given, its objective"
     add("--run", metavar="DIR", help=run)
-    vocabulary = "'bytes', a SentencePiece .model or a Hugging Face tokenizer.json"
-    add("--vocabulary", metavar="PATH", help=vocabulary)
+    add("--vocabulary", metavar="PATH", help="'bytes', a SentencePiece .model or a tokenizer.json")
     add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
     length = "of the encoder or the single stack: the most the text may take (default: 512)"
     add("--length", type=at_least(1), default=512, metavar="SLOTS", help=length)
-    rows = "examples of each objective (default: 1, and 3 on a page)"
-    add("--rows", type=at_least(1), metavar="N", help=rows)
+    add("--rows", type=at_least(1), metavar="N", help="examples of each (default: 1, on a page 3)")
     add("--seed", type=int, default=0, help="of the noise (default: 0)")
     add("--html", metavar="FILE", help="write a page with examples and statistics")
     add("--list", action="store_true", help="a table of all objectives")

@@ -10,7 +10,6 @@ last checkpoint, or says that the run is finished.
 import argparse
 import contextlib
 import functools
-import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -46,11 +45,7 @@ from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan, abstract_state_of, open_batches, plan
 from pretrax.training.plots import plot_losses
 from pretrax.training.results import Result
-from pretrax.training.resuming import (
-    check_resumable,
-    finished_result,
-    resume,
-)
+from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
 from pretrax.training.state import Abstract, State, new_state, parameter_count
 from pretrax.training.warm_start import check_same_vocabulary, warm_start
@@ -219,4 +214,4 @@ def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: C
 
 
 if __name__ == "__main__":
-    verbs.run("train", sys.argv[1:])
+    verbs.run("train")

@@ -118,6 +118,11 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tensor", type=int, default=1, metavar="N", help="and matrix products over N")
 
 
+def opening(options: argparse.Namespace) -> str:
+    """Returns the options with which another verb opens the run."""
+    return " ".join([f"--run={options.run}", *(f"--trust={name}" for name in options.trust)])
+
+
 def at_least(least: int) -> Callable[[str], int]:
     """The type of an option whose value is a whole number, `least` or more."""
 
