@@ -270,7 +270,8 @@ def test_checkpoints_of_another_run_are_left_alone(half, capsys, changed, expect
 
 def test_a_run_without_a_checkpoint_may_become_another(half):
     shutil.rmtree(half.dir / "checkpoints")
-    check_resumable(dataclasses.replace(run_of_directory(str(half.dir)), seed=1))
+    run = run_of_directory(str(half.dir), {"tests.training.tiny"})
+    check_resumable(dataclasses.replace(run, seed=1))
 
 
 def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
