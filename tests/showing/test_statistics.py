@@ -89,7 +89,7 @@ def test_text_that_is_left_out_is_not_hidden():
     pairs = functools.partial(objectives.next_sentence_prediction, at_sentence_ends=False)
     masks = functools.partial(objectives.masked_lm, framed=False)
     build = functools.partial(objectives.then, first=pairs, second=masks)
-    found = measured(build, "encoder")
+    found = measured(build, "encoder", rows=100, slots=64)
     assert 0.2 < found.left_out < 0.3
     assert found.hidden == found.predicted == pytest.approx(0.15, abs=0.01)
     assert np.argmax(found.spans) == 1 and found.spans[5:].sum() < found.spans[1] / 50
