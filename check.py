@@ -117,8 +117,8 @@ def print_laws(console: Console, objective: Objective) -> int:
     names = [escape(m.name) for m in objective.members] or ["this objective"]
     table = Table("law", *names, box=None, highlight=False)
     said, count = [], 0
-    waiting = dict(console=console, transient=True, disable=not console.is_terminal)
-    for name, law in track((LAWS | USUAL).items(), "Checking", **waiting):
+    laws, quiet = (LAWS | USUAL).items(), not console.is_terminal
+    for name, law in track(laws, "Checking", console=console, transient=True, disable=quiet):
         found = [broken(law, m.objective, specimen()) for m in members_of(objective)]
         no = "no, as it may" if name in USUAL else "BROKEN"
         table.add_row(name, *("holds" if reason is None else no for reason in found))

@@ -12,7 +12,7 @@ from pretrax.training.mesh import placed_on, replicated, shardings_like, shardin
 
 
 class State(NamedTuple):
-    step: jax.Array  # i32[]: steps taken
+    step: Any  # i32[]: steps taken
     params: Any  # f32
     opt_state: Any
 
