@@ -427,20 +427,26 @@ def _terms(case: Examples, batch: dict, seed: int, rows: int = FEW) -> dict[str,
     return dict(found)
 
 
+def check_shapes(terms: Mapping[str, Term], rows: int) -> None:
+    """Raises Broken for terms, or their shapes, that have not one sum and one weight for each row."""
+    for name, term in terms.items():
+        for part in ("sums", "weights"):
+            shape = jnp.shape(getattr(term, part))
+            if shape != (rows,):
+                raise Broken(
+                    f"The loss term {name!r} has {part} of shape {list(shape)}, expected [{rows}]: one "
+                    "for each row of the batch, added up over its slots."
+                )
+
+
 def loss_has_terms(case: Examples) -> None:
     """The loss has a sum and a weight for each row, and weights do not depend on outputs."""
     batch = _few_rows(case)
     one, other = (_terms(case, batch, seed) for seed in (0, 1))
     if all(term.scale is None for term in one.values()):
         raise Broken(f"The loss has the terms {list(one)}, expected one with a scale.")
+    check_shapes(one, FEW)
     for name, term in one.items():
-        for part in ("sums", "weights"):
-            shape = jnp.shape(getattr(term, part))
-            if shape != (FEW,):
-                raise Broken(
-                    f"The loss term {name!r} has {part} of shape {list(shape)}, expected [{FEW}]: one "
-                    "for each row of the batch, added up over its slots."
-                )
         if not np.array_equal(term.weights, other[name].weights):
             raise Broken(
                 f"The weights of the loss term {name!r} depend on the model's outputs, expected a "

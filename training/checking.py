@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.objectives import RowGroup
-from pretrax.objectives.laws import check_objective, is_own, text_row
+from pretrax.objectives.laws import check_objective, check_shapes, is_own, text_row
 from pretrax.training.packing import PackedRow, stacked
 from pretrax.training.step import Recipe, arranged
 
@@ -69,14 +69,7 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
             f"The model's hidden['top'] is of shape {list(top.shape)}, expected "
             f"[{slots[0]}, {slots[1]}, …]: one state for each slot of the {stack}."
         )
-    for name, term in found.items():
-        for part in ("sums", "weights"):
-            shape = jnp.shape(getattr(term, part))
-            if shape != (rows,):
-                raise ValueError(
-                    f"The loss term {name!r} has {part} of shape {list(shape)}, expected "
-                    f"[{rows}]: one for each row of the batch, added up over its slots."
-                )
+    check_shapes(found, rows)
 
 
 def check_leaks(recipe: Recipe, batch: dict) -> None:
