@@ -15,7 +15,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("objectives", "models", "training", "inference", "tasks", "showing")
+PACKAGES = ("objectives", "models", "training", "inference", "tasks", "showing", "comparing")
 FROM_THE_ROOT = {
     "index.md": "README.md",
     "security.md": "SECURITY.md",
