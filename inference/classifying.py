@@ -117,8 +117,7 @@ def _logits_of(
         raise ValueError("Got an empty text, expected some words.")
     closed = [[[*text, *prompt.after] for text in texts] for texts in items]
     rows = [[*prompt.before, *itertools.chain(*texts)] for texts in closed]
-    pooling = None if mode == "tag" else prompt.pooling or "first"
-    run = jitted(_run, trained.model, head, pooling)
+    run = jitted(_run, trained.model, head, prompt.pooling)
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch([rows[i] for i in chosen], trained.model.max_positions)

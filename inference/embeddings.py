@@ -25,9 +25,10 @@ def embed(
 ) -> np.ndarray:
     """Returns f32[N, E]: the embedding of each text, of length 1.
 
-    Models that a contrastive objective trained pool as in training, and apply the head "embedding";
-    imported sentence models pool as their files say. For other models it is the mean of the tokens'
-    hidden states, unless `pooling` says otherwise.
+    Models whose loss read one state of a text (of contrastive objectives, of pairs, of classes) pool
+    as in training, and apply the head "embedding" if they have it; imported sentence models pool as
+    their files say. For other models it is the mean of the tokens' hidden states, unless `pooling`
+    says otherwise.
 
     Args:
       pooling: "first" or "mean", over the slots of a text; None: as above.

@@ -72,6 +72,9 @@ def prompt_form(trained: Trained, mode: str) -> PromptForm:
     for form in trained.prompt_forms:  # these have the same form
         if form.mode in ("mask", "unmask") and mode in ("mask", "unmask", "embed"):
             return form._replace(mode=mode, head=None if mode == "embed" else form.head)
+    for form in trained.prompt_forms:  # what the head read
+        if form.mode == "classify" and mode == "embed":
+            return PromptForm(mode, form.before, form.after, pooling=form.pooling)
     return _usual_form(trained, mode)
 
 
@@ -89,8 +92,9 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
     if mode == "pair":
         return next_sentence_form(ids)
     if mode in ("classify", "tag"):
-        head = "classes" if mode == "classify" else "token_classes"
-        return PromptForm(mode, (ids.special("cls"),), (ids.special("sep"),), head=head)
+        head, pooling = ("classes", "first") if mode == "classify" else ("token_classes", None)
+        frame = (ids.special("cls"),), (ids.special("sep"),)
+        return PromptForm(mode, *frame, head=head, pooling=pooling)
     # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. Ids
     # that were added after the text ids are unknown to imported models.
     opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()

@@ -169,11 +169,15 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
 def _framed_forms(
     first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]
 ) -> tuple[PromptForm, ...]:
-    """Returns the second objective's forms, with the first one's special tokens, then the first's."""
+    """Returns the second objective's forms, with the first one's special tokens, then the first's.
+
+    An embedding is of no one slot: the loss of the second reads others than that of the first.
+    """
     if not first:
         return second
     before, after = first[0].before, first[0].after
-    return (*(two._replace(before=before, after=after) for two in second), *first)
+    framed = (two._replace(before=before, after=after) for two in second)
+    return (*framed, *(one._replace(pooling=None) if one.mode == "embed" else one for one in first))
 
 
 def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
@@ -204,7 +208,7 @@ def pair_loss(outputs, batch) -> dict[str, Term]:
 def _form(ids: TokenIds, *classes: str) -> PromptForm:
     """Returns `[CLS] A [SEP] B [SEP]`: the form ends both texts."""
     cls, sep = ids.special("cls"), ids.special("sep")
-    return PromptForm("pair", (cls,), (sep,), head="pair", classes=classes)
+    return PromptForm("pair", (cls,), (sep,), head="pair", pooling="first", classes=classes)
 
 
 def _pair_objective(
@@ -221,7 +225,7 @@ def _pair_objective(
         corrupt=Partial(_corrupt_pairs, Partial(draw), pairs),
         loss=pair_loss,
         heads={"pair": 2},
-        prompt_forms=(form, PromptForm("embed", form.before, form.after)),
+        prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
         rows="document",
         closes_documents=True,
     )

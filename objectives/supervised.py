@@ -211,7 +211,7 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
         corrupt=Partial(_frame, _framing(ids)),
         loss=loss,
         heads={"classes": num_classes},
-        prompt_forms=(_form(ids, "classify", "classes"),),
+        prompt_forms=(_form(ids, "classify", "classes")._replace(pooling="first"),),
         rows="labels",
         closes_documents=True,
         num_classes=num_classes,
@@ -250,7 +250,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
         corrupt=Partial(_frame, _framing(ids)),
         loss=loss,
         heads={"classes": 1},
-        prompt_forms=(_form(ids, "classify", "classes"),),
+        prompt_forms=(_form(ids, "classify", "classes")._replace(pooling="first"),),
         rows="labels",
         closes_documents=True,
     )

@@ -9,6 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.inference.embeddings import embed
+from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, arranged, trained
 from tests.models.test_transformer import top
@@ -76,6 +77,30 @@ def test_of_other_models_it_is_the_mean_of_the_tokens(name):
         (got,) = embed(one, TEXTS[:1], pooling=pooling)
         np.testing.assert_allclose(got, vector / np.linalg.norm(vector), atol=1e-5)
     np.testing.assert_allclose(embed(one, TEXTS[:1]), embed(one, TEXTS[:1], pooling="mean"))
+
+
+@pytest.mark.parametrize(
+    "build, pooling",
+    [
+        (objectives.next_sentence_prediction, "first"),
+        (objectives.sentence_order_prediction, "first"),
+        (functools.partial(objectives.sequence_classification, num_classes=2), "first"),
+        (objectives.sequence_regression, "first"),
+        (objectives.masked_lm, None),
+        (
+            functools.partial(
+                objectives.then,
+                first=objectives.next_sentence_prediction,
+                second=functools.partial(objectives.masked_lm, framed=False),
+            ),
+            None,  # of both losses, one of which reads the tokens
+        ),
+    ],
+)
+def test_the_state_that_a_loss_read_is_the_embedding(build, pooling):
+    forms = build(IDS).prompt_forms
+    form = prompt_form(Trained(None, {}, IDS, CODEC.encode, CODEC.decode, forms), "embed")
+    assert form.pooling == pooling and form.head is None
 
 
 @pytest.mark.parametrize("pooling", ["first", pytest.param("mean", marks=pytest.mark.slow)])
