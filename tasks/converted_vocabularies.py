@@ -70,6 +70,28 @@ def imported_vocabulary(
     return Vocabulary(opened, ids, {"vocabulary": str(file)})
 
 
+def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tuple, tuple]:
+    """Returns the ids before and after a text, as the tokenizer of a directory adds them.
+
+    Without a tokenizer.json, which says so, they are the usual ones of the layout: [CLS] and [SEP],
+    the end of a sequence, its start.
+    """
+    tokenizer, ids = vocabulary.tokenizer, vocabulary.ids
+    file = path / TOKENIZER
+    if not file.exists() and tokenizer.kind == "hugging_face":
+        file = Path(str(tokenizer.path))
+    if file.exists():
+        import tokenizers
+
+        read = tokenizers.Tokenizer.from_file(str(file)).encode("a")
+        text = [i for i, special in enumerate(read.special_tokens_mask) if not special]
+        return tuple(read.ids[: text[0]]), tuple(read.ids[text[-1] + 1 :])
+    cls, sep = (() if i is None else (i,) for i in (ids.cls, ids.sep))
+    return {"encoder": (cls, sep), "encoder_decoder": (cls, (ids.eos,))}.get(
+        layout, ((ids.bos,), ())
+    )
+
+
 def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
     """The ids that a config.json names, from the run's vocabulary; empty where it has none.
 

@@ -1,17 +1,19 @@
 """Models of Hugging Face and T5X with their vocabularies: what an import makes a run directory of."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pretrax import models
 from pretrax.models import Model, hugging_face, t5x
 from pretrax.models.hugging_face import Recognised, Source
 from pretrax.models.hugging_face.kept import files_to_keep
-from pretrax.models.hugging_face.sentences import POOLINGS, pooling_of
-from pretrax.objectives import PromptForm, TokenIds
-from pretrax.tasks.converted_vocabularies import imported_vocabulary
+from pretrax.models.hugging_face.sentences import POOLINGS, Modules, open_modules
+from pretrax.objectives import PromptForm
+from pretrax.tasks.converted_vocabularies import imported_frame, imported_vocabulary
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.configuration import read_fields
 from pretrax.training.imported_runs import settings_of
@@ -51,13 +53,18 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     source = hugging_face.open_source(directory)
     files = files_to_keep(source.path)
     found = hugging_face.recognise(source)
+    modules = open_modules(source.path)
     kept = _fitting(imported_vocabulary(source.path, source.config, **vocabulary), found.model)
-    forms = _prompt_forms(source, found, kept.ids) if kept else ()
+    frame = imported_frame(source.path, kept, found.model.layout) if kept else ((), ())
+    forms = _prompt_forms(source, found, modules, frame) if kept else ()
+    model, arrays = found.model, hugging_face.read_params(source, found)
+    if modules and modules.dense:
+        model, arrays = _with_dense(found, arrays, modules.dense)
     return Imported(
         found.family.model_type,
-        found.model,
+        model,
         found.settings,
-        hugging_face.read_params(source, found),
+        arrays,
         kept,
         hugging_face.class_names(source.config) if found.config.num_classes else (),
         forms,
@@ -65,15 +72,39 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     )
 
 
-def _prompt_forms(source: Source, found: Recognised, ids: TokenIds) -> list[PromptForm]:
+def _with_dense(
+    found: Recognised, arrays: Iterator[tuple[str, np.ndarray]], dense: Mapping[str, np.ndarray]
+) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
+    """Returns the model whose head "embedding" is the layer `dense`, and its parameters.
+
+    It takes the place of BERT's pooler, which a sentence model does not use.
+
+    Raises ValueError for a layer of another width, and for a model that has no such head.
+    """
+    builder = getattr(models, found.model.layout)
+    model = builder(found.config.vocab_size, (*found.heads, "embedding"), **found.settings)
+    width = found.config.emb_dim
+    if "embedding" not in model.heads or dense["bias"].shape != (width,):
+        raise ValueError(
+            f"Got a module Dense of width {dense['bias'].size} with {found.model.layout} of width "
+            f"{width}, expected an encoder of the width of its Dense."
+        )
+    head = "projections_embedding/layer/"
+    others = (one for one in arrays if not one[0].startswith(head))
+    return model, chain(others, ((head + name, array) for name, array in dense.items()))
+
+
+def _prompt_forms(
+    source: Source, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
+) -> list[PromptForm]:
     """Returns how a sentence model pools, and what the probabilities of a classifier are.
 
     Raises ValueError for what `inference` does not have.
     """
-    cls, sep = (() if i is None else (i,) for i in (ids.cls, ids.sep))
     forms = []
-    if pooling := pooling_of(source.path):
-        forms.append(PromptForm("embed", cls, sep, pooling=pooling))
+    if modules:
+        head = "embedding" if modules.dense else None
+        forms.append(PromptForm("embed", *frame, head=head, pooling=modules.pooling))
     if "classes" in found.heads:
         problem = source.config.get("problem_type")
         if problem == "regression" and found.config.num_classes > 1:
@@ -82,7 +113,7 @@ def _prompt_forms(source: Source, found: Recognised, ids: TokenIds) -> list[Prom
                 f"{source.path / 'config.json'}, expected one number: more are not supported."
             )
         theirs = source.config.get("classifier_pooling", "cls")  # ModernBERT's
-        form = PromptForm("classify", cls, sep, head="classes", pooling=POOLINGS[theirs])
+        form = PromptForm("classify", *frame, head="classes", pooling=POOLINGS[theirs])
         forms.append(form._replace(independent=problem == "multi_label_classification"))
     return forms
 

@@ -1,27 +1,37 @@
 """Sentence models: directories of `sentence-transformers`, whose modules pool hidden states.
 
-pooling_of("all-MiniLM-L6-v2")                      # "mean"
+open_modules("all-MiniLM-L6-v2").pooling            # "mean"
 write_modules("exported", 384, "mean")              # modules.json, 1_Pooling, 2_Normalize
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 
-from pretrax.models.hugging_face.files import read_json
+from pretrax.models.directories import own_file
+from pretrax.models.hugging_face.files import WEIGHTS, read_json
 
 MODULES, POOLING, SETTINGS = "modules.json", "1_Pooling", "config_sentence_transformers.json"
 POOLINGS = {"cls": "first", "mean": "mean"}  # their name -> ours
-KNOWN_MODULES = ("Transformer", "Pooling", "Normalize")
+KNOWN_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 PACKAGE = "sentence_transformers.models"
+TANH = "torch.nn.modules.activation.Tanh"
 
 
-def pooling_of(directory: Path | str) -> str | None:
-    """Returns "first" or "mean", as the directory's modules pool; None: it is no sentence model.
+class Modules(NamedTuple):
+    """What the modules after the Transformer do."""
+
+    pooling: str  # "first" or "mean"
+    dense: Mapping[str, np.ndarray] | None = None  # kernel [E, E] and bias [E] of a layer with tanh
+
+
+def open_modules(directory: Path | str) -> Modules | None:
+    """Returns what a directory's modules do with hidden states; None: it is no sentence model.
 
     Raises ValueError for another pooling, modules that change embeddings in another way, and a prompt
     before every text.
@@ -30,11 +40,16 @@ def pooling_of(directory: Path | str) -> str | None:
     if not (path / POOLING).exists():
         return None
     modules = json.loads((path / MODULES).read_text("utf-8")) if (path / MODULES).exists() else []
-    kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
-    if unknown := [kind for kind in kinds if kind not in KNOWN_MODULES]:
+    folders = {str(one["type"]).rpartition(".")[2]: str(one.get("path", "")) for one in modules}
+    if unknown := [kind for kind in folders if kind not in KNOWN_MODULES]:
         raise ValueError(
             f"Got the module {unknown[0]!r} in {path / MODULES}, expected {', '.join(KNOWN_MODULES)} "
             f"alone. To import the model without its pooling, delete {path / POOLING}."
+        )
+    if len(folders) < len(modules) or list(folders) != [x for x in KNOWN_MODULES if x in folders]:
+        raise ValueError(
+            f"Got the modules {', '.join(folders)} in {path / MODULES}, expected each once, in the "
+            f"order {', '.join(KNOWN_MODULES)}."
         )
     settings = read_json(path / SETTINGS) if (path / SETTINGS).exists() else {}
     if settings.get("default_prompt_name"):
@@ -42,6 +57,11 @@ def pooling_of(directory: Path | str) -> str | None:
             f"Got default_prompt_name={settings['default_prompt_name']!r} in {path / SETTINGS}, "
             "expected null: set null there, and write the prompt before each text yourself."
         )
+    dense = _dense(path, folders["Dense"]) if "Dense" in folders else None
+    return Modules(_pooling(path), dense)
+
+
+def _pooling(path: Path) -> str:
     pooling = read_json(path / POOLING / "config.json")
     older = [
         name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens")
@@ -56,6 +76,33 @@ def pooling_of(directory: Path | str) -> str | None:
             f"one of {', '.join(POOLINGS)}. To import the model without it, delete the folder."
         )
     return POOLINGS[names[0]]
+
+
+def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
+    """Returns the layer after pooling. Raises ValueError unless it is a square one with tanh."""
+    config = read_json(own_file(path, f"{folder}/config.json"))
+    got = {name: config.get(name) for name in ("in_features", "out_features", "bias")}
+    got["activation"] = str(config.get("activation_function", TANH)).rpartition(".")[2]
+    width = got["in_features"]
+    if got != {"in_features": width, "out_features": width, "bias": True, "activation": "Tanh"}:
+        said = ", ".join(f"{name}={value!r}" for name, value in got.items())
+        raise ValueError(
+            f"Got {said} in {path / folder / 'config.json'}, expected as many features out as in, a "
+            "bias and Tanh: another layer is not supported."
+        )
+    file = own_file(path, f"{folder}/{WEIGHTS}")
+    try:
+        tensors = load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is missing, damaged, or no safetensors file: {error}") from error
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    if shapes != {"linear.weight": (width, width), "linear.bias": (width,)}:
+        raise ValueError(
+            f"Got tensors of the shapes {shapes} in {file}, expected linear.weight of "
+            f"{(width, width)} and linear.bias of {(width,)}."
+        )
+    kernel, bias = (tensors[f"linear.{name}"].astype(np.float32) for name in ("weight", "bias"))
+    return {"kernel": np.ascontiguousarray(kernel.T), "bias": bias}
 
 
 def write_modules(
@@ -78,7 +125,7 @@ def write_modules(
     configs: dict[str, dict] = {"Pooling": {"word_embedding_dimension": emb_dim} | modes}
     if head is not None:
         sizes = {"in_features": emb_dim, "out_features": emb_dim, "bias": True}
-        configs["Dense"] = sizes | {"activation_function": "torch.nn.modules.activation.Tanh"}
+        configs["Dense"] = sizes | {"activation_function": TANH}
     configs["Normalize"] = {}
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{PACKAGE}.Transformer"}]
     for number, (kind, values) in enumerate(configs.items(), 1):
@@ -90,6 +137,6 @@ def write_modules(
     if head is not None:
         kernel, bias = (np.asarray(head[name], np.float32) for name in ("kernel", "bias"))
         tensors = {"linear.weight": np.ascontiguousarray(kernel.T), "linear.bias": bias}
-        save_file(tensors, path / "2_Dense" / "model.safetensors", metadata={"format": "pt"})
+        save_file(tensors, path / "2_Dense" / WEIGHTS, metadata={"format": "pt"})
     if not (path / MODULES).exists():
         (path / MODULES).write_text(json.dumps(modules, indent=2) + "\n", "utf-8")

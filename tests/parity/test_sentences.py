@@ -19,6 +19,7 @@ from pretrax import convert
 from pretrax.inference.classifying import classify
 from pretrax.inference.embeddings import embed
 from pretrax.inference.trained import mode_of
+from pretrax.models.hugging_face import sentences
 from pretrax.tasks.trained_models import open_trained
 from tests.inference import runs
 from tests.parity.test_fill_mask import WIDTHS, bert_tokenizer
@@ -104,7 +105,8 @@ def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_pa
     [
         ({"pooling_mode_max_tokens": True}, [], "the pooling max .*expected one of cls, mean"),
         ({"pooling_mode": ["cls", "mean"]}, [], "the pooling cls and mean "),
-        ({"pooling_mode": "mean"}, ["Transformer", "Pooling", "Dense"], "the module 'Dense'"),
+        ({"pooling_mode": "mean"}, ["Transformer", "Pooling", "CNN"], "the module 'CNN'"),
+        ({"pooling_mode": "mean"}, ["Transformer", "Normalize", "Pooling"], "in the order Tran"),
     ],
 )
 def test_another_pooling_is_refused(pooling, modules, said, tmp_path, capsys):
@@ -127,7 +129,28 @@ def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     dense = load_file(tmp_path / "out" / "2_Dense" / "model.safetensors")
     expected = np.stack([pooled(model, tokenizer, text, "cls", dense) for text in TEXTS])
-    np.testing.assert_allclose(embed(open_trained(directory), TEXTS), expected, atol=1e-4)
+    ours = embed(open_trained(directory), TEXTS)
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    convert.main([f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/again"])
+    np.testing.assert_allclose(embed(open_trained(f"{tmp_path}/again"), TEXTS), ours, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changed, said",
+    [
+        ({"out_features": 3}, "out_features=3.*expected as many features out as in"),
+        ({"activation_function": "torch.nn.modules.linear.Identity"}, "activation='Identity'"),
+        ({"in_features": 3, "out_features": 3}, "tensors of the shapes"),
+    ],
+)
+def test_another_layer_after_pooling_is_refused(changed, said, tmp_path):
+    head = {"kernel": np.zeros((16, 16)), "bias": np.zeros(16)}
+    sentences.write_modules(tmp_path, 16, "mean", head)
+    assert sentences.open_modules(tmp_path).pooling == "mean"
+    file = tmp_path / "2_Dense" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changed))
+    with pytest.raises(ValueError, match=said):
+        sentences.open_modules(tmp_path)
 
 
 def test_classes_of_an_imported_classifier_exclude_each_other_or_not(tmp_path):
