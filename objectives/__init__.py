@@ -1,6 +1,7 @@
 """Pre-training objectives as pure JAX functions on token ids."""
 
 from pretrax.objectives import layouts
+from pretrax.objectives.annealing import annealed
 from pretrax.objectives.autoencoding import (
     bart,
     document_rotation,
@@ -70,6 +71,7 @@ __all__ = [
     "RowGroup",
     "Term",
     "TokenIds",
+    "annealed",
     "bart",
     "batched",
     "bitmap",

@@ -19,6 +19,7 @@ from pretrax.objectives import (
     Objective,
     Row,
     TokenIds,
+    annealed,
     bart,
     blank_infilling,
     causal_lm,
@@ -329,6 +330,16 @@ CASES = {
         token_classification, undo_frame(IDS), exact=True, exempt=NOTHING_DRAWN, num_classes=3
     ),
     "mixture": _case(mixture, undo_spans(IDS), undo_split(IDS, S), undo_copy, members=THREE_KINDS),
+    "annealed": _case(
+        annealed,
+        *[undo_spans(IDS)] * 3,
+        builder=span_corruption,
+        setting="noise_density",
+        first=0.5,
+        last=0.15,
+        steps=100,
+        stages=3,
+    ),
     "ul2": _case(ul2, *(undo_spans(IDS, mode) for mode in (R, R, X, X, X, X)), undo_split(IDS, S)),
     "ul2_tutorial": _case(ul2, *(undo_spans(IDS, mode) for mode in (R, S, X)), preset="tutorial"),
 }

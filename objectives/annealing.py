@@ -1,0 +1,95 @@
+"""Settings that change as training goes on: a rate of noise that rises or falls.
+
+Sources: Ankner et al. 2023 (arXiv:2305.15096), whose masking rate falls from .30 to .15 in a line.
+"""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from pretrax.objectives.arithmetic import MAX_DENOMINATOR, whole
+from pretrax.objectives.contract import Builder, Objective, TokenIds, build
+from pretrax.objectives.mixtures import mixture
+
+
+def annealed(
+    ids: TokenIds,
+    builder: Builder,
+    setting: str,
+    first: float,
+    last: float,
+    steps: int,
+    stages: int = 7,
+) -> Objective:
+    """An objective of which one number goes from `first` to `last` in a line, and stays there.
+
+        annealed(ids, masked_lm, "rate", first=0.30, last=0.15, steps=1000)
+
+    It is a mixture of the objective at `stages` values, evenly spaced. At each step the two nearest
+    ones share the rows, so that the mean over rows is the value on the line. Held-out text is scored
+    under each of them.
+
+    Args:
+      ids: for the builder.
+      builder: of an objective that is no mixture.
+      setting: one of its parameters, a number. A whole number at both ends is whole in between.
+      first, last: its value at the first step, and from step `steps` on.
+      steps: 1 or more.
+      stages: 2 or more; those that come to one value, with whole numbers, are one.
+
+    >>> objective = annealed(ids, masked_lm, "rate", first=0.30, last=0.10, steps=100, stages=3)
+    >>> [member.name for member in objective.members]
+    ['rate_0.3', 'rate_0.2', 'rate_0.1']
+    >>> [round(member.rate(25), 2) for member in objective.members]
+    [0.5, 0.5, 0.0]
+
+    Raises ValueError for fewer steps or stages, two ends that are one value, and as the builder does.
+    """
+    whole(steps, "steps", 1)
+    whole(stages, "stages", 2)
+    values = _between(first, last, stages)
+    if len(values) < 2:
+        raise ValueError(
+            f"annealed goes from one value of {setting} to another, got {first} and {last}: give two "
+            "values, or the objective by itself."
+        )
+    at = _positions(first, last, values) * steps
+    members = {}
+    for i, value in enumerate(values):
+        one = functools.partial(builder, **{setting: value})
+        try:
+            built = build(one, ids)
+        except TypeError as error:
+            raise ValueError(
+                f"annealed cannot set {setting!r} to {value}: {error}. Give a parameter of the builder "
+                "that is a number."
+            ) from None
+        if built.members:
+            raise ValueError(
+                f"annealed takes an objective that is no mixture, got one of {len(built.members)} "
+                "members: anneal a member of it, by a rate that follows the step."
+            )
+        members[f"{setting}_{value:g}"] = (one, _share_of(i, at))
+    return mixture(ids, members)
+
+
+def _between(first: float, last: float, stages: int) -> list:
+    """The values of the stages, in turn: whole numbers, or those that densities may be."""
+    line = np.linspace(first, last, stages)
+    if isinstance(first, int) and isinstance(last, int):
+        return list(dict.fromkeys(int(round(x)) for x in line))
+    digits = len(str(MAX_DENOMINATOR)) - 1
+    return list(dict.fromkeys(round(float(x), digits) for x in line))
+
+
+def _positions(first: float, last: float, values: list) -> np.ndarray:
+    """Where each value stands on the way from `first` (0) to `last` (1)."""
+    return (np.array(values, np.float64) - first) / (last - first)
+
+
+def _share_of(stage: int, at: np.ndarray) -> Callable[[int], float]:
+    """The share of rows of a stage at a step: 1 where the line has its value, 0 at its neighbours'."""
+    peak = np.zeros(at.size)
+    peak[stage] = 1.0
+    return lambda step: float(np.interp(step, at, peak))

@@ -1,0 +1,54 @@
+"""A setting that goes from one value to another with the steps."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from pretrax.objectives import annealed, causal_lm, masked_lm, span_corruption, ul2
+from tests.objectives.registry import IDS
+
+falling = functools.partial(annealed, IDS, masked_lm, "rate", first=0.30, last=0.15, steps=200)
+
+
+def no_number(ids, rate):
+    return ul2(ids)
+
+
+@pytest.mark.parametrize("step", [0, 1, 37, 100, 199, 200, 5000])
+def test_the_mean_over_rows_is_on_the_line(step):
+    members = falling(stages=4).members
+    values = np.array([0.30, 0.25, 0.20, 0.15])
+    shares = np.array([member.rate(step) for member in members])
+    assert shares.sum() == pytest.approx(1) and (shares > 0).sum() <= 2
+    assert shares @ values == pytest.approx(0.30 - 0.15 * min(step / 200, 1))
+
+
+def test_each_stage_is_the_objective_at_its_value():
+    members = falling(stages=2).members
+    assert [member.name for member in members] == ["rate_0.3", "rate_0.15"]
+    for member, rate in zip(members, (0.30, 0.15)):
+        assert member.objective.lengths(500) == masked_lm(IDS, rate=rate).lengths(500)
+
+
+def test_whole_numbers_stay_whole():
+    spans = annealed(IDS, span_corruption, "mean_span_length", first=2, last=4, steps=10)
+    assert [member.name for member in spans.members] == [f"mean_span_length_{n}" for n in (2, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    "builder, settings, words",
+    [
+        (masked_lm, {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
+        (masked_lm, {"stages": 1}, "stages must be a whole number of at least 2, got 1"),
+        (masked_lm, {"last": 0.30}, "from one value of rate to another, got 0.3 and 0.3"),
+        (masked_lm, {"last": 1.5}, "rate must be above 0 and below 1, got"),
+        (causal_lm, {}, "cannot set 'rate' to 0.3: .*unexpected keyword argument"),
+        (ul2, {"setting": "rates"}, "cannot set 'rates' to 0.3: .*Give a parameter .* a number"),
+        (no_number, {}, "annealed takes an objective that is no mixture, got one of 7 members"),
+    ],
+)
+def test_what_cannot_be_annealed_is_said(builder, settings, words):
+    given = {"setting": "rate", "first": 0.30, "last": 0.15, "steps": 10} | settings
+    with pytest.raises(ValueError, match=words):
+        annealed(IDS, builder, **given)
