@@ -344,6 +344,7 @@ class Objective(NamedTuple):
     needs_dropout: bool = False  # segments of one text differ by the model's dropout alone
     # Labels of rows are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers.
     num_classes: int | None = None
+    num_parts: int | None = None  # parts of a document that it reads; None: any number
     # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
     # once, given those before it. None: no term is, as where only hidden tokens are predicted.
     likelihood: str | None = None
@@ -443,6 +444,17 @@ def check_classes(labels: Array, num_classes: int) -> None:
         raise ValueError(
             f"Got the label {wrong[0]}, expected a class of 0 … {num_classes - 1}: count classes from "
             "0, or raise num_classes."
+        )
+
+
+def check_parts(parts: Array, num_parts: int) -> None:
+    """Raises ValueError for parts of a document, i32[n] in NumPy, beyond the first `num_parts`."""
+    most = 1 + int(parts.max(initial=0))
+    if most > num_parts:
+        raise ValueError(
+            f"Got a document of {most} parts, expected at most {num_parts}, since this objective would "
+            "leave out the others: give documents of fewer parts, or choose an objective that reads "
+            "more of them, such as dialogue."
         )
 
 
@@ -546,6 +558,8 @@ def _check_values(
         )
     if objective.num_classes is not None and rows_B.labels is not None:
         check_classes(rows_B.labels[rows_B.segments > 0], objective.num_classes)
+    if objective.num_parts is not None and rows_B.parts is not None:
+        check_parts(rows_B.parts[rows_B.segments > 0], objective.num_parts)
     for member, segments in zip(rows_B.member, rows_B.segments):
         sizes = np.bincount(segments)[1:]
         for name, needed in lengths_of_documents(members[member].objective, sizes.tolist()).items():

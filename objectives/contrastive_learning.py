@@ -134,6 +134,7 @@ def contrastive_pairs(
         rows="parts",
         closes_documents=True,
         couples_rows=True,
+        num_parts=texts,
     )
 
 

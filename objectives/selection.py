@@ -29,18 +29,26 @@ MOST_AFTER_A_SKIP = 16
 def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
     """Returns SpanBERT's probabilities of span lengths: geometric, truncated after `longest` (mean 3.8).
 
+    Raises ValueError where p is not above 0 and at most 1, or `longest` is below 1.
+
     >>> [round(x, 3) for x in geometric_lengths(0.5, 3)]
     [0.571, 0.286, 0.143]
     """
+    if not 0 < p <= 1:
+        raise ValueError(f"p must be above 0 and at most 1, got {p}: spans end with probability p.")
+    whole(longest, "longest", 1)
     return _normalised([p * (1 - p) ** k for k in range(longest)])
 
 
 def inverse_lengths(longest: int = 3) -> tuple[float, ...]:
     """Returns ALBERT's probabilities of n-gram lengths, proportional to 1 / n.
 
+    Raises ValueError where `longest` is below 1.
+
     >>> [round(x, 3) for x in inverse_lengths(3)]
     [0.545, 0.273, 0.182]
     """
+    whole(longest, "longest", 1)
     return _normalised([1 / n for n in range(1, longest + 1)])
 
 

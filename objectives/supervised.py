@@ -95,6 +95,7 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
         prompt_forms=(PromptForm("respond", before=ids.mode_tokens(mode), after=(ids.eos,)),),
         rows="parts",
         closes_documents=True,
+        num_parts=2,
     )
 
 

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pretrax.objectives import TokenIds
-from pretrax.objectives.contract import check_classes
+from pretrax.objectives import Objective, TokenIds
+from pretrax.objectives.contract import check_classes, check_parts
 
 
 class Piece(NamedTuple):
@@ -76,14 +76,20 @@ class Corpus(NamedTuple):
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines
 
 
-def with_known_classes(corpus: Corpus, num_classes: int | None) -> Corpus:
-    """Returns the corpus whose documents are checked as they are read: `check_classes`."""
-    if num_classes is None:
+def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
+    """Returns the corpus whose documents are checked as they are read: their classes, their parts.
+
+    Reading them raises ValueError as `objectives.contract.check_classes` and `check_parts` do.
+    """
+    num_classes, num_parts = objective.num_classes, objective.num_parts
+    if num_classes is None and num_parts is None:
         return corpus
 
     def checked(piece: Piece) -> Piece:
-        if piece.labels is not None:
+        if num_classes is not None and piece.labels is not None:
             check_classes(piece.labels, num_classes)
+        if num_parts is not None and piece.parts is not None:
+            check_parts(piece.parts, num_parts)
         return piece
 
     return corpus._replace(

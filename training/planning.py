@@ -16,7 +16,7 @@ from pretrax.objectives.contract import ROWS, column_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.batches import Batches, GroupSchedule, schedule
 from pretrax.training.checking import check_own
-from pretrax.training.data import Corpus, with_known_classes
+from pretrax.training.data import Corpus, checked_for
 from pretrax.training.mesh import batch_shards, first_process_first, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
 from pretrax.training.run import FIELDS, Run, is_required
@@ -55,7 +55,7 @@ def plan(run: Run) -> Plan:
     ids = corpus.ids
     objective = run.objective(ids)
     _check_columns(corpus, objective)
-    corpus = with_known_classes(corpus, objective.num_classes)
+    corpus = checked_for(objective, corpus)
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
     layout = LAYOUTS[model.layout]
     policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)

@@ -305,6 +305,16 @@ def test_bad_settings_are_refused(settings, message):
         selection_of(IDS, **settings)
 
 
+def test_span_lengths_that_are_no_probabilities_are_refused():
+    assert geometric_lengths(1, 3) == (1, 0, 0)
+    for p in (0, 1.5):
+        with pytest.raises(ValueError, match=f"p must be above 0 and at most 1, got {p}"):
+            geometric_lengths(p)
+    for lengths in (geometric_lengths, inverse_lengths):
+        with pytest.raises(ValueError, match="longest must be a whole number of at least 1, got 0"):
+            lengths(longest=0)
+
+
 def test_words_need_a_vocabulary_that_tells_them():
     with pytest.raises(ValueError, match="word_starts"):
         selection_of(IDS._replace(word_starts=b""), whole_words=True)

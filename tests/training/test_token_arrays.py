@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
-from pretrax.objectives import TokenIds
+from pretrax.objectives import TokenIds, causal_lm, text_to_text
 from pretrax.objectives.contract import NO_LABEL
 from pretrax.training import token_arrays
-from pretrax.training.data import Piece, with_known_classes
+from pretrax.training.data import Piece, checked_for, in_parts
 from pretrax.training.token_array_files import open_token_array, write_token_array
 from pretrax.training.token_arrays import (
     TokenArrayStream,
@@ -240,10 +240,11 @@ def test_documents_with_labels_are_not_cut_and_have_known_classes(tmp_path):
         write_token_array(tmp_path / name, pieces, IDS)
     plain = token_array("unused", path=str(tmp_path / "a"), heldout_path=str(tmp_path / "h"))
     assert plain.longest == 4
-    known = with_known_classes(plain, 4)
+    four, three = (causal_lm(IDS)._replace(num_classes=n) for n in (4, 3))
+    known = checked_for(four, plain)
     stream = known.train(0, 1)
     assert {tuple(stream.next_document().tokens) for _ in given} == {(5, 6, 7, 8), (7, 8)}
-    from_one = with_known_classes(plain, 3)
+    from_one = checked_for(three, plain)
     with pytest.raises(
         ValueError, match="Got the label 3, expected a class of 0 … 2: count .* from 0"
     ):
@@ -251,6 +252,20 @@ def test_documents_with_labels_are_not_cut_and_have_known_classes(tmp_path):
     with pytest.raises(ValueError, match="Got the label 3"):
         stream = from_one.train(0, 1)
         [stream.next_document() for _ in given]
+
+
+def test_documents_of_more_parts_than_an_objective_reads_are_refused(tmp_path):
+    given = [in_parts([5, 6], [7]), in_parts([5], [6], [7], [8])]
+    for name, pieces in (("a", given), ("h", given[:1])):
+        write_token_array(tmp_path / name, pieces, IDS)
+    plain = token_array("unused", path=str(tmp_path / "a"), heldout_path=str(tmp_path / "h"))
+    answers = text_to_text(IDS)
+    assert len(checked_for(answers, plain).heldout(9)) == 1
+    stream = checked_for(answers, plain).train(0, 1)
+    with pytest.raises(ValueError, match="a document of 4 parts, expected at most 2.*dialogue"):
+        [stream.next_document() for _ in given]
+    stream = checked_for(answers._replace(num_parts=None), plain).train(0, 1)
+    assert {stream.next_document().tokens.size for _ in given} == {3, 4}
 
 
 def test_token_array_edge(tmp_path):
