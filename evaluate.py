@@ -12,12 +12,10 @@ that always gives the most frequent answer, for held-out text one that ignores i
 import argparse
 import functools
 import json
-import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -37,8 +35,7 @@ from pretrax.training.command_line import (
     opening,
 )
 from pretrax.training.configuration import run_of_directory
-from pretrax.training.console import print_metrics
-from pretrax.training.evaluation import Score
+from pretrax.training.console import print_heldout
 from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.training.planning import plan
@@ -180,40 +177,15 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     planned = plan(run_of_directory(options.run, options.trust))
     evaluator = heldout_evaluator(planned)
     token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
-    table = Table(box=None, header_style="bold")
-    for name in ("step", "objective", "nats", "perplexity", "bits per byte", "baseline", "targets"):
-        table.add_column(name, justify="left" if name == "objective" else "right")
     found = []
     for step in steps:
         model = planned.recipe.model
         run = open_run(options.run, step, planned.mesh, model, options.trust)
-        scores = evaluator(run.params)
-        found.append((run.step, scores))
-        for score in (score for score in scores if not score.metric):
-            table.add_row(str(run.step), *row_of(score, token_bytes))
+        found.append((run.step, evaluator(run.params)))
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"Held-out text of {options.run}: {planned.corpus.summary}")
-    console.print(table)
-    for number, scores in found:
-        print_metrics(console, scores, number)
-    say("nats and perplexity: of a target, such as a hidden token")
-    if np.isfinite(token_bytes):
-        say(
-            "bits per byte: of the text, whose tokens have "
-            f"{token_bytes:.2f} bytes; for losses that are its exact likelihood"
-        )
-    say("baseline: nats of a model that ignores its input")
+    print_heldout(console, found, token_bytes)
     say(as_typed(f"Next: pretrax predict {opening(options)} …"))
-
-
-def row_of(score: Score, bytes_per_token: float) -> list[str]:
-    perplexity = bits = ""
-    if score.of_tokens:
-        perplexity = f"{math.exp(min(score.loss, 700.0)):,.1f}"
-        if score.of_text and np.isfinite(bytes_per_token):
-            bits = f"{score.loss / math.log(2) / bytes_per_token:.3f}"
-    figures = f"{score.loss:.3f}", perplexity, bits, f"{score.baseline:.3f}", f"{score.targets:,}"
-    return [escape(score.name), *figures]
 
 
 if __name__ == "__main__":

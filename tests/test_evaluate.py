@@ -8,13 +8,11 @@ import seqio
 import tensorflow as tf
 
 from pretrax import evaluate
-from pretrax.evaluate import row_of
 from pretrax.inference import task_scores
 from pretrax.inference.task_scores import score_task
 from pretrax.tasks import metrics
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.training.configuration import run_of_directory
-from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.metrics import read_metrics
 from pretrax.training.planning import plan
@@ -212,12 +210,6 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
 
 
 # --- held-out text -------------------------------------------------------------------------------
-
-
-def test_bits_per_byte_are_of_likelihoods_of_the_text():
-    masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, of_tokens=True)
-    assert row_of(masked, bytes_per_token=4.0)[2:4] == ["7.4", ""]
-    assert row_of(masked._replace(of_text=True), bytes_per_token=4.0)[3] == "0.721"
 
 
 @pytest.mark.slow

@@ -136,6 +136,37 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
     print_metrics(console, scores)
 
 
+def print_heldout(
+    console: Console, found: Sequence[tuple[int, Sequence[Score]]], bytes_per_token: float
+) -> None:
+    """Prints held-out figures of checkpoints, (step, scores) each, and what they are.
+
+    A loss that is the text's exact likelihood has bits per byte too, unless `bytes_per_token` is nan.
+    """
+    has_bits = math.isfinite(bytes_per_token) and any(s.of_text for _, some in found for s in some)
+    table = Table(box=None, header_style="bold")
+    for name in ("step", "objective", "nats", "perplexity", "bits per byte", "baseline", "targets"):
+        if has_bits or name != "bits per byte":
+            table.add_column(name, justify="left" if name == "objective" else "right")
+    for step, scores in found:
+        for s in (score for score in scores if not score.metric):
+            perplexity = f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else ""
+            bits = f"{s.loss / math.log(2) / bytes_per_token:.3f}" if s.of_text else ""
+            cells = [escape(s.name), f"{s.loss:.3f}", perplexity, *([bits] if has_bits else [])]
+            table.add_row(str(step), *cells, f"{s.baseline:.3f}", f"{s.targets:,}")
+    console.print(table)
+    for step, scores in found:
+        print_metrics(console, scores, step)
+    legend = ["nats and perplexity: of a target, such as a hidden token"]
+    if has_bits:
+        legend.append(
+            f"bits per byte: of the text, whose tokens have {bytes_per_token:.2f} bytes; for losses "
+            "that are its exact likelihood"
+        )
+    for line in [*legend, "baseline: nats of a model that ignores its input"]:
+        console.print(line, markup=False, soft_wrap=True)
+
+
 def print_metrics(console: Console, scores: Sequence[Score], step: int | None = None) -> None:
     """Prints a line for each metric, such as "all/pair_accuracy 0.812, baseline 0.503"."""
     before = "" if step is None else f"step {step}  "

@@ -1,12 +1,19 @@
 """What a run prints: tables and closing words."""
 
 import io
+import math
 
 import pytest
 from rich.console import Console
 
 from pretrax import objectives
-from pretrax.training.console import closing_words, finished_words, print_plan, print_scores
+from pretrax.training.console import (
+    closing_words,
+    finished_words,
+    print_heldout,
+    print_plan,
+    print_scores,
+)
 from pretrax.training.evaluation import Score
 from tests.training import tiny
 
@@ -29,6 +36,19 @@ def test_names_of_members_are_printed_as_they_are(plan):
     assert "[red] " in printed(print_plan, plan)
     score = Score("[red]", "loss", loss=1.0, baseline=2.0, targets=9)
     assert "[red]/loss" in printed(print_scores, [score], 3)
+
+
+def test_bits_per_byte_are_of_likelihoods_of_the_text():
+    """Where no loss is one, neither the column nor its explanation is printed."""
+    masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, of_tokens=True)
+    exact = Score("b", "tokens", 2.0, 4.0, 10, of_tokens=True, of_text=True)
+    said = printed(print_heldout, [(3, [masked, exact])], 4.0)
+    cells = [line.split() for line in said.splitlines()]
+    assert ["3", "a/tokens", "2.000", "7.4", "4.000", "10"] in cells
+    assert ["3", "b/tokens", "2.000", "7.4", "0.721", "4.000", "10"] in cells
+    assert "bits per byte: of the text, whose tokens have 4.00 bytes" in said
+    for scores, bytes_per_token in (([masked], 4.0), ([exact], math.nan)):
+        assert "bits per byte" not in printed(print_heldout, [(3, scores)], bytes_per_token)
 
 
 def test_a_run_ends_with_commands_that_use_it(plan):
