@@ -97,7 +97,10 @@ def ahead_tokens(batch, k):
 
 
 def ahead_losses(outputs, batch, count: int):
-    """Returns sums f32[count, B] of the losses of `outputs.hidden["ahead"]` [count, B, T, d]."""
+    """Returns sums f32[count, B] of the losses of the first `outputs.hidden["ahead"]` [N, B, T, d].
+
+    Another member of a mixture may predict farther: N is at least `count`.
+    """
     _, slots, _ = predictions(batch)
 
     def one_head(_, numbered):
@@ -107,5 +110,5 @@ def ahead_losses(outputs, batch, count: int):
         losses, _ = cross_entropy(outputs.head("vocabulary", hidden), tokens)
         return None, jnp.sum(losses * w, -1)
 
-    numbered = (outputs.hidden["ahead"], jnp.arange(1, count + 1))
+    numbered = (outputs.hidden["ahead"][:count], jnp.arange(1, count + 1))
     return lax.scan(jax.checkpoint(one_head), None, numbered)[1]

@@ -1,11 +1,13 @@
 """Multi-token prediction: which token each head is asked for, and what that costs."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.objectives import multi_token_prediction
+from pretrax.objectives import mixture, multi_token_prediction
 from tests.objectives.registry import IDS
 
 V = 11
@@ -54,6 +56,21 @@ def test_labels_roll_within_their_documents():
         )
         np.testing.assert_array_equal(terms[name].weights, [len(expected)])
     np.testing.assert_array_equal(terms["tokens"].weights, [8])
+
+
+def test_members_may_predict_different_numbers_of_tokens():
+    """The heads are those of the member that predicts farthest; the other uses the first of them."""
+    outputs = Outputs(jax.random.key(0), 3, 9)
+    near, far = (functools.partial(multi_token_prediction, tokens=n) for n in (2, 4))
+    both = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
+    assert list(both.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
+    for member, objective in enumerate((near(IDS), far(IDS))):
+        given = batch() | {"member": jnp.array([member])}
+        terms, own = both.loss(outputs, given), objective.loss(outputs, given)
+        assert terms.keys() >= own.keys()
+        for name, term in terms.items():
+            expected = own[name].sums if name in own else [0.0]
+            np.testing.assert_allclose(term.sums, expected, rtol=1e-6)
 
 
 def test_predictions_at_places_are_the_same_ones():
