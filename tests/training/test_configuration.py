@@ -214,6 +214,15 @@ def test_a_preset_leaves_nothing_to_the_next_of_its_kind(kind, tmp_path):
         assert read_fields([mine(tmp_path, *before, f'include "{path}"')]) == alone, path.stem
 
 
+def test_a_corpus_of_seqio_leaves_nothing_to_another(tmp_path):
+    c4, task = "corpora/c4.gin", "corpora/seqio_task.gin"
+    settings = {c4: 'DATA_DIR = "gs://mine"', task: 'MODULE = "my_tasks"'}
+    named = ['MIXTURE_OR_TASK_NAME = "my_text"']
+    for first, last in ((c4, task), (task, c4)):
+        both = mine(tmp_path, f'include "{first}"', settings[first], f'include "{last}"')
+        assert read_fields([both], named) == read_fields([last], named)
+
+
 def test_bindings_hold_in_the_order_of_the_command_line():
     def steps(*bindings):
         parser = argparse.ArgumentParser()
