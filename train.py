@@ -90,7 +90,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     if run.distributed:
         join_processes()
     console = console or make_console()
-    check_resumable(run, trusted)  # before the corpus is opened, which may write
+    changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
     planned = plan(run)
     console.print(planned.corpus.summary, markup=False)
     print_plan(console, planned)
@@ -102,7 +102,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
         run_directory.held(run.run_dir),
         contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints,
     ):
-        resumed = resume(run, checkpoints, shapes, batches, trusted)
+        resumed = resume(run, checkpoints, shapes, batches, changed)
         if resumed is None:
             state = first_state(planned, shapes, console)
         else:

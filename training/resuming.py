@@ -21,7 +21,7 @@ class Resumed(NamedTuple):
 
     state: State
     damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
-    changed: list[str]  # fields of the run that differ from those it was last started with
+    changed: Sequence[str]  # fields of the run that differ from those it was last started with
 
 
 def resume(
@@ -29,15 +29,14 @@ def resume(
     checkpoints: Checkpoints,
     abstract: Abstract,
     batches: Batches,
-    trusted: Collection[str] = (),
+    changed: Sequence[str],
 ) -> Resumed | None:
     """Restores the latest sound checkpoint, and `batches` to its data position; None without one.
 
-    `trusted` is as for `changed_fields`.
+    `changed` is what `check_resumable` returned.
 
     Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
     """
-    changed = changed_fields(run, trusted)
     try:
         restored = checkpoints.restore(abstract.shapes)
     except MismatchError as error:
@@ -87,15 +86,16 @@ _FREE = (
 _ADJUSTED = ("optimizer", "heldout_tokens", "evaluation_tasks")
 
 
-def check_resumable(run: Run, trusted: Collection[str] = ()) -> None:
-    """Raises ValueError where the run's directory holds checkpoints of another run.
-
-    `trusted` is as for `changed_fields`.
+def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
+    """Returns the `changed_fields` of a run; `trusted` is as there.
 
     What a run learns, and from what, is fixed by its first checkpoint: objective, model, corpus,
     rows, seed and warm start.
+
+    Raises ValueError where the run's directory holds checkpoints of another run.
     """
-    if other := _changed_beyond(changed_fields(run, trusted), (*_FREE, *_ADJUSTED)):
+    changed = changed_fields(run, trusted)
+    if other := _changed_beyond(changed, (*_FREE, *_ADJUSTED)):
         if has_checkpoint(run.run_dir):
             raise ValueError(
                 f"{run.run_dir} holds checkpoints of a run with other values:\n"
@@ -103,6 +103,7 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> None:
                 "optimizer, devices and schedule of evaluations may change. Set them back, or give "
                 "another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
             )
+    return changed
 
 
 def finished_result(run: Run, resumed: Resumed) -> Result | None:

@@ -271,7 +271,7 @@ def test_checkpoints_of_another_run_are_left_alone(half, capsys, changed, expect
 def test_a_run_without_a_checkpoint_may_become_another(half):
     shutil.rmtree(half.dir / "checkpoints")
     run = run_of_directory(str(half.dir), {"tests.training.tiny"})
-    check_resumable(dataclasses.replace(run, seed=1))
+    assert "seed: was 0, is 1" in check_resumable(dataclasses.replace(run, seed=1))
 
 
 def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
