@@ -1,0 +1,175 @@
+"""`Results`: the runs of a comparison and what was measured of them, as a value and as files.
+
+    DIR/comparison.json   what was asked: the question, the variants, the budget
+    DIR/runs.jsonl        a line for each run: its cost, its learning curves, or why it failed
+    DIR/results.jsonl     a line for each figure of each run
+
+Reports are drawn from these three alone, so that a comparison can be kept without its runs.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from pretrax.comparing.figures import Figure
+from pretrax.training import run_directory
+from pretrax.training.metrics import read_metrics
+
+COMPARISON, RUNS, RESULTS = "comparison.json", "runs.jsonl", "results.jsonl"
+POINTS = 60  # of a learning curve that is kept, at most
+DIGITS = 5  # significant ones of a learning curve
+HELDOUT = "heldout/"
+
+One = TypeVar("One")
+
+Curve = tuple[tuple[float, float], ...]  # (text tokens seen, value), in order
+
+
+class Question(NamedTuple):
+    """What a comparison asks, in words and names."""
+
+    name: str
+    question: str  # a sentence
+    budget: str  # what was equal, in words: "400,000 text tokens"
+    variants: Mapping[str, Sequence[str]]  # by name, in order: what each changes of the base run
+    reference: str | None = None  # the variant that others are compared with; None: all pairs
+    about: str = ""  # what it follows, and what it cannot prove
+
+
+class TrainedRun(NamedTuple):
+    """One variant trained with one seed: what it cost, or why it failed."""
+
+    variant: str
+    seed: int
+    run: str  # its directory, relative to that of the comparison, with "/"
+    parameters: int = 0
+    flops_per_token: float = 0.0  # of training, forward and backward, per token of text
+    text_tokens: int = 0  # seen in training
+    steps: int = 0
+    seconds: float = 0.0  # of training
+    curves: Mapping[str, Curve] = {}  # by name, see `learning_curves`
+    error: str = ""  # why it failed; "": it did not
+
+
+class Measurement(NamedTuple):
+    """One figure of one run."""
+
+    variant: str
+    seed: int
+    run: str  # as in `TrainedRun`
+    figure: Figure
+
+
+class Results(NamedTuple):
+    asked: Question
+    runs: Sequence[TrainedRun]
+    measurements: Sequence[Measurement]
+
+
+def write(directory: str | Path, results: Results) -> None:
+    """Writes the three files of `results`, sorted, each whole or not at all.
+
+    Lines come by variant in the comparison's order, then by seed; the figures of a run keep theirs.
+    """
+    folder = Path(directory)
+    order = {name: k for k, name in enumerate(results.asked.variants)}
+
+    def key(one):
+        return order[one.variant], one.seed
+
+    for one in (*results.runs, *results.measurements):
+        if one.variant not in order:
+            raise ValueError(f"Got a run of {one.variant!r}, expected one of {', '.join(order)}.")
+    run_directory.write_json(folder / COMPARISON, results.asked._asdict())
+    runs = [one._asdict() for one in sorted(results.runs, key=key)]
+    _write_lines(folder / RUNS, runs)
+    lines = [
+        {"variant": m.variant, "seed": m.seed, "run": m.run}
+        | m.figure._asdict()
+        | {"value": m.figure.value if math.isfinite(m.figure.value) else None}
+        for m in sorted(results.measurements, key=key)
+    ]
+    _write_lines(folder / RESULTS, lines)
+
+
+def read(directory: str | Path) -> Results:
+    """Returns what `write` wrote; a figure that was no finite number is nan.
+
+    Raises ValueError, naming the file, where one is missing or damaged.
+    """
+    folder = Path(directory)
+    if not (folder / COMPARISON).exists():
+        raise ValueError(
+            f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
+            "`pretrax compare` writes."
+        )
+    try:
+        asked = Question(**run_directory.read_json(folder / COMPARISON))
+    except TypeError as error:
+        raise run_directory.damaged(folder / COMPARISON, error) from error
+    return Results(
+        asked, _read_lines(folder / RUNS, _run), _read_lines(folder / RESULTS, _measured)
+    )
+
+
+def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
+    """Returns what a run logged while it trained, over the tokens of text it had seen.
+
+    "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than once.
+    Curves of many points are means over `POINTS` stretches of equally many points, so that little
+    noise and few bytes remain.
+    """
+    entries = read_metrics(run_dir)
+    tokens, seen, step = {0: 0.0}, 0.0, 0
+    for entry in entries:  # an entry's text tokens are those of a step, on average since the last
+        if "text_tokens" in entry:
+            seen += entry["text_tokens"] * (entry["step"] - step)
+            step = int(entry["step"])
+            tokens[step] = seen
+    names = dict.fromkeys(
+        name for entry in entries for name in entry if name == "loss" or name.startswith(HELDOUT)
+    )
+    curves = {
+        name: [(tokens[e["step"]], e[name]) for e in entries if name in e and e["step"] in tokens]
+        for name in names
+    }
+    return {name: _thinned(points) for name, points in curves.items() if len(points) > 1}
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Curve:
+    bins = np.array_split(np.array(points), min(POINTS, len(points)))
+    means = [np.mean(one, axis=0) for one in bins]
+    return tuple((float(round(x)), float(f"{y:.{DIGITS}g}")) for x, y in means)
+
+
+def _run(line: Mapping[str, Any]) -> TrainedRun:
+    curves = {name: tuple((x, y) for x, y in points) for name, points in line["curves"].items()}
+    return TrainedRun(**{**line, "curves": curves})
+
+
+def _measured(line: Mapping[str, Any]) -> Measurement:
+    value = math.nan if line["value"] is None else line["value"]
+    figure = Figure(**{name: line[name] for name in Figure._fields} | {"value": value})
+    return Measurement(line["variant"], line["seed"], line["run"], figure)
+
+
+def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    run_directory.write_text(path, "".join(lines))
+
+
+def _read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[One]:
+    """Raises ValueError, naming the file and the line, where one is missing or damaged."""
+    if not path.exists():
+        raise run_directory.damaged(path, "it is missing")
+    built = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            built.append(build(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise run_directory.damaged(path, f"line {number}: {error}") from error
+    return built

@@ -1,0 +1,81 @@
+"""The files of a comparison give back what was written, in one order."""
+
+import json
+import math
+
+import pytest
+
+from pretrax.comparing import results
+from pretrax.comparing.figures import HIGHER, Figure
+from pretrax.comparing.results import Measurement, learning_curves
+from tests.comparing import planted
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    made = planted.results(["15%", "40%"], reference="15%")
+    results.write(tmp_path, made)
+    assert results.read(tmp_path) == made
+
+
+def test_files_do_not_depend_on_the_order_in_which_runs_ended(tmp_path):
+    made = planted.results(["15%", "40%"], seeds=(0, 1, 10))
+    results.write(tmp_path / "a", made)
+    shuffled = made._replace(runs=made.runs[::-1])
+    by_run = sorted(made.measurements, key=lambda m: -m.seed)  # a run's figures keep their order
+    results.write(tmp_path / "b", shuffled._replace(measurements=by_run))
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    seeds = [json.loads(x)["seed"] for x in (tmp_path / "a/runs.jsonl").read_text().splitlines()]
+    assert seeds == [0, 1, 10, 0, 1, 10]
+
+
+def test_a_figure_that_is_no_number_is_kept_as_such(tmp_path):
+    made = planted.results(["a"], seeds=[0])
+    figure = Figure("classify", math.inf, "share", HIGHER)
+    results.write(tmp_path, made._replace(measurements=[Measurement("a", 0, "runs/a", figure)]))
+    line = json.loads((tmp_path / "results.jsonl").read_text())
+    assert line["value"] is None
+    assert math.isnan(results.read(tmp_path).measurements[0].figure.value)
+
+
+@pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])
+@pytest.mark.parametrize("content", [None, '{"variant": "a"}\n', '{"variant'])
+def test_missing_and_damaged_files_are_named(tmp_path, name, content):
+    results.write(tmp_path, planted.results(["a", "b"]))
+    if content is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=name):
+        results.read(tmp_path)
+
+
+def test_runs_of_unknown_variants_are_refused(tmp_path):
+    made = planted.results(["a", "b"])
+    asked = made.asked._replace(variants={"a": []})
+    with pytest.raises(ValueError, match="Got a run of 'b', expected one of a"):
+        results.write(tmp_path, made._replace(asked=asked))
+
+
+def test_learning_curves_count_the_text_that_was_seen(tmp_path):
+    lines = [
+        {"step": 10, "loss": 5.0, "text_tokens": 100.0},
+        {"step": 10, "heldout/all/tokens": 5.5},
+        {"step": 30, "loss": 4.0, "text_tokens": 50.0},
+        {"step": 30, "heldout/all/tokens": 4.5, "heldout/all/once": 1.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert learning_curves(tmp_path) == {
+        "loss": ((1000.0, 5.0), (2000.0, 4.0)),
+        "heldout/all/tokens": ((1000.0, 5.5), (2000.0, 4.5)),
+    }
+
+
+def test_long_learning_curves_are_kept_as_means(tmp_path):
+    lines = [{"step": k, "loss": float(k), "text_tokens": 10.0} for k in range(1, 6001)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (points,) = learning_curves(tmp_path).values()
+    assert len(points) == 60 and points[0] == (505.0, 50.5) and points[-1] == (59505.0, 5950.5)
