@@ -144,6 +144,7 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
 
 
 NO_LABEL = -(2**31)  # of a token that is not labelled
+COUNTED = 0  # in place of a number of classes: as many as the corpus of a run names
 
 
 class Row(NamedTuple):
@@ -333,7 +334,7 @@ class Objective(NamedTuple):
     corrupt: Corrupt
     loss: Loss
     # The heads that the loss requires of the model: name -> number of classes. None: the ids of
-    # the vocabulary, or no classes.
+    # the vocabulary, or no classes. `COUNTED` until a run's corpus is known.
     heads: Mapping[str, int | None] = VOCABULARY
     rows: str = "stream"  # the rows that it requires: one of `ROWS`
     closes_documents: bool = False  # it appends end-of-sequence itself
@@ -342,7 +343,7 @@ class Objective(NamedTuple):
     members: tuple = ()  # Member(name, objective, rate), … of a mixture
     couples_rows: bool = False  # the loss is not a sum over rows
     needs_dropout: bool = False  # segments of one text differ by the model's dropout alone
-    # Labels of rows are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers.
+    # Labels of rows are classes 0 … num_classes - 1, or NO_LABEL; None: any numbers; `COUNTED`.
     num_classes: int | None = None
     num_parts: int | None = None  # parts of a document that it reads; None: any number
     # The term that is the negative log-likelihood of the text itself, exactly: each of its tokens
@@ -430,6 +431,31 @@ def check_facts(objective: Objective) -> None:
             got = getattr(form, name)
             if got not in known:
                 raise ValueError(f"PromptForm.{name} must be one of {known}, got {got!r}.")
+
+
+def with_counted_classes(objective: Objective, count: int) -> Objective:
+    """Returns the objective with `count` in place of `COUNTED`, and its members likewise.
+
+    Args:
+      count: the classes that the corpus names; 0: it names none.
+
+    Raises ValueError where there are too few classes for an objective that has them counted.
+    """
+    if COUNTED not in objective.heads.values():
+        return objective
+    if count < 2:
+        raise ValueError(
+            f"The objective predicts one of the classes of the corpus, which names {count}, expected 2 "
+            "or more: name them (seqio_corpora.seqio_pairs.classes), take a corpus that counts them "
+            "(--gin_file=corpora/labelled_text.gin), or give the objective its num_classes."
+        )
+    heads = {name: count if size == COUNTED else size for name, size in objective.heads.items()}
+    members = tuple(
+        member._replace(objective=with_counted_classes(member.objective, count))
+        for member in objective.members
+    )
+    known = count if objective.num_classes == COUNTED else objective.num_classes
+    return objective._replace(heads=heads, members=members, num_classes=known)
 
 
 def check_classes(labels: Array, num_classes: int) -> None:
@@ -556,7 +582,7 @@ def _check_values(
         raise ValueError(
             f"Got a row of {most} documents, expected at most {max_documents}: raise max_documents."
         )
-    if objective.num_classes is not None and rows_B.labels is not None:
+    if objective.num_classes and rows_B.labels is not None:
         check_classes(rows_B.labels[rows_B.segments > 0], objective.num_classes)
     if objective.num_parts is not None and rows_B.parts is not None:
         check_parts(rows_B.parts[rows_B.segments > 0], objective.num_parts)

@@ -85,7 +85,9 @@ def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Obje
         members=tuple(built),
         couples_rows=any(o.couples_rows for o in objectives),
         needs_dropout=any(o.needs_dropout for o in objectives),
-        num_classes=min((o.num_classes for o in objectives if o.num_classes), default=None),
+        num_classes=min(
+            (o.num_classes for o in objectives if o.num_classes is not None), default=None
+        ),
         num_parts=min((o.num_parts for o in objectives if o.num_parts), default=None),
     )
 

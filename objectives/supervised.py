@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import whole
 from pretrax.objectives.contract import (
+    COUNTED,
     NO_LABEL,
     Labels,
     Objective,
@@ -177,7 +178,7 @@ def _take_turns(settings: _TakingTurns, key, row, partner, lengths, max_document
     return features | {"targets_weights": (live & counts[origin]).astype(jnp.int32)}
 
 
-def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
+def sequence_classification(ids: TokenIds, num_classes: int | None = None) -> Objective:
     """Predicts the class of a text, from the hidden state of its [CLS].
 
         document   a b c
@@ -186,7 +187,7 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: of the head "classes".
+      num_classes: of the head "classes"; None: as many as the corpus of a run names.
 
     Documents without a class do not count.
 
@@ -197,7 +198,7 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Raises ValueError for missing special tokens, or fewer than two classes.
     """
-    whole(num_classes, "num_classes", 2)
+    classes = _number_of_classes(num_classes)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
@@ -211,11 +212,11 @@ def sequence_classification(ids: TokenIds, num_classes: int) -> Objective:
         lengths=_framed_lengths,
         corrupt=Partial(_frame, _framing(ids)),
         loss=loss,
-        heads={"classes": num_classes},
+        heads={"classes": classes},
         prompt_forms=(_form(ids, "classify", "classes")._replace(pooling="first"),),
         rows="labels",
         closes_documents=True,
-        num_classes=num_classes,
+        num_classes=classes,
     )
 
 
@@ -257,7 +258,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
     )
 
 
-def token_classification(ids: TokenIds, num_classes: int) -> Objective:
+def token_classification(ids: TokenIds, num_classes: int | None = None) -> Objective:
     """Predicts the class of each token, from its own hidden state.
 
         document   a b c
@@ -266,7 +267,7 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: of the head "token_classes".
+      num_classes: of the head "token_classes"; None: as many as the corpus of a run names.
 
     Tokens without a class, such as later pieces of a word, do not count.
 
@@ -277,7 +278,7 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
 
     Raises ValueError for missing special tokens, or fewer than two classes.
     """
-    whole(num_classes, "num_classes", 2)
+    classes = _number_of_classes(num_classes)
 
     def loss(outputs: Outputs, batch) -> dict[str, Term]:
         labels, slots, weights = predictions(batch)
@@ -294,15 +295,19 @@ def token_classification(ids: TokenIds, num_classes: int) -> Objective:
         lengths=lambda n: {"inputs": n + 2, "labels": n},
         corrupt=Partial(_frame_tokens, _framing(ids)),
         loss=loss,
-        heads={"token_classes": num_classes},
+        heads={"token_classes": classes},
         prompt_forms=(_form(ids, "tag", "token_classes"),),
         rows="labels",
         closes_documents=True,
-        num_classes=num_classes,
+        num_classes=classes,
     )
 
 
 # --- parts ---------------------------------------------------------------------------------------
+
+
+def _number_of_classes(given: int | None) -> int:
+    return COUNTED if given is None else whole(given, "num_classes", 2)
 
 
 def _framed_lengths(n: int) -> dict[str, int]:

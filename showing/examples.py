@@ -336,7 +336,7 @@ def _pools(seen: Seen, row: int, objective: Objective) -> list[Pool]:
     if "pools_slots" not in seen.batch:
         return []
     names = next((form.classes for form in objective.prompt_forms if form.classes), ())
-    classes = any(objective.heads.values())  # some head tells classes apart
+    classes = any(n is not None for n in objective.heads.values())  # some head tells them apart
     columns = (seen.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     return [
         Pool(slot, _class(label, names) if classes else None, weight > 0)

@@ -41,8 +41,9 @@ def open_trained(
             f"{run_dir} holds no vocabulary.json, so its model cannot read text: it was trained on "
             "token ids, or imported without a tokenizer."
         ) from error
+    classes = tuple(load_classes(run_dir))
     with settings_in_words(run_dir):
-        model_of_it = model_of_run(fields, vocabulary.ids)
+        model_of_it = model_of_run(fields, vocabulary.ids, len(classes))
         forms = prompt_forms(run_dir, fields, vocabulary.ids)
     run = open_run(run_dir, step, mesh, model_of_it, trusted)
     codec, model, params = vocabulary.codec, run.model, run.params
@@ -55,6 +56,6 @@ def open_trained(
         codec.encode,
         codec.decode,
         forms,
-        tuple(load_classes(run_dir)),
+        classes,
         run.step,
     )

@@ -65,7 +65,8 @@ def sizes_of_mesh(run: Run) -> tuple[int, ...]:
 def planned(run: Run):
     """The plan of a run with T5's ids, on an abstract mesh of the size that it names."""
     mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * 3)
-    corpus = Corpus(IDS, train=None, heldout=None, columns=(run.objective(IDS).rows,))
+    columns = (run.objective(IDS).rows,)
+    corpus = Corpus(IDS, train=None, heldout=None, columns=columns, classes=("no", "yes"))
     return plan(
         dataclasses.replace(
             run,

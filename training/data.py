@@ -68,7 +68,7 @@ class Corpus(NamedTuple):
     # n -> the first held-out documents, until they have n tokens or there are no more
     heldout: Callable[[int], list[Piece]]
     codec: Codec | None = None  # None: ids only, without text
-    classes: tuple[str, ...] = ()  # the names of the classes of `sequence_classification`
+    classes: tuple[str, ...] = ()  # the names of the classes of labels, or of all answers
     # Tokens of the longest document, where they have parts or labels and must not be cut.
     longest: int | None = None
     # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from pretrax import objectives
 from pretrax.objectives import Objective, Row, TokenIds
-from pretrax.objectives.contract import ROWS, column_of
+from pretrax.objectives.contract import ROWS, column_of, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.batches import Batches, GroupSchedule, schedule
 from pretrax.training.checking import check_own
@@ -55,6 +55,7 @@ def plan(run: Run) -> Plan:
     ids = corpus.ids
     objective = run.objective(ids)
     _check_columns(corpus, objective)
+    objective = with_counted_classes(objective, len(corpus.classes))
     corpus = checked_for(objective, corpus)
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
     layout = LAYOUTS[model.layout]

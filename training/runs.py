@@ -13,6 +13,7 @@ from pretrax.models import Model
 from pretrax.models.builders import abstract_params
 from pretrax.models.trees import named
 from pretrax.objectives import TokenIds
+from pretrax.objectives.contract import with_counted_classes
 from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, damage_in_words, differences
 from pretrax.training.configuration import read_directory
@@ -85,12 +86,16 @@ def open_run(
     return SavedModel(directory, step, model, params)
 
 
-def model_of_run(fields: Mapping[str, Any], ids: TokenIds) -> Model | None:
-    """The model of a run's fields, with the heads that its objective asks for; None: it has none."""
+def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:
+    """The model of a run's fields, with the heads that its objective asks for; None: it has none.
+
+    `num_classes`: of the run's classes.json, which an objective may have counted.
+    """
     if fields.get("model") is None or fields.get("objective") is None:
         return None
     rows = padded_vocabulary(ids, fields.get("vocabulary_rows"))
-    return fields["model"](rows, fields["objective"](ids).heads)
+    objective = with_counted_classes(fields["objective"](ids), num_classes)
+    return fields["model"](rows, objective.heads)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.objectives import Row, batched
-from pretrax.objectives.contract import NO_LABEL
+from pretrax.objectives.contract import NO_LABEL, with_counted_classes
 from tests.objectives.registry import IDS
 
 SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls
@@ -113,6 +113,22 @@ def test_token_classification_labels_each_token_in_place():
     assert found["labels_weights"].tolist()[:5] == [1, 1, 1, 1, 0]
     assert found["labels"].tolist()[:4] == [1, 0, 3, 2]
     assert found["inputs"][found["labels_slots"][:4]].tolist() == [5, 7, 8, 10]
+
+
+def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
+    def both(ids):
+        members = {"a": (objectives.sequence_classification, 1), "b": (objectives.masked_lm, 1)}
+        return objectives.mixture(ids, members)
+
+    for build in (objectives.sequence_classification, both):
+        counted = with_counted_classes(build(IDS), 5)
+        assert counted.heads["classes"] == counted.num_classes == 5
+        assert all(m.objective.heads.get("classes", 5) == 5 for m in counted.members)
+        with pytest.raises(ValueError, match="names 1, expected 2 or more"):
+            with_counted_classes(build(IDS), 1)
+    given = objectives.token_classification(IDS, 4)
+    assert with_counted_classes(given, 5) is given
+    assert with_counted_classes(objectives.masked_lm(IDS), 0).num_classes is None
 
 
 @pytest.mark.parametrize(

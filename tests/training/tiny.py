@@ -277,7 +277,7 @@ def run_here(arguments) -> None:
 
 LEFT_OPEN = {  # by gin files that users complete on the command line
     **dict.fromkeys(("FILES", "TOKENS", "MIXTURE_OR_TASK_NAME", "TASK", "RUN_DIR"), "none"),
-    **{"MODULE": None, "CLASSES": ["no", "yes"], "NUM_CLASSES": 2, "STEPS": 100},
+    **{"MODULE": None, "CLASSES": ["no", "yes"], "STEPS": 100},
 }
 
 
