@@ -66,8 +66,28 @@ def score(
     if trained.model.layout == "encoder":
         return _score_in_place(trained, pairs, batch_size, on_batch)
     answered = [_answered_prompt(trained, given, text, denoiser) for given, text in pairs]
+    found = answer_log_probs(trained, answered, batch_size, on_batch)
+    scores = []
+    for (prompt, count), (_, text), log_probs in zip(answered, pairs, found):
+        names = [trained.decode([token]) for token in prompt.start[-count:]]
+        scores.append(Scored(names, log_probs.tolist(), len(BLANK.sub("", text).encode())))
+    return scores
+
+
+def answer_log_probs(
+    trained: Trained,
+    answered: Sequence[tuple[Prompt, int]],
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[np.ndarray]:
+    """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
+
+        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # of a decoder: each from those before
+
+    Raises ValueError for a prompt of more slots than the model has positions.
+    """
+    layout, found = trained.model.layout, dict[int, np.ndarray]()
     prompts = [prompt for prompt, _ in answered]
-    layout, found = trained.model.layout, dict[int, Scored]()
     sizes = [prompt_size(layout, prompt) for prompt in prompts]
     run = jitted(_log_probs, trained.model)
     most = trained.model.max_positions
@@ -86,14 +106,10 @@ def score(
         for i, row, log_probs_T in zip(chosen, rows, np.asarray(run(trained.params, batch))):
             # Slot p predicts the token of slot p + 1; inputs and bos come before the first.
             end = len(row.start) + (0 if layout == "encoder_decoder" else len(row.inputs))
-            scored = answered[i][1]
-            log_probs = log_probs_T[end - scored : end]
-            text = BLANK.sub("", pairs[i][1]).encode()
-            names = [trained.decode([token]) for token in row.start[-scored:]]
-            found[i] = Scored(names, [float(x) for x in log_probs], len(text))
+            found[i] = log_probs_T[end - answered[i][1] : end].astype(np.float64)
         if on_batch:
             on_batch(len(set(chosen)))
-    return [found[i] for i in range(len(pairs))]
+    return [found[i] for i in range(len(prompts))]
 
 
 def _answered_prompt(
@@ -136,20 +152,11 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
         raise ValueError(
             "Got a text and its answer, expected one text: an encoder scores texts by themselves."
         )
-    mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
-    run, before = jitted(_log_prob_at, trained.model, form.head), len(form.before)
     found = []
     for _, text in pairs:
         tokens = trained.encode(text)
-        log_probs = []
-        for first in range(0, len(tokens), batch_size):
-            # Full batches only, so that all texts of a length share a program.
-            slots = np.minimum(np.arange(first, first + batch_size), len(tokens) - 1)
-            rows = [[*form.before, *tokens[:p], mask, *tokens[p + 1 :], *form.after] for p in slots]
-            batch = batch_of(trained, rows)
-            at = before + slots + form.shift
-            found_B = run(trained.params, batch, at, np.array(tokens)[slots])
-            log_probs += [float(x) for x in np.asarray(found_B)[: len(tokens) - first]]
+        alone = [(tokens, [slot]) for slot in range(len(tokens))]
+        log_probs = [float(x) for (x,) in hidden_log_probs(trained, alone, batch_size)]
         names = [trained.decode([token]) for token in tokens]
         found.append(Scored(names, log_probs, len(text.encode()), exact=False))
         if on_batch:
@@ -157,8 +164,41 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
     return found
 
 
-def _log_prob_at(model, head, params, batch, slots_B, tokens_B):
-    outputs = model.apply(params, batch)
-    states_BxTxE, project = states_and_head(outputs, head)
-    hidden_BxE = states_BxTxE[jnp.arange(slots_B.shape[0]), slots_B]
-    return -cross_entropy(project(hidden_BxE), tokens_B)[0]
+def hidden_log_probs(
+    trained: Trained, texts: Sequence[tuple[Sequence[int], Sequence[int]]], batch_size: int = 32
+) -> list[np.ndarray]:
+    """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
+
+        hidden_log_probs(trained, [([5, 6, 7], [0]), ([5, 6, 7], [1, 2])])    # of 5; of 6 and of 7
+
+    All hidden tokens of a text are masked at once, and each is predicted from what is left.
+
+    Raises ValueError for a vocabulary without mask, or a text longer than the model's positions.
+    """
+    mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
+    run, before = jitted(_log_probs_at, trained.model, form.head), len(form.before)
+    found = dict[int, np.ndarray]()
+    # Full batches only, so that all texts of a length share a program.
+    for some in by_length([len(tokens) for tokens, _ in texts], batch_size):
+        chosen = some + some[-1:] * (batch_size - len(some))
+        rows = []
+        most = max(len(texts[i][1]) for i in chosen)
+        width = 1 if most == 1 else padded_length(most)
+        slots_BxK, labels_BxK = np.zeros((2, len(chosen), width), np.int32)
+        for row, i in enumerate(chosen):
+            tokens, hidden = np.array(texts[i][0]), np.array(texts[i][1])
+            slots_BxK[row, : hidden.size] = before + hidden + form.shift
+            labels_BxK[row, : hidden.size] = tokens[hidden]
+            tokens[hidden] = mask
+            rows.append([*form.before, *tokens.tolist(), *form.after])
+        log_probs_BxK = run(trained.params, batch_of(trained, rows), slots_BxK, labels_BxK)
+        for i, log_probs_K in zip(chosen, np.asarray(log_probs_BxK)):
+            found[i] = log_probs_K[: len(texts[i][1])].astype(np.float64)
+    return [found[i] for i in range(len(texts))]
+
+
+def _log_probs_at(model, head, params, batch, slots_BxK, labels_BxK):
+    """Returns f32[B, K]: the log-probabilities of these tokens in these slots."""
+    states_BxTxE, project = states_and_head(model.apply(params, batch), head)
+    hidden_BxKxE = jnp.take_along_axis(states_BxTxE, slots_BxK[..., None], axis=1)
+    return -cross_entropy(project(hidden_BxKxE), labels_BxK)[0]
