@@ -5,12 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from pretrax.tasks import python_passages, sample_text
+from pretrax.tasks import python_definitions, python_passages, sample_text
 from pretrax.tasks.corpora import library
 from pretrax.tasks.python_sources import Document, library_documents
 
 # What keeps the examples it has drawn for as long as the process lives.
-_KEPT = (python_passages.module_examples, python_passages.identifier_examples)
+_KEPT = (
+    python_passages.module_examples,
+    python_passages.identifier_examples,
+    python_passages.tagged_examples,
+    python_definitions.definition_examples,
+)
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def with_vocabulary(name, vocabulary):
 
 def texts(split):
     """The text of every file of a split, files joined by what stands in none."""
-    return "\0".join(document.read() for document in python_passages._split()[split])
+    return "\0".join(document.read() for document in python_passages.library_split()[split])
 
 
 def test_the_examples_in_docstrings():
@@ -95,7 +95,7 @@ def test_files_held_out_are_those_of_pre_training(tmp_path, corpus):
     with pytest.raises(Seen) as seen:
         corpus(str(tmp_path), vocabulary=vocabulary)
     (trained_on,) = seen.value.args
-    files = python_passages._split()
+    files = python_passages.library_split()
     assert all(document.read() in trained_on for document in files["train"])
     assert not any(document.read() in trained_on for document in files["validation"])
 
@@ -123,7 +123,7 @@ def test_modules_are_of_their_package_and_split_and_no_name_is_left():
         (part, package): blanked.sub(
             "_", "\0".join(d.read() for d in documents if d.name.startswith(f"{package}/"))
         )
-        for part, documents in python_passages._split().items()
+        for part, documents in python_passages.library_split().items()
         for package in python_passages.PACKAGES
     }
     train = blanked.sub("_", texts("train"))
@@ -208,7 +208,7 @@ def test_what_stands_in_training_files_too_is_not_held_out():
         "train": [Document("a.py", "", lambda: f"if True:\n{textwrap.indent(copied, '  ')}")],
         "validation": [Document("b.py", "", lambda: copied + own)],
     }
-    counts = python_passages._counts_in(files)
+    counts = python_passages.counted_in(files)
     assert counts("train", copied) and not counts("validation", copied)
     assert counts("validation", own) and counts("validation", copied + own[:30])
 
