@@ -57,11 +57,12 @@ def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment
     Raises:
       ValueError: a row has no tokens, or more than `max_positions`.
     """
-    batch, _ = padded_rows("encoder", rows, _checked_length(rows, max_positions))
+    batch, _ = padded_rows("encoder", rows, checked_length(rows, max_positions))
     return batch | {"encoder_segment_ids": segment * batch["encoder_segment_ids"]}
 
 
-def _checked_length(rows, max_positions):
+def checked_length(rows, max_positions):
+    """Returns the slots to pad these rows to; raises ValueError where one has too many tokens."""
     longest = max(len(row) for row in rows)
     if max_positions and longest > max_positions:
         raise ValueError(

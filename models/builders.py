@@ -72,7 +72,8 @@ class Model(NamedTuple):
         decoder_key_intervals   [B, 2, T]    query q attends to [..., 0, q] <= key < [..., 1, q]
 
     an encoder takes `encoder_…` under the same four names, and an encoder-decoder both and
-    `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys. Intervals are never empty:
+    `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys; for the encoder's alone it
+    returns the encoder's hidden states. Intervals are never empty:
     a query of padding attends to itself, or to key 0 of the encoder. They are the only attention
     mask. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`, their embeddings are
     added.

@@ -63,6 +63,8 @@ class Transformer(nn.Module):
     def __call__(self, batch):
         """Returns hidden states by name, "top" [B, T, E], for a batch as in `models.Model`.
 
+        An encoder-decoder runs its encoder alone for a batch of the encoder's arrays only.
+
         Where the collection "cache" is mutable, every attention of the decoder writes its keys and
         values there, and reads those of earlier calls: see `Attention`.
 
@@ -77,7 +79,7 @@ class Transformer(nn.Module):
             )
         if c.num_encoder_layers and "encoder_input_tokens" in batch:
             encoded_BxSxE = self._run(self.encoder, "encoder", batch)["top"]
-            if not c.num_decoder_layers:
+            if not c.num_decoder_layers or "decoder_input_tokens" not in batch:
                 return {"top": encoded_BxSxE}
         cross_intervals = batch.get("cross_key_intervals")
         return self._run(self.decoder, "decoder", batch, encoded_BxSxE, cross_intervals)

@@ -1,0 +1,119 @@
+"""Hidden states of texts, of any layer, as a frozen model gives them.
+
+    for i, found in states(trained, ["import os", "def f(): pass"], layers=[0, -1]):
+        found.layers           # f32[2, T, E]: of the embeddings, and of the last layer
+        found.layers[:, found.text].mean(1)
+
+A text is read in the form of training: an encoder and the encoder of an encoder-decoder read it both
+ways, a decoder from left to right, or both ways where it was trained to read prompts so (prefix
+language modelling, UL2).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from pretrax.inference.batching import by_length, checked_length, encoder_batch, jitted
+from pretrax.inference.decoding import decoder_prompts
+from pretrax.inference.masks import batch_of
+from pretrax.inference.prompts import text_frame
+from pretrax.inference.trained import Trained, mode_of, prompt_form
+from pretrax.models.layers import layer_states
+from pretrax.models.unrolled import unrolled
+
+TOP = -1  # the last layer, after the final norm: what heads take
+
+
+class TextStates(NamedTuple):
+    layers: np.ndarray  # f32[N, T, E], of the N layers asked for
+    tokens: list[int]  # T ids: those before the text, the text's, those after it
+    text: slice  # the slots of the text's own
+
+
+class TextRow(NamedTuple):
+    """A text as a model reads it."""
+
+    tokens: list[int]
+    text: slice  # the slots of the text's own
+    prefix: int  # a decoder reads so many of its first tokens both ways
+
+
+def states(
+    trained: Trained,
+    texts: Sequence[str],
+    *,
+    layers: Sequence[int] = (TOP,),
+    batch_size: int = 32,
+) -> Iterator[tuple[int, TextStates]]:
+    """Yields the number of each text with its states, the shortest texts first.
+
+    Args:
+      layers: 0 is the embeddings, 1 the first layer, and so on; -1 the last.
+
+    Raises ValueError for a text without tokens, or with more than the model's positions, for a layer
+    that there is not, and for layers other than the last of a model that is no `Transformer`.
+    """
+    layers, model, params = tuple(layers), trained.model, trained.params
+    if layers != (TOP,):
+        check_layers(trained, layers)
+        model, params = unrolled(model, params)
+    run = jitted(_states, model, layers)
+    rows = [text_row(trained, trained.encode(text)) for text in texts]
+    for chosen in by_length([len(row.tokens) for row in rows], batch_size):
+        found_BxNxTxE = np.asarray(run(params, rows_batch(trained, [rows[i] for i in chosen])))
+        for i, found_NxTxE in {i: x for i, x in zip(chosen, found_BxNxTxE)}.items():
+            tokens = rows[i].tokens
+            yield i, TextStates(found_NxTxE[:, : len(tokens)], tokens, rows[i].text)
+
+
+def layers_of(trained: Trained) -> list[int]:
+    """Returns the numbers of all layers, the embeddings' included; of a model that is no
+    `Transformer`, the last layer's alone."""
+    config = trained.model.config
+    if config is None:
+        return [TOP]
+    return list(range(1 + (config.num_encoder_layers or config.num_decoder_layers)))
+
+
+def check_layers(trained: Trained, layers: Sequence[int]) -> None:
+    """Raises ValueError for a layer that there is not."""
+    known = [*layers_of(trained), TOP]
+    for layer in layers:
+        if layer not in known:
+            raise ValueError(f"Got layer {layer}, expected one of {known} of this model.")
+
+
+def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
+    """Returns a text's tokens between those that training puts around it."""
+    before, after = text_frame(trained)
+    row = [*before, *tokens, *after]
+    form = prompt_form(trained, mode_of(trained))
+    prefix = 0
+    if form.mode in ("mask", "unmask"):
+        prefix = len(row)
+    elif not form.causal:
+        # After the text and its frame come bos and the start of an answer.
+        prefix = len(row) - 1 - len(form.start)
+    return TextRow(row, slice(len(before), len(before) + len(tokens)), max(prefix, 0))
+
+
+def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
+    """Returns the batch in which the model's first stack reads these rows."""
+    tokens = [row.tokens for row in rows]
+    if trained.model.layout == "encoder":
+        return batch_of(trained, tokens)
+    if trained.model.layout == "encoder_decoder":
+        return encoder_batch(tokens, trained.model.max_positions)
+    longest = checked_length(tokens, trained.model.max_positions)
+    return decoder_prompts(tokens, [row.prefix for row in rows], longest).batch
+
+
+def _states(model, layers, params, batch):
+    """Returns f32[B, N, T, E]."""
+    if layers == (TOP,):
+        found = model.apply(params, batch).hidden["top"][None]
+    else:
+        found = layer_states(model.config, params, batch)[jnp.array(layers)]
+    return jnp.swapaxes(found, 0, 1).astype(jnp.float32)

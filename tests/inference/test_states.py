@@ -1,0 +1,89 @@
+"""Hidden states of texts: of which layer, of which tokens, and what they depend on."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.inference.states import TOP, layers_of, rows_batch, states, text_row
+from pretrax.models.builders import model_of
+from pretrax.models.layers import layer_states
+from pretrax.models.unrolled import unrolled
+from tests.inference.runs import ROWS, settings_of, trained
+
+OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
+every_layout = pytest.mark.parametrize("builder", OBJECTIVES)
+
+
+def of(one, texts, **settings):
+    return [found for _, found in sorted(states(one, texts, **settings), key=lambda pair: pair[0])]
+
+
+@every_layout
+def test_a_text_has_the_same_states_beside_any_other(builder):
+    one = trained(builder, OBJECTIVES[builder])
+    alone, beside = of(one, ["some text"]), of(one, ["some text", "and a much longer text" * 3])
+    np.testing.assert_allclose(alone[0].layers, beside[0].layers, atol=2e-5)
+    assert one.decode(alone[0].tokens[alone[0].text]) == "some text"
+    assert alone[0].layers.shape == (1, len(alone[0].tokens), 16)
+    row = text_row(one, one.encode("some text"))
+    by_hand = one.model.apply(one.params, rows_batch(one, [row])).hidden["top"]
+    np.testing.assert_allclose(by_hand[0, : len(row.tokens)], alone[0].layers[0], atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective", "sees_ahead"),
+    [
+        ("encoder", "masked_lm", True),
+        ("encoder_decoder", "span_corruption", True),
+        ("decoder", "causal_lm", False),
+        ("decoder", "prefix_lm", True),
+        ("decoder", "masked_next_token", True),
+    ],
+)
+def test_a_text_is_read_as_in_training(builder, objective, sees_ahead):
+    one = trained(builder, objective)
+    here, there = of(one, ["abcd", "abcz"])
+    first = here.text.start
+    assert (abs(here.layers[0, first] - there.layers[0, first]).max() > 1e-6) == sees_ahead
+
+
+@pytest.mark.parametrize("builder", ["encoder", "decoder", "encoder_decoder"])
+def test_states_after_a_layer_are_those_of_a_model_that_ends_there(builder):
+    layers = dict(num_encoder_layers=2, num_decoder_layers=1)
+    two = trained(
+        builder,
+        OBJECTIVES[builder],
+        **(layers if builder == "encoder_decoder" else dict(num_layers=2)),
+    )
+    (found,) = of(two, ["some text"], layers=[0, 1, 2])
+    (top,) = of(two, ["some text"])
+    np.testing.assert_allclose(found.layers[2:], top.layers, atol=2e-5)
+    assert layers_of(two) == [0, 1, 2]
+
+    model, params = unrolled(two.model, two.params)
+    count = "num_decoder_layers" if builder == "decoder" else "num_encoder_layers"
+    one = two._replace(
+        model=model_of(dataclasses.replace(model.config, **{count: 1})), params=params
+    )
+    (shorter,) = of(one, ["some text"])
+    stack = "decoder" if builder == "decoder" else "encoder"
+    scale = params[stack]["final_norm"]["scale"]
+    x = found.layers[1]
+    normed = x / np.sqrt(np.mean(x**2, -1, keepdims=True) + model.config.norm_epsilon) * scale[None]
+    np.testing.assert_allclose(normed, shorter.layers[0], atol=2e-5)
+    embedded = params["token_embedding"][jnp.array(found.tokens)]
+    if model.config.positions == "rotary" and not model.config.num_types:
+        np.testing.assert_allclose(found.layers[0], embedded, atol=1e-6)
+
+
+def test_errors():
+    one = trained("encoder", "masked_lm")
+    with pytest.raises(ValueError, match=r"layer 7, expected one of \[0, 1, -1\]"):
+        of(one, ["a"], layers=[7])
+    with pytest.raises(ValueError, match="unrolled"):
+        layer_states(one.model.config, one.params, {})
+    pair = models.electra(ROWS, **settings_of("encoder"), generator_share=0.5)
+    assert layers_of(one._replace(model=pair)) == [TOP]
