@@ -16,6 +16,7 @@ VERBS = {
     "show": "show what an objective does to text",
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",
+    "plan": "size, tokens, memory and time for a budget, or for a run",
     "convert": "convert models from Hugging Face or T5X, and to Hugging Face",
 }
 

@@ -33,7 +33,9 @@ from pretrax.objectives.language_modeling import prefix_lm
 from pretrax.objectives.layouts import joint_slots
 
 
-def mixture(ids: TokenIds, members: Mapping[str, tuple[Builder, float]]) -> Objective:
+def mixture(
+    ids: TokenIds, members: Mapping[str, tuple[Builder, float | Callable[[int], float]]]
+) -> Objective:
     """A mixture of objectives with rates.
 
     Args:

@@ -174,6 +174,7 @@ TRAINED = {
 # What keeps other verbs short.
 MORE = {
     "show": [],
+    "plan": [],
     "check": [],
     "predict": ["--max_new=4"],
     "evaluate": ["--examples=2"],

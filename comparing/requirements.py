@@ -1,0 +1,174 @@
+"""What a training takes, told from its shapes alone: parameters, FLOPs, memory, chips and days.
+
+Nothing is allocated, and no corpus is opened: a run of C4 is told on a laptop.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from pretrax import objectives
+from pretrax.models.builders import abstract_params
+from pretrax.objectives import TokenIds, bitmap
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.bound import bound
+from pretrax.training.packing import documents_of_a_row, resolve
+from pretrax.training.state import unboxed
+from pretrax.training.throughput import PEAK_FLOPS
+
+GIB = 2**30
+DAY = 86_400  # seconds
+PETAFLOP_DAY = 1e15 * DAY
+VOCABULARY = 32_128  # rows of T5's, where a run does not say
+SPECIAL = 512  # ids of a stand-in that are no text
+
+# GiB of one chip, from the makers' data sheets. Of a TPU v3 two cores share them, and JAX calls a core
+# a device.
+MEMORY = {
+    "TPU v3": 16,
+    "TPU v4": 32,
+    "TPU v5e": 16,
+    "TPU v5p": 95,
+    "TPU v6e": 32,
+    "NVIDIA A100": 80,
+    "NVIDIA H100": 80,
+    "NVIDIA H200": 141,
+    "NVIDIA B200": 180,
+}
+
+
+class Requirements(NamedTuple):
+    """What a run takes; of all devices together."""
+
+    parameters: int
+    text_tokens: int  # of a step whose rows are full
+    flops: int  # of a step, forward and backward
+    steps: int | None  # None: not said
+    state_bytes: int  # parameters, optimizer and gradients, each in float32
+
+    @property
+    def flops_per_token(self) -> float:
+        return self.flops / self.text_tokens
+
+
+def requirements(fields: Mapping[str, Any]) -> Requirements:
+    """Returns what a run of these fields takes.
+
+    Args:
+      fields: of a `training.Run`, as `configuration.read_fields` returns them, with a model, an
+        objective, sequence_lengths and a batch_size. Without vocabulary_rows the vocabulary is T5's.
+
+    Raises ValueError for a field that is missing, and as `training.plan` does for lengths that do not
+    suit the objective.
+    """
+    for name in ("model", "objective", "sequence_lengths", "batch_size"):
+        if fields.get(name) is None:
+            raise ValueError(
+                f"The gin files give no {name}, from which the cost of a step follows."
+            )
+    rows = fields.get("vocabulary_rows") or VOCABULARY
+    ids = stand_in(rows)
+    objective = fields["objective"](ids)
+    model = fields["model"](rows, objective.heads)
+    policy, _ = resolve(objective, fields.get("packing"), fields.get("mark_document_ends"))
+    lengths = fields["sequence_lengths"]
+    groups = objectives.plan(
+        objective,
+        LAYOUTS[model.layout],
+        ids,
+        [lengths] if isinstance(lengths, Mapping) else lengths,
+        documents_of_a_row(policy, fields.get("max_documents", 16)),
+    )
+    # Members of a mixture in equal shares: how rows are divided is the same to a few percent.
+    shares = [len(group.members) for group in groups]
+    batch = fields["batch_size"]
+    counts = [batch * share / sum(shares) for share in shares]
+    flops = sum(
+        n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
+        for n, g in zip(counts, groups)
+    )
+    tokens = sum(n * sum(g.raw_lengths) / len(g.raw_lengths) for n, g in zip(counts, groups))
+    params = unboxed(abstract_params(model))
+    number = sum(x.size for x in jax.tree.leaves(params))
+    steps = fields.get("steps")
+    return Requirements(
+        parameters=number,
+        text_tokens=round(tokens),
+        flops=round(3 * flops),
+        steps=steps,
+        state_bytes=4 * 2 * number
+        + _optimizer_bytes(fields.get("optimizer"), steps or 1000, params),
+    )
+
+
+def stand_in(size: int) -> TokenIds:
+    """Returns a vocabulary with everything that an objective may ask for.
+
+    Raises ValueError where it is too small for that.
+    """
+    text = size - SPECIAL
+    if text < 3:
+        raise ValueError(f"A vocabulary must have more than {SPECIAL + 2} rows, got {size}.")
+    every = bitmap([True] * size)
+    return objectives.check_token_ids(
+        TokenIds(
+            size=size,
+            text=(2, text),
+            mask=text,
+            cls=text + 1,
+            sep=text + 2,
+            modes=(("R", text + 3), ("S", text + 4), ("X", text + 5)),
+            fim=(text + 6, text + 7, text + 8),
+            sentinels=tuple(range(size - 1, text + 8, -1)),
+            word_starts=every,
+            sentence_ends=every,
+        )
+    )
+
+
+def _optimizer_bytes(optimizer, steps: int, params) -> int:
+    if optimizer is None:  # Adam's two moments
+        return sum(8 * x.size for x in jax.tree.leaves(params))
+    state = jax.eval_shape(optimizer(steps).init, params)
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+
+
+def shards_of_state(fields: Mapping[str, Any]) -> int:
+    """Returns over how many devices a run spreads its parameters, by its mesh's settings."""
+    mesh = fields.get("mesh")
+    settings = {} if mesh is None else bound(mesh).settings
+    return math.prod(settings.get(name, 1) for name in ("fsdp", "tensor"))
+
+
+class Chips(NamedTuple):
+    """Accelerators of one kind."""
+
+    kind: str  # of `PEAK_FLOPS`
+    number: int
+    utilisation: float  # the share of their peak that a step reaches (MFU)
+
+    @property
+    def flops_per_second(self) -> float:
+        return self.number * self.utilisation * PEAK_FLOPS[self.kind]
+
+    @property
+    def gib(self) -> int:
+        """GiB of memory of one of them."""
+        return MEMORY[self.kind]
+
+
+def chip_kind(name: str) -> str:
+    """Returns the kind that a short name means.
+
+    >>> chip_kind("v5p"), chip_kind("h100")
+    ('TPU v5p', 'NVIDIA H100')
+
+    Raises ValueError for a name that is of none, or of several.
+    """
+    found = [kind for kind in MEMORY if name.lower() in (kind.lower(), kind.lower().split()[-1])]
+    if len(found) != 1:
+        short = ", ".join(kind.split()[-1] for kind in MEMORY)
+        raise ValueError(f"There is no chip {name!r}; expected one of {short}.")
+    return found[0]

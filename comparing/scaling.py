@@ -1,0 +1,167 @@
+"""Scaling laws: the loss that a model of N parameters comes to after D tokens.
+
+    law = fit(parameters, tokens, losses)
+    law.optimum(1e21)                       # the size and the tokens that a budget is best spent on
+
+The law is the third one of Hoffmann et al. 2022 (Chinchilla, arXiv:2203.15556), fitted as they do:
+
+    L(N, D) = E + A / N^alpha + B / D^beta        in nats per token
+
+by the least Huber loss of log L, from many starts. Intervals are those of a bootstrap over the points.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+FLOPS_PER_PARAMETER = 6  # of a token, forward and backward (Kaplan et al. 2020, arXiv:2001.08361)
+HUBER = 1e-3  # where the loss of log L turns from squares to a line, as in Hoffmann et al.
+
+
+class Optimum(NamedTuple):
+    """What a budget is best spent on."""
+
+    parameters: float
+    tokens: float
+    loss: float  # nats per token
+
+
+class Law(NamedTuple):
+    """The numbers of the law above.
+
+    >>> loss = REPLICATED.loss(70e9, 1.4e12)
+    >>> round(loss, 2)
+    1.98
+    """
+
+    E: float
+    A: float
+    alpha: float
+    B: float
+    beta: float
+
+    def loss(self, parameters, tokens):
+        """Returns nats per token; takes numbers or arrays."""
+        return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
+
+    def optimum(self, flops: float, per_parameter: float = FLOPS_PER_PARAMETER) -> Optimum:
+        """Returns the size and the tokens of the lowest loss that these FLOPs come to.
+
+        Args:
+          flops: of the whole training.
+          per_parameter: FLOPs of a token for each parameter.
+
+        >>> best = REPLICATED.optimum(5.76e23)
+        >>> f"{best.parameters:.2g} parameters, {best.tokens:.2g} tokens"
+        '7.2e+10 parameters, 1.3e+12 tokens'
+        """
+        if not flops > 0:
+            raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
+        products = flops / per_parameter
+        ratio = (self.alpha * self.A) / (self.beta * self.B)
+        parameters = ratio ** (1 / (self.alpha + self.beta)) * products ** (
+            self.beta / (self.alpha + self.beta)
+        )
+        tokens = products / parameters
+        return Optimum(parameters, tokens, float(self.loss(parameters, tokens)))
+
+
+# For causal language models on web text.
+CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # as published
+# The same runs, fitted again by Besiroglu et al. 2024 (arXiv:2404.10102), who show that the published
+# numbers do not fit them; these do, and agree with the size of Chinchilla.
+REPLICATED = Law(1.82, 482.01, 0.3478, 2085.43, 0.3658)
+
+# Starts of the search, of the size that Hoffmann et al. try: log E, log A, alpha, log B, beta.
+_STARTS = tuple(itertools.product((-1.0, 0.5), (0.0, 10.0), (0.2, 1.0), (0.0, 10.0), (0.2, 1.0)))
+
+
+class Fit(NamedTuple):
+    """A law with its uncertainty."""
+
+    law: Law
+    low: Law  # ends of 95% intervals, of each number by itself
+    high: Law
+    resampled: tuple[Law, ...]  # of the bootstrap, which keep together what belongs together
+
+    def interval_of_optimum(self, flops: float) -> tuple[Optimum, Optimum]:
+        """Returns the ends of the 95% intervals of the optimum's three numbers."""
+        optima = np.array([law.optimum(flops) for law in self.resampled])
+        low, high = np.percentile(optima, (2.5, 97.5), axis=0).tolist()
+        return Optimum(*low), Optimum(*high)
+
+
+def fit(
+    parameters: Sequence[float],
+    tokens: Sequence[float],
+    losses: Sequence[float],
+    resamples: int = 200,
+    seed: int = 0,
+) -> Fit:
+    """Fits the law to runs, and resamples them for intervals.
+
+    Args:
+      parameters, tokens, losses: of each run; the loss in nats per token.
+      resamples: of the bootstrap.
+      seed: of the bootstrap.
+
+    Raises ValueError for fewer than six runs, fewer than three sizes or three numbers of tokens (the
+    law has five numbers), and for values that are not above 0.
+    """
+    points = np.array([parameters, tokens, losses], np.float64)
+    if points.ndim != 2 or not (points > 0).all() or not np.isfinite(points).all():
+        raise ValueError(
+            "A scaling law is fitted to parameters, tokens and losses that are all above 0."
+        )
+    sizes, amounts = (len(np.unique(row)) for row in points[:2])
+    if points.shape[1] < 6 or sizes < 3 or amounts < 3:
+        raise ValueError(
+            f"Got {points.shape[1]} runs of {sizes} sizes and {amounts} numbers of tokens; a scaling "
+            "law has five numbers: give at least 6 runs, 3 sizes and 3 numbers of tokens."
+        )
+    best = _search(points, _STARTS)
+    rng = np.random.default_rng(seed)
+    draws = []
+    for _ in range(resamples):
+        some = points[:, rng.integers(points.shape[1], size=points.shape[1])]
+        draws.append(_search(some, [best]))
+    laws = tuple(_as_law(draw) for draw in draws)
+    low, high = np.percentile(np.array(laws), (2.5, 97.5), axis=0).tolist()
+    return Fit(_as_law(best), Law(*low), Law(*high), laws)
+
+
+def _as_law(x: np.ndarray) -> Law:
+    e, a, alpha, b, beta = x
+    return Law(*(float(v) for v in (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
+
+
+def _search(points: np.ndarray, starts) -> np.ndarray:
+    """The numbers of the least Huber loss, of searches from each start."""
+    from scipy.optimize import minimize
+
+    found = [
+        minimize(_huber, start, args=(points,), jac=True, method="BFGS", options={"gtol": 1e-5})
+        for start in starts
+    ]
+    return min(found, key=lambda one: one.fun).x
+
+
+def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
+    """The Huber loss of log L over the points, and its gradient."""
+    (e, a, alpha, b, beta), (n, d) = x, np.log(points[:2])
+    logs = np.stack([np.full_like(n, e), a - alpha * n, b - beta * d])
+    most = logs.max(axis=0)
+    total = most + np.log(np.exp(logs - most).sum(axis=0))
+    share = np.exp(logs - total)
+    rest = total - np.log(points[2])
+    inside = np.abs(rest) <= HUBER
+    value = np.where(inside, 0.5 * rest**2, HUBER * (np.abs(rest) - 0.5 * HUBER)).sum()
+    slope = np.where(inside, rest, HUBER * np.sign(rest))
+    of_e, of_a, of_b = (slope * share).sum(axis=1)
+    of_alpha = -(slope * share[1] * n).sum()
+    of_beta = -(slope * share[2] * d).sum()
+    # In units of the squares' own size, so that the search ends at a tolerance that means something.
+    scale = HUBER**2
+    return value / scale, np.array([of_e, of_a, of_alpha, of_b, of_beta]) / scale

@@ -1,0 +1,125 @@
+"""`pretrax plan`: budgets, and what runs take, against published figures."""
+
+import jax
+import pytest
+
+from pretrax import models, plan
+from pretrax.comparing.requirements import PETAFLOP_DAY, chip_kind, requirements, stand_in
+from pretrax.models.builders import abstract_params
+from pretrax.objectives import causal_lm, ul2
+from pretrax.training import Bound
+from pretrax.training.configuration import read_fields
+
+# Brown et al. 2020 (GPT-3, arXiv:2005.14165), table D.1: petaflop/s-days, and tokens. It counts six
+# FLOPs for each parameter and token, and half of the parameters of an encoder-decoder.
+PUBLISHED = {
+    "bert_base": (1.89, 250e9),
+    "bert_large": (6.16, 250e9),
+    "t5_base": (7.64, 1000e9),
+    "t5_large": (26.7, 1000e9),
+    "t5_3b": (104.0, 1000e9),
+    "t5_11b": (382.0, 1000e9),
+}
+
+
+def run_plan(capsys, *argv) -> str:
+    plan.main([str(x) for x in argv])
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_costs_follow_from_the_shapes(name):
+    """They leave out attention's products with itself, and the vocabulary where it is not tied."""
+    days, tokens = PUBLISHED[name]
+    encoder = name.startswith("bert")
+    objective = "masked_lm" if encoder else "span_corruption"
+    fields = read_fields([f"models/{name}.gin", f"objectives/{objective}.gin"])
+    lengths = {"encoder": 512} if encoder else {"encoder": 512, "decoder": 114}
+    needs = requirements(fields | {"sequence_lengths": lengths, "batch_size": 128})
+    # Tokens of that table are those that the model reads: inputs, and of T5 targets.
+    read = 128 * sum(lengths.values()) if not encoder else 128 * 512
+    assert needs.flops / read * tokens / PETAFLOP_DAY == pytest.approx(days, rel=0.2)
+
+
+def test_gpt_3_from_its_shape():
+    decoder = Bound(
+        models.decoder,
+        num_layers=96,
+        emb_dim=12288,
+        num_heads=96,
+        head_dim=128,
+        mlp_dim=4 * 12288,
+        mlp_activations=("gelu",),
+        positions="learned",
+        max_positions=2048,
+        biases=True,
+        logits_via_embedding=True,
+    )
+    fields = {
+        "model": decoder,
+        "objective": causal_lm,
+        "sequence_lengths": {"decoder": 2048},
+        "batch_size": 2,
+        "vocabulary_rows": 50257 + 47,
+    }
+    needs = requirements(fields)
+    assert needs.parameters == pytest.approx(174.6e9, rel=0.005)
+    assert needs.flops_per_token * 300e9 == pytest.approx(3.14e23, rel=0.05)
+
+
+def test_the_state_is_counted_as_training_holds_it():
+    fields = read_fields(["runs/decoder.gin"], ["training.Run.vocabulary_rows = 2048"])
+    needs = requirements(fields)
+    model = fields["model"](2048, causal_lm(stand_in(2048)).heads)
+    parameters = sum(x.size for x in jax.tree.leaves(abstract_params(model)))
+    assert needs.parameters == parameters
+    assert 8 * parameters < needs.state_bytes < 10 * parameters  # Adafactor's moments are factored
+    assert needs.text_tokens == 16 * 256
+
+
+def test_a_mixture_of_several_row_groups_is_counted():
+    fields = read_fields(["runs/quickstart.gin"], ["training.Run.vocabulary_rows = 2048"])
+    needs = requirements(fields | {"objective": ul2})
+    assert 16 * 60 < needs.text_tokens < 16 * 260
+
+
+def test_a_budget_in_flops_and_in_chips(capsys):
+    """64 chips of 459 TFLOP/s at 40% for a day: 1.015e21 FLOPs."""
+    said = run_plan(capsys, "--chips=64", "--of=v5p", "--hours=24")
+    assert "1.02e+21" in said and "11.8" in said and "2.8B" in said and "60.4B" in said
+    assert "2.8B" in run_plan(capsys, "--flops=1.015e21")
+
+
+def test_a_size_and_its_tokens(capsys):
+    said = run_plan(capsys, "--parameters=174.6e9", "--tokens=300e9")
+    assert "3.14e+23" in said and "3.64e+03" in said  # petaflop/s-days, as in table D.1
+
+
+def test_a_run_on_chips(capsys):
+    said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v5e")
+    assert "248M parameters" in said and "of the 16 of a TPU v5e" in said
+    assert "524,288" in said
+
+
+@pytest.mark.parametrize(
+    "argv, words",
+    [
+        ([], "give one of --gin_file, --parameters and --tokens, --flops, --hours, got none"),
+        (["--flops=1e20", "--hours=3", "--chips=1", "--of=v4"], "got --flops and --hours"),
+        (["--hours=3"], "--hours are of chips"),
+        (["--parameters=1e9"], "--parameters and --tokens go together"),
+        (["--flops=-1"], "expected a number above 0, got '-1'"),
+        (["--flops=nan"], "expected a number above 0"),
+        (["--flops=1e20", "--chips=0", "--of=v4"], "--chips"),
+        (["--flops=1e20", "--chips=4", "--of=v99"], "There is no chip 'v99'; expected one of v3"),
+        (["--gin_file=models/bert_base.gin"], "give no objective"),
+    ],
+)
+def test_what_makes_no_plan_is_said(argv, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        plan.main(argv)
+    assert ended.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_chips_by_short_names():
+    assert chip_kind("V5P") == chip_kind("TPU v5p") == "TPU v5p"
