@@ -78,12 +78,15 @@ def write(directory: str | Path, results: Results) -> None:
     folder = Path(directory)
     order = {name: k for k, name in enumerate(results.asked.variants)}
 
-    def key(one):
+    def key(one: TrainedRun | Measurement) -> tuple[int, int]:
         return order[one.variant], one.seed
 
-    for one in (*results.runs, *results.measurements):
-        if one.variant not in order:
-            raise ValueError(f"Got a run of {one.variant!r}, expected one of {', '.join(order)}.")
+    unknown = {one.variant for one in results.runs} | {m.variant for m in results.measurements}
+    unknown -= set(order)
+    if unknown:
+        raise ValueError(
+            f"Got a run of {', '.join(sorted(unknown))}, expected one of {', '.join(order)}."
+        )
     run_directory.write_json(folder / COMPARISON, results.asked._asdict())
     runs = [one._asdict() for one in sorted(results.runs, key=key)]
     _write_lines(folder / RUNS, runs)
@@ -124,11 +127,11 @@ def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
     noise and few bytes remain.
     """
     entries = read_metrics(run_dir)
-    tokens, seen, step = {0: 0.0}, 0.0, 0
+    tokens, seen, step = {0.0: 0.0}, 0.0, 0.0
     for entry in entries:  # an entry's text tokens are those of a step, on average since the last
         if "text_tokens" in entry:
             seen += entry["text_tokens"] * (entry["step"] - step)
-            step = int(entry["step"])
+            step = entry["step"]
             tokens[step] = seen
     names = dict.fromkeys(
         name for entry in entries for name in entry if name == "loss" or name.startswith(HELDOUT)

@@ -56,7 +56,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content):
 def test_runs_of_unknown_variants_are_refused(tmp_path):
     made = planted.results(["a", "b"])
     asked = made.asked._replace(variants={"a": []})
-    with pytest.raises(ValueError, match="Got a run of 'b', expected one of a"):
+    with pytest.raises(ValueError, match="Got a run of b, expected one of a"):
         results.write(tmp_path, made._replace(asked=asked))
 
 

@@ -1,0 +1,182 @@
+"""What seeds allow to say: intervals of means, paired differences, which of them hold.
+
+Two variants trained with one seed share their data order and, where the shapes agree, their first
+parameters, so that differences are taken seed by seed. All differences of a comparison are one family:
+the chance that any of them is claimed where there is none is at most 5%.
+
+Student's t throughout, which takes differences over seeds to be normal; Holm (1979) corrects for the
+size of the family; scipy and statsmodels compute both.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+LEVEL = 0.05  # the chance of one false claim in a comparison, and that an interval misses its mean
+POWER = 0.80  # the chance that the next comparison finds a difference of the observed size
+MOST_SEEDS = 1000  # beyond which no number of seeds is given
+NO_SPREAD = 1e-9  # of values, relative to their size: rounding, not noise
+
+Values = Mapping[str, Mapping[int, float]]  # of one yardstick: by variant, by seed
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds; its interval is nan where there is none."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+
+class Difference(NamedTuple):
+    """By how much a variant differs from another at a yardstick, over the seeds that both have."""
+
+    figure: str
+    variant: str
+    other: str
+    estimate: Estimate  # of the variant's value less the other's
+    p: float  # that chance alone gives so large a difference; nan: cannot be tested
+    corrected: float  # p, corrected for all differences of the comparison
+    holds: bool
+    needed: int | None  # seeds for the next comparison; None: more than `MOST_SEEDS`, or unknown
+
+
+def estimate(values: Iterable[float]) -> Estimate:
+    """Returns the mean of values with its 95% interval; one value, or values that are all the same,
+    say nothing of noise and get none.
+
+    >>> estimate([1.0, 2.0, 3.0])
+    Estimate(mean=2.0, low=-0.484…, high=4.484…, seeds=3)
+    """
+    x = np.array(list(values), np.float64)
+    mean = float(np.mean(x)) if x.size else math.nan
+    if not has_spread(x):
+        return Estimate(mean, math.nan, math.nan, x.size)
+    from scipy import special  # here, as statsmodels below: not for those who only read Figures
+
+    half = float(special.stdtrit(x.size - 1, 1 - LEVEL / 2)) * standard_error(x)
+    return Estimate(mean, mean - half, mean + half, x.size)
+
+
+def differences(figures: Mapping[str, Values], reference: str | None) -> list[Difference]:
+    """Returns the paired differences of all variants from `reference`, or of all pairs where it is
+    None, at each of these yardsticks: one family.
+
+    Seeds that one of a pair lacks are left out of that pair; a pair without a common seed is left out.
+    Values that are not finite count as missing.
+    """
+    pairs = [
+        (name, variant, other, common)
+        for name, values in figures.items()
+        for variant, other in pairs_of(list(values), reference)
+        if (common := _paired(values, variant, other)).size
+    ]
+    tests = [p_value(common) for *_, common in pairs]
+    corrected = holm(tests)
+    return [
+        Difference(
+            name,
+            variant,
+            other,
+            estimate(common),
+            p,
+            after,
+            bool(after <= LEVEL),
+            seeds_needed(common, LEVEL / len(pairs)),
+        )
+        for (name, variant, other, common), p, after in zip(pairs, tests, corrected)
+    ]
+
+
+def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, str]]:
+    """
+    >>> pairs_of(["a", "b", "c"], "b")
+    [('a', 'b'), ('c', 'b')]
+    >>> pairs_of(["a", "b", "c"], None)
+    [('b', 'a'), ('c', 'a'), ('c', 'b')]
+    """
+    if reference is not None:
+        return [(v, reference) for v in variants if v != reference and reference in variants]
+    return [(later, earlier) for k, later in enumerate(variants) for earlier in variants[:k]]
+
+
+def _paired(values: Values, variant: str, other: str) -> np.ndarray:
+    """The differences f64[seeds] over the seeds for which both have a finite value, by seed."""
+    mine, theirs = values[variant], values[other]
+    both = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+    return np.array([d for d in both if math.isfinite(d)])
+
+
+def has_spread(values: np.ndarray) -> bool:
+    """Whether values differ by more than rounding, as a test on their noise needs."""
+    return values.size > 1 and float(np.std(values)) > NO_SPREAD * float(np.max(np.abs(values)))
+
+
+def p_value(differences: np.ndarray) -> float:
+    """Returns the p-value of a two-sided paired t-test; nan where differences have no spread: however
+    alike they are, their noise is unknown."""
+    if not has_spread(differences):
+        return math.nan
+    from scipy import special
+
+    t = float(np.mean(differences)) / standard_error(differences)
+    return float(2 * special.stdtr(differences.size - 1, -abs(t)))
+
+
+def standard_error(values: np.ndarray) -> float:
+    """Returns the standard error of the mean of two values or more."""
+    return float(np.std(values, ddof=1)) / math.sqrt(values.size)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Returns p-values corrected for their number by Holm's step-down procedure; one that is nan stays
+    so, and counts.
+
+    >>> holm([0.01, 0.04, 0.03, math.nan])
+    [0.04, 0.09, 0.09, nan]
+    """
+    if not p_values:
+        return []
+    from statsmodels.stats.multitest import multipletests
+
+    tested = [1.0 if math.isnan(p) else p for p in p_values]
+    _, corrected, *_ = multipletests(tested, method="holm")
+    return [math.nan if math.isnan(p) else float(c) for p, c in zip(p_values, corrected)]
+
+
+def seeds_needed(differences: np.ndarray, level: float) -> int | None:
+    """Returns the least number of seeds whose paired t-test at `level` finds a difference as large and
+    as noisy as these with a chance of `POWER`; None: more than `MOST_SEEDS`, or unknown.
+
+    The size observed is an estimate itself, and of a difference that was picked for its size too
+    large: this is a number to plan with, not a promise.
+    """
+    if not has_spread(differences):
+        return None
+    effect = abs(float(np.mean(differences))) / float(np.std(differences, ddof=1))
+    if power(effect, MOST_SEEDS, level) < POWER:
+        return None
+    few, enough = 1, MOST_SEEDS  # the answer lies above the first and not above the second
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if power(effect, middle, level) >= POWER else (middle, enough)
+    return enough
+
+
+def power(effect: float, seeds: int, level: float) -> float:
+    """Returns the chance that a two-sided paired t-test at `level` finds an `effect` (mean difference /
+    standard deviation of the differences, not negative) with so many seeds, in its own direction."""
+    from statsmodels.stats.power import TTestPower
+
+    # The other direction's tail is what "two-sided" would add; it is nan where it is tiny.
+    found = float(TTestPower().power(effect, seeds, level / 2, alternative="larger"))
+    return (
+        1.0 if math.isnan(found) else found
+    )  # scipy's noncentral t gives up far out, where it is 1
