@@ -40,10 +40,10 @@ from pretrax.training.console import (
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.loop import take_steps
-from pretrax.training.mesh import join_processes
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan, abstract_state_of, open_batches, plan
 from pretrax.training.plots import plot_losses
+from pretrax.training.processes import join_processes, others_told, without_shutdown
 from pretrax.training.results import Result
 from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
@@ -63,12 +63,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_gin_arguments(parser, default=QUICKSTART)
     options, given = parse_with_gin(parser, argv)
     stopped = "\nInterrupted; the same command continues from the last checkpoint."
-    with mistakes_in_words(options.traceback, stopped):
+    with without_shutdown(), mistakes_in_words(options.traceback, stopped):
         files = given.files or [QUICKSTART]
         run = read_run(files, given.bindings, given.search_paths, given.trusted)
         train(run, trusted=given.trusted)
 
 
+@others_told()
 def train(run: Run, console: Console | None = None, trusted: Collection[str] = ()) -> Result:
     """Trains a run, or goes on training it, in its directory.
 
@@ -88,7 +89,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     loss is no longer finite.
     """
     if run.distributed:
-        join_processes()
+        join_processes(run)
     console = console or make_console()
     changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
     planned = plan(run)

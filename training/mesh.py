@@ -5,17 +5,11 @@ Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered 
 """
 
 import contextlib
-import os
-from collections.abc import Callable
-from typing import TypeVar
 
 import flax.linen as nn
 import jax
-from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-
-T = TypeVar("T")
 
 AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
@@ -59,41 +53,6 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
             "choose data, fsdp and tensor (mesh.make_mesh) so that they multiply to that."
         )
     return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
-
-
-def join_processes() -> None:
-    """Connects the processes of a run; call it before anything touches a device.
-
-    JAX finds the processes by itself on Cloud TPU, Slurm, Kubernetes and Open MPI. Elsewhere set
-    three environment variables on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
-    process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID from 0.
-
-    Raises ValueError when the processes are not found.
-    """
-    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    given = [os.environ.get(name) for name in names]
-    if any(given) and not all(given):
-        missing = [name for name, value in zip(names, given) if not value]
-        raise ValueError(f"A run of several processes also needs {missing} in the environment.")
-    address, *numbers = given
-    try:
-        processes, number = (int(n) if n else None for n in numbers)
-        jax.distributed.initialize(address, processes, number)
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(
-            f"The processes of this run do not find each other: {error} Set {', '.join(names)} "
-            "on every host, or distributed = False for a single process."
-        ) from error
-
-
-def first_process_first(prepare: Callable[[], T]) -> T:
-    """Calls `prepare` on the first process and then on the others, which then find its files on a
-    shared disk."""
-    if jax.process_count() == 1:
-        return prepare()
-    result = prepare() if jax.process_index() == 0 else None
-    multihost_utils.sync_global_devices("prepared by the first process")
-    return prepare() if result is None else result
 
 
 @contextlib.contextmanager

@@ -17,8 +17,9 @@ from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.batches import Batches, GroupSchedule, schedule
 from pretrax.training.checking import check_own
 from pretrax.training.data import Corpus, checked_for
-from pretrax.training.mesh import batch_shards, first_process_first, replicated
+from pretrax.training.mesh import batch_shards, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
+from pretrax.training.processes import first_process_first
 from pretrax.training.run import FIELDS, Run, is_required
 from pretrax.training.run_directory import is_run
 from pretrax.training.state import Abstract, State, abstract_state

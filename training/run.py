@@ -73,7 +73,7 @@ class Run:
 
     # Devices
     mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
-    distributed: bool = False  # several processes, see `training.mesh.join_processes`
+    distributed: bool = False  # several processes, see `training.processes.join_processes`
 
     # Schedule, in steps
     log_every: int = 10

@@ -1,9 +1,11 @@
 """Two real processes that talk over sockets do what one does."""
 
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -43,6 +45,24 @@ c.Checkpoints._load = load_or_not
 train.main(sys.argv[1:])
 """
 
+# A process that has joined the other one in a run, and waits; the first is given the run's folder.
+JOINED = """
+import sys, time, types
+from pretrax.training import processes
+processes.join_processes(types.SimpleNamespace(run_dir=sys.argv[1], checkpoint_dir=None))
+print("joined", flush=True)
+time.sleep(100)
+"""
+
+# `train.py` whose second process lacks the data.
+MISSING_ON_ONE = """
+import os, sys
+from pretrax import train
+if os.environ["JAX_PROCESS_ID"] == "1":
+    sys.argv = [a.replace("array", "arrow") if "DATA" in a else a for a in sys.argv]
+train.main(sys.argv[1:])
+"""
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -59,20 +79,25 @@ def alone(data, tmp_path_factory):
     return run, folder / "rows"
 
 
-def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
+def places() -> list[dict[str, str]]:
+    """The variables by which two processes find each other."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     where = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    return [where | {"JAX_PROCESS_ID": str(i)} for i in range(2)]
+
+
+def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
     return [
         run.start(
-            env=where | {"JAX_PROCESS_ID": str(i)} | (env or {}),
+            env=place | (env or {}),
             training__Run__distributed=True,
             mesh__make_mesh__fsdp=2,  # parameters are spread over the processes
             tiny__slow_token_array__shown=True,
             **settings,
         )
-        for i in range(2)
+        for place in places()
     ]
 
 
@@ -165,3 +190,46 @@ def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_pa
         process = run.start(env=env, training__Run__distributed=True)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2 and words in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_says_which_other_one_died(tmp_path, victim):
+    for name in ("4", "8", "12.orbax-checkpoint-tmp"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", JOINED, tmp_path],
+            cwd=tiny.ROOT,
+            env=tiny.environment(**place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for place in places()
+    ]
+    died, other = both[victim], both[1 - victim]
+    assert [p.stdout.readline() for p in both] == ["joined\n"] * 2
+    time.sleep(0.5)  # until they are connected
+    died.send_signal(signal.SIGSTOP)
+    time.sleep(1)
+    assert other.poll() is None  # a pause is no death
+    died.kill()
+    _, err = other.communicate(timeout=15)
+    died.communicate()
+    assert other.returncode == 1
+    assert f"error: process {victim} of 2, on " in err and ", died, or cannot be reached\n" in err
+    assert (
+        "Start all processes again: the same command continues from the checkpoint of step 8."
+        in err
+    )
+    assert "stack trace" not in err
+
+
+def test_what_fails_in_one_process_is_said_by_both(data, tmp_path):
+    run = tiny.Run(tmp_path, data)
+    both = start_both(run, program=("-c", MISSING_ON_ONE))
+    errs = [p.communicate(timeout=100)[1] for p in both]
+    assert [p.returncode for p in both] == [1, 2]
+    assert re.search(r"error: process 1 of 2, on \S+, failed: .*arrow", errs[0])
+    assert "Start all processes again: the same command starts anew." in errs[0]
+    assert re.search(r"error: .*arrow", errs[1]) and "process" not in errs[1]

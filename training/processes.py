@@ -1,0 +1,242 @@
+"""The processes of a run on several hosts: how they find each other, and learn that one has ended.
+
+JAX misses a process that died after a minute or more, and then aborts the others in C++. So each
+process also keeps a connection to the first one. The operating system closes the connection of a
+process that ends, however it ends, and keeps that of a process that compiles, saves or is paused; only
+a host that answers nothing for `UNREACHABLE_AFTER` seconds counts as lost.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
+from typing import NamedTuple, TypeVar
+
+import jax
+from etils import epath
+from jax._src import distributed  # the public interface shares no address among the processes
+from jax.experimental import multihost_utils
+
+from pretrax.training import run_directory
+from pretrax.training.command_line import explanation
+from pretrax.training.run import Run
+
+T = TypeVar("T")
+
+UNREACHABLE_AFTER = 60  # seconds; JAX itself aborts after 100
+_IDLE, _BETWEEN = 15, 5  # seconds until a silent host is probed, and between two probes
+_NEWS = 2  # seconds in which the end of another process is heard of
+_ADDRESS = "pretrax/watch"  # a key of JAX's key-value store
+
+
+class Ended(NamedTuple):
+    """The end of a process before the run's."""
+
+    process: int
+    host: str
+    how: str  # "died, or cannot be reached", or "failed: …"
+
+
+class Watch:
+    """The connections of this process: of the first one to all others, of another to the first.
+
+    When another process ends before the run does, this one says so and ends too, with status 1.
+    """
+
+    def __init__(self, run: Run):
+        state = distributed.global_state
+        self._run, self._number, self._processes = run, state.process_id, state.num_processes
+        self._connections: dict[int, Connection] = {}
+        self._ending = threading.Lock()  # never released by what ends this process's watch
+        if self._number == 0:
+            key = os.urandom(16)
+            listener = Listener(("", 0), backlog=self._processes, authkey=key)
+            state.client.key_value_set(_ADDRESS, f"{listener.address[1]} {key.hex()}")
+            _start(self._accept, listener)
+        else:
+            port, key = state.client.blocking_key_value_get(_ADDRESS, 60_000).split()
+            host = state.coordinator_address.rpartition(":")[0]
+            _start(self._connect, host, int(port), bytes.fromhex(key))
+
+    def finish(self) -> None:
+        """Tells the others that this process needs nobody any more."""
+        self._ending.acquire()
+        self._tell(None)
+
+    def fail(self, how: str) -> None:
+        """Tells the others how this process failed, unless one of them ended before."""
+        time.sleep(_NEWS)  # what failed here may be that another ended, and then that is said
+        self._ending.acquire()
+        self._tell(Ended(self._number, socket.gethostname(), how))
+        self._await_others()
+
+    def _accept(self, listener: Listener) -> None:
+        while True:
+            with contextlib.suppress(ConnectionError, EOFError, AuthenticationError):  # a stranger
+                _start(self._greet, listener.accept())
+
+    def _greet(self, connection: Connection) -> None:
+        number, host = json.loads(connection.recv_bytes())
+        self._listen(number, host, connection)
+
+    def _connect(self, host: str, port: int, key: bytes) -> None:
+        try:
+            connection = Client((host, port), authkey=key)
+            connection.send_bytes(json.dumps([self._number, socket.gethostname()]).encode())
+        except (OSError, EOFError, AuthenticationError) as error:
+            print(
+                f"warning: process {self._number} cannot connect to port {port} of {host} ({error}): "
+                "the end of a process will be noticed minutes later.",
+                file=sys.stderr,
+            )
+            return
+        self._listen(0, host, connection)
+
+    def _listen(self, number: int, host: str, connection: Connection) -> None:
+        _probe_when_silent(connection)
+        self._connections[number] = connection
+        try:
+            news = json.loads(connection.recv_bytes())
+            ended = news and Ended(*news)
+        except (EOFError, OSError):
+            ended = Ended(number, host, "died, or cannot be reached")
+        del self._connections[number]
+        if ended:
+            self._end(ended)
+
+    def _end(self, ended: Ended) -> None:
+        self._ending.acquire()
+        print(f"\nerror: {self._words(ended)}", file=sys.stderr, flush=True)
+        self._tell(ended)
+        self._await_others()
+        os._exit(1)  # the main thread may wait in C++ for what never comes
+
+    def _tell(self, ended: Ended | None) -> None:
+        for connection in list(self._connections.values()):
+            with contextlib.suppress(OSError):
+                connection.send_bytes(json.dumps(ended).encode())
+
+    def _await_others(self) -> None:
+        """Waits for their ends: where the first process ends before them, JAX aborts them."""
+        until = time.monotonic() + 5
+        while self._number == 0 and self._connections and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _words(self, ended: Ended) -> str:
+        step = _last_saved_step(self._run)
+        resumed = "starts anew" if step is None else f"continues from the checkpoint of step {step}"
+        return (
+            f"process {ended.process} of {self._processes}, on {ended.host}, {ended.how}\n"
+            f"Start all processes again: the same command {resumed}."
+        )
+
+
+_watch: Watch | None = None  # like JAX's own connection, one for each process
+
+
+def join_processes(run: Run) -> None:
+    """Connects the processes of a run; call it before anything touches a device.
+
+    JAX finds the processes by itself on Cloud TPU, Slurm, Kubernetes and Open MPI. Elsewhere set
+    three environment variables on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
+    process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID from 0.
+
+    From then on, where one process ends before the others, they end too, see `Watch`.
+
+    Raises ValueError when the processes are not found.
+    """
+    global _watch
+    names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    given = [os.environ.get(name) for name in names]
+    if any(given) and not all(given):
+        missing = [name for name, value in zip(names, given) if not value]
+        raise ValueError(f"A run of several processes also needs {missing} in the environment.")
+    address, *numbers = given
+    try:
+        processes, number = (int(n) if n else None for n in numbers)
+        jax.distributed.initialize(address, processes, number)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"The processes of this run do not find each other: {error} Set {', '.join(names)} "
+            "on every host, or distributed = False for a single process."
+        ) from error
+    if distributed.global_state.num_processes > 1:
+        _watch = Watch(run)
+
+
+def first_process_first(prepare: Callable[[], T]) -> T:
+    """Calls `prepare` on the first process and then on the others, which then find its files on a
+    shared disk."""
+    if jax.process_count() == 1:
+        return prepare()
+    result = prepare() if jax.process_index() == 0 else None
+    multihost_utils.sync_global_devices("prepared by the first process")
+    return prepare() if result is None else result
+
+
+@contextlib.contextmanager
+def others_told() -> Iterator[None]:
+    """A context of what processes do together: where one fails in it, the others name it and end."""
+    try:
+        yield
+    except BaseException as error:
+        if _watch is not None:
+            _watch.fail(_how(error))
+        raise
+    if _watch is not None:
+        _watch.finish()
+
+
+@contextlib.contextmanager
+def without_shutdown() -> Iterator[None]:
+    """Ends the program at an exception, of several processes, before JAX waits for the others."""
+    try:
+        yield
+    except BaseException as error:
+        if _watch is None:
+            raise
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.code if isinstance(error, SystemExit) and type(error.code) is int else 1)
+
+
+def _how(error: BaseException) -> str:
+    if not isinstance(error, Exception):
+        return "was interrupted."
+    words = explanation(error) or f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"failed: {words}"
+
+
+def _start(function: Callable, *arguments) -> None:
+    threading.Thread(target=function, args=arguments, daemon=True).start()
+
+
+def _probe_when_silent(connection: Connection) -> None:
+    """Lets the operating system close a connection when the other host answers nothing."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            probes = (UNREACHABLE_AFTER - _IDLE) // _BETWEEN
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _IDLE)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _BETWEEN)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
+
+
+def _last_saved_step(run: Run) -> int | None:
+    """Returns the step of the last complete checkpoint, or None without one.
+
+    Read from the folder's names, since Orbax's list also has the one that is being saved.
+    """
+    folder = epath.Path(run_directory.checkpoints(run.run_dir, run.checkpoint_dir))
+    with contextlib.suppress(OSError):
+        return max((int(x.name) for x in folder.iterdir() if x.name.isdecimal()), default=None)
+    return None
