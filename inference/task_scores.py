@@ -24,7 +24,8 @@ class EvaluationTask(NamedTuple):
     postprocess: Callable[[str, int, bool], Any]
     predict_metrics: Sequence[Callable]  # (targets, predictions) -> {name: figure}
     score_metrics: Sequence[Callable]  # (targets, log-probabilities of the targets) -> the same
-    guess: str  # the most frequent target of the training examples
+    guess: str  # the most frequent target
+    guessed_from: str = "training"  # of which examples, in words
 
 
 class TaskScores(NamedTuple):

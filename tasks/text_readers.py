@@ -6,6 +6,7 @@ document: the string in its text field; a line of more than 64 MiB is malformed.
 of them.
 """
 
+import contextlib
 import dataclasses
 import functools
 import glob
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 _BLOCK = 1 << 17  # bytes of plain text in a part; tokenisers slow down on longer ones
 _LONGEST = 1 << 26  # bytes of a JSONL line, which is in memory whole
+_NO_FILE = "a pipe, socket or device, expected a file"
 _SHOWN = 5  # malformed lines named in a summary
 
 
@@ -162,20 +164,64 @@ def read_documents(
         if len(report.first_malformed) < _SHOWN:
             report.first_malformed.append(where)
 
-    if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe's reader would wait for its writer
-        malformed(None, "a pipe, socket or device, expected a file")
+    if not _is_file(path):
+        malformed(None, _NO_FILE)
         return
-    with open(path, "rb") as raw:
-        file: Readable = gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
+    with _opened(path) as (raw, file):
         read: Callable[..., Iterator[Part]] = _read_jsonl if is_jsonl(path) else _read_text
         told = 0
+        for document in read(file, text_field, malformed, report):
+            yield document
+            advance(raw.tell() - told)
+            told = raw.tell()
+
+
+def read_lines(
+    path: str, advance: Callable[[int], None] = lambda size: None
+) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers, from 1, without line ends; memory use as above.
+
+    Args:
+        path: the file; gzip'd where its name ends with `.gz`.
+        advance: called with the bytes of the file on disk that were read since the last call.
+
+    Raises:
+        MalformedLine: a line that is not UTF-8 or too long, or what is no file.
+        ValueError: a damaged gzip file.
+        OSError: a file that cannot be opened.
+    """
+    with _opened(path) as (raw, file):
+        told = 0
+        for number, line in enumerate(_lines(file), start=1):
+            if line is None:
+                raise MalformedLine(f"{path}:{number}: longer than {_LONGEST >> 20} MiB. Cut it.")
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise MalformedLine(
+                    f"{path}:{number}: not UTF-8 ({error.reason} at byte {error.start}). Write the file "
+                    "as UTF-8."
+                ) from None
+            yield number, text.removesuffix("\n").removesuffix("\r")
+            advance(raw.tell() - told)
+            told = raw.tell()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[io.BufferedReader, Readable]]:
+    """A file as it lies on disk, and to be read, unzipped."""
+    if not _is_file(path):
+        raise MalformedLine(f"{path}: {_NO_FILE}.")
+    with open(path, "rb") as raw:
         try:
-            for document in read(file, text_field, malformed, report):
-                yield document
-                advance(raw.tell() - told)
-                told = raw.tell()
+            yield raw, gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is no whole gzip file ({error}): get it again.") from error
+
+
+def _is_file(path: str) -> bool:
+    """Whether it is no pipe, say, whose reader would wait for its writer."""
+    return stat.S_ISREG(os.stat(path).st_mode)
 
 
 def _read_jsonl(file: Readable, text_field, malformed, report: Report) -> Iterator[Part]:

@@ -18,6 +18,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.models": (),
     "pretrax.objectives": (),
     "pretrax.tasks.corpora": (),
+    "pretrax.tasks.labelled_evaluation": ("heldout_labels",),
     "pretrax.tasks.seqio_corpora": ("seqio_mixture", "seqio_pairs"),
     "pretrax.tasks.seqio_evaluation": ("evaluation_tasks",),
     "pretrax.tasks.seqio_vocabularies": ("of_task",),

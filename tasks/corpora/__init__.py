@@ -10,7 +10,8 @@ second start reads no text again. Those of SeqIO tasks are `tasks.seqio_corpora`
 """
 
 from pretrax.tasks.corpora.dialogue_files import dialogues
+from pretrax.tasks.corpora.labelled_files import labelled_text
 from pretrax.tasks.corpora.library import docstring_pairs, python_library
 from pretrax.tasks.corpora.text import text_files
 
-__all__ = ["dialogues", "docstring_pairs", "python_library", "text_files"]
+__all__ = ["dialogues", "docstring_pairs", "labelled_text", "python_library", "text_files"]

@@ -91,6 +91,14 @@ def split_files(
         raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
     if on_malformed not in ("error", "skip"):
         raise ValueError(f"on_malformed must be 'error' or 'skip', got {on_malformed!r}.")
+    paths = found_files(run_dir, files, heldout_files)
+    return FileSplit(paths, heldout_every, document_of, on_malformed)
+
+
+def found_files(
+    run_dir: str, files: str | Sequence[str], heldout_files: str | Sequence[str] | None
+) -> dict[str, list[str]]:
+    """The files to train on, "train", and "heldout" where there are some for it; as `split_files`."""
     patterns = {"train": files} | ({} if heldout_files is None else {"heldout": heldout_files})
     try:
         paths = {name: find_files(given) for name, given in patterns.items()}
@@ -105,7 +113,7 @@ def split_files(
             raise ValueError(
                 f"{both[0]} is both in `files` and in `heldout_files`: take it out of one."
             )
-    return FileSplit(paths, heldout_every, document_of, on_malformed)
+    return paths
 
 
 def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:

@@ -18,6 +18,10 @@ from pretrax.training.token_arrays import array_corpus
 BATCH_CHARACTERS = 1 << 22  # text tokenised at a time
 
 
+class EmptyText(ValueError):
+    """A split without any token."""
+
+
 class LeftOut(Protocol):
     """Counts of what reading and tokenising leave out."""
 
@@ -52,7 +56,7 @@ def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> To
     A run that has a checkpoint keeps its tokens, whatever became of the text.
 
     Raises:
-        ValueError: no token in the text.
+        EmptyText: no token in the text.
     """
     path = os.path.join(run_dir, DATA, name)
     version = [*text.version, sorted(vocabulary.about.items())]
@@ -76,7 +80,7 @@ def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> To
             about=lambda empty: {"source": source, "left_out": left_out(empty)},
         )
     if not written.documents:
-        raise ValueError(
+        raise EmptyText(
             f"Got no token of text ({name}; left out: {left_out(written.empty) or 'nothing'}): give "
             "files that hold text."
         )

@@ -1,0 +1,201 @@
+"""The corpus of labelled text in TSV and JSONL files."""
+
+import collections
+import dataclasses
+import functools
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from pretrax.tasks.corpora.text import counted, found_files
+from pretrax.tasks.corpora.tokenising import (
+    EmptyText,
+    Text,
+    batches,
+    corpus_of,
+    has_checkpoint,
+    tokenised,
+)
+from pretrax.tasks.labelled_readers import Labelled, in_words, read_labelled
+from pretrax.tasks.tokenization import Tokenizer
+from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
+from pretrax.training.data import Corpus, Piece, in_parts
+from pretrax.training.run_directory import load_classes, save_classes
+from pretrax.training.token_array_files import TokenArray
+
+TRAIN, HELDOUT = "train", "heldout"
+
+
+def labelled_text(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    vocabulary: Factory,
+    given_tokens: int,
+    answer_tokens: int | None = None,
+    heldout_files: str | Sequence[str] | None = None,
+    heldout_every: int = 10,
+    seed: int = 0,
+) -> Corpus:
+    """Texts with labels in TSV and JSONL files, for `objectives.supervised`.
+
+        training.Run.corpus = @corpora.labelled_text
+        corpora.labelled_text.files = "films.tsv"       # or "data/*.jsonl"
+
+    `tasks.labelled_readers` says what a line is. A label is the name of a class; the classes are the
+    labels that there are to train on, sorted, and are kept in RUN/classes.json. A document is a text
+    with its class as label, or with the class's name as another part.
+
+    Args:
+        run_dir: where the vocabulary, the tokens and the classes are kept.
+        files: paths or glob patterns, a list or separated by commas.
+        vocabulary: a factory of `tasks.vocabularies`.
+        given_tokens: of a text; longer ones are cut at their end, and counted.
+        answer_tokens: the most of a label that is written as text, which `text_to_text` learns; None:
+            it is a class, which `sequence_classification` learns.
+        heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
+        heldout_every: one text in so many is held out, by a hash of it, so that no order of the lines
+            matters and a text that comes twice is on one side; the first of each label is not.
+        seed: of the order of the documents.
+
+    Raises:
+        ValueError (`text_readers.MalformedLine` for a line), FileNotFoundError, OSError: what was
+            got, what is expected, what to change.
+    """
+    for name, value, least in (
+        ("given_tokens", given_tokens, 1),
+        ("answer_tokens", 1 if answer_tokens is None else answer_tokens, 1),
+        ("heldout_every", heldout_every, 2),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}.")
+    paths = found_files(run_dir, files, heldout_files)
+    classes = tuple(load_classes(run_dir)) if has_checkpoint(run_dir) else ()
+    classes = classes or _classes_of(paths[TRAIN])
+    every = None if HELDOUT in paths else heldout_every
+    train = functools.partial(_side, paths[TRAIN], TRAIN, every, classes)
+    made = vocabulary(run_dir, Source(texts=lambda: (text for text, _ in train())))
+    answers = None if answer_tokens is None else _answers(classes, made, answer_tokens)
+    arrays = {}
+    for side in (TRAIN, HELDOUT):
+        of_side = paths.get(side, paths[TRAIN])
+        stats = [os.stat(path) for path in of_side]
+        cut = CutTexts()
+        text = Text(
+            functools.partial(_side, of_side, side, every, classes),
+            sum(stat.st_size for stat in stats),
+            [
+                *(classes, given_tokens, answer_tokens, every),
+                *((path, stat.st_size, stat.st_mtime_ns) for path, stat in zip(of_side, stats)),
+            ],
+            cut,
+            functools.partial(_encode, given_tokens, classes, answers),
+        )
+        arrays[side] = _tokenised(run_dir, side, text, made, every)
+    save_classes(run_dir, classes)
+    corpus = corpus_of(
+        f"Labelled text of {counted(paths[TRAIN])}, {len(classes)} classes ({in_words(classes)})",
+        arrays,
+        made,
+        held_out=f"one text in {every}" if every else f"from {counted(paths[HELDOUT])}",
+        seed=seed,
+        longest=given_tokens + (answer_tokens or 0),
+    )
+    return corpus._replace(classes=classes)
+
+
+@dataclasses.dataclass
+class CutTexts:
+    """How many texts were cut."""
+
+    texts: int = 0
+
+    def describe(self) -> str:
+        return f"the ends of {self.texts:,} texts beyond given_tokens" if self.texts else ""
+
+
+def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """The labels of files, sorted. Raises ValueError where there are fewer than two."""
+    counts = collections.Counter(label for _, label in read_labelled(paths))
+    if len(counts) < 2:
+        got = f"one label, {next(iter(counts))!r}," if counts else "no label"
+        raise ValueError(
+            f"Got {got} in the {counts.total():,} texts of {', '.join(paths)}, expected two or more "
+            "to tell apart: give texts of other classes too."
+        )
+    return tuple(sorted(counts))
+
+
+def _side(
+    paths: Sequence[str],
+    side: str,
+    every: int | None,
+    classes: Sequence[str],
+    advance: Callable[[int], None] = lambda size: None,
+) -> Iterator[Labelled]:
+    """The lines of files that are trained on, or held out; `every` is None where these are files of
+    their own."""
+    seen = set()
+    for example in read_labelled(paths, classes, advance):
+        held = every and example.label in seen and zlib.crc32(example.text.encode()) % every == 0
+        seen.add(example.label)
+        if every is None or (side == HELDOUT) == bool(held):
+            yield example
+
+
+def _tokenised(
+    run_dir: str, side: str, text: Text, vocabulary: Vocabulary, every: int | None
+) -> TokenArray:
+    try:
+        return tokenised(run_dir, side, text, vocabulary)
+    except EmptyText:
+        if side == TRAIN or every is None:
+            raise
+        raise ValueError(
+            f"None of the texts is held out, as one in {every} should be: give more, a smaller "
+            "--gin.corpora.labelled_text.heldout_every, or --gin.HELDOUT_FILES."
+        ) from None
+
+
+def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> dict[str, np.ndarray]:
+    """The tokens of labels as text. Raises ValueError for one that the vocabulary cannot write in so
+    many tokens."""
+    answers = dict(zip(classes, vocabulary.tokenizer.encode_batch(list(classes))))
+    for name, tokens in answers.items():
+        if tokens.size > longest:
+            raise ValueError(
+                f"The label {name!r} has {tokens.size} tokens, expected at most {longest}: raise "
+                "--gin.ANSWER_TOKENS and the sequence lengths, or rename it."
+            )
+        written = vocabulary.codec.decode(tokens.tolist()).strip()
+        if written != name:
+            raise ValueError(
+                f"The vocabulary writes the label {name!r} as {written!r}, so that no answer could be "
+                "right: rename it so."
+            )
+    return answers
+
+
+def _encode(
+    given_tokens: int,
+    classes: Sequence[str],
+    answers: Mapping[str, np.ndarray] | None,
+    tokenizer: Tokenizer,
+    examples: Iterable[Labelled],
+    cut: CutTexts,
+) -> Iterator[Piece]:
+    """The documents of labelled texts, with `answers` as another part, or the classes as labels."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    for batch in batches(examples, lambda example: len(example.text)):
+        encoded = tokenizer.encode_batch([text for text, _ in batch])
+        for (_, label), tokens in zip(batch, encoded):
+            given = tokens[:given_tokens]
+            cut.texts += given.size < tokens.size
+            if not given.size:
+                yield Piece(given, True)  # left out, and counted
+            elif answers is not None:
+                yield in_parts(given, answers[label])
+            else:
+                yield Piece(given, True, labels=np.full(given.size, numbers[label], np.int32))

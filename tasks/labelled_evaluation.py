@@ -1,0 +1,102 @@
+"""Labelled text as what `inference.task_scores` evaluates: held-out text of a run, or a file."""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pretrax.inference.task_scores import EvaluationTask
+from pretrax.tasks.corpora.labelled_files import HELDOUT, TRAIN
+from pretrax.tasks.labelled_readers import Labelled, read_labelled
+from pretrax.tasks.metrics import accuracy, macro_f1, majority
+from pretrax.tasks.vocabularies import load_vocabulary
+from pretrax.training.run_directory import DATA, load_classes
+from pretrax.training.token_array_files import TokenArray, open_token_array
+
+MOST_COUNTED = 20_000  # training texts among which the most frequent label is looked for
+
+
+def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[EvaluationTask]:
+    """The held-out text of `corpora.labelled_text` as the task "heldout".
+
+        training.Run.evaluation_tasks = @labelled_evaluation.heldout_labels
+
+    Texts are what the tokens that the run keeps decode to.
+
+    Args:
+        run_dir: of the run, whose corpus has been opened.
+        examples: so many texts, evenly spaced; None: all.
+
+    Raises:
+        ValueError: a run of another corpus.
+    """
+    array = _kept(run_dir, HELDOUT)
+    if array is None:
+        raise ValueError(
+            f"{run_dir} holds no labelled text, which heldout_labels scores: train on "
+            "corpora.labelled_text, or leave training.Run.evaluation_tasks out."
+        )
+    most = array.documents if examples is None else examples
+    every = max(1, -(-array.documents // most))
+    return [
+        _task(run_dir, HELDOUT, list(itertools.islice(_labelled(run_dir, array), 0, None, every)))
+    ]
+
+
+def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> EvaluationTask:
+    """The texts and labels of a TSV or JSONL file as a task of its name.
+
+    Labels are the classes of the run, where it has some; to others they are any text.
+
+    Args:
+        run_dir: of the model.
+        file: as `labelled_readers.read_labelled` reads it.
+        examples: the first so many; None: all.
+
+    Raises:
+        ValueError: no file, none that can be read (by line), a label that is no class of the run.
+    """
+    if not os.path.isfile(file):
+        raise ValueError(f"There is no file {file}: give the path of a TSV or JSONL file.")
+    classes = load_classes(run_dir) or None
+    read = list(itertools.islice(read_labelled([file], classes), examples))
+    if not read:
+        raise ValueError(f"{file} holds no line with a text and a label, expected one or more.")
+    return _task(run_dir, Path(file).name.split(".")[0], read)
+
+
+def _task(run_dir: str, name: str, examples: Sequence[Labelled]) -> EvaluationTask:
+    texts, labels = zip(*examples)
+    train = _kept(run_dir, TRAIN)
+    counted = [] if train is None else itertools.islice(_labelled(run_dir, train), MOST_COUNTED)
+    return EvaluationTask(
+        name,
+        texts,
+        labels,
+        lambda text, number, is_target: text,
+        [accuracy, macro_f1],
+        [],
+        majority([label for _, label in counted] or labels),
+        "these texts" if train is None else "training",
+    )
+
+
+def _kept(run_dir: str, side: str) -> TokenArray | None:
+    """The labelled text that a run keeps, if it does."""
+    path = os.path.join(run_dir, DATA, side)
+    if not load_classes(run_dir) or not os.path.isdir(path):
+        return None
+    array = open_token_array(path)
+    return None if array.parts is None and array.labels is None else array
+
+
+def _labelled(run_dir: str, array: TokenArray) -> Iterator[Labelled]:
+    decode, classes = load_vocabulary(run_dir).codec.decode, load_classes(run_dir)
+    for start, end in zip(array.starts, array.ends):
+        tokens, _, parts, labels = array.piece(start, end, True)
+        if labels is not None:
+            yield Labelled(decode(tokens.tolist()), classes[labels[0]])
+        else:
+            yield Labelled(
+                decode(tokens[parts == 0].tolist()), decode(tokens[parts == 1].tolist()).strip()
+            )
