@@ -2,19 +2,19 @@
 
     pretrax evaluate --run=runs/finetuned --task=python_modules
     pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
+    pretrax evaluate --run=runs/finetuned --labelled=reviews.tsv
     pretrax evaluate --run=runs/quickstart --heldout
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
-this code and read Python's own library. Beside each figure stands that of a baseline: for a task one
-that always gives the most frequent answer, for held-out text one that ignores its input.
+this code and read Python's own library. Labelled text is TSV or JSONL with `text` and `label`. Beside
+each figure stands that of a baseline: of one that always gives the most frequent answer, or, for
+held-out text, that ignores its input.
 """
 
 import argparse
 import functools
-import json
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,8 +25,9 @@ from pretrax import verbs
 from pretrax.inference import Decoding, Options, Trained, mode_of
 from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
 from pretrax.inference.trained import MODES
+from pretrax.tasks.kept_answers import keep_answers
+from pretrax.tasks.labelled_evaluation import labels_of_file
 from pretrax.tasks.trained_models import open_trained
-from pretrax.training import run_directory
 from pretrax.training.command_line import (
     add_device_arguments,
     add_trust_argument,
@@ -41,6 +42,9 @@ from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.training.planning import plan
 from pretrax.training.runs import open_run, saved_steps
 from pretrax.verbs import as_typed
+
+OF_TASKS = ("module", "data_dir", "split")  # options of SeqIO's tasks
+OF_ANSWERS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,6 +67,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
     task = "a SeqIO task or mixture with metrics; repeatable"
     parser.add_argument("--task", action="append", default=[], help=task)
+    labelled = "TSV or JSONL with the columns `text` and `label`"
+    parser.add_argument("--labelled", metavar="FILE", help=labelled)
     parser.add_argument("--module", help="a module, or a .py file, that registers tasks")
     parser.add_argument("--data_dir", help="of TensorFlow Datasets")
     split = "of the task that is read (default: validation)"
@@ -83,12 +89,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
     options = parser.parse_args(argv)
-    if bool(options.task) == options.heldout:
-        parser.error("give --task=NAME, or --heldout")
-    of_tasks = ("module", "data_dir", "split", "examples", "mode", "beams", "max_new")
-    for name in (*of_tasks, "batch_size", "fsdp", "tensor"):
-        if options.heldout and getattr(options, name) != parser.get_default(name):
-            parser.error(f"--{name} goes with --task: held-out text is read as by its run")
+    if sum(map(bool, (options.task, options.labelled, options.heldout))) != 1:
+        parser.error("give one of --task=NAME, --labelled=FILE and --heldout")
+    given = {name for name, value in vars(options).items() if value != parser.get_default(name)}
+    if options.heldout and (idle := given & {*OF_TASKS, *OF_ANSWERS}):
+        parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
+    if options.labelled and (idle := given & {*OF_TASKS}):
+        parser.error(f"--{min(idle)} goes with --task: of SeqIO")
     if options.step is not None and options.all_checkpoints:
         parser.error("--step and --all_checkpoints exclude each other")
     return options
@@ -105,19 +112,18 @@ def checkpoints_asked(options) -> list[int | None]:
 # --- downstream tasks ----------------------------------------------------------------------------
 
 
-def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
-    from pretrax.tasks.seqio_evaluation import (
-        evaluation_tasks,  # TensorFlow, which --heldout may not need
-    )
+def tasks_asked(options) -> list[EvaluationTask]:
+    if options.labelled:
+        return [labels_of_file(options.run, options.labelled, options.examples)]
+    from pretrax.tasks.seqio_evaluation import evaluation_tasks  # imports TensorFlow
 
-    tasks = evaluation_tasks(
-        options.run,
-        names=options.task,
-        split=options.split,
-        examples=options.examples,
-        module=options.module,
-        data_dir=options.data_dir,
-    )
+    names = ("split", "examples", "module", "data_dir")
+    settings = {name: getattr(options, name) for name in names}
+    return evaluation_tasks(options.run, names=options.task, **settings)
+
+
+def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
+    tasks = tasks_asked(options)
     table = Table(box=None, header_style="bold")
     for name in ("task", "step", "metric", "score", "baseline"):
         table.add_column(name, justify="left" if name in ("task", "metric") else "right")
@@ -127,7 +133,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
         for task in tasks:
             with placed_on(mesh):
                 found = with_progress(console, options, trained, task)
-            keep(options.run, task, step, found)
+            keep_answers(options.run, task.name, step, found)
             for metric, figure in found.metrics.items():
                 baseline = found.baseline.get(metric)
                 told = "" if baseline is None else f"{baseline:.4g}"
@@ -135,11 +141,12 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)
+    source = options.labelled or options.split
     # Beside the table, which would wrap them at its own width.
     say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {mode}, {options.split}, {counts}")
+    say(f"{options.run}: {mode}, {source}, {counts}")
     console.print(table)
-    say(f"baseline: the most frequent training answer, always: {guesses}")
+    say(f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}")
     asked = f" --mode={options.mode}" if options.mode else ""
     command = f"pretrax predict {opening(options)}{asked} {shlex.quote(tasks[0].texts[0])}"
     see = as_typed(command)
@@ -157,17 +164,6 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
         )
         advance = lambda n: progress.advance(bar, n)  # noqa: E731
         return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
-
-
-def keep(run_dir: str, task: EvaluationTask, step: int | None, found: TaskScores) -> None:
-    """Answers in a file of their own, figures as a line more of RUN/evaluation/metrics.jsonl."""
-    folder = Path(run_dir) / run_directory.EVALUATION
-    folder.mkdir(exist_ok=True)
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in found.records)
-    (folder / f"{task.name}-{step}.jsonl").write_text("".join(lines), "utf-8")
-    line = {"task": task.name, "step": step, **found.metrics}
-    with (folder / run_directory.METRICS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
 
 
 # --- held-out text -------------------------------------------------------------------------------

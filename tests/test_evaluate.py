@@ -156,7 +156,7 @@ def test_tasks_of_a_run(answering, capsys):
     assert table[1][:3] == ["colours", "8", "accuracy"] and table[1][4] == "0.3333"
     assert table[2][:3] == ["colours_ids", "8", "accuracy"]
     assert table[3][:3] == ["colours_ids", "8", "log_likelihood"] and len(table[3]) == 4
-    assert any("the most frequent training answer, always: 'blue', 'blue'" in x for x in out)
+    assert any("the most frequent answer of training, always: 'blue', 'blue'" in x for x in out)
     first, second = kept(answering)
     assert first.keys() == {"task", "step", "accuracy"} and first["step"] == 8
     assert f"{second['log_likelihood']:.4g}" == table[3][3]
@@ -184,16 +184,39 @@ def test_a_classifier(tmp_path, capsys):
     assert {x["answer"] for x in kept(directory, "colours-0")} <= set(CLASSES)
 
 
+def test_labelled_text_of_a_file(tmp_path, capsys):
+    directory = write_run(
+        tmp_path / "run", "encoder", "sequence_classification", classes=CLASSES, num_classes=3
+    )
+    file = tmp_path / "colours.tsv"
+    file.write_text("text\tlabel\na\tred\nb\tblue\nc\tblue\n")
+    out = run(capsys, f"--run={directory}", f"--labelled={file}")
+    assert out[0] == f"{directory}: classify, {file}, 3 examples"
+    assert [line.split()[:3] for line in out[2:4]] == [
+        ["colours", "0", "accuracy"],
+        ["colours", "0", "macro_f1"],
+    ]
+    assert out[2].split()[4] == "0.6667"
+    assert "the most frequent answer of these texts, always: 'blue'" in "".join(out)
+    assert {x["answer"] for x in kept(directory, "colours-0")} <= set(CLASSES)
+    file.write_text("text\tlabel\na\tpink\n")
+    assert "colours.tsv:2: got the label 'pink'" in fails(
+        capsys, f"--run={directory}", f"--labelled={file}"
+    )
+
+
 def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for arguments, said in (
-        ([f"--run={answering}"], "give --task=NAME, or --heldout"),
-        ([f"--run={answering}", "--task=a", "--heldout"], "give --task=NAME, or --heldout"),
+        ([f"--run={answering}"], "give one of --task=NAME, --labelled=FILE and --heldout"),
+        ([f"--run={answering}", "--task=a", "--heldout"], "give one of --task"),
         (
             [f"--run={answering}", "--task=a", "--step=3", "--all_checkpoints"],
             "--step and --all_checkpoints exclude each other",
         ),
         ([f"--run={answering}", "--heldout", "--beams=4"], "--beams goes with --task"),
+        ([f"--run={answering}", "--labelled=a.tsv", "--split=x"], "--split goes with --task"),
+        ([f"--run={answering}", "--labelled=no.tsv"], "There is no file no.tsv"),
         ([f"--run={answering}", "--heldout", "--split=x"], "--split goes with --task"),
         ([f"--run={answering}", "--task=colours", "--examples=0"], "number, 1 or more, got '0'"),
         ([f"--run={answering}", "--task=colour"], "close to it: colours"),
