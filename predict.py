@@ -174,7 +174,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--masks", type=at_least(0), default=0, metavar="N", help="N times [MASK] after each text")
     add("--steps", type=int, metavar="N", help="of unmasking; default: one for each mask")
     add("--order", default="confidence", help="of unmasking: confidence or random")
-    add("--pooling", help="of embeddings: first or mean")
+    add("--pooling", help="of embeddings: first, mean or last")
     add("--against", nargs="+", metavar="TEXT", help="texts to compare with")
     add = parser.add_argument_group("many at once").add_argument
     add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')

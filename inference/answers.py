@@ -39,7 +39,7 @@ class Options:
     top: int = 5  # guesses for each mask, or classes of each text
     steps: int | None = None  # of unmasking; None: one for each mask
     order: str = "confidence"  # of unmasking: or "random"
-    pooling: str | None = None  # of embeddings: "first" or "mean"
+    pooling: str | None = None  # of embeddings: "first", "mean" or "last"
     second: bool = False  # embeddings of second texts, of two towers
     on_text: Callable[[str], None] | None = None  # called with the answer so far of a single item
     on_batch: Callable[[int], None] | None = None  # called with the number of items answered

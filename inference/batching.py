@@ -45,6 +45,40 @@ def _row_shards() -> int:
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
 
 
+def text_batch(
+    layout: str,
+    rows: Sequence[Sequence[int]],
+    *,
+    start: int,
+    max_positions: int = 0,
+    segment: int = 1,
+) -> dict:
+    """Returns a batch for a model that reads whole texts: `encoder_batch`, or causal rows of a decoder.
+
+    A decoder reads the texts themselves; that of an encoder-decoder reads them again, from `start` on
+    and without their last token, so that its last state has seen all of the text twice, as in BART.
+
+    text_batch("encoder_decoder", [[5, 6, 7]], start=2)["decoder_input_tokens"][0, :3]   # [2, 5, 6]
+
+    Args and errors are those of `encoder_batch`.
+    """
+    if layout == "encoder":
+        return encoder_batch(rows, max_positions, segment)
+    width = checked_length(rows, max_positions)
+    if layout == "decoder":
+        return _causal(padded_rows("decoder", rows, width)[0])
+    batch, lengths_B = padded_rows("encoder", rows, width)
+    again = _causal(padded_rows("decoder", [[start, *row[:-1]] for row in rows], width)[0])
+    end_BxT = jnp.broadcast_to(lengths_B[:, None], (len(rows), width))
+    return batch | again | {"cross_key_intervals": jnp.stack([0 * end_BxT, end_BxT], 1)}
+
+
+def _causal(batch: dict) -> dict:
+    """Returns a decoder's batch in which each slot attends to those up to it."""
+    slot_BxT = batch["decoder_positions"]
+    return batch | {"decoder_key_intervals": jnp.stack([0 * slot_BxT, slot_BxT + 1], 1)}
+
+
 def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment: int = 1) -> dict:
     """Returns a batch for an encoder: rows with bidirectional attention, padded to one length.
 

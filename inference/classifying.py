@@ -1,4 +1,4 @@
-"""Classes and numbers of texts, of pairs of texts and of tokens, from the heads of an encoder.
+"""Classes and numbers of texts, of pairs of texts and of tokens, from the heads of a model.
 
 classify(trained, ["import asyncio"])             # [[("asyncio", 0.93), ("json", 0.01), …]]
 judge(trained, [("Ada wrote", " a program.")])    # [[("follows", 0.88), ("does not follow", 0.12)]]
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.inference.batching import by_length, encoder_batch, jitted
+from pretrax.inference.batching import by_length, jitted, text_batch
 from pretrax.inference.embeddings import pooled
 from pretrax.inference.trained import Trained, prompt_form
 
@@ -111,7 +111,8 @@ def _logits_of(
     if head not in trained.model.heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
-            f"them: train it with {' or '.join(TRAINED_BY[mode])}."
+            f"them: train an encoder with {' or '.join(TRAINED_BY[mode])}, or import a model that has "
+            "it."
         )
     if not all(trained.decode(text).strip() for texts in items for text in texts):
         raise ValueError("Got an empty text, expected some words.")
@@ -120,7 +121,12 @@ def _logits_of(
     run = jitted(_run, trained.model, head, prompt.pooling)
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
-        batch = encoder_batch([rows[i] for i in chosen], trained.model.max_positions)
+        batch = text_batch(
+            trained.model.layout,
+            [rows[i] for i in chosen],
+            start=trained.ids.bos,
+            max_positions=trained.model.max_positions,
+        )
         if mode == "pair":  # the second text has token type 1
             second_B = np.array([len(prompt.before) + len(closed[i][0]) for i in chosen])
             of_second = batch["encoder_positions"] >= second_B[:, None]

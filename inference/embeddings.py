@@ -31,7 +31,7 @@ def embed(
     says otherwise.
 
     Args:
-      pooling: "first" or "mean", over the slots of a text; None: as above.
+      pooling: "first" or "last" of the slots of a text, or the "mean" over all; None: as above.
       second: the texts are the second ones of pairs, for the second of two towers.
 
     Raises ValueError for a text that is empty, or longer than the model's positions, and another
@@ -71,8 +71,14 @@ def _embed(model, head, pooling, params, batch):
 
 
 def pooled(states_BxTxE, batch, pooling):
-    """Returns the hidden state of the "first" slot of each row, or the "mean" of all: [B, E]."""
-    if pooling == "first":
-        return states_BxTxE[:, 0]
-    live_BxTx1 = (batch["encoder_segment_ids"] > 0)[..., None]
-    return jnp.sum(states_BxTxE * live_BxTx1, 1) / jnp.sum(live_BxTx1, 1)
+    """Returns the hidden state of the "first" or "last" slot of each row, or the "mean" of all: [B, E].
+
+    They are states of the decoder, where the batch has one.
+    """
+    stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
+    live_BxT = batch[f"{stack}_segment_ids"] > 0
+    if pooling == "mean":
+        live_BxTx1 = live_BxT[..., None]
+        return jnp.sum(states_BxTxE * live_BxTx1, 1) / jnp.sum(live_BxTx1, 1)
+    slot_B = jnp.sum(live_BxT, 1) - 1 if pooling == "last" else jnp.zeros(len(live_BxT), jnp.int32)
+    return jnp.take_along_axis(states_BxTxE, slot_B[:, None, None], 1)[:, 0]

@@ -92,7 +92,7 @@ def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
     form = prompt_form(trained, mode_of(trained))
     modes = {i for _, i in trained.ids.modes}
     before, after = [i for i in form.before if i not in modes], [*form.after]
-    if trained.model.layout != "decoder" or form.mode in ("mask", "unmask"):
+    if trained.model.layout != "decoder" or form.mode in ("mask", "unmask", "classify", "tag"):
         return before, after
     if form.causal:
         return [trained.ids.bos, *before], after

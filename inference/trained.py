@@ -28,13 +28,14 @@ MODES = {
     "unmask": Mode("writes all [MASK]s, the surest first", ("encoder", "decoder")),
     "embed": Mode("gives each text an embedding", ("encoder",)),
     "pair": Mode("judges whether a second text follows the first", ("encoder",)),
-    "classify": Mode("predicts the class of each text, or its number", ("encoder",)),
-    "tag": Mode("predicts the class of each word", ("encoder",)),
+    "classify": Mode(
+        "predicts the class of each text, or its number", ("encoder", "decoder", "encoder_decoder")
+    ),
+    "tag": Mode("predicts the class of each word", ("encoder", "decoder")),
 }
 
 # The mode of an imported model, and of one whose objective states no prompt form.
 MODE_OF_LAYOUT = {"decoder": "continue", "encoder_decoder": "respond", "encoder": "mask"}
-MODE_OF_HEAD = {"classes": "classify", "token_classes": "tag"}  # of an imported encoder without LM
 
 
 class Trained(NamedTuple):
@@ -59,9 +60,7 @@ def mode_of(trained: Trained) -> str:
     if modes:
         return "infill" if modes[0] == "complete" and "infill" in modes else modes[0]
     layout, heads = trained.model.layout, trained.model.heads
-    if layout != "encoder" or "vocabulary" in heads:
-        return MODE_OF_LAYOUT[layout]
-    return next((mode for head, mode in MODE_OF_HEAD.items() if head in heads), "embed")
+    return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
 
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:
@@ -91,10 +90,10 @@ def _usual_form(trained: Trained, mode: str) -> PromptForm:
         return PromptForm(mode, cls, sep)
     if mode == "pair":
         return next_sentence_form(ids)
-    if mode in ("classify", "tag"):
-        head, pooling = ("classes", "first") if mode == "classify" else ("token_classes", None)
-        frame = (ids.special("cls"),), (ids.special("sep"),)
-        return PromptForm(mode, *frame, head=head, pooling=pooling)
+    if mode == "classify":
+        return PromptForm(mode, cls, sep, head="classes", pooling="first")
+    if mode == "tag":
+        return PromptForm(mode, cls, sep, head="token_classes")
     # An imported encoder-decoder may begin both texts with an id of its vocabulary: BART's <s>. Ids
     # that were added after the text ids are unknown to imported models.
     opening = cls if ids.cls is not None and ids.cls < ids.text[0] else ()

@@ -123,7 +123,7 @@ T5_1_1 = dict(
     positions="relative",
     attention_scale=1.0,
 )
-LLAMA = dict(mlp_activations=("silu", "linear"), positions="rotary")
+LLAMA = dict(mlp_activations=("silu", "linear"), positions="rotary", classifier_layer="none")
 MODERN_BERT = dict(
     mlp_activations=("gelu", "linear"), positions="rotary", num_types=2, dropout_shared=False
 )
@@ -142,7 +142,7 @@ def encoder_decoder(
 
     Args:
       vocab_size: rows of the embedding, and logits. May exceed the ids in use.
-      heads: 'vocabulary'.
+      heads: 'vocabulary'; 'classes', of an imported classifier.
       settings: any field of `models.config.Config`.
 
     Returns:
@@ -154,8 +154,8 @@ def encoder_decoder(
     config = make_config(
         vocab_size,
         T5_1_1,
-        settings,
-        heads=_available(heads, ("vocabulary",)),
+        _with_classes(heads, settings),
+        heads=_available(heads, ("vocabulary", "classes")),
         num_encoder_layers=_at_least_one("num_encoder_layers", num_encoder_layers),
         num_decoder_layers=_at_least_one("num_decoder_layers", num_decoder_layers),
         num_ahead=0,
@@ -174,7 +174,8 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", 
     arXiv:2302.13971). The batch's key intervals make it causal.
 
     Args:
-      heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once.
+      heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once;
+        'classes' or 'token_classes', of an imported classifier.
       ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
         of num_layers - 1 (Gloeckle et al. 2024), or 'sequential', a module for each on the states of
         the one before (DeepSeek-V3). Not used without such heads.
@@ -193,8 +194,8 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", 
     config = make_config(
         vocab_size,
         LLAMA,
-        settings,
-        heads=_available(heads, ("vocabulary",)),
+        _with_classes(heads, settings),
+        heads=_available(heads, ("vocabulary", *CLASSIFIERS)),
         num_encoder_layers=0,
         num_decoder_layers=_at_least_one("num_layers", num_layers),
         num_ahead=num_ahead,

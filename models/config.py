@@ -17,7 +17,7 @@ ACTIVATIONS = {
 }
 NORMS = ("rms", "layer")
 NORM_PLACES = ("before", "after", "output", "both")
-CLASSIFIER_LAYERS = ("tanh", "relu", "gelu_exact", "normed")
+CLASSIFIER_LAYERS = ("tanh", "relu", "gelu_exact", "normed", "none")
 # Beyond any model, and small enough that to check it costs nothing.
 MOST_LAYERS = 4096
 MOST = 2**31 - 1  # of any other number: ids and slots are int32
@@ -110,7 +110,8 @@ class Config:
     logit_softcap: float | None = None
     num_classes: int = 0  # of the heads "classes" and "token_classes"; 1: regression
     # The activation of the layer before "classes": BERT's pooler has tanh. "normed": that of the MLP,
-    # and a norm, before "token_classes" as well, as in ModernBERT.
+    # and a norm, before "token_classes" as well, as in ModernBERT. "none": a classifier without a bias
+    # alone, as decoders have it.
     classifier_layer: str = "tanh"
 
     # --- initial weights

@@ -15,7 +15,7 @@ from pretrax.models.config import ACTIVATIONS, Config
 
 
 class ClassificationHead(nn.Module):
-    """Logits of a text's or a pair's classes from its first hidden state: float32 [..., classes].
+    """Logits of a text's or a pair's classes from one hidden state: float32 [..., classes].
 
     A layer, such as BERT's pooler, and a linear classifier (Devlin et al. 2019). One class is a
     regression.
@@ -30,6 +30,8 @@ class ClassificationHead(nn.Module):
     @nn.compact
     def __call__(self, hidden):
         c = self.config
+        if self.layer == "none":
+            return _classifier(self.classes, c.dtype, use_bias=False)(hidden)
         if self.layer == "normed":
             pooled = _normed_layer(c, hidden)
         else:
@@ -124,6 +126,6 @@ def _normed_layer(c: Config, hidden):
     return norm(ACTIVATIONS[c.mlp_activations[0]](x))
 
 
-def _classifier(features, dtype):
-    layer = dense(features, dtype, ("embed", None), name="classifier")
+def _classifier(features, dtype, **settings):
+    layer = dense(features, dtype, ("embed", None), name="classifier", **settings)
     return lambda hidden: layer(hidden).astype(jnp.float32)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
-from pretrax.objectives.contract import POOLINGS, Objective, PromptForm, Term, TokenIds
+from pretrax.objectives.contract import Objective, PromptForm, Term, TokenIds
 from pretrax.objectives.features import fit, input_sequence
 from pretrax.objectives.losses import at_slots, cross_entropy
 from pretrax.objectives.noising import (
@@ -36,6 +36,7 @@ from pretrax.objectives.splicing import (
 )
 
 VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
+POOLINGS = ("first", "mean")  # of `contract.POOLINGS`: no special token ends a view
 LOSSES = ("info_nce", "symmetric_info_nce", "nt_xent")
 
 

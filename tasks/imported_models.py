@@ -97,11 +97,11 @@ def _with_dense(
 def _prompt_forms(
     source: Source, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
-    """Returns how a sentence model pools, and what the probabilities of a classifier are.
+    """Returns how a sentence model or a classifier reads a text, and what its probabilities are.
 
     Raises ValueError for what `inference` does not have.
     """
-    forms = []
+    forms, causal = [], found.model.layout == "decoder"
     if modules:
         head = "embedding" if modules.dense else None
         forms.append(PromptForm("embed", *frame, head=head, pooling=modules.pooling))
@@ -112,9 +112,14 @@ def _prompt_forms(
                 f"Got problem_type='regression' with {found.config.num_classes} numbers in "
                 f"{source.path / 'config.json'}, expected one number: more are not supported."
             )
-        theirs = source.config.get("classifier_pooling", "cls")  # ModernBERT's
-        form = PromptForm("classify", *frame, head="classes", pooling=POOLINGS[theirs])
+        # Of causal states the last alone has read the whole text; "classifier_pooling" is ModernBERT's.
+        pooling = "last"
+        if found.model.layout == "encoder":
+            pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
+        form = PromptForm("classify", *frame, causal=causal, head="classes", pooling=pooling)
         forms.append(form._replace(independent=problem == "multi_label_classification"))
+    if "token_classes" in found.heads:
+        forms.append(PromptForm("tag", *frame, causal=causal, head="token_classes"))
     return forms
 
 

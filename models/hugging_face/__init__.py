@@ -85,6 +85,7 @@ PLACEHOLDERS = {
     **{"max_positions": 512, "num_types": 2, "window": 64, "global_every": 3},
     **{"local_rope_theta": 10_000.0},
 }
+OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
 
 
@@ -144,6 +145,19 @@ def recognise(source: Source) -> Recognised:
 def _check_architecture(hf: Fields, layout: str) -> None:
     """Raises ValueError where fields of every config.json ask for another network."""
     refuse(hf, is_decoder=False, add_cross_attention=False, tie_encoder_decoder=False)
+    alone = ("EncoderModel", "ForTokenClassification")  # in T5
+    for name in hf.get("architectures") or []:
+        if layout == "encoder_decoder" and name.endswith(alone):
+            raise ValueError(
+                f"Got the class {name} in config.json, the encoder of an encoder-decoder alone, "
+                "expected both stacks: an encoder with such positions is not supported. Classes of "
+                "tokens are read with encoders and decoders."
+            )
+        if name.endswith(OTHER_HEADS):
+            raise ValueError(
+                f"Got the class {name} in config.json, whose head is not supported: expected one of "
+                "language modelling, of classes of texts or of tokens, or none."
+            )
     refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
 

@@ -6,10 +6,12 @@ from pretrax.models.hugging_face.family import (
     Family,
     activation,
     attention,
+    dense,
     linear,
     norm,
     refuse,
     table,
+    with_heads,
 )
 from pretrax.models.hugging_face.links import ROW, Link
 
@@ -33,7 +35,9 @@ def settings(hf: dict, has) -> dict:
         decoder_attention_heads=hf["encoder_attention_heads"],
         tie_word_embeddings=True,
     )
+    classifies = has("classification_head.out_proj.weight")
     return dict(
+        **with_heads(hf, ["classes" if classifies else "vocabulary"]),
         num_encoder_layers=hf["encoder_layers"],
         num_decoder_layers=hf["decoder_layers"],
         emb_dim=hf["d_model"],
@@ -83,9 +87,19 @@ def links(c: Config) -> list[Link]:
     result = [table("token_embedding", "model.shared")]
     for stack in ("encoder", "decoder"):
         result += _stack(c, stack)
-    if c.vocabulary_bias:
+    if "classes" in c.heads:
+        result += classification_head()
+    elif c.vocabulary_bias:
         result += [Link("vocabulary/bias", "final_logits_bias", ROW)]
     return result
+
+
+def classification_head() -> list[Link]:
+    """Returns the links of the head of classes, which T5 has as well."""
+    return [
+        *dense("projections_classes/pooler", "classification_head.dense"),
+        *dense("projections_classes/classifier", "classification_head.out_proj"),
+    ]
 
 
 def _stack(c: Config, stack: str) -> list[Link]:
@@ -125,4 +139,5 @@ BART = Family(
     copies,
     harmless=HARMLESS,
     presets=("bart_*",),
+    by_heads=((("classes",), "BartForSequenceClassification"),),
 )

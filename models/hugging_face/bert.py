@@ -14,11 +14,11 @@ from pretrax.models.hugging_face.family import (
     activation,
     attention,
     dense,
-    labels,
     linear,
     norm,
     refuse,
     table,
+    with_heads,
 )
 from pretrax.models.hugging_face.links import VECTOR, Link
 
@@ -67,10 +67,7 @@ def settings(base: str, hf: dict, has) -> dict:
         heads.append("token_classes")
     elif has(f"{base}.pooler.dense.weight"):
         heads.append("embedding")
-    classifies = {"classes", "token_classes"} & set(heads)
-    return encoder_settings(hf, offset(base, hf)) | dict(
-        heads=tuple(heads), num_classes=labels(hf) if classifies else 0
-    )
+    return encoder_settings(hf, offset(base, hf)) | with_heads(hf, heads)
 
 
 def encoder_settings(hf: dict, position_offset: int = 0) -> dict:

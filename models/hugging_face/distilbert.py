@@ -8,11 +8,11 @@ from pretrax.models.hugging_face.family import (
     activation,
     attention,
     dense,
-    labels,
     linear,
     norm,
     refuse,
     table,
+    with_heads,
 )
 from pretrax.models.hugging_face.links import VECTOR, Link
 
@@ -28,7 +28,7 @@ def settings(hf: dict, has) -> dict:
     if "classes" not in heads and has(f"{bert.TOKEN_CLASSIFIER}.weight"):
         heads.append("token_classes")
     return dict(
-        heads=tuple(heads),
+        **with_heads(hf, heads),
         num_layers=hf["n_layers"],
         emb_dim=hf["dim"],
         num_heads=hf["n_heads"],
@@ -38,7 +38,6 @@ def settings(hf: dict, has) -> dict:
         norm_epsilon=EPSILON,
         max_positions=hf["max_position_embeddings"],
         num_types=0,
-        num_classes=labels(hf) if {"classes", "token_classes"} & set(heads) else 0,
         classifier_layer="relu",
         init_stddev=hf.get("initializer_range", 0.02),
         dropout_rate=hf.get("dropout", 0.0),

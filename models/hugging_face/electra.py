@@ -2,7 +2,7 @@
 
 from pretrax.models.config import Config
 from pretrax.models.hugging_face import bert
-from pretrax.models.hugging_face.family import Family, dense, labels, linear, norm, refuse
+from pretrax.models.hugging_face.family import Family, dense, linear, norm, refuse, with_heads
 from pretrax.models.hugging_face.links import VECTOR, Link
 
 HARMLESS = bert.HARMLESS | frozenset(
@@ -20,11 +20,13 @@ def settings(hf: dict, has) -> dict:
     }
     heads = tuple(head for head, name in of_heads.items() if has(f"{name}.weight"))
     width = hf.get("embedding_size", 128)
-    return bert.encoder_settings(hf) | dict(
-        heads=heads,
-        embedding_dim=None if width == hf["hidden_size"] else width,
-        num_classes=labels(hf) if {"classes", "token_classes"} & set(heads) else 0,
-        classifier_layer="gelu_exact",
+    return (
+        bert.encoder_settings(hf)
+        | with_heads(hf, heads)
+        | dict(
+            embedding_dim=None if width == hf["hidden_size"] else width,
+            classifier_layer="gelu_exact",
+        )
     )
 
 

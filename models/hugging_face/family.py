@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from pretrax.models.config import Config
+from pretrax.models.heads import CLASSIFIERS
 from pretrax.models.hugging_face.links import OUT_IN, TABLE, VECTOR, Link
 
 # Hugging Face's names of activations -> ours. Their "gelu" is exact, ours the tanh approximation.
@@ -86,6 +87,12 @@ class Family(NamedTuple):
 def labels(hf: dict) -> int:
     """Returns the number of classes in a config.json; `transformers` omits it when there are two."""
     return len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
+
+
+def with_heads(hf: dict, heads: Sequence[str]) -> dict[str, Any]:
+    """Returns the settings of a model with these heads: their names, and how many classes there are."""
+    classes = labels(hf) if set(CLASSIFIERS) & set(heads) else 0
+    return {"heads": tuple(heads), "num_classes": classes}
 
 
 def class_names(hf: dict) -> list[str]:

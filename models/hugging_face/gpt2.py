@@ -5,9 +5,12 @@ from pretrax.models.hugging_face.family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
+    dense,
+    linear,
     norm,
     refuse,
     table,
+    with_heads,
 )
 from pretrax.models.hugging_face.links import IN_OUT, VECTOR, Link
 
@@ -26,7 +29,10 @@ def settings(hf: dict, has) -> dict:
         scale_attn_by_inverse_layer_idx=False,
         tie_word_embeddings=True,
     )
+    of_heads = {"classes": "score", "token_classes": "classifier"}
+    heads = [head for head, name in of_heads.items() if has(f"{name}.weight")]
     return dict(
+        **with_heads(hf, heads or ["vocabulary"]),
         num_layers=hf["n_layer"],
         emb_dim=hf["n_embd"],
         num_heads=hf["n_head"],
@@ -65,7 +71,7 @@ def links(c: Config) -> list[Link]:
     ours, theirs = "decoder/layers/{i}", "transformer.h.{i}"
     attention, mlp = f"{ours}/self_attention", f"{ours}/mlp"
     joined = tuple(f"{attention}/{name}" for name in ("query", "key", "value"))
-    return [
+    result = [
         table("token_embedding", "transformer.wte"),
         table("decoder/position_embedding", "transformer.wpe"),
         *norm(f"{ours}/self_attention_norm", f"{theirs}.ln_1", c.biases),
@@ -77,6 +83,11 @@ def links(c: Config) -> list[Link]:
         *_conv1d(f"{mlp}/wo", f"{theirs}.mlp.c_proj"),
         *norm("decoder/final_norm", "transformer.ln_f", c.biases),
     ]
+    if "classes" in c.heads:
+        result += linear("projections_classes/classifier/kernel", "score", False)
+    elif "token_classes" in c.heads:
+        result += dense("projections_token_classes/classifier", "classifier")
+    return result
 
 
 def _conv1d(ours: str, theirs: str, inputs: int = 1) -> list[Link]:
@@ -102,4 +113,8 @@ GPT2 = Family(
     harmless=HARMLESS,
     presets=("gpt2*",),
     ignored=(".attn.bias", ".attn.masked_bias"),  # causal masks
+    by_heads=(
+        (("classes",), "GPT2ForSequenceClassification"),
+        (("token_classes",), "GPT2ForTokenClassification"),
+    ),
 )

@@ -14,6 +14,7 @@ from pretrax.models.hugging_face.family import (
     Family,
     activation,
     attention,
+    dense,
     layer_types,
     linear,
     norm,
@@ -22,6 +23,7 @@ from pretrax.models.hugging_face.family import (
     rotary,
     rotary_parameters,
     table,
+    with_heads,
 )
 from pretrax.models.hugging_face.links import Link
 
@@ -56,9 +58,12 @@ def settings(kind: str, hf: dict, has) -> dict:
     newer = hf.get("rope_parameters")
     theta, scaling = rotary(hf.get("rope_scaling") or newer or {}, hf.get("rope_theta", 10_000.0))
     tied = hf.get("tie_word_embeddings", kind == "gemma2")
+    refuse(hf, token_classification_bias=True)
+    kinds = ("token_classes",) if has("score.bias") else ("classes",)
+    vocabulary = ("vocabulary",) if tied or has("lm_head.weight") else ()
     heads = hf["num_attention_heads"]
     return OWN_SETTINGS[kind](hf) | dict(
-        heads=("vocabulary",) if tied or has("lm_head.weight") else (),
+        **with_heads(hf, kinds if has("score.weight") else vocabulary),
         num_layers=hf["num_hidden_layers"],
         emb_dim=hf["hidden_size"],
         num_heads=heads,
@@ -168,7 +173,11 @@ def links(kind: str, c: Config) -> list[Link]:
         for name, their_name in (("query", "q"), ("key", "k")):
             at = f"{ours}/self_attention/{name}_norm"
             result += norm(at, f"{theirs}.self_attn.{their_name}_norm", False)
-    if "vocabulary" in c.heads and not c.logits_via_embedding:
+    if "classes" in c.heads:
+        result += linear("projections_classes/classifier/kernel", "score", False)
+    elif "token_classes" in c.heads:
+        result += dense("projections_token_classes/classifier", "score")
+    elif "vocabulary" in c.heads and not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head")]
     return result
 
@@ -190,7 +199,11 @@ DECODERS: Mapping[str, Family] = {
         harmless=HARMLESS_OF.get(kind, HARMLESS),
         presets=PRESETS.get(kind, ()),
         ignored=(".rotary_emb.inv_freq",),
-        by_heads=((("vocabulary",), f"{name}ForCausalLM"),),
+        by_heads=(
+            (("classes",), f"{name}ForSequenceClassification"),
+            (("token_classes",), f"{name}ForTokenClassification"),
+            (("vocabulary",), f"{name}ForCausalLM"),
+        ),
     )
     for kind, name in CLASSES.items()
 }

@@ -10,7 +10,6 @@ from pretrax.models.hugging_face.family import (
     activation,
     dense,
     known,
-    labels,
     layer_types,
     linear,
     norm,
@@ -19,6 +18,7 @@ from pretrax.models.hugging_face.family import (
     rotary,
     rotary_parameters,
     table,
+    with_heads,
 )
 from pretrax.models.hugging_face.links import VECTOR, Link
 from pretrax.models.hugging_face.sentences import POOLINGS
@@ -33,11 +33,11 @@ HARMLESS = frozenset(
 
 
 def settings(hf: dict, has) -> dict:
-    heads, classes = ("vocabulary",) if has("head.dense.weight") else (), 0
+    heads = ("vocabulary",) if has("head.dense.weight") else ()
     if has("classifier.weight"):
         # The tensors of both are the same.
         tokens = "ModernBertForTokenClassification" in (hf.get("architectures") or [])
-        heads, classes = ("token_classes" if tokens else "classes",), labels(hf)
+        heads = ("token_classes" if tokens else "classes",)
         known({"classifier_pooling": "cls", **hf}, "classifier_pooling", POOLINGS)
     refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
     refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
@@ -54,8 +54,7 @@ def settings(hf: dict, has) -> dict:
             f"there: only the wavelengths of {GLOBAL} layers can be scaled."
         )
     return pattern_of(kinds) | dict(
-        heads=heads,
-        num_classes=classes,
+        **with_heads(hf, heads),
         classifier_layer="normed",
         num_layers=layers,
         emb_dim=hf["hidden_size"],

@@ -3,6 +3,7 @@
 import functools
 
 from pretrax.models.config import Config
+from pretrax.models.hugging_face.bart import classification_head
 from pretrax.models.hugging_face.family import (
     THEIR_ACTIVATIONS,
     Family,
@@ -12,6 +13,7 @@ from pretrax.models.hugging_face.family import (
     norm,
     refuse,
     table,
+    with_heads,
 )
 from pretrax.models.hugging_face.links import Link
 
@@ -28,7 +30,9 @@ def settings(kind: str, hf: dict, has) -> dict:
     theirs = "gelu_new" if projection == "gated-gelu" else name
     refuse(hf, dense_act_fn=theirs, is_gated_act=gated)
     act = activation({"feed_forward_proj": theirs}, "feed_forward_proj")
+    classifies = has("classification_head.out_proj.weight")
     return dict(
+        **with_heads(hf, ["classes" if classifies else "vocabulary"]),
         num_encoder_layers=hf["num_layers"],
         num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
         emb_dim=hf["d_model"],
@@ -40,7 +44,7 @@ def settings(kind: str, hf: dict, has) -> dict:
         relative_in_every_layer=kind == "umt5",
         attention_scale=1.0,
         norm_epsilon=hf["layer_norm_epsilon"],
-        logits_via_embedding=not has("lm_head.weight"),
+        logits_via_embedding=not classifies and not has("lm_head.weight"),
         scale_logits=_scaled(kind, hf),
         dropout_rate=hf.get("dropout_rate", 0.0),
     )
@@ -83,7 +87,12 @@ def links(c: Config) -> list[Link]:
     result = [table("token_embedding", "shared")]
     for stack in ("encoder", "decoder"):
         result += _stack(c, stack)
-    if not c.logits_via_embedding:
+    if "classes" in c.heads:  # whose class names the rest "transformer"
+        return [
+            *(link._replace(theirs=f"transformer.{link.theirs}") for link in result),
+            *classification_head(),
+        ]
+    if "vocabulary" in c.heads and not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head")]
     return result
 
@@ -111,13 +120,15 @@ def _stack(c: Config, stack: str) -> list[Link]:
 
 def copies(c: Config) -> dict[str, str]:
     names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
+    if "classes" in c.heads:
+        return {f"transformer.{name}": "transformer.shared.weight" for name in names}
     return dict.fromkeys(names + ["lm_head.weight"] * c.logits_via_embedding, "shared.weight")
 
 
 T5, MT5, UMT5 = (
     Family(
         kind,
-        name,
+        f"{name}ForConditionalGeneration",
         "encoder_decoder",
         "",
         functools.partial(settings, kind),
@@ -126,12 +137,13 @@ T5, MT5, UMT5 = (
         copies,
         harmless=HARMLESS,
         presets=presets,
+        by_heads=((("classes",), f"{name}ForSequenceClassification"),),
         # The first T5s were published with an unused table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )
     for kind, name, presets in (
-        ("t5", "T5ForConditionalGeneration", ("t5_*", "ul2_*", "encoder_decoder_tiny")),
-        ("mt5", "MT5ForConditionalGeneration", ()),
-        ("umt5", "UMT5ForConditionalGeneration", ("umt5_*",)),
+        ("t5", "T5", ("t5_*", "ul2_*", "encoder_decoder_tiny")),
+        ("mt5", "MT5", ()),
+        ("umt5", "UMT5", ("umt5_*",)),
     )
 )

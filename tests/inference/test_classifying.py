@@ -110,7 +110,7 @@ def test_what_cannot_be_classified():
         (classify, ["1234567"], "9 tokens, expected at most 8"),
         (classify, ["a", "\n"], "empty text"),
         (tag, ["a"], "the heads classes, expected 'token_classes'"),
-        (judge, [("a", "b")], "expected 'pair' among them: train it with next_sentence_prediction"),
+        (judge, [("a", "b")], "expected 'pair' among them: train an encoder with next_"),
     ):
         with pytest.raises(ValueError, match=said):
             what(one, texts)

@@ -73,7 +73,7 @@ def test_of_other_models_it_is_the_mean_of_the_tokens(name):
         "encoder_key_intervals": jnp.stack([0 * places, 0 * places + len(tokens)], 1),
     }
     states = top(one.model, one.params, batch)[0]
-    for pooling, vector in (("mean", states.mean(0)), ("first", states[0])):
+    for pooling, vector in (("mean", states.mean(0)), ("first", states[0]), ("last", states[-1])):
         (got,) = embed(one, TEXTS[:1], pooling=pooling)
         np.testing.assert_allclose(got, vector / np.linalg.norm(vector), atol=1e-5)
     np.testing.assert_allclose(embed(one, TEXTS[:1]), embed(one, TEXTS[:1], pooling="mean"))
@@ -121,7 +121,7 @@ def test_what_cannot_be_embedded():
     for texts, settings, said in (
         (["12345678"], {}, "9 tokens, expected at most 8"),
         (["a", " "], {}, "empty text"),
-        (["a"], {"pooling": "last"}, "pooling='last'"),
+        (["a"], {"pooling": "max"}, "pooling='max'"),
     ):
         with pytest.raises(ValueError, match=said):
             embed(one, texts, **settings)

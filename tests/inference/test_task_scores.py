@@ -109,8 +109,8 @@ def test_modes_without_an_answer():
     ):
         with pytest.raises(ValueError, match="no answer that a metric could read"):
             score_task(one, task(), mode)
-    with pytest.raises(ValueError, match="'classify' for a model of layout 'encoder_decoder'"):
-        score_task(trained("encoder_decoder", "text_to_text"), task(), "classify")
+    with pytest.raises(ValueError, match="'tag' for a model of layout 'encoder_decoder'"):
+        score_task(trained("encoder_decoder", "text_to_text"), task(), "tag")
 
 
 def test_answers_are_as_long_as_the_targets():

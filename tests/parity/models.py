@@ -12,7 +12,14 @@ VOCAB = 60
 _WIDTHS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
 _IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 _T5 = dict(
-    d_model=32, d_kv=6, d_ff=48, num_layers=2, num_decoder_layers=3, num_heads=4, dropout_rate=0.0
+    d_model=32,
+    d_kv=6,
+    d_ff=48,
+    num_layers=2,
+    num_decoder_layers=3,
+    num_heads=4,
+    dropout_rate=0.0,
+    decoder_start_token_id=0,
 )
 _NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 LLAMA3 = dict(
@@ -36,7 +43,7 @@ def _t5(feed_forward, tied, model=transformers.T5ForConditionalGeneration, **set
     made = model(config)
     if tied and model is transformers.MT5ForConditionalGeneration:  # its logits are never scaled
         made.shared.weight.data /= 10
-    if not tied and made.lm_head.weight is made.shared.weight:
+    if not tied and getattr(made, "lm_head", None) and made.lm_head.weight is made.shared.weight:
         # Logits near 1: at 30, where embeddings are of deviation 1, float32 itself is off by 1e-4.
         made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.detach() / 10)
         if model is transformers.T5ForConditionalGeneration:  # the others have it true, always
@@ -47,6 +54,46 @@ def _t5(feed_forward, tied, model=transformers.T5ForConditionalGeneration, **set
 def _decoder(model, **settings):
     widths = _WIDTHS | dict(num_key_value_heads=2)
     return model(model.config_class(vocab_size=VOCAB, **_IDS, **(widths | settings)))
+
+
+def _gpt2(model, **settings):
+    widths = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=40)
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return model(
+        transformers.GPT2Config(**widths, **dropout, bos_token_id=1, eos_token_id=2, **settings)
+    )
+
+
+def _bart(model, **settings):
+    return model(
+        transformers.BartConfig(
+            vocab_size=VOCAB,
+            d_model=32,
+            encoder_layers=2,
+            decoder_layers=3,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=48,
+            decoder_ffn_dim=48,
+            max_position_embeddings=40,
+            dropout=0.0,
+            **(_IDS | dict(pad_token_id=1, bos_token_id=0)),
+            **settings,
+        )
+    )
+
+
+def _gemma2(model, **settings):
+    own = dict(
+        sliding_window=5,
+        head_dim=10,
+        query_pre_attn_scalar=12,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+        attn_implementation="eager",  # another leaves the cap of attention out
+        num_hidden_layers=4,
+    )
+    return _decoder(model, **own, **settings)
 
 
 def _bert(model, **settings):
@@ -113,33 +160,8 @@ MODELS = {
     "electra": lambda: _electra(transformers.ElectraForMaskedLM),
     "electra_small": lambda: _electra(transformers.ElectraForMaskedLM, embedding_size=20),
     "modernbert": lambda: _modernbert(transformers.ModernBertForMaskedLM),
-    "bart": lambda: transformers.BartForConditionalGeneration(
-        transformers.BartConfig(
-            vocab_size=VOCAB,
-            d_model=32,
-            encoder_layers=2,
-            decoder_layers=3,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            max_position_embeddings=40,
-            dropout=0.0,
-            **(_IDS | dict(pad_token_id=1, bos_token_id=0)),
-        )
-    ),
-    "gpt2": lambda: transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=VOCAB,
-            n_embd=32,
-            n_layer=2,
-            n_head=4,
-            n_positions=40,
-            bos_token_id=1,
-            eos_token_id=2,
-            **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-        )
-    ),
+    "bart": lambda: _bart(transformers.BartForConditionalGeneration),
+    "gpt2": lambda: _gpt2(transformers.GPT2LMHeadModel),
     "llama": lambda: _decoder(transformers.LlamaForCausalLM),
     "llama3": lambda: _decoder(
         transformers.LlamaForCausalLM, rope_parameters=LLAMA3, tie_word_embeddings=True
@@ -147,22 +169,13 @@ MODELS = {
     "mistral": lambda: _decoder(transformers.MistralForCausalLM, sliding_window=5, head_dim=8),
     "qwen2": lambda: _decoder(transformers.Qwen2ForCausalLM),
     "qwen3": lambda: _decoder(transformers.Qwen3ForCausalLM, head_dim=10),
-    "gemma2": lambda: _decoder(
-        transformers.Gemma2ForCausalLM,
-        sliding_window=5,
-        head_dim=10,
-        query_pre_attn_scalar=12,
-        attn_logit_softcapping=2.0,
-        final_logit_softcapping=3.0,
-        attn_implementation="eager",  # another leaves the cap of attention out
-        num_hidden_layers=4,
-    ),
+    "gemma2": lambda: _gemma2(transformers.Gemma2ForCausalLM),
     "olmo2": lambda: _decoder(transformers.Olmo2ForCausalLM, rms_norm_eps=1e-5),
 }
 
 
 _NAMES = dict(id2label={0: "bad", 1: "so so", 2: "good"})
-# The same encoders with other heads: what is made, and the name of ours.
+# The same models with other heads: what is made, and the name of ours.
 OTHER_HEADS = {
     "bert_mlm": (lambda: _bert(transformers.BertForMaskedLM), "vocabulary"),
     "bert_pair": (lambda: _bert(transformers.BertForNextSentencePrediction), "pair"),
@@ -183,6 +196,25 @@ OTHER_HEADS = {
         ),
         "classes",
     ),
+    "llama_three": (
+        lambda: _decoder(
+            transformers.LlamaForSequenceClassification, tie_word_embeddings=True, **_NAMES
+        ),
+        "classes",
+    ),
+    "bart_classes": (lambda: _bart(transformers.BartForSequenceClassification), "classes"),
+    "t5_classes": (
+        lambda: _t5("relu", True, transformers.T5ForSequenceClassification),
+        "classes",
+    ),
+    "t5_1_1_classes": (
+        lambda: _t5("gated-gelu", False, transformers.T5ForSequenceClassification, **_NAMES),
+        "classes",
+    ),
+    "umt5_classes": (
+        lambda: _t5("gated-gelu", True, transformers.UMT5ForSequenceClassification),
+        "classes",
+    ),
     "electra_replaced": (
         lambda: _electra(transformers.ElectraForPreTraining, embedding_size=20),
         "replaced",
@@ -195,11 +227,19 @@ OTHER_HEADS = {
         ("distilbert", "DistilBert", _distilbert),
         ("electra", "Electra", _electra),
         ("modernbert", "ModernBert", _modernbert),
+        ("gpt2", "GPT2", _gpt2),
+        ("llama", "Llama", _decoder),
+        ("mistral", "Mistral", functools.partial(_decoder, sliding_window=5, head_dim=8)),
+        ("qwen2", "Qwen2", _decoder),
+        ("qwen3", "Qwen3", functools.partial(_decoder, head_dim=10)),
+        ("gemma2", "Gemma2", _gemma2),
+        ("olmo2", "Olmo2", _decoder),
     )
     for head, theirs in (
         ("classes", "ForSequenceClassification"),
         ("token_classes", "ForTokenClassification"),
     )
+    if hasattr(transformers, f"{name}{theirs}")
 }
 
 

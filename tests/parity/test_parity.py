@@ -201,8 +201,15 @@ def assert_same_weights(one, other):
 # --- other heads ---------------------------------------------------------------------------------
 
 
+def read_documents(name, seed=1):
+    """Documents as a model reads them: an encoder-decoder classifies by the end of the sequence."""
+    eos = reference(name).config.eos_token_id
+    encodes = recognised_layout(name) == "encoder_decoder"
+    return [np.append(one[:-1], eos) if encodes else one for one in documents(seed)]
+
+
 def their_output(name, model, document):
-    """What the head gives for one document: of its first place, or of all."""
+    """What the head gives for one document: of one place, or of all."""
     with torch.no_grad():
         out = model(torch.tensor(document)[None])
     if name == "bert_base":
@@ -215,12 +222,17 @@ def test_heads_agree_with_padding_and_packing(name, imported):
     found, params = imported(name)
     head = OTHER_HEADS[name][1]
     assert found.heads == (head,)
-    sources = documents(1)
-    ours = our_logits(found.model, params, packed_batch("encoder", sources, sources), head)
+    sources, layout = read_documents(name), found.model.layout
+    targets = sources
+    if layout == "encoder_decoder":  # whose decoder reads the same text again
+        start = reference(name).config.decoder_start_token_id
+        targets = [np.append(start, one[:-1]) for one in sources]
+    ours = our_logits(found.model, params, packed_batch(layout, sources, targets), head)
     for row, at, source in ((0, 0, sources[0]), (0, LENGTHS[0], sources[1]), (1, 0, sources[0])):
         theirs = their_output(name, reference(name), source)
         each = head in ("vocabulary", "token_classes", "replaced")  # of every slot
-        got = ours[row, at : at + len(source)] if each else ours[row, at]
+        one = at if layout == "encoder" else at + len(source) - 1
+        got = ours[row, at : at + len(source)] if each else ours[row, one]
         got = got[..., 0] if head == "replaced" else got
         assert got.shape == theirs.shape
         np.testing.assert_allclose(got, theirs, atol=ATOL, rtol=0)
@@ -238,7 +250,7 @@ def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, t
     assert not report["missing_keys"] and not report["unexpected_keys"]
     assert again.config.id2label == made.config.id2label
     assert again.config.problem_type == made.config.problem_type
-    source = documents(1)[0]
+    source = read_documents(name)[0]
     assert_same_weights(made, again)
     np.testing.assert_allclose(
         their_output(name, again.eval(), source), their_output(name, made, source), atol=NOISE
@@ -247,6 +259,26 @@ def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, t
     write_model(tmp_path / "bare", found.config, params, extra={"pad_token_id": 0})
     bare = type(made).from_pretrained(tmp_path / "bare").config
     assert bare.num_labels == made.config.num_labels
+
+
+@pytest.mark.parametrize(
+    "name, changed, said",
+    [
+        ("t5", {"architectures": ["T5ForTokenClassification"]}, "T5ForTokenClassification .*alone"),
+        (
+            "t5",
+            {"architectures": ["T5EncoderModel"], "is_encoder_decoder": False},
+            "T5EncoderModel .*, the encoder of an encoder-decoder alone",
+        ),
+        ("bert", {"architectures": ["BertForQuestionAnswering"]}, "whose head is not supported"),
+        ("gpt2", {"architectures": ["GPT2DoubleHeadsModel"]}, "whose head is not supported"),
+        ("llama", {"token_classification_bias": False}, "token_classification_bias=False"),
+    ],
+)
+def test_a_class_that_no_model_here_has_is_refused_by_name(name, changed, said, saved):
+    source = open_source(saved(name))
+    with pytest.raises(ValueError, match=said):
+        recognise(source._replace(config=source.config | changed))
 
 
 def test_a_decoder_without_a_head_gets_none(tmp_path):

@@ -15,8 +15,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from pretrax import convert
-from pretrax.inference.classifying import classify
+from pretrax import convert, predict
+from pretrax.inference.classifying import classify, tag
 from pretrax.inference.embeddings import embed
 from pretrax.inference.trained import mode_of
 from pretrax.models.hugging_face import sentences
@@ -27,21 +27,71 @@ from tests.parity.test_fill_mask import WIDTHS, bert_tokenizer
 TEXTS = ["the parser", "return a value if it is not None"]
 
 
-def saved(folder, model, **settings):
+def saved(folder, model, widths=WIDTHS, **settings):
     """A directory of `transformers` with a tokenizer; its model and tokenizer."""
     tokenizer, roles = bert_tokenizer()
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **{f"{role}_token": name for role, name in roles.items()}
     )
-    size = dict(vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=64, pad_token_id=0)
+    size = dict(vocab_size=tokenizer.get_vocab_size(), pad_token_id=0, eos_token_id=3)
     torch.manual_seed(0)
-    made = model(transformers.BertConfig(**size, **WIDTHS, **settings)).eval()
+    longest = {} if "n_positions" in widths else {"max_position_embeddings": 64}
+    made = model(model.config_class(**size, **longest, **widths, **settings)).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter += 0.2 * torch.randn(parameter.shape)
     made.save_pretrained(folder)
     fast.save_pretrained(folder)
     return made, fast
+
+
+NAMES = dict(id2label={0: "bad", 1: "so so", 2: "good"})
+GPT2 = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=2)
+BART = dict(d_model=32, encoder_attention_heads=4, decoder_attention_heads=4)
+BART |= dict(encoder_ffn_dim=48, decoder_ffn_dim=48, encoder_layers=2, decoder_layers=2)
+BART |= dict(bos_token_id=2, decoder_start_token_id=3)
+
+
+@pytest.mark.parametrize(
+    "kind, widths",
+    [
+        (transformers.GPT2ForSequenceClassification, GPT2),
+        (transformers.LlamaForSequenceClassification, dict(list(WIDTHS.items())[:4])),
+        (transformers.BartForSequenceClassification, BART),
+    ],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_classifier_that_reads_from_left_to_right(kind, widths, tmp_path, capsys):
+    """It answers as `transformers` does with one text after the other, and comes back as it was."""
+    model, tokenizer = saved(tmp_path / "in", kind, widths, **NAMES)
+    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
+    trained = open_trained(str(tmp_path / "run"))
+    assert mode_of(trained) == "classify"
+    for text, found in zip(TEXTS, classify(trained, TEXTS)):
+        with torch.no_grad():
+            p = model(tokenizer(text, return_tensors="pt").input_ids).logits[0].softmax(-1).tolist()
+        assert dict(found) == pytest.approx(dict(zip(NAMES["id2label"].values(), p)), abs=1e-5)
+    predict.main([f"--run={tmp_path}/run", TEXTS[0]])
+    assert max(found, key=lambda one: one[1])[0] in capsys.readouterr().out
+    convert.main([f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"])
+    again, loaded = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
+    torch.testing.assert_close(again.state_dict(), model.state_dict(), atol=0, rtol=0)
+
+
+def test_a_decoder_tags_words(tmp_path):
+    kind = transformers.GPT2ForTokenClassification
+    model, tokenizer = saved(tmp_path / "in", kind, GPT2, **NAMES)
+    convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
+    trained = open_trained(str(tmp_path / "run"))
+    assert mode_of(trained) == "tag"
+    ((found),) = tag(trained, TEXTS[1:])
+    read = tokenizer(TEXTS[1], return_tensors="pt")
+    with torch.no_grad():
+        classes = model(read.input_ids).logits[0].argmax(-1).tolist()
+    words = read.word_ids(0)
+    firsts = [words.index(number) for number in range(len(TEXTS[1].split()))]
+    assert [name for _, name in found] == [NAMES["id2label"][classes[at]] for at in firsts]
 
 
 def test_a_modernbert_classifies_by_what_its_config_pools(tmp_path):
@@ -154,18 +204,17 @@ def test_another_layer_after_pooling_is_refused(changed, said, tmp_path):
 
 
 def test_classes_of_an_imported_classifier_exclude_each_other_or_not(tmp_path):
-    names = dict(id2label={0: "bad", 1: "so so", 2: "good"})
     for problem, function in (
         ("multi_label_classification", torch.sigmoid),
         (None, lambda logits: torch.softmax(logits, -1)),
     ):
         folder = tmp_path / str(problem)
         kind = transformers.BertForSequenceClassification
-        model, tokenizer = saved(folder / "in", kind, problem_type=problem, **names)
+        model, tokenizer = saved(folder / "in", kind, problem_type=problem, **NAMES)
         convert.main([f"--from=hf:{folder}/in", f"--to={folder}/run"])
         trained = open_trained(str(folder / "run"))
         assert mode_of(trained) == "classify"
         for text, found in zip(TEXTS, classify(trained, TEXTS)):
             with torch.no_grad():
                 p = function(model(**tokenizer(text, return_tensors="pt")).logits[0]).tolist()
-            assert dict(found) == pytest.approx(dict(zip(names["id2label"].values(), p)), abs=1e-5)
+            assert dict(found) == pytest.approx(dict(zip(NAMES["id2label"].values(), p)), abs=1e-5)
