@@ -199,7 +199,11 @@ def with_positions_from_pad(
 
 
 def _family(
-    model_type: str, name: str, base: str, *by_heads: tuple[tuple[str, ...], str]
+    model_type: str,
+    name: str,
+    base: str,
+    *by_heads: tuple[tuple[str, ...], str],
+    presets: tuple[str, ...] = (),
 ) -> Family:
     return Family(
         model_type,
@@ -211,7 +215,7 @@ def _family(
         functools.partial(links, base),
         functools.partial(copies, base),
         harmless=HARMLESS,
-        presets=(f"{model_type}_*",) if model_type == base else (),
+        presets=presets,
         ignored=("embeddings.position_ids",),
         by_heads=(
             *by_heads,
@@ -229,8 +233,9 @@ BERT = _family(
     "bert",
     (("vocabulary", "pair"), "BertForPreTraining"),
     (("pair",), "BertForNextSentencePrediction"),
+    presets=("bert_*",),
 )
-ROBERTA = _family("roberta", "Roberta", "roberta")
+ROBERTA = _family("roberta", "Roberta", "roberta", presets=("roberta_*", "xlm_r_*"))
 XLM_ROBERTA = _family("xlm-roberta", "XLMRoberta", "roberta")
 CAMEMBERT = _family("camembert", "Camembert", "roberta")
 ROBERTAS = (ROBERTA, XLM_ROBERTA, CAMEMBERT)

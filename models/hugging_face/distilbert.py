@@ -98,6 +98,7 @@ DISTILBERT = Family(
     links,
     copies,
     harmless=HARMLESS,
+    presets=("distilbert_*",),
     by_heads=(
         (("classes",), "DistilBertForSequenceClassification"),
         (("token_classes",), "DistilBertForTokenClassification"),

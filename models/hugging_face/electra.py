@@ -69,6 +69,7 @@ ELECTRA = Family(
     links,
     copies,
     harmless=HARMLESS,
+    presets=("electra_*",),
     ignored=("embeddings.position_ids",),
     by_heads=(
         (("replaced",), "ElectraForPreTraining"),

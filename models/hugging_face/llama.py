@@ -36,7 +36,7 @@ CLASSES = {
     **{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"},
     **{"gemma2": "Gemma2", "olmo2": "Olmo2"},
 }
-PRESETS = {"llama": ("llama3_*", "decoder_tiny"), "qwen3": ("qwen3_*",)}
+PRESETS = {"llama": ("llama3_*", "decoder_tiny")}  # of others those of their name
 ACTIVATION_OF = {"gemma2": "hidden_activation"}
 # Norms of a layer: ours -> theirs.
 BEFORE = {"self_attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
@@ -197,7 +197,7 @@ DECODERS: Mapping[str, Family] = {
         functools.partial(links, kind),
         copies,
         harmless=HARMLESS_OF.get(kind, HARMLESS),
-        presets=PRESETS.get(kind, ()),
+        presets=PRESETS.get(kind, (f"{kind}_*",)),
         ignored=(".rotary_emb.inv_freq",),
         by_heads=(
             (("classes",), f"{name}ForSequenceClassification"),

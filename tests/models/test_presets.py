@@ -59,6 +59,11 @@ PRESETS = {
     "bert_large": Preset("bert", "bert_base", 30_522, 336_226_108),
     "roberta_base": Preset("roberta", "roberta_base", 50_265, 124_697_433),
     "roberta_large": Preset("roberta", "roberta_base", 50_265, 355_412_057),
+    # XLM-R is a RoBERTa of another vocabulary, and exported as one.
+    "xlm_r_base": Preset("roberta", "roberta_base", 250_002, 278_295_186),
+    "distilbert_base": Preset("distilbert", "distilbert_base", 30_522, 66_985_530),
+    "electra_small": Preset("electra", "electra_base", 30_522, 13_549_057, ("embedding_dim",)),
+    "electra_base": Preset("electra", "electra_base", 30_522, 109_483_009),
     "modernbert_base": Preset("modernbert", "modernbert_base", 50_368, 149_655_232),
     "modernbert_large": Preset("modernbert", "modernbert_base", 50_368, 395_881_664),
     "bart_base": Preset("bart", "bart_base", 50_265, 139_420_416),
@@ -76,6 +81,13 @@ PRESETS = {
     "qwen3_1_7b": Preset("qwen3", "qwen3_0_6b", 151_936, 1_720_574_976),
     "qwen3_4b": Preset("qwen3", "qwen3_0_6b", 151_936, 4_022_468_096),
     "qwen3_8b": Preset("qwen3", "qwen3_0_6b", 151_936, 8_190_735_360, ("logits_via_embedding",)),
+    "mistral_7b": Preset("mistral", "mistral_7b", 32_000, 7_241_732_096),
+    "qwen2_0_5b": Preset("qwen2", "qwen2_0_5b", 151_936, 494_032_768),
+    "qwen2_7b": Preset("qwen2", "qwen2_0_5b", 152_064, 7_615_616_512, ("logits_via_embedding",)),
+    "gemma2_2b": Preset("gemma2", "gemma2_2b", 256_000, 2_614_341_888),
+    "gemma2_9b": Preset("gemma2", "gemma2_2b", 256_000, 9_241_705_984),
+    "olmo2_1b": Preset("olmo2", "olmo2_1b", 100_352, 1_484_916_736),
+    "olmo2_7b": Preset("olmo2", "olmo2_1b", 100_352, 7_298_617_344),
 }
 # Of no published size: what is counted is what their files say.
 TINY = {
@@ -111,9 +123,9 @@ def builder_of(name):
 
 def model_of(name, vocab_size, heads=None, **settings):
     """The model of a gin file, with the heads of the published class where none are named."""
-    pair = ("pair",) if name.startswith("bert_") else ()
-    build = read_fields([str(GIN_FILES[name])])["model"]
-    return build(vocab_size, heads or ("vocabulary", *pair), **settings)
+    published = {"bert": ("vocabulary", "pair"), "electra": ("replaced",)}
+    heads = heads or published.get(name.partition("_")[0], ("vocabulary",))
+    return read_fields([str(GIN_FILES[name])])["model"](vocab_size, heads, **settings)
 
 
 @functools.cache
@@ -202,13 +214,16 @@ def test_presets_of_one_model_differ_in_sizes_only(name):
 
 MESH = {"data": 2, "fsdp": 8, "tensor": 4}
 SPREAD = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
-LARGE = 1_000_000
+LARGE = 750_000
 # Parameters that one mesh axis alone divides, and why.
 ONE_AXIS = {
     "position_embedding": "no axis but embed: a row is looked up for each place",
     "vocabulary/layer": "embed by embed, of which one is spread: its output is normed whole",
 }
-INDIVISIBLE = {("t5_1_1_small", "heads", 6), ("gpt2_xl", "heads", 25)}
+INDIVISIBLE = {
+    *{("t5_1_1_small", "heads", 6), ("gpt2_xl", "heads", 25)},
+    *{("qwen2_0_5b", "heads", 14), ("qwen2_0_5b", "heads", 2)},
+}
 
 
 def kind_of(path):
