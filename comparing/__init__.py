@@ -4,3 +4,7 @@ A comparison is a base run, named variants of it, seeds, a budget that is equal 
 yardsticks. `pretrax compare` trains and measures each variant with each seed, and reports what differs
 by how much, with intervals.
 """
+
+from pretrax.comparing.comparison import Comparison
+
+__all__ = ["Comparison"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -9,6 +10,7 @@ class Comparison:
     """A base run, named variants of it, seeds, a budget and yardsticks.
 
         Comparison(
+            directory="comparisons/masking_rate",
             question="How many tokens should masked language modelling hide?",
             base=["runs/encoder.gin"],
             variants={"15%": [], "40%": ["objectives.masked_lm.rate = 0.40"]},
@@ -16,9 +18,10 @@ class Comparison:
             yardsticks=[Bound(yardsticks.probes.classify)],
         )
 
-    Lines that end in `.gin` are files, the others bindings, as `pretrax train` takes both.
+    Lines that end in `.gin` are files, the others bindings; later ones override earlier ones.
     """
 
+    directory: str  # for its runs, its results and its report
     question: str  # what is asked, in a sentence
     base: Sequence[str]  # gin files and bindings of the run that all variants change
     variants: Mapping[str, Sequence[str]]  # by name: gin files and bindings after those of the base
@@ -27,3 +30,93 @@ class Comparison:
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
+
+
+def settings_of(comparison: Comparison) -> dict[str, Any]:
+    """Returns the fields of a comparison by name."""
+    return {name: getattr(comparison, name) for name in FIELDS}
+
+
+def folder_of(variant: str) -> str:
+    """Returns the name of a variant's folder: letters, digits, dots, dashes and underscores.
+
+    >>> folder_of("80/10/10"), folder_of("15%")
+    ('80_10_10', '15_')
+    """
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-._") else "_" for c in variant)
+
+
+def check(comparison: Comparison) -> Comparison:
+    """Raises ValueError for a comparison that no runs can answer: what was got, what to change."""
+    c = comparison
+    for name, words in (("directory", "a folder's name"), ("question", "a sentence")):
+        value = getattr(c, name)
+        if not isinstance(value, str) or not value:
+            raise _error(f"{name} must be {words}, got {value!r}")
+    if "://" in c.directory:
+        raise _error(f"directory is on this machine's disk, got {c.directory}")
+    _check_lines("base", c.base)
+    if not c.base:
+        raise _error("base has no run, expected a gin file such as ['runs/encoder.gin']")
+    _check_variants(c.variants)
+    _check_seeds(c.seeds)
+    if not callable(c.budget):
+        raise _error(f"budget must be a function such as @budgets.text_tokens, got {c.budget!r}")
+    if not _is_list(c.yardsticks) or not c.yardsticks or not all(map(callable, c.yardsticks)):
+        raise _error(f"yardsticks must be a list of functions, at least one, got {c.yardsticks!r}")
+    if c.reference is not None and c.reference not in c.variants:
+        raise _error(
+            f"reference = {c.reference!r} is none of the variants: give one of "
+            f"{', '.join(map(repr, c.variants))}, or None to compare all pairs"
+        )
+    return c
+
+
+def _check_variants(variants: Any) -> None:
+    if not isinstance(variants, Mapping) or not variants:
+        raise _error(
+            f"variants must be named lists of gin lines, at least one, got {variants!r}: give such as "
+            "{'15%': [], '40%': ['objectives.masked_lm.rate = 0.40']}"
+        )
+    folders: dict[str, str] = {}
+    for name, lines in variants.items():
+        if not isinstance(name, str) or not name.strip() or not name.isprintable():
+            raise _error(f"the name of a variant must be a text of one line, got {name!r}")
+        folder = folder_of(name)
+        if len(name) > 60 or folder.startswith("."):
+            raise _error(
+                f"the variant {name!r} cannot name a folder: give a name of 60 characters or fewer "
+                "that begins with no dot"
+            )
+        if other := folders.get(folder.lower()):
+            raise _error(
+                f"the variants {other!r} and {name!r} would share the folder runs/{folder}: give "
+                "names that differ in letters or digits"
+            )
+        folders[folder.lower()] = name
+        _check_lines(f"variants[{name!r}]", lines)
+
+
+def _check_lines(name: str, lines: Any) -> None:
+    if not _is_list(lines) or not all(isinstance(line, str) and line.strip() for line in lines):
+        raise _error(f"{name} must be a list of gin files and bindings, each a text, got {lines!r}")
+
+
+def _check_seeds(seeds: Any) -> None:
+    whole = _is_list(seeds) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    if not whole or not seeds:
+        raise _error(f"seeds must be a list of whole numbers, 0 or more, got {seeds!r}")
+    twice = sorted({seed for seed in seeds if list(seeds).count(seed) > 1})
+    if twice:
+        raise _error(f"seeds has {twice[0]} twice, got {list(seeds)}: give each once")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _error(said: str) -> ValueError:
+    return ValueError(f"comparing.Comparison.{said}.")

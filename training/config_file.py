@@ -1,8 +1,9 @@
-"""Writes a `Run` as a gin file, from which `training.configuration` reads the same value."""
+"""Writes a `Run`, or the settings of another class, as a gin file, from which `training.configuration` reads the same value."""
 
 import math
 import os
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,19 +16,20 @@ from pretrax.training.bound import (
     functions_in,
     import_name,
     name_of,
+    parameters,
     plain,
 )
-from pretrax.training.run import FIELDS, Run, fields_of, is_required
+from pretrax.training.run import Run, fields_of
 
-# Fields that are written as macros, which the command line overrides as in the run's own gin file.
+# Fields of a run that are written as macros.
 _MACROS = {"run_dir": "RUN_DIR", "steps": "STEPS"}
 
 
 class Written(NamedTuple):
-    """A gin file of some fields of a `Run`."""
+    """A gin file of some settings of a function or class."""
 
     text: str
-    unnamed: tuple[str, ...]  # fields that gin cannot express; the text has a comment instead
+    unnamed: tuple[str, ...]  # settings that gin cannot express; the text has a comment instead
 
 
 def write_run(run: Run) -> tuple[str, ...]:
@@ -37,8 +39,12 @@ def write_run(run: Run) -> tuple[str, ...]:
     return written.unnamed
 
 
-def gin_text(fields: Mapping[str, Any]) -> Written:
-    """Returns fields of a `Run` as a gin file; those that have their default value are left out.
+def gin_text(
+    settings: Mapping[str, Any],
+    function: Callable = Run,
+    macros: Mapping[str, str] = MappingProxyType(_MACROS),
+) -> Written:
+    """Returns settings of a function as a gin file; those that have their default are left out.
 
     >>> from pretrax import models
     >>> print(gin_text({"steps": 100, "model": Bound(models.decoder, emb_dim=64)}).text)
@@ -55,27 +61,34 @@ def gin_text(fields: Mapping[str, Any]) -> Written:
     models.decoder.emb_dim = 64
     <BLANKLINE>
 
+    Args:
+      settings: by name, such as `fields_of(run)`.
+      function: whose settings they are.
+      macros: names of settings that are written as macros, which the command line overrides.
+
     A gin file names a function by its module, so it cannot name one that is defined within another
     function or in a notebook.
     """
-    writer = _Writer(fields)
-    macros, lines, unnamed = [], [], []
-    for name, value in fields.items():
-        if not is_required(name) and value == FIELDS[name].default:
+    writer = _Writer(settings)
+    selector = writer.selector(function)
+    known = parameters(function) or {}
+    values, lines, unnamed = [], [], []
+    for name, value in settings.items():
+        if name in known and value == known[name].default:
             continue
         try:
             text = writer.value(value, name)
         except _UnnamedError as error:
             unnamed.append(name)
-            lines.append(f"# training.Run.{name} has no importable name: {error}")
+            lines.append(f"# {selector}.{name} has no importable name: {error}")
             continue
-        if name in _MACROS:
-            macros.append(f"{_MACROS[name]} = {text}")
-            text = f"%{_MACROS[name]}"
-        lines.append(f"training.Run.{name} = {text}")
+        if name in macros:
+            values.append(f"{macros[name]} = {text}")
+            text = f"%{macros[name]}"
+        lines.append(f"{selector}.{name} = {text}")
     imports = sorted(writer.imports.values())
     head = ["from __gin__ import dynamic_registration"]
-    blocks = [block for block in (head, imports, macros, lines, *writer.settings) if block]
+    blocks = [block for block in (head, imports, values, lines, *writer.settings) if block]
     return Written("\n\n".join("\n".join(block) for block in blocks) + "\n", tuple(unnamed))
 
 
@@ -87,8 +100,7 @@ class _Writer:
     """Writes values, and collects the imports and settings of the functions in them."""
 
     def __init__(self, fields: Mapping[str, Any]):
-        # The first name of selectors -> import statement.
-        self.imports = {"training": "from pretrax import training"}
+        self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
         self.settings: list[list[str]] = []  # a block for each function
         self._selectors: list[tuple[Bound, str]] = []  # of the functions written so far
         different: list[Bound] = []
@@ -124,7 +136,7 @@ class _Writer:
         for other, selector in self._selectors:
             if plain(other) == plain(one):
                 return selector
-        selector = self._selector(one.function)
+        selector = self.selector(one.function)
         if one.function in self._scoped:
             scope = "".join(c if c.isalnum() else "_" for c in path)
             taken = [written.partition("/")[0] for _, written in self._selectors]
@@ -138,7 +150,7 @@ class _Writer:
             block.append(f"{selector}.{name} = {self.value(value, f'{path}_{name}')}")
         return selector
 
-    def _selector(self, function: Callable) -> str:
+    def selector(self, function: Callable) -> str:
         """Returns the name of a function in this file, and adds its import."""
         found = import_name(function)
         if found is None:

@@ -1,4 +1,4 @@
-"""Reads gin files into a `Run`. No other module imports gin.
+"""Reads gin files into a `Run`, or the settings of another class. No other module imports gin.
 
     from __gin__ import dynamic_registration
     from pretrax import training
@@ -28,12 +28,15 @@ from gin import config_parser
 from pretrax import training
 from pretrax.models.directories import check_links
 from pretrax.training import mesh, run_directory, trust
-from pretrax.training.bound import Bound, Call, name_of, parameters
+from pretrax.training.bound import Bound, Call, import_name, name_of, parameters
 from pretrax.training.run import FIELDS, Run, is_required
 from pretrax.training.user_modules import import_module
 
 ROOT = Path(__file__).resolve().parent.parent
 GIN_CONFIGS = ROOT / "gin_configs"
+
+# Files of directories that anybody may have written: what they name is checked.
+_OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
 
 # What users of T5X call a setting, and how it is set here.
 T5X_NAMES = {
@@ -86,8 +89,8 @@ def read_run(
     Raises ValueError for what cannot be read, a binding that nothing uses, a missing field, and the
     config.gin of a run that was moved, unless it is given a RUN_DIR.
     """
-    reader = _reader(files, bindings, search_paths, trusted)
-    run = as_run(reader.fields())
+    reader = _Reader(Run, search_paths, trusted).read(files, bindings)
+    run = as_run(reader.settings())
     reader.check_not_moved()
     return run
 
@@ -99,7 +102,38 @@ def read_fields(
     trusted: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns the fields of a `Run` that gin files give; see `read_run`. Others may be missing."""
-    return _reader(files, bindings, search_paths, trusted).fields()
+    return read_settings(Run, files, bindings, search_paths, trusted)
+
+
+def read_settings(
+    function: Callable,
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, Any]:
+    """Returns the settings that gin files give a function or class; see `read_run`.
+
+        read_settings(Comparison, ["comparisons/masking_rate.gin"], ["SEEDS = [0, 1]"])
+
+    Raises ValueError as `read_run`, also for a binding that nothing in these settings uses.
+    """
+    return _Reader(function, search_paths, trusted).read(files, bindings).settings()
+
+
+def read_lines(
+    lines: Sequence[str], search_paths: Sequence[str] = (), trusted: Collection[str] = ()
+) -> dict[str, Any]:
+    """Returns the fields of a `Run` that lines give in turn, of which later ones override earlier.
+
+        read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
+
+    A line that ends in `.gin` is a file, any other a binding; see `read_run`.
+    """
+    reader = _Reader(Run, search_paths, trusted)
+    for line in lines:
+        reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
+    return reader.settings()
 
 
 def as_run(fields: Mapping[str, Any]) -> Run:
@@ -211,36 +245,27 @@ class _Binding(NamedTuple):
 _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
 
 
-def _reader(
-    files: Sequence[str],
-    bindings: Sequence[str],
-    search_paths: Sequence[str],
-    trusted: Collection[str],
-) -> "_Reader":
-    reader = _Reader(search_paths, trusted)
-    for file in files:
-        reader.read_file(file)
-    for line in bindings:
-        reader.read_binding(line)
-    return reader
-
-
 class _Reader:
-    """Collects the bindings of gin files, and resolves what they bind to the fields of `Run`."""
+    """Collects the bindings of gin files, and resolves the settings of a function, such as `Run`."""
 
-    def __init__(self, search_paths: Sequence[str], trusted: Collection[str]):
-        self._search_paths, self._trusted = list(search_paths), trusted
+    def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
+        self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
         self._bindings: dict[_Key, _Binding] = {}
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
         self._used: set[_Key] = set()
         self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
-        self._chosen: dict[_Source, set[str]] = {}  # the fields of `Run` that a file binds
+        self._chosen: dict[_Source, set[str]] = {}  # the settings of the target that a file binds
 
-    def read_file(self, name: str) -> None:
-        self._read_path(name, self._search_paths, _Source(name, True), ())
+    def read(self, files: Sequence[str], bindings: Sequence[str]) -> "_Reader":
+        """Reads files, then bindings, which override what was read before. Returns itself."""
+        for name in files:
+            self._read_path(name, self._search_paths, _Source(name, True), ())
+        for line in bindings:
+            self._read_binding(line)
+        return self
 
-    def read_binding(self, line: str) -> None:
+    def _read_binding(self, line: str) -> None:
         try:
             self._read_text(line, self._imported, _Source(line, False), None, ())
         except (SyntaxError, tokenize.TokenError):
@@ -257,7 +282,8 @@ class _Reader:
         within: tuple[Path, ...],
     ) -> None:
         path = find_gin_file(name, folders)
-        checked = run_directory.CONFIG in (Path(name).name, path.name)  # which a link may not hide
+        # A link may not hide what it is.
+        checked = not _OF_DIRECTORIES.isdisjoint((Path(name).name, path.name))
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
         try:
@@ -283,7 +309,7 @@ class _Reader:
     ) -> None:
         """Reads statements in turn; `names` are what this file has imported so far.
 
-        `checked` is the config.gin of a run directory, of which `training.trust` lets some through.
+        `checked` is a file of `_OF_DIRECTORIES`, of which `training.trust` lets some through.
         """
         where = source.text if path is None else str(path)
 
@@ -329,24 +355,26 @@ class _Reader:
                     if path is not None and path.name == run_directory.CONFIG:
                         # An imported model sets the vocabulary of whatever corpus a run may have.
                         self._mentioned.add(function)
-                    if function is Run and source.is_file:
+                    if function is self._target and source.is_file:
                         self._chosen.setdefault(source, set()).add(parameter)
         self._imported |= names
 
     # Values
 
-    def fields(self) -> dict[str, Any]:
-        """Returns what is bound to the fields of `Run`; ValueError for a binding nothing uses."""
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings of the target; ValueError for a binding nothing uses."""
         try:
-            found = self._settings(Run, "")
+            found = self._settings(self._target, "")
         except RecursionError:
             raise ValueError(
                 "A value of the gin files refers to itself, by way of macros or functions."
             ) from None
-        for name, field in FIELDS.items():  # the settings of a function that stands by default
-            if name not in found and callable(field.default):
-                if settings := self._settings(field.default, ""):
-                    found[name] = Bound(field.default, **settings)
+        # The settings of a function that stands by default.
+        for name, parameter in (parameters(self._target) or {}).items():
+            function = parameter.default
+            if name not in found and callable(function) and function is not parameter.empty:
+                if settings := self._settings(function, ""):
+                    found[name] = Bound(function, **settings)
         self._check_all_used()
         return found
 
@@ -390,7 +418,7 @@ class _Reader:
         of the first one behind. But that model has been referred to.
         """
         for source, fields in self._chosen.items():
-            if all(self._bindings["", Run, name].source != source for name in fields):
+            if all(self._bindings["", self._target, name].source != source for name in fields):
                 raise ValueError(self._idle_file(source))
         used = {self._bindings[key].source for key in self._used}
         for key, (_, source, _) in self._bindings.items():
@@ -402,7 +430,7 @@ class _Reader:
             said = name if function is None else f"{name_of(function)}.{name}"
             said = f"{scope}/{said}" if scope else said
             sets = f"{said}, which {source.text} sets" if source.is_file else source.text
-            raise ValueError(f"Nothing in this run uses {sets}. {self._remedy(key)}")
+            raise ValueError(f"Nothing in this {self._said} uses {sets}. {self._remedy(key)}")
 
     def _is_mentioned(self, key: _Key) -> bool:
         """Whether a file or binding refers to this macro, or to this function in some scope."""
@@ -424,26 +452,32 @@ class _Reader:
                 "run, another RUN_DIR."
             )
 
-    @staticmethod
-    def _idle_file(source: _Source) -> str:
+    @property
+    def _said(self) -> str:
+        return self._target.__name__.lower()  # "run"
+
+    def _idle_file(self, source: _Source) -> str:
         return (
             f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs to "
-            "a function that is not part of this run. Give it after the other files, or leave it out."
+            f"a function that is not part of this {self._said}. Give it after the other files, or "
+            "leave it out."
         )
 
     def _remedy(self, key: _Key) -> str:
         _, function, name = key
         if function is None and name in T5X_NAMES:
             return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
-        if function is None and name in FIELDS:
-            return f"It is a field of the run: --gin.training.Run.{name}=VALUE."
+        if function is None and name in (parameters(self._target) or {}):
+            module, own = import_name(self._target) or ("", name_of(self._target))
+            selector = f"{module.rpartition('.')[2]}.{own}"
+            return f"It is a field of the {self._said}: --gin.{selector}.{name}=VALUE."
         if function is None:
             there = sorted(k[2] for k in self._used if k[1] is None)
             return (
                 f"The names that it has: {', '.join(there) or 'none'}; other values are given as "
                 "MODULE.FUNCTION.PARAMETER."
             )
-        chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, Run)})
+        chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
         return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 CONFIG = "config.gin"  # the run's configuration; a directory that holds one is a run
+COMPARISON = "comparison.gin"  # of a directory of several runs: how they are compared
 VOCABULARY = "vocabulary.json"  # the special ids; the tokenizer's own file lies beside it:
 SENTENCEPIECE_MODEL = "vocabulary.model"  # of a SentencePiece vocabulary
 TOKENIZER = "tokenizer.json"  # of a Hugging Face vocabulary

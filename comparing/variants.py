@@ -1,0 +1,138 @@
+"""The runs of a comparison: read from gin files, checked to share their data, seeded."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pretrax.comparing.comparison import FIELDS, Comparison, check, folder_of, settings_of
+from pretrax.training.bound import bound, flattened, parameters
+from pretrax.training.config_file import gin_text
+from pretrax.training.configuration import GIN_CONFIGS, as_run, read_lines, read_settings
+from pretrax.training.run import Run
+
+RUNS = "runs"  # a folder of a comparison's directory: runs/VARIANT/seed_S
+_SOLVED = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields that the comparison sets
+
+
+class Key(NamedTuple):
+    """Names one run of a comparison."""
+
+    variant: str
+    seed: int
+
+
+def read_comparison(
+    name: str,
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Sequence[str] = (),
+) -> Comparison:
+    """Returns the comparison of a gin file: `gin_configs/comparisons/NAME.gin`, or one's own.
+
+        read_comparison("masking_rate", ["SEEDS = [0, 1, 2]"])
+
+    Raises ValueError for what cannot be read, a binding that nothing uses, a field that is missing,
+    and what `comparison.check` refuses.
+    """
+    known = sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
+    if not name.endswith(".gin") and name not in known:
+        raise ValueError(
+            f"There is no comparison {name!r}: give one of {', '.join(known)}, or a file of yours that "
+            "ends in .gin."
+        )
+    file = name if name.endswith(".gin") else f"comparisons/{name}.gin"
+    trusted = (*trusted, "pretrax.comparing")
+    found = read_settings(Comparison, [file], bindings, search_paths, trusted)
+    required = [n for n, field in FIELDS.items() if field.default is dataclasses.MISSING]
+    if missing := [n for n in required if n not in found]:
+        raise ValueError(
+            f"{file} gives no {', no '.join(missing)}: bind "
+            f"{' and '.join(f'comparing.Comparison.{n}' for n in missing)} in it."
+        )
+    return check(Comparison(**found))
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Returns a comparison as a gin file, from which `read_comparison` reads the same value."""
+    macros = {"directory": "DIRECTORY", "seeds": "SEEDS"}
+    return gin_text(settings_of(comparison), Comparison, macros).text
+
+
+def runs_of_variants(comparison: Comparison, search_paths: Sequence[str] = ()) -> dict[str, Run]:
+    """Returns {variant: run}: the base's lines, then the variant's. Steps and seed are the base's.
+
+    Raises ValueError, naming the variant, for lines that cannot be read, for those that set what the
+    comparison sets, and for variants without common data.
+    """
+    c = comparison
+    base = read_lines(c.base, search_paths)
+    found = {}
+    for name, lines in c.variants.items():
+        try:
+            fields = read_lines([*c.base, *lines], search_paths)
+            run = as_run(fields)
+        except ValueError as error:
+            raise ValueError(f"The variant {name!r}: {error}") from error
+        if changed := [field for field in _SOLVED if fields.get(field) != base.get(field)]:
+            raise ValueError(
+                f"The variant {name!r} sets training.Run.{changed[0]} = {fields.get(changed[0])!r}, "
+                "which a comparison sets by its directory, its budget and its seeds: leave it out, and "
+                "name files of models/ and objectives/ instead of a whole run."
+            )
+        found[name] = run
+    _check_common_data(found)
+    return found
+
+
+def _check_common_data(runs: Mapping[str, Run]) -> None:
+    """Raises ValueError for variants of which figures would be of different text, or tokens."""
+    (first, run), *others = runs.items()
+    now = dict(flattened("corpus", run.corpus))
+    for name, other in others:
+        also = dict(flattened("corpus", other.corpus))
+        differing = [key for key in {**now, **also} if now.get(key, "") != also.get(key, "")]
+        if differing:
+            raise ValueError(
+                f"The variants {first!r} and {name!r} have no common data, so no figure of theirs can be "
+                "compared: "
+                + "; ".join(
+                    f"{key} is {now.get(key, 'not set')!r} and {also.get(key, 'not set')!r}"
+                    for key in differing
+                )
+                + ". Give all variants one corpus and one vocabulary."
+            )
+
+
+def seeded(run: Run, directory: str, key: Key, steps: int) -> Run:
+    """Returns the run of a variant with a seed, which its corpus takes where it has one.
+
+    So the order of documents varies with the seed, and is the same for all variants of a seed.
+    """
+    corpus = run.corpus
+    if "seed" in (parameters(bound(corpus).function) or {}):
+        own = bound(corpus)
+        corpus = type(own)(own.function, **{**own.settings, "seed": key.seed})
+    return dataclasses.replace(
+        run, run_dir=run_dir_of(directory, key), corpus=corpus, seed=key.seed, steps=steps
+    )
+
+
+def run_dir_of(directory: str, key: Key) -> str:
+    return str(Path(directory) / RUNS / folder_of(key.variant) / f"seed_{key.seed}")
+
+
+def runs_of(
+    comparison: Comparison, runs: Mapping[str, Run], steps: Mapping[str, int]
+) -> dict[Key, Run]:
+    """Returns the run of each variant and seed, by seed first, so that few seeds are soon complete.
+
+    Args:
+      runs: of `runs_of_variants`.
+      steps: by variant, which the budget gave.
+    """
+    keys = [Key(variant, seed) for seed in comparison.seeds for variant in runs]
+    return {
+        key: seeded(runs[key.variant], comparison.directory, key, steps[key.variant])
+        for key in keys
+    }

@@ -1,0 +1,174 @@
+"""Comparisons as gin files, their runs, and the budgets that these share."""
+
+import dataclasses
+import re
+import subprocess
+import sys
+
+import pytest
+
+from pretrax.comparing import budgets
+from pretrax.comparing.comparison import Comparison, check
+from pretrax.comparing.variants import (
+    Key,
+    comparison_text,
+    read_comparison,
+    runs_of,
+    runs_of_variants,
+)
+from pretrax.training import plan
+from pretrax.training.bound import Bound
+from pretrax.training.throughput import step_flops
+from tests.comparing import small
+from tests.training.tiny import ROOT, environment
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> Comparison:
+    return read_comparison(small.write(tmp_path_factory.mktemp("compared")))
+
+
+@pytest.fixture(scope="module")
+def planned(compared):
+    return plan(runs_of_variants(compared)["small"])
+
+
+def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
+    again = [*compared.yardsticks, Bound(small.norm, power=4)]
+    other = dataclasses.replace(
+        compared, yardsticks=again, reference="small", about='It\'s\n"new".'
+    )
+    for one in (compared, other):
+        (tmp_path / "comparison.gin").write_text(comparison_text(one))
+        read = read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"])
+        assert read == one
+    with pytest.raises(ValueError, match="--trust=tests.comparing.small"):
+        read_comparison(str(tmp_path / "comparison.gin"))
+
+
+def test_values_are_overridden_on_the_command_line(compared, tmp_path):
+    file = small.write(tmp_path)
+    one = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
+    assert one.seeds == [7] and one.budget == Bound(budgets.text_tokens, number=3000)
+    with pytest.raises(ValueError, match="Nothing in this comparison uses STEPS = 3"):
+        read_comparison(file, ["STEPS = 3"])
+
+
+def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compared):
+    runs = runs_of(compared, runs_of_variants(compared), {"small": 6, "large/2": 9})
+    assert list(runs) == [Key(v, s) for s in (0, 1) for v in ("small", "large/2")]
+    one, other = runs["small", 1], runs["large/2", 1]
+    assert one.run_dir.endswith("compared/runs/small/seed_1") and one.seed == 1 and one.steps == 6
+    assert other.run_dir.endswith("compared/runs/large_2/seed_1") and other.steps == 9
+    assert one.optimizer != other.optimizer and one.corpus == other.corpus
+
+
+@pytest.mark.parametrize(
+    "changed, expected",
+    [
+        (dict(variants={}), "variants must be named lists of gin lines, at least one"),
+        (dict(variants={"a/b": [], "A_b": []}), "'a/b' and 'A_b' would share the folder runs/A_b"),
+        (dict(variants={"..": []}), "cannot name a folder"),
+        (dict(variants={"a\n": []}), "must be a text of one line"),
+        (dict(variants={"a": "STEPS = 2"}), r"variants\['a'\] must be a list of gin files"),
+        (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
+        (dict(seeds=[]), "seeds must be a list of whole numbers"),
+        (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
+        (dict(yardsticks=[]), "yardsticks must be a list of functions, at least one"),
+        (dict(base=[]), "base has no run"),
+        (dict(budget=700), "budget must be a function such as @budgets.text_tokens"),
+    ],
+)
+def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
+    with pytest.raises(ValueError, match=expected):
+        check(dataclasses.replace(compared, **changed))
+
+
+@pytest.mark.parametrize(
+    "lines, expected",
+    [
+        (["STEPS = 5"], r"'x' sets training.Run.steps = 5, which a comparison sets"),
+        (["RUN_DIR = 'runs/x'"], "'x' sets training.Run.run_dir = 'runs/x'"),
+        (["training.Run.seed = 5"], "'x' sets training.Run.seed = 5"),
+        (
+            ["DATA = 'other'"],
+            r"'small' and 'x' have no common data.*corpus.path is '.*' and 'other'",
+        ),
+        (["PAEK = 1.0"], "The variant 'x': Nothing in this run uses PAEK = 1.0"),
+        (["objectives/none.gin"], "The variant 'x': There is no gin file"),
+    ],
+)
+def test_lines_that_no_variant_may_have(compared, lines, expected):
+    with pytest.raises(ValueError, match=expected):
+        runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
+
+
+def test_a_later_line_of_a_variant_overrides_an_earlier_one(compared):
+    lines = ["PEAK = 1.0", str(ROOT / "gin_configs/objectives/causal_lm.gin"), "PEAK = 2.0"]
+    run = runs_of_variants(dataclasses.replace(compared, variants={"x": lines}))["x"]
+    assert run.optimizer.settings["learning_rate"].settings["peak"] == 2.0
+    assert run.objective.function.__name__ == "causal_lm"
+
+
+def test_an_unknown_name_and_missing_fields(tmp_path):
+    with pytest.raises(ValueError, match="There is no comparison 'maskin': give one of"):
+        read_comparison("maskin")
+    file = tmp_path / "mine.gin"
+    file.write_text("from pretrax import comparing\ncomparing.Comparison.question = 'Which?'\n")
+    with pytest.raises(
+        ValueError, match="gives no directory, no base, .*bind comparing.Comparison.d"
+    ):
+        read_comparison(str(file))
+
+
+def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
+    steps = budgets.text_tokens(planned, number=1500)
+    read = [budgets.tokens_of(planned, n) for n in (steps - 1, steps)]
+    assert read[0] < 1500 <= read[1] == 1606 and steps == 7  # of rows that are not all full
+
+
+def test_tokens_beyond_those_counted_are_as_many_on_average(planned, monkeypatch):
+    exactly = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
+    monkeypatch.setattr(budgets, "COUNTED", 20)
+    about = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
+    assert about == pytest.approx(exactly, rel=0.02)
+
+
+def test_a_budget_of_flops(planned):
+    of_a_step = step_flops(planned.recipe, planned.schedules)
+    assert budgets.model_flops(planned, number=7.4 * of_a_step) == 7
+    with pytest.raises(
+        ValueError, match="pays for 0 steps, expected 1 or more: raise budgets.model_f"
+    ):
+        budgets.model_flops(planned, number=of_a_step / 3)
+
+
+def test_a_budget_of_seconds(planned, monkeypatch):
+    monkeypatch.setattr(budgets, "TIMED", 2)
+    assert budgets.seconds(planned, number=3600) > 60
+
+
+def test_a_budget_that_ends_within_the_warm_up(compared):
+    longer = [*compared.base, "optimizers.warmup_constant.warmup_steps = 30"]
+    one = plan(
+        runs_of_variants(dataclasses.replace(compared, base=[*longer, "STEPS = 31"]))["small"]
+    )
+    with pytest.raises(
+        ValueError, match="number to [0-9,]+ or more, or lower the warm-up"
+    ) as error:
+        budgets.text_tokens(one, number=1500)
+    assert "pays for 7 steps, expected 31 or more, which its warm-up of 30 steps" in str(
+        error.value
+    )
+    enough = int(re.search("to ([0-9,]+) or more", str(error.value))[1].replace(",", ""))
+    assert 31 <= budgets.text_tokens(one, number=enough) <= 32
+
+
+def test_the_package_loads_no_jax():
+    program = (
+        "import sys, pretrax.comparing; print({'jax', 'gin', 'tensorflow'} & set(sys.modules))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert said.stdout.strip() == "set()", said.stderr
