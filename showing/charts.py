@@ -1,49 +1,27 @@
-"""Charts as SVG that takes its colours from the page around it, light or dark."""
+"""Charts of statistics: the noise of an objective, and the slots of its rows."""
 
 import functools
-import io
-import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from pretrax.showing.statistics import BINS, Figures
+from pretrax.showing.svg import FIRST, INK, MUTED, SECOND, drawn
 
-# Drawn in these colours, which are then replaced by the page's own.
-INK, MUTED, FIRST, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
-ON_PAGE = {INK: "var(--ink)", MUTED: "var(--line)", FIRST: "var(--first)", SECOND: "var(--second)"}
 WIDTH = 7.6  # inches
 BARS = 48  # of a histogram, at most
-SETTINGS = {
-    "svg.fonttype": "none",  # text stays text, in the page's font
-    "svg.hashsalt": "showing",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "text.color": INK,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.size": 3,
-    "ytick.major.size": 0,
-}
 
 
 def chart_of_noise(figures: Figures) -> str:
     """The lengths of hidden spans, with their law where it is known, and where in a row they are."""
     panels = (_draw_spans, _draw_where)
-    return _drawn([functools.partial(draw, figures=figures) for draw in panels], height=2.1)
+    return drawn([functools.partial(draw, figures=figures) for draw in panels], WIDTH, height=2.1)
 
 
 def chart_of_slots(all_figures: Sequence[Figures]) -> str:
     """Slots of each stack that hold a token: the mean, and the range over rows."""
     bars = [(f"{f.name} {stack}".strip(), use) for f in all_figures for stack, use in f.use.items()]
-    return _drawn([functools.partial(_draw_slots, bars=bars)], height=0.55 + 0.27 * len(bars))
+    return drawn([functools.partial(_draw_slots, bars=bars)], WIDTH, 0.55 + 0.27 * len(bars))
 
 
 def _draw_slots(axes, bars) -> None:
@@ -113,34 +91,3 @@ def _draw_where(axes, figures: Figures) -> None:
 
 def _percent(share: float, _) -> str:
     return f"{100 * share:.3g}%"
-
-
-def _drawn(panels: Sequence[Callable], height: float) -> str:
-    """The SVG of panels side by side, each drawn by a function of its axes."""
-    import matplotlib  # here: half a second that the terminal does not need
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    file = io.StringIO()
-    settings: Any = SETTINGS
-    with matplotlib.rc_context(settings):
-        figure, axes = plt.subplots(
-            1, len(panels), figsize=(WIDTH, height), layout="constrained", squeeze=False
-        )
-        for draw, one in zip(panels, axes[0]):
-            draw(one)
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-        plt.close(figure)
-    return on_page(file.getvalue())
-
-
-def on_page(svg: str) -> str:
-    """An SVG file as an element of a page: with the page's colours, and no ids that could clash."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="[A-Za-z]+[A-Za-z_]*_\d+"', "", svg)
-    for drawn, variable in ON_PAGE.items():
-        svg = svg.replace(drawn, variable)
-    return svg

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pretrax.showing.attention import rectangles
 from pretrax.showing.charts import chart_of_noise, chart_of_slots
 from pretrax.showing.examples import NO_SPAN, AttentionPattern, Example, Slot, StackView, Token
+from pretrax.showing.html import document
 from pretrax.showing.statistics import Figures
 from pretrax.showing.terminal import (
     ATTENDS,
@@ -23,25 +24,9 @@ from pretrax.showing.terminal import (
 SPANS = 6  # colours of spans and documents
 
 STYLE = """
-:root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
-  --line:#dcdfe6; --first:#3f6fd9; --second:#d9622b; --chip:#eceef3;
-  --s0:#c98a00; --s1:#0a8f9c; --s2:#b1479f; --s3:#3a8f3a; --s4:#d0493c; --s5:#4a68d8; }
-@media (prefers-color-scheme: dark) { :root { --paper:#14161b; --card:#1c1f26; --ink:#e4e6eb;
-  --soft:#979da9; --line:#333842; --first:#7ba0ff; --second:#ff9a5c; --chip:#2a2e37;
+:root { --s0:#c98a00; --s1:#0a8f9c; --s2:#b1479f; --s3:#3a8f3a; --s4:#d0493c; --s5:#4a68d8; }
+@media (prefers-color-scheme: dark) { :root {
   --s0:#f0bd4a; --s1:#4fd0dc; --s2:#ea8fd9; --s3:#7fd07f; --s4:#ff8a7d; --s5:#93a9ff; } }
-* { box-sizing: border-box }
-body { margin:0; background:var(--paper); color:var(--ink);
-  font:15px/1.55 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif }
-main { max-width:60rem; margin:0 auto; padding:2.2rem 1.2rem 4rem }
-h1 { font-size:1.9rem; margin:0; letter-spacing:-.01em }
-h2 { font-size:1.15rem; margin:2.6rem 0 .7rem }
-h3 { font-size:.95rem; margin:1.3rem 0 .45rem }
-h3 small, .soft { color:var(--soft); font-weight:400 }
-p { margin:.35rem 0 }
-a { color:var(--first) }
-.card { background:var(--card); border:1px solid var(--line); border-radius:10px;
-  padding:.2rem 1.2rem 1.1rem; margin:1rem 0 }
-summary { font-weight:600; padding:.7rem 0 .1rem; cursor:pointer }
 .flow, .cells { font:13px/1.75 ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace;
   white-space:pre-wrap; overflow-wrap:anywhere }
 .flow + .flow { border-top:1px dashed var(--line); padding-top:.4rem; margin-top:.4rem }
@@ -63,26 +48,16 @@ summary { font-weight:600; padding:.7rem 0 .1rem; cursor:pointer }
 .replaced { color:var(--s4); text-decoration:underline wavy var(--s4) 1px }
 .other { color:var(--soft); font-style:italic }
 .left-out { color:var(--soft); text-decoration:line-through }
-.legend { display:flex; flex-wrap:wrap; gap:.3rem 1.1rem; font-size:.88rem; color:var(--soft) }
 dl { display:grid; grid-template-columns:max-content 1fr; gap:.05rem 1rem; margin:.6rem 0 0;
   font:12px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; color:var(--soft) }
 dd { margin:0; overflow-wrap:anywhere }
 .patterns { display:flex; flex-wrap:wrap; gap:1.1rem; margin-top:1.1rem }
-figure { margin:0 } figcaption { font-size:.82rem; color:var(--soft); margin-top:.25rem }
 .pattern { width:12.5rem; height:auto; display:block; background:var(--chip); border-radius:4px }
-.chart svg { width:100%; height:auto; display:block }
 .tiles { display:grid; grid-template-columns:repeat(auto-fit, minmax(8rem,1fr)); gap:.7rem;
   margin-top:1rem }
 .tile { background:var(--chip); border-radius:8px; padding:.55rem .8rem }
 .tile b { font-size:1.35rem; font-weight:600; display:block; font-variant-numeric:tabular-nums }
 .tile span { font-size:.83rem; color:var(--soft); display:block; line-height:1.35 }
-table { border-collapse:collapse; font-variant-numeric:tabular-nums; margin-top:.8rem;
-  font-size:.9rem; width:100% }
-th { text-align:right; font-weight:600; color:var(--soft) } th:first-child, td:first-child {
-  text-align:left } td { text-align:right } th, td { padding:.2rem .5rem;
-  border-bottom:1px solid var(--line) }
-footer { color:var(--soft); font-size:.85rem; margin-top:2.5rem }
-code { font:12.5px ui-monospace, Menlo, "DejaVu Sans Mono", monospace }
 """
 
 
@@ -104,10 +79,7 @@ def write_page(
 
 def page(heading: Heading, examples: Sequence[Example], figures: Sequence[Figures]) -> str:
     """The page as HTML; names, tokens and paths are escaped."""
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(heading.name)}</title>\n<style>{STYLE}</style>\n</head>\n<body><main>\n"
+    body = (
         f"<h1>{escape(heading.name)}</h1>\n"
         + "".join(f'<p class="soft">{escape(fact)}</p>\n' for fact in heading.facts)
         + "<h2>Examples</h2>\n"
@@ -117,8 +89,8 @@ def page(heading: Heading, examples: Sequence[Example], figures: Sequence[Figure
         + f'<p class="soft">{escape(counted_on(heading.stream, figures))}</p>\n'
         + statistics(figures)
         + f"<footer>Made by <code>{escape(heading.command)}</code></footer>\n"
-        + "</main></body>\n</html>\n"
     )
+    return document(heading.name, STYLE, body)
 
 
 # --- examples --------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ import re
 import pytest
 
 from pretrax import objectives
-from pretrax.showing.charts import on_page
 from pretrax.showing.examples import example
 from pretrax.showing.page import Heading, page
 from pretrax.showing.rows import Subject, look
 from pretrax.showing.statistics import figures
+from pretrax.showing.svg import on_page
 from tests.showing.letters import IDS, READER, encode
 
 EVIL = "<script>alert('&')</script>"

@@ -1,0 +1,66 @@
+"""Charts as SVG that takes its colours from the page around it, light or dark."""
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+# Drawn in these colours, which are then replaced by the page's own.
+INK, MUTED, FIRST, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
+SERIES = tuple(f"#0d0e{k:02x}" for k in range(8))  # of as many curves, which all can tell apart
+ON_PAGE = {
+    INK: "var(--ink)",
+    MUTED: "var(--line)",
+    FIRST: "var(--first)",
+    SECOND: "var(--second)",
+    **{drawn: f"var(--v{k})" for k, drawn in enumerate(SERIES)},
+}
+SETTINGS = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.hashsalt": "showing",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.parse_math": False,  # a name may hold dollars
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+}
+
+
+def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
+    """Returns the SVG of panels side by side, each drawn by a function of its axes; sizes in inches."""
+    import matplotlib  # here: half a second that the terminal does not need
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    file = io.StringIO()
+    settings: Any = SETTINGS
+    with matplotlib.rc_context(settings):
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(width, height), layout="constrained", squeeze=False
+        )
+        for draw, one in zip(panels, axes[0]):
+            draw(one)
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+        plt.close(figure)
+    return on_page(file.getvalue())
+
+
+def on_page(svg: str) -> str:
+    """An SVG file as an element of a page: with the page's colours, and no ids that could clash."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="[A-Za-z]+[A-Za-z_]*_\d+"', "", svg)
+    for drawn, variable in ON_PAGE.items():
+        svg = svg.replace(drawn, variable)
+    return svg
