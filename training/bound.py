@@ -109,16 +109,24 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
 def import_name(function: Callable) -> tuple[str, str] | None:
     """Returns the module to import a function from, and its name there; None where it has none.
 
-    Within pretrax that is the package, where the package exports it:
+    Within pretrax that is the package, where the package exports it, and so it is where a module is
+    private, which another version may have elsewhere:
 
     >>> from pretrax import models
     >>> import_name(models.decoder), import_name(lambda ids: ids)
     (('pretrax.models', 'decoder'), None)
+    >>> import optax                       # it is defined in optax.schedules._schedule
+    >>> import_name(optax.linear_schedule)
+    ('optax', 'linear_schedule')
     """
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__qualname__", "")
     package = module.rpartition(".")[0]
-    for source in [package] * package.startswith("pretrax.") + [module]:
+    above = [package] * package.startswith("pretrax.")
+    parts = module.split(".")
+    private = next((i for i, part in enumerate(parts) if part.startswith("_")), 0)
+    above += [".".join(parts[:n]) for n in range(1, private + 1)]
+    for source in [*above, module]:
         if source not in ("", "__main__") and _holds(source, name, function):
             return source, name
     return None

@@ -1,4 +1,4 @@
-"""What the config.gin of a run directory may name: functions of pretrax that describe a run.
+"""What the config.gin of a run directory may name: functions that describe a run, mostly of pretrax.
 
 A run directory may come from anybody, and whoever opens it calls what its config.gin names. So no
 module is imported from there, and no function called, but those of `OWN` and of modules that the
@@ -15,6 +15,14 @@ from pretrax.training.bound import functions_in, import_name
 # runs code that its settings name, but by the setting `MODULE`, and none writes outside of the run.
 OWN: Mapping[str, tuple[str, ...]] = {
     "jax.numpy": ("bfloat16", "float16", "float32"),  # of which models compute
+    # Schedules, as rates of a mixture: arithmetic on numbers, and on other schedules. Not all of
+    # optax, which has functions that call any function they are given with any arguments.
+    "optax": (
+        *("constant_schedule", "linear_schedule", "polynomial_schedule", "join_schedules"),
+        *("cosine_decay_schedule", "exponential_decay", "piecewise_constant_schedule"),
+        *("warmup_constant_schedule", "warmup_cosine_decay_schedule"),
+        "warmup_exponential_decay_schedule",
+    ),
     "pretrax.models": (),
     "pretrax.objectives": (),
     "pretrax.tasks.corpora": (),

@@ -8,6 +8,7 @@ import pytest
 
 from pretrax import convert, evaluate, objectives, predict, show, train
 from pretrax.training import Bound, Run, trust
+from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import plain_field, read_directory, read_fields
 from pretrax.training.resuming import changed_fields
 from tests.inference.runs import write_run
@@ -78,12 +79,64 @@ SEQIO = "from pretrax.tasks import seqio_corpora"
         ),
         ([SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./../evil.py'"], r"imports trusted./"),
         ([SEQIO, "EVIL = 'e'", "seqio_corpora.seqio_pairs.module = %EVIL"], r"line 4 imports"),
+        (["import optax.contrib"], r"line 2 imports optax.contrib"),
+        (["import optax", "a.b = @optax.inject_hyperparams"], r"names 'inject_hyperparams' of"),
+        (["import optax", "optax.apply_if_finite.inner = 1"], r"names 'apply_if_finite' of optax"),
+        (["import optax", "a.b = @optax.schedules.inject_hyperparams()"], r"line 3 names 'inject_"),
+        (
+            ["import optax", "a.b = @optax.schedules._schedule.jax.debug.callback"],
+            r"'debug_callback' of jax",
+        ),
+        (
+            ["import optax", "a.b = @optax.schedules._schedule.jnp.save()"],
+            r"line 3 names 'save' of",
+        ),
+        (
+            [
+                "import optax",
+                "from pretrax import objectives",
+                "optax.join_schedules.schedules = [@objectives.then]",
+                "objectives.then.first = @optax.schedules._schedule.logging.os.system",
+            ],
+            r"line 5 names 'system' of posix",
+        ),
         (["include 'other.gin'"], r"line 2 includes 'other.gin', expected no include"),
     ],
 )
 def test_a_run_directory_names_nothing_else(tmp_path, lines, said):
     with pytest.raises(ValueError, match=said):
         read_directory(written(tmp_path, *lines), trusted=["trusted"])
+
+
+RATE = """
+from pretrax import objectives
+from pretrax import training
+import optax
+training.Run.objective = @objectives.mixture
+objectives.mixture.members = {
+    'a': (@objectives.causal_lm, @optax.join_schedules()),
+    'b': (@objectives.prefix_lm, @falls/optax.linear_schedule()),
+}
+optax.join_schedules.schedules = [@optax.constant_schedule(), @optax.cosine_decay_schedule()]
+optax.join_schedules.boundaries = [5]
+optax.constant_schedule.value = 1.0
+optax.cosine_decay_schedule.init_value = 1.0
+optax.cosine_decay_schedule.decay_steps = 5
+falls/optax.linear_schedule.init_value = 2.0
+falls/optax.linear_schedule.end_value = 1.0
+falls/optax.linear_schedule.transition_steps = 10
+"""
+
+
+def test_a_run_directory_names_schedules_of_optax(tmp_path):
+    """In words that this package writes itself, and in no others."""
+    objective = read_directory(written(tmp_path, *RATE.splitlines()))["objective"]
+    text = gin_text({"objective": objective}).text
+    assert "import optax\n" in text and "_schedule import" not in text
+    again = read_directory(written(tmp_path, *text.splitlines()))["objective"]
+    assert again == objective
+    one, other = (member.rate for member in again(tiny.IDS).members)
+    assert [float(one(4)), float(one(10)), float(other(5))] == pytest.approx([1.0, 0.0, 1.5])
 
 
 def test_a_file_that_registers_tasks_is_trusted_by_its_path(tmp_path):
