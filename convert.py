@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pretrax import verbs
-from pretrax.models import hugging_face
+from pretrax.models import Model, hugging_face
+from pretrax.models.config import Config
 from pretrax.models.hugging_face import sentences
 from pretrax.models.hugging_face.kept import keep_files, kept_config, put_back
 from pretrax.objectives import PromptForm
@@ -174,12 +175,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
     run = open_run(options.source, trusted=options.trust)
     kept = Path(options.source) / run_directory.IMPORTED
     target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
-    config = run.model.config
-    if config is None:
-        raise ValueError(
-            f"The model of {options.source} is no single Transformer, expected an encoder, a decoder "
-            "or an encoder-decoder: transformers has no other."
-        )
+    config, params, left = exported_part(options.source, run.model, run.params)
     extra = config_ids(options.source, run.model.layout) | kept_config(kept)
     if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
@@ -187,15 +183,15 @@ def export(console: Console, options: argparse.Namespace) -> None:
     with console.status(f"Writing {target}"):
         # First, for it may refuse the model.
         family = hugging_face.write_model(
-            target, config, run.params, family=family, dtype=dtype, extra=extra
+            target, config, params, family=family, dtype=dtype, extra=extra
         )
         put_back(kept, target)
         forms = saved_prompt_forms(options.source, options.trust)
         lacking = export_vocabulary(options.source, target, run.model, forms)
-        left = set(hugging_face.left_out(family, config, run.params))
+        left |= set(hugging_face.left_out(family, config, params))
         form = next((form for form in forms if form.mode == "embed"), None)
         if form is not None and form.pooling:
-            head = run.params["projections_embedding"]["layer"] if form.head else None
+            head = params["projections_embedding"]["layer"] if form.head else None
             sentences.write_modules(target, config.emb_dim, form.pooling, head)
             left -= {"projections_embedding"} if form.head else set()
     name = family.architecture_of(config)
@@ -205,6 +201,22 @@ def export(console: Console, options: argparse.Namespace) -> None:
     lines += [lacking] if lacking else []
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def exported_part(source: str, model: Model, params: dict) -> tuple[Config, dict, set[str]]:
+    """Returns the settings and the parameters to export, and the names of those left out.
+
+    Raises ValueError for a model that is no single Transformer, and keeps none.
+    """
+    if model.config is not None:
+        return model.config, params, set()
+    if model.part is None:
+        raise ValueError(
+            f"The model of {source} is no single Transformer, expected an encoder, a decoder, an "
+            "encoder-decoder or ELECTRA's discriminator: transformers has no other."
+        )
+    part = model.part(params)
+    return part.config, part.params, set(part.left)
 
 
 def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:

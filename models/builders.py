@@ -51,6 +51,14 @@ class Extend(Protocol):
         """Returns the outputs for the next tokens alone, and the cache with them in it."""
 
 
+class Part(NamedTuple):
+    """A Transformer within a larger network, as `model_of(config)` has it."""
+
+    config: Config
+    params: dict
+    left: tuple[str, ...]  # names of the parameters of the network that are none of its own
+
+
 class Model(NamedTuple):
     """A network as pure functions.
 
@@ -98,6 +106,7 @@ class Model(NamedTuple):
     config: Config | None = None  # its settings; None of a model that is no `Transformer`
     prefill: Prefill | None = None
     extend: Extend | None = None
+    part: Callable[[dict], Part] | None = None  # params -> what is kept of it after pre-training
 
 
 class Outputs(NamedTuple):

@@ -1,12 +1,13 @@
 """Models of two encoders: ELECTRA's generator and discriminator, and two towers."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from pretrax.models.builders import encoder_config, forward_flops, from_network
+from pretrax.models.builders import Part, encoder_config, forward_flops, from_network
 from pretrax.models.config import Config
 from pretrax.models.heads import LogitScale, ReplacedHead, dense
 from pretrax.models.transformer import Stack, Transformer, embed_tokens
@@ -74,6 +75,23 @@ def electra(
         heads=tuple(name for name in ("generator", "replaced") if name in heads),
         flops=flops,
         vocab_size=vocab_size,
+    )._replace(part=functools.partial(discriminator, config))
+
+
+def discriminator(config: Config, params: dict) -> Part:
+    """Returns the discriminator of `electra` as an encoder with the head "replaced".
+
+    It is what ELECTRA keeps (Clark et al. 2020, section 2): the generator is thrown away.
+    """
+    names = {
+        "token_embedding": "token_embedding",
+        "discriminator": "encoder",
+        "replaced": "projections_replaced",
+    }
+    return Part(
+        dataclasses.replace(config, heads=("replaced",)),
+        {ours: params[name] for name, ours in names.items()},
+        tuple(sorted(params.keys() - names.keys())),
     )
 
 

@@ -325,6 +325,8 @@ def _differences(config: Config, family: Family) -> list[str]:
         return [NOT_EXPRESSIBLE]
     ours, theirs = _meaning(config), _meaning(there)
     unused = set(TRAINING_FIELDS)
+    if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
+        unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}
     if not set(CLASSIFIERS) & set(config.heads):
         unused.add("classifier_layer")
     return [

@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ import transformers
 from safetensors.torch import load_file
 
 from pretrax import convert, predict
+from pretrax.inference.batching import encoder_batch
 from pretrax.inference.classifying import classify, tag
 from pretrax.inference.embeddings import embed
 from pretrax.inference.trained import mode_of
@@ -169,10 +171,40 @@ def test_another_pooling_is_refused(pooling, modules, said, tmp_path, capsys):
     assert re.search(said, " ".join(capsys.readouterr().err.split()))
 
 
+BERT_LIKE = dict(norm="layer", norm_place="after", biases=True, embedding_norm=True)
+BERT_LIKE |= dict(positions="learned", max_positions=40, mlp_activations=("gelu_exact",))
+
+
+def test_an_exported_electra_is_its_discriminator(tmp_path, capsys):
+    directory = runs.write_run(tmp_path / "run", "electra", "replaced_token_detection", **BERT_LIKE)
+    convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "as ElectraForPreTraining" in said
+    assert "Left out, for transformers has no place for it: generator, generator_in, gene" in said
+    kind = transformers.ElectraForPreTraining
+    model, loaded = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
+    own = open_trained(directory)
+    row = [own.ids.cls, *own.encode(TEXTS[0]), own.ids.sep]
+    batch = encoder_batch([row])
+    nothing = {f"encoder_{name}": jnp.zeros((1, 1), jnp.int32) for name in PREDICTED}
+    outputs = own.model.apply(own.params, batch | nothing)
+    ours = outputs.head("replaced", outputs.hidden["top"])[0, : len(row), 0]
+    with torch.no_grad():
+        theirs = model.eval()(torch.tensor([row])).logits[0]
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    convert.main([f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/again"])
+    again = open_trained(f"{tmp_path}/again")
+    outputs = again.model.apply(again.params, batch)
+    back = outputs.head("replaced", outputs.hidden["top"])[0, : len(row), 0]
+    np.testing.assert_allclose(back, ours, atol=1e-5)
+
+
+PREDICTED = ("target_tokens", "target_slots", "loss_weights")
+
+
 def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
-    bert = dict(norm="layer", norm_place="after", biases=True, embedding_norm=True)
-    bert |= dict(positions="learned", max_positions=40, mlp_activations=("gelu_exact",))
-    bert |= dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
+    bert = BERT_LIKE | dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
     directory = runs.write_run(tmp_path / "run", "encoder", "contrastive", **bert)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
     model = transformers.AutoModel.from_pretrained(tmp_path / "out").eval()
