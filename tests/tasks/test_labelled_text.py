@@ -1,5 +1,6 @@
 """Labelled text from TSV and JSONL: lines, classes, what is held out, and how it is scored."""
 
+import dataclasses
 import gzip
 import json
 
@@ -7,7 +8,10 @@ import pytest
 
 from pretrax.tasks import corpora, labelled_evaluation, vocabularies
 from pretrax.tasks.labelled_readers import in_words, read_labelled
+from pretrax.training.configuration import read_run
+from pretrax.training.planning import plan
 from pretrax.training.run_directory import load_classes
+from tests.training.tiny import mesh_of
 
 LINES = [(f"text {i}", ("red", "blue", "dark green")[i % 3]) for i in range(60)]
 
@@ -167,6 +171,28 @@ def test_what_cannot_be_trained_on_is_said(tmp_path, lines, settings, words):
     write_tsv(tmp_path / "lines.tsv", lines)
     with pytest.raises(ValueError, match=words):
         corpus(tmp_path, **settings)
+
+
+@pytest.mark.parametrize(
+    "run, file, heads",
+    [
+        ("finetune_classification", "labelled_text", {"classes": 3}),
+        ("finetune_text_to_text", "labelled_answers", {"vocabulary": None}),
+        ("finetune_decoder", "labelled_answers", {"vocabulary": None}),
+    ],
+)
+def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
+    bindings = [
+        f"FILES = {write_tsv(tmp_path / 'lines.tsv')!r}",
+        f"RUN_DIR = {str(tmp_path / 'run')!r}",
+        "training.Run.initial_run = None",
+        "corpora.labelled_text.vocabulary = @vocabularies.utf8_bytes",
+    ]
+    one = read_run([f"runs/{run}.gin", f"corpora/{file}.gin"], bindings)
+    planned = plan(dataclasses.replace(one, mesh=lambda: mesh_of(1)))
+    assert planned.recipe.objective.heads == heads
+    (task,) = one.evaluation_tasks(one.run_dir)
+    assert set(task.targets) <= set(planned.corpus.classes) == {"red", "blue", "dark green"}
 
 
 # --- scores --------------------------------------------------------------------------------------
