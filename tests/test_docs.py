@@ -166,10 +166,14 @@ def write_files(here: Path, texts: list[str]):
 # --- what runs -----------------------------------------------------------------------------------
 
 # Runs that are trained; the others are planned: read, their corpus opened, all of it checked.
-TRAINED = {
+TRAINED = {  # by one of their arguments
     "--gin_file=my_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 64}"],
     "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 64}"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
+    "--gin.RUN_DIR='runs/lines'": [
+        "--gin.training.Run.initial_run=None",  # a stand-in of another size
+        "--gin.labelled_evaluation.heldout_labels.examples=4",
+    ],
 }
 # What keeps other verbs short.
 MORE = {
@@ -262,8 +266,8 @@ def start(arguments):
     add_gin_arguments(parser)
     _, given = parse_with_gin(parser, arguments)
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
-    if arguments and arguments[0] in TRAINED:
-        verbs.run("train", [*arguments, *SMALL, *TRAINED[arguments[0]]])
+    if named := next((one for one in arguments if one in TRAINED), None):
+        verbs.run("train", [*arguments, *SMALL, *TRAINED[named]])
     elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
         # In a directory of its own, since others hold stand-ins; on one device, as a laptop has.
         plan(dataclasses.replace(run, run_dir=tempfile.mkdtemp(dir="."), mesh=lambda: mesh_of(1)))
