@@ -12,4 +12,11 @@ so, saying which can.
 
 from collections.abc import Callable
 
-YARDSTICKS: dict[str, Callable] = {}
+from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
+
+YARDSTICKS: dict[str, Callable] = {
+    "classify": classify,
+    "tag": tag,
+    "pairs": pairs,
+    "retrieve": retrieve,
+}
