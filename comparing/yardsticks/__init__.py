@@ -12,6 +12,7 @@ so, saying which can.
 
 from collections.abc import Callable
 
+from pretrax.comparing.yardsticks.finetuning import finetune
 from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
 
 YARDSTICKS: dict[str, Callable] = {
@@ -19,4 +20,5 @@ YARDSTICKS: dict[str, Callable] = {
     "tag": tag,
     "pairs": pairs,
     "retrieve": retrieve,
+    "finetune": finetune,
 }

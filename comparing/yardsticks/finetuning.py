@@ -1,0 +1,59 @@
+"""Fine-tuning: how well a model learns a task with classes, by one recipe for all."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pretrax.comparing.class_tasks import class_figures, class_task, classes_by_words
+from pretrax.comparing.figures import NEITHER, Figure
+from pretrax.comparing.finetuning import finetuned
+from pretrax.comparing.subject import Subject
+
+
+def finetune(
+    subject: Subject,
+    *,
+    task: str = "python_modules",
+    steps: int = 100,
+    peaks: Sequence[float] = (2e-4, 1e-3, 5e-3),
+    batch_size: int = 16,
+    tokens: int = 64,
+    module: str | None = None,
+    data_dir: str | None = None,
+) -> list[Figure]:
+    """How many held-out texts does the model classify rightly after fine-tuning?
+
+    The recipe and its head are those of `comparing.finetuning`, of all architectures the same.
+
+        finetune(subject, task="glue_mrpc", steps=500, data_dir="tfds")
+
+    Args:
+      task, module, data_dir: see `comparing.class_tasks.class_task`.
+      steps, batch_size: of the training at each of `peaks`.
+      peaks: peak learning rates to choose from, by a part of the training examples.
+      tokens: of a text at most; the others are cut off.
+
+    Raises ValueError for settings that are not above 0, and as `class_task`.
+    """
+    for name, value in {"steps": steps, "batch_size": batch_size, "tokens": tokens}.items():
+        if value < 1:
+            raise ValueError(f"Got {name}={value}, expected 1 or more.")
+    if not peaks or min(peaks) <= 0:
+        raise ValueError(f"Got peaks={peaks}, expected learning rates above 0.")
+    found = class_task(task, module, data_dir)
+    classes = found.classes
+    learnt = finetuned(
+        subject.trained,
+        found.texts["train"],
+        np.array([classes.index(label) for label in found.labels["train"]]),
+        classes=len(classes),
+        steps=steps,
+        peaks=peaks,
+        batch_size=batch_size,
+        tokens=tokens,
+    )
+    predicted = [classes[k] for k in learnt.predict(found.texts["validation"])]
+    return [
+        *class_figures("finetune", found, predicted, classes_by_words(found)),
+        Figure("finetune/peak", learnt.peak, "learning rate", NEITHER),
+    ]
