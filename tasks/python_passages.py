@@ -134,8 +134,16 @@ def most_frequent_name(passage: str) -> str:
     >>> most_frequent_name("for line in lines: print(lines, <extra_id_0>)")
     'lines'
     """
-    names = [match["name"] for match in _names(passage.replace(SENTINEL, " "))]
-    return metrics.majority(names or [""])
+    return metrics.majority(hideable_names(passage) or [""])
+
+
+def hideable_names(passage: str) -> list[str]:
+    """Returns the names in a passage that `python_identifiers` may hide, in their order.
+
+    >>> hideable_names("for line in lines: print(lines, <extra_id_0>)")
+    ['line', 'lines', 'lines']
+    """
+    return [match["name"] for match in _names(passage.replace(SENTINEL, " "))]
 
 
 def library_split() -> dict[str, list[Document]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pretrax.comparing.yardsticks.finetuning import finetune
 from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
+from pretrax.comparing.yardsticks.rankings import fill_in, rank_classes
 
 YARDSTICKS: dict[str, Callable] = {
     "classify": classify,
@@ -21,4 +22,6 @@ YARDSTICKS: dict[str, Callable] = {
     "pairs": pairs,
     "retrieve": retrieve,
     "finetune": finetune,
+    "rank_classes": rank_classes,
+    "fill_in": fill_in,
 }

@@ -1,0 +1,93 @@
+"""Ranking answers by their log-probability: what a model knows without any training for a task.
+
+ranked(trained, [Question("import os\\n# from the package", (" http", " xml"))])
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pretrax.inference import Trained, mode_of, score
+from pretrax.inference.prompts import BLANK, completes
+from pretrax.inference.scoring import hidden_log_probs
+from pretrax.inference.trained import prompt_form
+from pretrax.tasks.python_passages import SENTINEL
+
+MASKED = ("mask", "unmask")
+
+
+class Question(NamedTuple):
+    """A text with a blank, <extra_id_0>, or at whose end the answer belongs; and possible answers."""
+
+    text: str
+    answers: tuple[str, ...]
+
+
+def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
+    """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
+
+    Each model is asked as it was trained: an answer follows the text, or fills a blank of a model
+    that infills. A model that only continues texts scores the whole text with the answer in it, and
+    one that predicts masks the answer's tokens, all masked at once, which is a pseudo-log-likelihood.
+
+    Raises ValueError for a model that does none of these, such as one that only classifies.
+    """
+    mode = mode_of(trained)
+    asked = [(question, answer) for question in questions for answer in question.answers]
+    if mode in MASKED:
+        tokens = [_around(trained, question.text, answer) for question, answer in asked]
+        found = hidden_log_probs(trained, tokens)
+    elif mode in ("continue", "complete", "infill", "middle", "respond", "restore"):
+        pairs = [_pair(trained, mode, question.text, answer) for question, answer in asked]
+        found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
+    else:
+        raise ValueError(
+            f"Got a model in mode {mode!r}, expected one that writes or predicts masks: answers "
+            "cannot be ranked by a model that gives no probability to text. Use finetune or classify."
+        )
+    each = iter([[np.sum(log_probs), np.mean(log_probs)] for log_probs in found])
+    return [np.array([next(each) for _ in question.answers]) for question in questions]
+
+
+def share_right(scores_A: np.ndarray, right: int) -> float:
+    """Returns 1 where the right answer scores highest, and 1/n where n answers do, it among them.
+
+    >>> share_right(np.array([0.1, 0.7, 0.7]), 1), share_right(np.array([0.1, 0.7, 0.7]), 0)
+    (0.5, 0.0)
+    """
+    scores_A = np.round(scores_A, 4)  # alike, whatever the rounding
+    return float(scores_A[right] == scores_A.max()) / int(np.sum(scores_A == scores_A.max()))
+
+
+def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
+    """Returns what `inference.score` takes: (the text given, the text that is scored)."""
+    forms = {form.mode for form in trained.prompt_forms}
+    if "infill" in forms or (mode == "infill" and not completes(trained)):
+        if not BLANK.search(text) and completes(trained):
+            return text, answer
+        given = text if BLANK.search(text) else text + SENTINEL
+        together = prompt_form(trained, "infill").blanks == "together"
+        return given, f"{SENTINEL}{answer}" if together else answer
+    if not BLANK.search(text):
+        return text, answer
+    if mode != "continue":
+        raise ValueError(
+            f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, continues "
+            "texts or predicts masks."
+        )
+    return "", BLANK.sub(lambda _: answer, text)
+
+
+def _around(trained: Trained, text: str, answer: str) -> tuple[list[int], list[int]]:
+    """Returns (tokens of the text with the answer, the slots of those that hold it).
+
+    A token may hold characters beside the answer's, such as the bracket before a name.
+    """
+    before, _, after = (text if BLANK.search(text) else text + SENTINEL).partition(SENTINEL)
+    tokens = trained.encode(before + answer + after)
+    same = (here == there for here, there in zip(tokens, trained.encode(before)))
+    start = sum(itertools.takewhile(bool, same))
+    end = min(len(trained.encode(before + answer)), len(tokens))
+    return tokens, list(range(min(start, len(tokens) - 1), max(end, start + 1)))

@@ -1,0 +1,109 @@
+"""Ranking answers: what is scored for each kind of model, and what a model that knows nothing gets."""
+
+import doctest
+
+import numpy as np
+import pytest
+
+from pretrax.comparing import ranking
+from pretrax.comparing.ranking import Question, answer_log_probs
+from pretrax.comparing.yardsticks import rankings
+from pretrax.inference import score
+from pretrax.inference.scoring import hidden_log_probs
+from tests.comparing.test_probes import subject_of
+from tests.inference.runs import trained
+from tests.tasks.short_library import short_library
+
+BLANKED = Question("so <extra_id_0>!", ("he", "she"))
+OPEN = Question("so ", ("he", "she"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def library():
+    with short_library():
+        yield
+
+
+def test_the_examples_in_docstrings():
+    result = doctest.testmod(ranking)
+    assert result.attempted and not result.failed
+
+
+def rows(found):
+    return [[np.sum(log_probs), np.mean(log_probs)] for log_probs in found]
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective", "blanked", "opened"),
+    [
+        (
+            "decoder",
+            "causal_lm",
+            [("", "so he!"), ("", "so she!")],
+            [("so ", "he"), ("so ", "she")],
+        ),
+        (
+            "encoder_decoder",
+            "span_corruption",
+            [("so <extra_id_0>!", "<extra_id_0>he"), ("so <extra_id_0>!", "<extra_id_0>she")],
+            [("so <extra_id_0>", "<extra_id_0>he"), ("so <extra_id_0>", "<extra_id_0>she")],
+        ),
+    ],
+)
+def test_a_model_is_asked_as_it_was_trained(builder, objective, blanked, opened):
+    one = trained(builder, objective)
+    for question, pairs in ((BLANKED, blanked), (OPEN, opened)):
+        (found,) = answer_log_probs(one, [question])
+        expected = rows([scored.log_probs for scored in score(one, pairs)])
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_masked_answers_are_hidden_at_once():
+    one = trained("encoder", "masked_lm")  # reads bytes
+    found = answer_log_probs(one, [BLANKED, OPEN])
+    texts = [("so he!", [3, 4]), ("so she!", [3, 4, 5]), ("so he", [3, 4]), ("so she", [3, 4, 5])]
+    expected = rows(hidden_log_probs(one, [(one.encode(text), slots) for text, slots in texts]))
+    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("builder", "objective"), [("encoder", "masked_lm"), ("decoder", "causal_lm")]
+)
+def test_constant_outputs_are_worth_chance_exactly(builder, objective):
+    subject = subject_of(trained(builder, objective), constant=True)
+    classes = rankings.rank_classes(subject, examples=3)
+    count = len(rankings.class_task("python_modules").classes)
+    assert classes[0].name == "rank_classes"
+    assert classes[0].value == pytest.approx(1 / count)
+    names = {figure.name: figure for figure in rankings.fill_in(subject, examples=4)}
+    assert names["fill_in/per_token"].value == pytest.approx(names["fill_in"].baseline)
+
+
+def test_examples_come_before_the_question(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        rankings,
+        "answer_log_probs",
+        lambda trained, some: asked.extend(some) or [np.zeros((len(q.answers), 2)) for q in some],
+    )
+    subject = subject_of(trained("decoder", "causal_lm"))
+    rankings.rank_classes(subject, shots=1, examples=1, template="{text}= {answer}")
+    task = rankings.class_task("python_modules")
+    shown = f"{task.texts['train'][0]}= {task.labels['train'][0]}\n\n"
+    assert asked[0].text == f"{shown}{task.texts['validation'][0]}="
+    assert asked[0].answers == tuple(f" {name}" for name in task.classes)
+
+
+def test_errors():
+    subject = subject_of(trained("encoder", "sequence_classification", num_classes=3))
+    with pytest.raises(ValueError, match="mode 'classify', expected one that writes"):
+        rankings.rank_classes(subject, examples=1)
+    with pytest.raises(ValueError, match="shots=-1"):
+        rankings.rank_classes(subject, shots=-1)
+    with pytest.raises(ValueError, match="{answer} at its end"):
+        rankings.rank_classes(subject, template="{answer} {text}")
+    with pytest.raises(ValueError, match="examples=0"):
+        rankings.fill_in(subject, examples=0)
+    responds = trained("encoder_decoder", "text_to_text")
+    with pytest.raises(ValueError, match="expected one that infills"):
+        answer_log_probs(responds, [BLANKED])
