@@ -70,6 +70,48 @@ def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
     return {"macro_f1": _mean(_f1_of_label(pairs, label) for label in labels)}
 
 
+def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
+    """The correlation of two classes by Matthews (1975), from -1 to 1; 0.0 where a side is constant.
+
+    >>> got = matthews([1, 1, 1, 0, 0], [1, 1, 0, 0, 0])
+    >>> {name: round(x, 4) for name, x in got.items()}  # 2 * 2 - 0 * 1, over sqrt(2 * 3 * 3 * 2)
+    {'matthews': 0.6667}
+
+    Predictions that are no label of the targets count as the other class. Raises ValueError for targets
+    of more than two classes.
+    """
+    pairs = _pairs(targets, predictions)
+    labels = sorted(set(targets))
+    if len(labels) > 2:
+        raise ValueError(f"Got targets of the classes {labels}, expected two classes.")
+    hits, misses, false, right = (
+        sum((target == labels[-1], predicted == labels[-1]) == each for target, predicted in pairs)
+        for each in ((True, True), (True, False), (False, True), (False, False))
+    )
+    sides = (hits + false) * (hits + misses) * (right + false) * (right + misses)
+    return {"matthews": (hits * right - false * misses) / sides**0.5 if sides else 0.0}
+
+
+def multirc(targets: Sequence, predictions: Sequence) -> dict[str, float]:
+    """MultiRC's F1 over all answers, and the share of questions with every answer right.
+
+    >>> multirc([(1, "True"), (1, "False"), (2, "True")], [(1, "True"), (1, "True"), (2, "True")])
+    {'f1': 0.8, 'exact_match': 0.5}
+
+    Args:
+        targets: (question, "True" or "False") of each answer.
+        predictions: the same questions, with what is predicted.
+    """
+    pairs = _pairs(targets, predictions)
+    wrong = {question for (question, target), (_, predicted) in pairs if target != predicted}
+    questions = {question for question, _ in targets}
+    labels = [[label for _, label in side] for side in (targets, predictions)]
+    return {
+        **binary_f1(*labels, positive="True"),
+        "exact_match": 1 - len(wrong) / len(questions),
+    }
+
+
 def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
     """SQuAD's exact match and F1 over words, after its normalisation (Rajpurkar et al. 2016).
 

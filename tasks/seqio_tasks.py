@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 from collections.abc import Iterator, Sequence
 
-from pretrax.tasks import python_tasks, tfds_tasks
+from pretrax.tasks import glue_tasks, python_tasks, tfds_tasks
 from pretrax.tasks.quiet_tensorflow import seqio, tf
 from pretrax.training.user_modules import import_module
 
@@ -14,6 +14,7 @@ def found_tasks(name: str, module: str | None, data_dir: str | None):
     """Tasks and rates of a mixture, after what registers tasks was imported."""
     tfds_tasks.register()
     python_tasks.register()
+    glue_tasks.register()
     if module:
         import_module(module)
     if data_dir:
