@@ -1,0 +1,59 @@
+"""The report of a comparison as Markdown, for a page of documentation or the appendix of a paper."""
+
+from collections.abc import Sequence
+
+from pretrax.comparing import words
+from pretrax.comparing.summary import Summary
+
+
+def markdown(summary: Summary) -> str:
+    """Returns the report; the best mean of each yardstick is bold, and each difference that holds."""
+    asked = summary.asked
+    lines = [f"# {asked.question}", "", words.setting(summary), ""]
+    lines += [f"- {line}" for line in words.in_short(summary)] + [""]
+    if summary.columns:
+        lines += ["## Yardsticks", "", *_yardsticks(summary), ""]
+    if summary.differences:
+        lines += ["## Differences by seed", "", *_differences(summary), "", words.READING, ""]
+    lines += ["## What was equal", "", f"{asked.budget}. {words.unequal(summary)}".strip(), ""]
+    lines += [*_table(*words.cost_table(summary)), ""]
+    for variant, changes in asked.variants.items():
+        lines.append(f"- {variant}: {', '.join(f'`{x}`' for x in changes) or 'the base run'}")
+    lines += ["", "## What this does not prove", "", f"{asked.about} {words.LIMITS}".strip(), ""]
+    if summary.failed:
+        lines += ["## Runs that failed", ""]
+        lines += [
+            f"- {r.variant}, seed {r.seed}: {words.last_line(r.error)}" for r in summary.failed
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _yardsticks(summary: Summary) -> list[str]:
+    heads = ["", *(f"{c.name} ({words.about_column(c)})" for c in summary.columns)]
+    rows = []
+    for variant in summary.asked.variants:
+        best = [variant == column.best for column in summary.columns]
+        cells = [words.cell(column, variant) for column in summary.columns]
+        rows.append([variant, *(f"**{x}**" if bold else x for x, bold in zip(cells, best))])
+    known = words.baselines(summary.columns)
+    return _table(heads, [*rows, *([[words.BASELINE, *known]] if known else [])])
+
+
+def _differences(summary: Summary) -> list[str]:
+    heads = ["yardstick", "variants", "difference", "95% interval", "p", "", "seeds needed"]
+    rows = []
+    for d in summary.differences:
+        one = words.told(d)
+        holds = f"**{one.holds}**" if d.holds else one.holds
+        rows.append([d.figure, *one._replace(holds=holds)])
+    return _table(heads, rows)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns a table's lines: the first column is words, the others are numbers."""
+    dashes = ["---", *["---:"] * (len(heads) - 1)]
+    return [_line([cell.replace("|", "\\|") for cell in row]) for row in (heads, dashes, *rows)]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,274 @@
+"""Numbers and sentences of a report, the same in the terminal, in Markdown and on the page."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pretrax.comparing.figures import HIGHER, LOWER, NEITHER
+from pretrax.comparing.results import TrainedRun
+from pretrax.comparing.statistics import LEVEL, MOST_SEEDS, POWER, Difference, Estimate
+from pretrax.comparing.summary import Column, Summary
+
+MISSING = "–"
+MINUS = "\N{MINUS SIGN}"
+MOST_DECIMALS = 6
+DIGITS = 4  # significant ones of a number whose interval is not known
+WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
+ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
+BASELINE = "baseline"  # the row of `baselines`
+LIMITS = (
+    "Intervals and tests are over seeds: they say how far these figures would move with other seeds, "
+    "and nothing of other texts, sizes or budgets."
+)
+READING = (
+    f"{1 - LEVEL:.0%} intervals over seeds (Student's t). A difference holds where its p-value, "
+    f"corrected for all differences of the comparison (Holm), is at most {LEVEL:.2f}. Seeds needed: for "
+    f"the next comparison to find a difference as large and as noisy with a chance of {POWER:.0%}."
+)
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+
+def decimals(estimates: Iterable[Estimate]) -> int | None:
+    """Returns how many decimals numbers with such intervals deserve: two digits of the widest half, one
+    of the narrowest; None where no interval is known.
+
+    >>> decimals([Estimate(0.5, 0.488, 0.512, 5)])
+    3
+    """
+    halves = [e.half_width for e in estimates if math.isfinite(e.half_width)]
+    if not halves:
+        return None
+    places = max(1 - math.floor(math.log10(max(halves))), -math.floor(math.log10(min(halves))))
+    return min(max(0, places), MOST_DECIMALS)
+
+
+def number(value: float, places: int | None, sign: bool = False) -> str:
+    """
+    >>> number(-0.03149, 3), number(0.5, 3, sign=True), number(1234567.0, None)
+    ('−0.031', '+0.500', '1.235e+06')
+    """
+    if not math.isfinite(value):
+        return MISSING
+    kind = f".{DIGITS}g" if places is None else f",.{places}f"
+    return format(value, ("+" if sign else "") + kind).replace("-", MINUS)
+
+
+def cell(column: Column, variant: str) -> str:
+    """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the mean
+    alone where no interval is known."""
+    if variant not in column.estimates:
+        return MISSING
+    places = decimals(column.estimates.values())
+    one = column.estimates[variant]
+    mean = number(one.mean, places)
+    return f"{mean} ± {number(one.half_width, places)}" if math.isfinite(one.half_width) else mean
+
+
+def chance(p: float) -> str:
+    """
+    >>> chance(0.0421), chance(0.00001), chance(math.nan)
+    ('0.042', '< 0.001', '–')
+    """
+    if math.isnan(p):
+        return MISSING
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def amount(value: float) -> str:
+    """
+    >>> amount(3_145_728), amount(950), amount(1.9e7), amount(7.8e15)
+    ('3.15M', '950', '19M', '7.8e15')
+    """
+    rounded = float(f"{value:.3g}")
+    for size, letter in ((1e12, ""), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if rounded >= size:
+            unit = {"": 1.0, "k": 1e3}.get(letter, size)
+            return f"{rounded / unit:.3g}{letter}".replace("e+", "e")
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# --- what was equal --------------------------------------------------------------------------------
+
+
+class Cost(NamedTuple):
+    """What the runs of a variant took on average, a field for each of `COSTS`."""
+
+    parameters: float
+    flops_per_token: float
+    text_tokens: float
+    flops: float
+    steps: float
+    seconds: float
+
+
+COSTS = ("parameters", "FLOPs a token", "text tokens", "FLOPs", "steps", "seconds")
+
+
+def costs(summary: Summary) -> dict[str, Cost]:
+    """Returns the cost of each variant that has been trained."""
+    found = {}
+    for variant in summary.asked.variants:
+        runs = [_cost(run) for run in summary.trained if run.variant == variant]
+        if runs:
+            found[variant] = Cost(*(sum(some) / len(some) for some in zip(*runs)))
+    return found
+
+
+def cost_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
+    """Returns the headings and lines of what each variant took: means over its runs, the figures of
+    which neither more nor less is better, and by how much the largest is above the smallest."""
+    found = costs(summary)
+    lines = []
+    for variant, cost in found.items():
+        more = [cell(column, variant) for column in summary.costs]
+        lines.append([variant, *map(amount, cost), *more])
+    if len(found) > 1:
+        shares = map(spread, spreads(list(found.values())))
+        lines.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
+    return ["", *COSTS, *(f"{c.name}, {c.unit}" for c in summary.costs)], lines
+
+
+def _cost(run: TrainedRun) -> Cost:
+    flops = run.flops_per_token * run.text_tokens
+    return Cost(run.parameters, run.flops_per_token, run.text_tokens, flops, run.steps, run.seconds)
+
+
+def spreads(found: Sequence[Cost]) -> list[float]:
+    """Returns, for each of `COSTS`, by what share the largest is above the smallest."""
+    return [max(some) / min(some) - 1 if min(some) > 0 else math.nan for some in zip(*found)]
+
+
+def spread(share: float) -> str:
+    """
+    >>> spread(0.0312), spread(0.0), spread(1.5)
+    ('+3.1%', 'equal', '+150%')
+    """
+    if not math.isfinite(share):
+        return MISSING
+    if share < 5e-5:
+        return "equal"
+    return f"+{100 * share:.0f}%" if share >= 0.1 else f"+{100 * share:.2g}%"
+
+
+# --- sentences -------------------------------------------------------------------------------------
+
+
+def about_column(column: Column) -> str:
+    """Such as "share, higher is better"."""
+    return ", ".join(word for word in (column.unit, WHICH[column.better]) if word)
+
+
+def baselines(columns: Sequence[Column]) -> list[str]:
+    """Returns what a model that knows nothing reaches at each; nothing where none of them says it."""
+    if all(column.baseline is None for column in columns):
+        return []
+    return [number(math.nan if c.baseline is None else c.baseline, None) for c in columns]
+
+
+class Told(NamedTuple):
+    """A difference in words."""
+
+    variants: str  # "40% − 15%"
+    size: str  # "+0.031"
+    interval: str  # "+0.012 to +0.050"
+    p: str  # corrected
+    holds: str  # "holds", or why it cannot be said to
+    needed: str  # seeds, for the next comparison
+
+
+def told(difference: Difference) -> Told:
+    d, one = difference, difference.estimate
+    places = decimals([one])
+    low, high = (number(x, places, sign=True) for x in (one.low, one.high))
+    tested = math.isfinite(d.p)
+    why = "one seed" if one.seeds == 1 else "the same with every seed"
+    unknown = f"over {MOST_SEEDS}" if tested else MISSING
+    return Told(
+        variants=f"{d.variant} {MINUS} {d.other}",
+        size=number(one.mean, places, sign=True),
+        interval=f"{low} to {high}" if math.isfinite(one.low) else "no interval",
+        p=chance(d.corrected),
+        holds="holds" if d.holds else "may be chance" if tested else why,
+        needed=unknown if d.needed is None else str(d.needed),
+    )
+
+
+def setting(summary: Summary) -> str:
+    """Such as "masking_rate: 3 variants with 5 seeds each, equal in 400,000 text tokens"."""
+    asked = summary.asked
+    counts = [sum(run.variant == v for run in summary.trained) for v in asked.variants]
+    seeds = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    against = f"; compared with {asked.reference}" if asked.reference else ""
+    plural = "" if seeds == "1" else "s"
+    return (
+        f"{asked.name}: {len(asked.variants)} variants with {seeds} seed{plural} each, equal in "
+        f"{asked.budget}{against}."
+    )
+
+
+def in_short(summary: Summary) -> list[str]:
+    """Returns the differences that hold, in words, and how many do not."""
+    found = [d for d in summary.differences if d.holds]
+    lines = []
+    for d in found:
+        word, one = "better" if summary.gain(d) > 0 else "worse", told(d)
+        lines.append(
+            f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} "
+            f"{summary.column(d).unit} ({one.interval}; p {one.p})."
+        )
+    rest = [d for d in summary.differences if not d.holds]
+    seeds = [d.needed for d in rest if d.needed is not None]
+    if not summary.differences:
+        return ["There is nothing to compare: no two variants share a yardstick and a seed."]
+    if rest:
+        some = (
+            f"{len(rest)} of {len(summary.differences)} differences" if found else "No difference"
+        )
+        verb = "do not hold" if found and len(rest) > 1 else "does not hold" if found else "holds"
+        count = "" if found else f", of {len(summary.differences)}"
+        lines.append(f"{some} {verb}{count}.")
+    if seeds:
+        lines[-1] += f" To find the clearest of them, the next comparison needs {min(seeds)} seeds."
+    if any(math.isnan(d.p) for d in rest):
+        lines.append(
+            "Differences over one seed, or that are the same with every seed, cannot be tested: "
+            "nothing is known of their noise. Train more seeds."
+        )
+    return lines
+
+
+def unequal(summary: Summary) -> str:
+    """Such as "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
+    shares = spreads(list(costs(summary).values())) if len(costs(summary)) > 1 else []
+    different = [
+        f"{spread(share).removeprefix('+')} in {name}"
+        for name, share in zip(COSTS, shares)
+        if math.isfinite(share) and spread(share) != "equal"
+    ]
+    if not shares:
+        return ""
+    if not different:
+        return "Variants are equal in all else that is counted."
+    return f"Variants differ by up to {', '.join(different)}."
+
+
+def about_curve(name: str) -> str:
+    """Such as "training loss"; what a run logs by another name keeps it."""
+    return "training loss, nats per target" if name == "loss" else f"{name}, nats per target"
+
+
+def next_one(difference: Difference) -> str:
+    """Such as "40% against 15% at classify: −0.004 (−0.020 to +0.012) may be chance; 43 seeds would
+    show a difference of this size with a chance of 80%."."""
+    d, one = difference, told(difference)
+    return (
+        f"{d.variant} against {d.other} at {d.figure}: {one.size} ({one.interval}) {one.holds}; "
+        f"{one.needed} seeds would show a difference of this size with a chance of {POWER:.0%}."
+    )
+
+
+def last_line(error: str) -> str:
+    """Returns what an error says, without its traceback."""
+    return (error.strip().splitlines() or ["no reason was kept"])[-1].strip()

@@ -1,0 +1,190 @@
+"""A report says what the figures say, escapes what it is given, and leads to the runs."""
+
+import math
+import re
+
+import pytest
+from rich.console import Console
+
+from pretrax.comparing import report, results, words
+from pretrax.comparing.figures import LOWER, NEITHER, Figure
+from pretrax.comparing.markdown import markdown
+from pretrax.comparing.page import page
+from pretrax.comparing.results import Measurement
+from pretrax.comparing.statistics import Estimate
+from pretrax.comparing.summary import summary
+from tests.comparing import planted
+from tests.showing import pages
+
+EVIL = "<script>alert('&')</script> $x$ a|b"
+EFFECT = {("40%", "bits_per_byte"): -0.5}
+NAN = math.nan
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Of 30% one run failed; 40% is better in bits per byte."""
+    found = planted.results(["15%", "30%", "40%"], effects=EFFECT, reference="15%")
+    failed = "Traceback:\n  File …\nFloatingPointError: no longer finite"
+    key = ("30%", 4)
+    return found._replace(
+        runs=[
+            run._replace(error=failed, curves={}) if (run.variant, run.seed) == key else run
+            for run in found.runs
+        ],
+        measurements=[m for m in found.measurements if (m.variant, m.seed) != key],
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    results.write(folder, made)
+    (folder / "runs/40%/seed2").mkdir(parents=True)
+    report.write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(directory):
+    return (directory / "report.html").read_text()
+
+
+def test_the_page_stands_by_itself(text):
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+    pages.assert_elements_are_closed(text)
+
+
+def test_charts_take_their_colours_from_the_page(text):
+    charts = pages.charts_of(text)
+    assert len(charts) == 3 + 2  # yardsticks and curves
+    for chart in charts:
+        colours = pages.colours_of(chart)
+        assert {"var(--v0)", "var(--v1)", "var(--v2)"} <= colours
+        assert all(colour.startswith("var(--") for colour in colours)
+
+
+def test_figures_lead_to_the_runs_that_are_there(text):
+    links = set(re.findall(r'href="([^#"]+)"', text))
+    assert links == {"runs/40%25/seed2/"}
+    assert text.count('href="runs/40%25/seed2/"') == 3 + 1  # a dot at each yardstick, and its line
+
+
+def test_the_page_says_what_holds_and_what_failed(text):
+    assert "40% is better than 15% at bits_per_byte: −0.5" in text
+    assert "no longer finite" in text and "30%, seed 4" in text
+    assert "What this does not prove" in text and "Follows Wettig" in text
+
+
+def test_reports_are_drawn_again_the_same(directory, text):
+    short = (directory / "report.md").read_text()
+    report.write(directory)
+    assert (directory / "report.html").read_text() == text
+    assert (directory / "report.md").read_text() == short
+
+
+def test_names_are_shown_as_text():
+    asked = planted.results([EVIL, "b"])
+    asked = asked._replace(asked=asked.asked._replace(name=EVIL, question=EVIL, about=EVIL))
+    asked = asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=EVIL)])
+    made = page(summary(asked), [run.run for run in asked.runs])
+    pages.assert_nothing_is_fetched_and_nothing_runs(made)
+    pages.assert_elements_are_closed(made)
+
+
+def test_rows_of_markdown_are_as_wide_as_their_headings(made):
+    several = planted.results([EVIL, "b"], effects={("b", "classify"): 1.0})
+    for one in (made, several):
+        for block in re.findall(r"(?:^\|.*\n)+", markdown(summary(one)), re.MULTILINE):
+            widths = {line.replace("\\|", "").count("|") for line in block.splitlines()}
+            assert len(widths) == 1
+
+
+def test_markdown_and_terminal_say_the_same(made):
+    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))
+    report.print_summary(console, summary(made))
+    shown, short = console.export_text(), markdown(summary(made))
+    for line in words.in_short(summary(made)):
+        assert line in short and f"• {line}" in shown
+    column = summary(made).columns[1]
+    assert f"**{words.cell(column, '40%')}**" in short and words.cell(column, "40%") in shown
+    assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
+
+
+def test_only_headlines_that_can_be_better_are_claimed(made):
+    cost = [
+        Measurement(run.variant, run.seed, run.run, Figure("targets", 0.15, "a token", NEITHER))
+        for run in made.runs
+    ]
+    found = summary(made._replace(measurements=[*made.measurements, *cost]))
+    assert {d.figure for d in found.differences} == {"minimal_pairs", "bits_per_byte", "classify"}
+    assert [c.name for c in found.costs] == ["targets"] and len(found.parts) == 6
+    heads, (first, *_) = words.cost_table(found)
+    assert heads[-1] == "targets, a token" and first[-1] == "0.15"
+
+
+def test_the_best_is_the_lowest_where_lower_is_better(made):
+    best = {c.name: c.best for c in summary(made).columns}
+    assert best["bits_per_byte"] == "40%"
+    (column,) = (c for c in summary(made).columns if c.better == LOWER)
+    assert column.estimates["40%"].mean < column.estimates["15%"].mean
+
+
+@pytest.mark.parametrize("seeds", [[], [0]])
+def test_without_seeds_there_are_no_claims(seeds, tmp_path):
+    made = planted.results(["a", "b"], seeds=seeds)
+    results.write(tmp_path, made)
+    report.write(tmp_path)
+    short = (tmp_path / "report.md").read_text()
+    assert "is better than" not in short and "nan" not in short
+    assert ("nothing is known of their noise" if seeds else "nothing to compare") in short
+    pages.assert_elements_are_closed((tmp_path / "report.html").read_text())
+
+
+def test_a_variant_without_runs_is_shown_without_figures(made):
+    runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
+    rest = [m for m in made.measurements if m.variant != "30%"]
+    found = summary(made._replace(runs=runs, measurements=rest))
+    assert words.cell(found.columns[0], "30%") == "–"
+    assert {d.variant for d in found.differences} == {"40%"}
+    pages.assert_elements_are_closed(page(found))
+
+
+def test_bad_results_are_refused(made):
+    with pytest.raises(ValueError, match="Got the reference 20%, expected one of 15%, 30%, 40%"):
+        summary(made._replace(asked=made.asked._replace(reference="20%")))
+    first, *rest = made.measurements
+    other = first._replace(figure=first.figure._replace(unit="percent"))
+    with pytest.raises(ValueError, match="minimal_pairs in percent .* and share .*: expected one"):
+        summary(made._replace(measurements=[other, *rest]))
+
+
+@pytest.mark.parametrize(
+    "got, expected",
+    [
+        (words.decimals([Estimate(0, -0.012, 0.012, 5)]), 3),
+        (words.decimals([Estimate(0, -0.11, 0.11, 5), Estimate(0, -0.003, 0.003, 5)]), 3),
+        (words.decimals([Estimate(0, -300, 300, 5)]), 0),
+        (words.decimals([Estimate(0, NAN, NAN, 1)]), None),
+        (words.number(-0.03149, 3), "−0.031"),
+        (words.number(0.5, 3, sign=True), "+0.500"),
+        (words.number(NAN, 3), "–"),
+        (words.chance(0.0421), "0.042"),
+        (words.chance(1e-5), "< 0.001"),
+        (words.chance(NAN), "–"),
+        (words.amount(3_145_728), "3.15M"),
+        (words.amount(950), "950"),
+        (words.amount(9_990), "9,990"),
+        (words.amount(999_999), "1M"),
+        (words.amount(1.9e7), "19M"),
+        (words.amount(7.8e15), "7.8e15"),
+        (words.amount(61.53), "61.5"),
+        (words.spread(0.0312), "+3.1%"),
+        (words.spread(0.0), "equal"),
+        (words.spread(1.5), "+150%"),
+        (words.last_line("Traceback\n  ValueError: no\n"), "ValueError: no"),
+        (words.last_line(""), "no reason was kept"),
+    ],
+)
+def test_numbers_in_words(got, expected):
+    assert got == expected
