@@ -1,14 +1,17 @@
-"""Evaluates a run: downstream tasks by their metrics, or its objective on held-out text.
+"""Evaluates a run: downstream tasks by their metrics, held-out text, or what compares objectives.
 
     pretrax evaluate --run=runs/finetuned --task=python_modules
     pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
     pretrax evaluate --run=runs/finetuned --labelled=reviews.tsv
     pretrax evaluate --run=runs/quickstart --heldout
+    pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
+    pretrax evaluate --run=runs/decoder --yardstick=bits_per_byte --gin.bits_per_byte.tokens=5000
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
 this code and read Python's own library. Labelled text is TSV or JSONL with `text` and `label`. Beside
 each figure stands that of a baseline: of one that always gives the most frequent answer, or, for
-held-out text, that ignores its input.
+held-out text, that ignores its input. Yardsticks mean the same for every objective; their settings are
+--gin.NAME.SETTING=VALUE.
 """
 
 import argparse
@@ -22,6 +25,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from pretrax import verbs
+from pretrax.comparing.measuring import print_measured, yardsticks
+from pretrax.comparing.yardsticks import YARDSTICKS
+from pretrax.comparing.yardsticks.heldout import evaluator
 from pretrax.inference import Decoding, Options, Trained, mode_of
 from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
 from pretrax.inference.trained import MODES
@@ -54,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps = checkpoints_asked(options)
         if options.heldout:
             evaluate_heldout(console, options, steps)
+        elif options.yardstick:
+            chosen = yardsticks(options.yardstick, options.settings)
+            print_measured(console, options.run, steps, options.trust, chosen)
         else:
             evaluate_tasks(console, options, steps)
 
@@ -76,6 +85,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     examples = "score the first N examples; default: all"
     parser.add_argument("--examples", type=at_least(1), metavar="N", help=examples)
     parser.add_argument("--heldout", action="store_true", help="the objective on held-out text")
+    other = "with --heldout: another objective, such as causal_lm or mlm; repeatable"
+    parser.add_argument("--objective", action="append", default=[], metavar="NAME", help=other)
+    names = f"one of {', '.join(YARDSTICKS)}; repeatable"
+    parser.add_argument("--yardstick", action="append", default=[], metavar="NAME", help=names)
     parser.add_argument("--step", type=int, help="of the checkpoint; default: the latest")
     each = "evaluate every checkpoint of the run"
     parser.add_argument("--all_checkpoints", action="store_true", help=each)
@@ -88,14 +101,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_device_arguments(parser)
     add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
-    options = parser.parse_args(argv)
-    if sum(map(bool, (options.task, options.labelled, options.heldout))) != 1:
-        parser.error("give one of --task=NAME, --labelled=FILE and --heldout")
+    options, others = parser.parse_known_args(argv)
+    options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]
+    if len(options.settings) < len(others):
+        parser.error(f"unknown argument {next(x for x in others if not x.startswith('--gin.'))!r}")
+    kinds = options.task, options.labelled, options.heldout, options.yardstick
+    if sum(map(bool, kinds)) != 1:
+        parser.error("give one of --task=NAME, --labelled=FILE, --heldout and --yardstick=NAME")
     given = {name for name, value in vars(options).items() if value != parser.get_default(name)}
-    if options.heldout and (idle := given & {*OF_TASKS, *OF_ANSWERS}):
+    of_text = options.heldout or options.yardstick
+    if of_text and (idle := given & {*OF_TASKS, *OF_ANSWERS}):
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
     if options.labelled and (idle := given & {*OF_TASKS}):
         parser.error(f"--{min(idle)} goes with --task: of SeqIO")
+    if options.settings and not options.yardstick:
+        parser.error(f"--gin.{options.settings[0]} goes with --yardstick, whose setting it is")
+    if options.objective and not options.heldout:
+        parser.error("--objective goes with --heldout")
     if options.step is not None and options.all_checkpoints:
         parser.error("--step and --all_checkpoints exclude each other")
     return options
@@ -171,13 +193,16 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
     planned = plan(run_of_directory(options.run, options.trust))
-    evaluator = heldout_evaluator(planned)
+    evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
+    evaluators = evaluators or {"": heldout_evaluator(planned)}
     token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
     found = []
     for step in steps:
         model = planned.recipe.model
         run = open_run(options.run, step, planned.mesh, model, options.trust)
-        found.append((run.step, evaluator(run.params)))
+        for name, evaluate in evaluators.items():
+            scores = evaluate(run.params)
+            found.append((run.step, [s._replace(member=f"{name}{s.member}") for s in scores]))
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"Held-out text of {options.run}: {planned.corpus.summary}")
     print_heldout(console, found, token_bytes)

@@ -18,6 +18,7 @@ class Figure(NamedTuple):
     unit: str  # "bits per byte", "nats per token", "share", "seconds", …
     better: str  # LOWER or HIGHER; NEITHER of a cost, which is what it is
     baseline: float | None = None  # of a model that knows nothing; None: there is none
+    note: str = ""  # what its reader must know besides, such as what was left out
 
     @property
     def gain(self) -> float:

@@ -2,12 +2,15 @@
 
 import json
 import re
+import types
 
 import pytest
 import seqio
 import tensorflow as tf
 
 from pretrax import evaluate
+from pretrax.comparing.figures import HIGHER, Figure
+from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.inference import task_scores
 from pretrax.inference.task_scores import score_task
 from pretrax.tasks import metrics
@@ -208,7 +211,7 @@ def test_labelled_text_of_a_file(tmp_path, capsys):
 def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for arguments, said in (
-        ([f"--run={answering}"], "give one of --task=NAME, --labelled=FILE and --heldout"),
+        ([f"--run={answering}"], "give one of --task=NAME, --labelled=FILE, --heldout"),
         ([f"--run={answering}", "--task=a", "--heldout"], "give one of --task"),
         (
             [f"--run={answering}", "--task=a", "--step=3", "--all_checkpoints"],
@@ -218,6 +221,10 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
         ([f"--run={answering}", "--labelled=a.tsv", "--split=x"], "--split goes with --task"),
         ([f"--run={answering}", "--labelled=no.tsv"], "There is no file no.tsv"),
         ([f"--run={answering}", "--heldout", "--split=x"], "--split goes with --task"),
+        ([f"--run={answering}", "--task=a", "--objective=clm"], "--objective goes with --heldout"),
+        ([f"--run={answering}", "--heldout", "--gin.a.b=1"], "--gin.a.b=1 goes with --yardstick"),
+        ([f"--run={answering}", "--heldout", "--text=1"], "unknown argument '--text=1'"),
+        ([f"--run={answering}", "--yardstick=lengths"], "There is no yardstick 'lengths'"),
         ([f"--run={answering}", "--task=colours", "--examples=0"], "number, 1 or more, got '0'"),
         ([f"--run={answering}", "--task=colour"], "close to it: colours"),
         ([f"--run={answering}", "--task=colours_mute"], "has no metrics"),
@@ -258,6 +265,38 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)
         assert int(targets.replace(",", "")) == score.targets and float(perplexity) > 1
+
+
+# --- yardsticks ----------------------------------------------------------------------------------
+
+
+def words(subject, *, of: str = "checkpoint", times: int = 1) -> list[Figure]:
+    return [Figure("words", subject.step * times, "words", HIGHER, 0.5, f"not of {of}")]
+
+
+def test_yardsticks_by_name(answering, capsys, monkeypatch):
+    monkeypatch.setitem(YARDSTICKS, "words", words)
+    arguments = f"--run={answering}", "--yardstick=words", "--all_checkpoints"
+    out = run(capsys, *arguments, "--gin.words.times=2", "--gin.mine.words.of='text'")
+    assert [line.split() for line in out[1:3]] == [
+        ["3", "words", "6", "0.5", "words"],
+        ["8", "words", "16", "0.5", "words"],
+    ]
+    assert "words: not of text" in out
+    first, second = kept(answering, "yardsticks")
+    assert (first["yardstick"], first["step"], second["step"]) == ("words", 3, 8)
+    assert first["settings"] == {"times": 2, "of": "text"}
+    assert (
+        Figure(**second["figures"][0])
+        == words(types.SimpleNamespace(step=8), of="text", times=2)[0]
+    )
+    for setting, said in (
+        ("words.tims=2", "words has no setting 'tims', expected of or times"),
+        ("other.times=2", "Got the setting 'other.times=2', expected one of words"),
+        ("words.of=text", "values are Python literals; strings are quoted twice"),
+        ("words.times='a'", "times must be a whole number, got 'a'"),
+    ):
+        assert said in fails(capsys, *arguments, f"--gin.{setting}")
 
 
 # --- fine-tuning that is scored as it goes -------------------------------------------------------

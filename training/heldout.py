@@ -1,8 +1,15 @@
-"""The held-out evaluation of a run, as training makes it."""
+"""The held-out evaluation of a run: as training makes it, and under another objective."""
 
+from pretrax import objectives
+from pretrax.objectives import Objective, members_of
+from pretrax.objectives.layouts import LAYOUTS
+from pretrax.objectives.mixtures import longest
 from pretrax.training.data import Codec, Piece
 from pretrax.training.evaluation import Evaluator
-from pretrax.training.planning import Plan
+from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
+from pretrax.training.planning import Plan, check_columns
+from pretrax.training.run import Run
+from pretrax.training.step import Recipe, check_recipe
 
 
 def heldout_evaluator(plan: Plan) -> Evaluator:
@@ -20,6 +27,56 @@ def heldout_evaluator(plan: Plan) -> Evaluator:
 
 def heldout_pieces(plan: Plan) -> list[Piece]:
     return plan.corpus.heldout(plan.run.heldout_tokens)
+
+
+def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
+    """Returns what scores the run's parameters under an objective that need not be its own.
+
+    Args:
+      tokens: of held-out text.
+      row_tokens: the raw length of all rows, whatever the objective's members and the model are: two
+        runs with one corpus are given the same rows.
+
+    Raises ValueError for an objective that the model or the corpus cannot have (`recipe_under`).
+    """
+    recipe, packing, end = recipe_under(plan, objective, row_tokens)
+    return Evaluator(
+        recipe,
+        packing,
+        plan.mesh,
+        plan.corpus.heldout(tokens),
+        plan.corpus.train(0, 1),
+        tokens=tokens,
+        end_of_document=end,
+    )
+
+
+def recipe_under(
+    plan: Plan, objective: Objective, row_tokens: int
+) -> tuple[Recipe, Packing, int | None]:
+    """Returns the recipe of the run's model with another objective, its packing, and the id after
+    every document; packing and ids are those that the objective has by itself.
+
+    Raises ValueError where the layouts do not fit, the model lacks a head or positions, the vocabulary
+    sentinels, or the corpus what the objective reads.
+    """
+    model, ids = plan.recipe.model, plan.recipe.ids
+    check_columns(plan.corpus, objective)
+    layout = LAYOUTS[model.layout]
+    needs = longest(layout.lengths(m.objective.lengths(row_tokens)) for m in members_of(objective))
+    stacks = {name: slots for name, slots in needs.items() if name in ("encoder", "decoder")}
+    if model.max_positions and max(stacks.values()) > model.max_positions:
+        raise ValueError(
+            f"Rows of {row_tokens} tokens need the slots {stacks}, and the model has positions for "
+            f"{model.max_positions}: give fewer row_tokens."
+        )
+    policy, mark_ends = resolve(objective)
+    most = documents_of_a_row(policy, Run.max_documents)
+    (group,) = objectives.plan(objective, layout, ids, [stacks], most)
+    group = group._replace(raw_lengths=(row_tokens,) * len(group.raw_lengths))
+    recipe = check_recipe(plan.recipe._replace(objective=objective, groups=(group,)))
+    packing = plan_packing(policy, objective, layout, [group])
+    return recipe, packing, ids.eos if mark_ends else None
 
 
 def bytes_per_token(codec: Codec | None, pieces: list[Piece]) -> float:

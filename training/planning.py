@@ -55,7 +55,7 @@ def plan(run: Run) -> Plan:
     corpus = first_process_first(lambda: run.corpus(run.run_dir))
     ids = corpus.ids
     objective = run.objective(ids)
-    _check_columns(corpus, objective)
+    check_columns(corpus, objective)
     objective = with_counted_classes(objective, len(corpus.classes))
     corpus = checked_for(objective, corpus)
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.heads)
@@ -242,7 +242,8 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
             )
 
 
-def _check_columns(corpus: Corpus, objective: Objective) -> None:
+def check_columns(corpus: Corpus, objective: Objective) -> None:
+    """Raises ValueError for an objective that reads other columns of documents than the corpus has."""
     column = column_of(objective)
     if column is not None and column not in corpus.columns:
         raise ValueError(

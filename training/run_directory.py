@@ -31,12 +31,21 @@ TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
 RESULT = "result.json"  # the figures of a finished run
 LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished
 EVALUATION = "evaluation"  # a folder: answers to downstream tasks, and their scores in `METRICS`
+FIGURES = "yardsticks.jsonl"  # in that folder: what yardsticks measured, a line each time
 IMPORTED = "hugging_face"  # a folder: what came with an imported model beside its weights
 
 
 def is_run(directory: str | os.PathLike) -> bool:
     """Whether a directory holds a run, or an imported model."""
     return os.path.isfile(os.path.join(directory, CONFIG))
+
+
+def add_evaluation(directory: str | os.PathLike, name: str, record: dict[str, Any]) -> None:
+    """Adds a line to a JSONL file of the run's evaluations, `METRICS` or `FIGURES`."""
+    folder = os.path.join(directory, EVALUATION)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, name), "a", encoding="utf-8") as file:
+        file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def check_is_run(directory: str | os.PathLike) -> None:

@@ -13,10 +13,12 @@ so, saying which can.
 from collections.abc import Callable
 
 from pretrax.comparing.yardsticks.finetuning import finetune
+from pretrax.comparing.yardsticks.heldout import loss_under
 from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
 from pretrax.comparing.yardsticks.rankings import fill_in, rank_classes
 
 YARDSTICKS: dict[str, Callable] = {
+    "loss_under": loss_under,
     "classify": classify,
     "tag": tag,
     "pairs": pairs,

@@ -1,0 +1,112 @@
+"""Held-out loss under any objective that a run's model can compute, its own or another.
+
+The text and the rows are the same for every run of a corpus, and noise depends on the row's number
+alone. What a model was not trained for it may do badly: that is what the figures tell.
+"""
+
+import statistics
+from collections.abc import Sequence
+
+from pretrax.comparing.figures import HIGHER, LOWER, Figure
+from pretrax.comparing.subject import Subject
+from pretrax.objectives import Objective, TokenIds
+from pretrax.objectives.catalogue import CATALOGUE, find
+from pretrax.training.configuration import read_fields
+from pretrax.training.evaluation import Evaluator, Score
+from pretrax.training.heldout import evaluator_under, recipe_under
+from pretrax.training.planning import Plan
+
+TOKENS = 20_000  # of held-out text
+ROW_TOKENS = 120  # with its special tokens a row fits the 128 slots of the small runs
+
+
+def loss_under(
+    subject: Subject,
+    *,
+    objectives: Sequence[str],
+    tokens: int = TOKENS,
+    row_tokens: int = ROW_TOKENS,
+) -> list[Figure]:
+    """Held-out loss under each of these objectives, nats per target.
+
+        loss_under(subject, objectives=["causal_lm", "prefix_lm"])
+        -> [Figure("loss_under", …), Figure("loss_under/causal_lm", …), Figure("loss_under/prefix_lm", …)]
+
+    The first figure is the share of the baseline's nats that the model saves, on average over the
+    objectives: losses of different objectives have no mean. Where it is worse than the baseline it saves
+    nothing; nor does it under an objective that it cannot compute, which has no figure of its own and is
+    named in the first one's note. The baseline knows frequencies alone, as in `training.evaluation`.
+
+    Args:
+      objectives: names of gin_configs/objectives, or short ones ("mlm").
+      tokens: of held-out text.
+      row_tokens: of each row, before corruption.
+
+    Raises ValueError for a name that is none, or where the model computes none of the objectives.
+    """
+    if not objectives:
+        raise ValueError("Got no objectives, expected names such as causal_lm.")
+    names, figures, gains, refused = [*map(find, objectives)], [], [], []
+    for name in names:
+        try:
+            objective = _objective(name, subject.plan.recipe.ids)
+            evaluate = evaluator_under(subject.plan, objective, tokens, row_tokens)
+        except ValueError:
+            refused.append(name)
+            continue
+        scores = [score for score in evaluate(subject.saved.params) if not score.metric]
+        gains.append(max(statistics.fmean(score.gain for score in scores), 0.0))
+        figures += _figures(name, scores)
+    if not figures:
+        evaluator(subject.plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which says why
+    mean = sum(gains) / len(names)
+    unit = "share of the baseline's nats saved"
+    note = f"not computable by this model: {', '.join(refused)}" if refused else ""
+    return [Figure("loss_under", mean, unit, HIGHER, 0.0, note), *figures]
+
+
+def evaluator(
+    plan: Plan, name: str, *, tokens: int = TOKENS, row_tokens: int = ROW_TOKENS
+) -> Evaluator:
+    """Returns what scores a run's parameters on held-out text under the objective of a name.
+
+    Raises ValueError, naming those that can be, for one that its model cannot compute.
+    """
+    name = find(name)
+    try:
+        return evaluator_under(plan, _objective(name, plan.recipe.ids), tokens, row_tokens)
+    except ValueError as error:
+        able = ", ".join(computable(plan, row_tokens)) or "none of the catalogue"
+        raise ValueError(
+            f"The model of {plan.run.run_dir}, of layout {plan.recipe.model.layout!r}, cannot compute "
+            f"{name}. {error}\nIt can compute: {able}."
+        ) from error
+
+
+def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
+    """Returns the names of the objectives that a run's model can compute; nothing is run."""
+    return [name for name in CATALOGUE if _is_computable(plan, name, row_tokens)]
+
+
+def _is_computable(plan: Plan, name: str, row_tokens: int) -> bool:
+    try:
+        recipe_under(plan, _objective(name, plan.recipe.ids), row_tokens)
+    except ValueError:
+        return False
+    return True
+
+
+def _objective(name: str, ids: TokenIds) -> Objective:
+    return read_fields([f"objectives/{name}.gin"])["objective"](ids)
+
+
+def _figures(name: str, scores: Sequence[Score]) -> list[Figure]:
+    """A figure for each term of each member; an objective of a single one has no parts."""
+    members = len({score.member for score in scores}) > 1
+    terms = len({score.term for score in scores}) > 1
+    found = []
+    for score in scores:
+        parts = ["loss_under", name, *[score.member] * members, *[score.term] * terms]
+        figure = Figure("/".join(parts), score.loss, "nats per target", LOWER, score.baseline)
+        found.append(figure)
+    return found

@@ -1,0 +1,114 @@
+"""Held-out loss under other objectives: the same rows for every model, and clear refusals."""
+
+import functools
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.comparing.yardsticks import heldout
+from pretrax.comparing.yardsticks.heldout import loss_under
+from pretrax.objectives import causal_lm, masked_lm, prefix_lm
+from pretrax.training.data import Piece
+from pretrax.training.heldout import evaluator_under
+from pretrax.training.planning import abstract_state_of
+from pretrax.training.state import new_state
+from tests.training import tiny
+
+ROW, TOKENS = 24, 300
+ENCODER_IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
+
+
+@functools.cache
+def subject(layout: str):
+    """A model with parameters as they were drawn."""
+    if layout == "encoder":
+        sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
+        model, objective = models.encoder(128, **sizes), masked_lm(ENCODER_IDS)
+    else:
+        model, objective = getattr(tiny, layout)(), prefix_lm(tiny.IDS)
+    stacks = {stack: 64 for stack in layout.split("_")}
+    one = tiny.plan(model, objective, stacks)
+    ids = ENCODER_IDS if layout == "encoder" else tiny.IDS
+    pieces = [Piece(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))]
+    corpus = one.corpus._replace(ids=ids, heldout=lambda n: pieces)
+    one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=ids))
+    params = new_state(abstract_state_of(one), 0, one.mesh).params
+    return types.SimpleNamespace(plan=one, saved=types.SimpleNamespace(params=params))
+
+
+def scores(layout, objective, params=None):
+    one = subject(layout)
+    evaluate = evaluator_under(one.plan, objective, TOKENS, ROW)
+    return evaluate(one.saved.params if params is None else params)
+
+
+def test_models_of_two_layouts_are_given_the_same_rows():
+    (one,), (other,) = (scores(x, prefix_lm(tiny.IDS)) for x in ("decoder", "encoder_decoder"))
+    assert (one.targets, one.baseline) == (other.targets, other.baseline)
+    assert one.loss != other.loss
+
+
+def test_rows_have_the_tokens_asked_for():
+    """Every token of causal language modelling is a target, the ends of documents too."""
+    (score,) = scores("decoder", causal_lm(tiny.IDS))
+    assert score.targets == TOKENS
+
+
+def test_a_model_whose_outputs_are_constant_is_not_flattered():
+    nothing = jax.tree.map(lambda x: 0 * x, subject("decoder").saved.params)
+    (score,) = scores("decoder", causal_lm(tiny.IDS), nothing)
+    assert score.loss == pytest.approx(np.log(128), rel=1e-5)
+    empty = types.SimpleNamespace(
+        plan=subject("decoder").plan, saved=types.SimpleNamespace(params=nothing)
+    )
+    summary, one = loss_under(empty, objectives=["clm"], tokens=TOKENS, row_tokens=ROW)
+    assert summary.value == 0.0 and one.gain < 0
+    assert (one.name, one.value) == ("loss_under/causal_lm", pytest.approx(np.log(128), rel=1e-5))
+
+
+def test_an_objective_that_cannot_be_computed_saves_nothing_and_is_named():
+    small = dict(tokens=TOKENS, row_tokens=ROW)
+    summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
+    assert summary.note == "not computable by this model: causal_lm"
+    assert summary.value == pytest.approx(max(one.gain / one.baseline, 0) / 2)
+
+
+@pytest.mark.parametrize(
+    "layout, name, said",
+    [
+        (
+            "encoder",
+            "causal_lm",
+            "'encoder', cannot compute causal_lm. An encoder predicts in place",
+        ),
+        (
+            "encoder",
+            "rtd",
+            r"needs the heads \['generator', 'replaced'\], the model offers \('vocab",
+        ),
+        ("decoder", "masked_lm", "special token 'mask', the vocabulary has none"),
+        ("encoder", "contrastive_pairs", "documents of this corpus have no parts"),
+        ("encoder_decoder", "causal_lm", "an encoder-decoder needs inputs and targets"),
+    ],
+)
+def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, said):
+    with pytest.raises(ValueError, match=f"(?is){said}.*It can compute: .*"):
+        heldout.evaluator(subject(layout).plan, name, row_tokens=ROW)
+    with pytest.raises(ValueError, match=f"(?is){said}"):
+        loss_under(subject(layout), objectives=[name], row_tokens=ROW)
+
+
+def test_sentinels_and_positions_are_those_that_there_are():
+    with pytest.raises(ValueError, match="need 18 sentinels, the vocabulary has 16"):
+        heldout.evaluator(subject("decoder").plan, "t5", row_tokens=360)
+    one = subject("decoder").plan
+    short = one._replace(
+        recipe=one.recipe._replace(model=one.recipe.model._replace(max_positions=20))
+    )
+    with pytest.raises(ValueError, match="has positions for 20: give fewer row_tokens"):
+        heldout.evaluator(short, "clm", row_tokens=ROW)
+    assert "causal_lm" in heldout.computable(one, ROW)
+    assert not heldout.computable(short, ROW)
