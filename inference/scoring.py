@@ -27,6 +27,8 @@ from pretrax.inference.prompts import (
 from pretrax.inference.trained import Trained, mode_of, prompt_form
 from pretrax.objectives.losses import cross_entropy
 
+Tokens = Sequence[int] | np.ndarray
+
 
 class Scored(NamedTuple):
     tokens: list[str]
@@ -165,7 +167,7 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
 
 
 def hidden_log_probs(
-    trained: Trained, texts: Sequence[tuple[Sequence[int], Sequence[int]]], batch_size: int = 32
+    trained: Trained, texts: Sequence[tuple[Tokens, Tokens]], batch_size: int = 32
 ) -> list[np.ndarray]:
     """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
 

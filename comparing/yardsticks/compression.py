@@ -1,0 +1,181 @@
+"""Bits per byte of held-out text, under the name of what a model can compute of it.
+
+Held-out documents are cut into rows, the same for every run of a corpus. A token is predicted from its
+row alone, so the first one of a causal model's row from nothing. Every token counts once; ends of
+documents are not counted. Bytes are those of the text in UTF-8.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pretrax.comparing.figures import LOWER, NEITHER, Figure
+from pretrax.comparing.likelihoods import (
+    BOUND,
+    CONDITIONAL,
+    EXACT,
+    PSEUDO,
+    log_probs,
+    reading_of,
+)
+from pretrax.comparing.subject import Subject
+from pretrax.comparing.yardsticks.heldout import ROW_TOKENS
+from pretrax.inference import Trained
+from pretrax.inference.scoring import hidden_log_probs
+from pretrax.training.baselines import Tally, trivial_loss
+from pretrax.training.data import Corpus
+
+SEED = 20_200_102  # of the positions and masks that are drawn; the same in every run
+UNITS = {
+    EXACT: "bits per byte",
+    BOUND: "bits per byte, upper bound",
+    CONDITIONAL: "conditional bits per byte",
+    PSEUDO: "pseudo bits per byte",
+}
+NOTES = {
+    EXACT: "each token given those before it in its row",
+    BOUND: "the average over any number of hidden tokens of a row, each given those left",
+    CONDITIONAL: "of the second half of each row, given the first",
+    PSEUDO: "each token given all others of its row, which is no probability of the text",
+}
+
+
+class Row(NamedTuple):
+    """Consecutive tokens of a held-out document."""
+
+    tokens: np.ndarray  # i32[n], n >= 2
+    bytes: int  # of its text
+    rest_bytes: int  # of the text of its second half, tokens[n // 2:]
+
+
+class Nats(NamedTuple):
+    total: float  # of all tokens that were asked for
+    error: float | None = None  # standard error of the total, where positions or masks were drawn
+
+
+def bits_per_byte(
+    subject: Subject,
+    *,
+    tokens: int = 20_000,
+    row_tokens: int = ROW_TOKENS,
+    positions: int = 2000,
+    draws: int = 8,
+) -> list[Figure]:
+    """Bits per byte of held-out text; what they are of is said by the unit.
+
+        bits per byte                of a causal model: its exact likelihood of the text
+        bits per byte, upper bound   of masked diffusion: the bound on its likelihood
+        conditional bits per byte    of one that reads and writes: second halves, given the first
+        pseudo bits per byte         of a masked model: each token given all others (Salazar et al.
+                                     2020, arXiv:1910.14659)
+
+    Figures of different units are not comparable: to predict a token between others is easier than
+    after others. The baseline predicts the same tokens by their frequencies in training text. What is
+    drawn has a standard error, as a part.
+
+    Args:
+      tokens: of held-out text.
+      row_tokens: of each row.
+      positions: that a masked model is asked for, of all in the text, drawn at equal rates.
+      draws: of hidden tokens for each row, of masked diffusion. The number of hidden tokens is
+        stratified, and uniform in 1 … n, whose mean is the bound exactly (Nie et al. 2025,
+        arXiv:2502.09992, equation 6).
+
+    Raises ValueError for a model that predicts no text, or a corpus without text.
+    """
+    trained, corpus = subject.trained, subject.plan.corpus
+    reading = reading_of(trained)
+    rows = heldout_rows(corpus, tokens, row_tokens)
+    asked = [row.tokens for row in rows]
+    if reading.kind == CONDITIONAL:
+        pairs = [
+            (row.tokens[: row.tokens.size // 2], row.tokens[row.tokens.size // 2 :]) for row in rows
+        ]
+        asked = [rest for _, rest in pairs]
+        nats = Nats(_nats(log_probs(trained, reading, pairs)))
+    elif reading.kind == EXACT:
+        nats = Nats(_nats(log_probs(trained, reading, [([], row) for row in asked])))
+    elif reading.kind == PSEUDO:
+        nats = pseudo_nats(trained, asked, positions)
+    else:
+        nats = diffusion_nats(trained, asked, draws)
+    size = sum(row.rest_bytes if reading.kind == CONDITIONAL else row.bytes for row in rows)
+    bits = 1 / math.log(2) / size  # a byte, of a nat of the whole text
+    baseline = unigram_nats(corpus, asked, 8 * tokens) * bits
+    unit, note = UNITS[reading.kind], f"{NOTES[reading.kind]}; rows of {row_tokens} tokens"
+    figures = [Figure("bits_per_byte", nats.total * bits, unit, LOWER, baseline, note)]
+    if nats.error is not None:
+        figures.append(Figure("bits_per_byte/standard_error", nats.error * bits, unit, NEITHER))
+    return figures
+
+
+def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[Row]:
+    """Returns rows of the first held-out documents, of `row_tokens` and fewer at their ends.
+
+    Bytes are differences of decoded beginnings of the document, for a token that is decoded alone may
+    lose its space, and part of a character is no text. A last row of one token is left out.
+    """
+    if corpus.codec is None:
+        raise ValueError(
+            "The corpus is of token ids without text, so there are no bytes: expected a corpus of text."
+        )
+    decode, rows = corpus.codec.decode, []
+    for piece in corpus.heldout(tokens):
+        document = piece.tokens[:tokens]
+        tokens -= document.size
+
+        def size(end: int, document=document) -> int:
+            return len(decode(document[:end].tolist()).encode())
+
+        for first in range(0, document.size - 1, row_tokens):
+            row = document[first : first + row_tokens]
+            start, middle, end = map(size, (first, first + row.size // 2, first + row.size))
+            rows.append(Row(row, end - start, end - middle))
+    return rows
+
+
+def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
+    """Returns the nats of these tokens by their frequencies in the first `tokens` of training text."""
+    stream, counts = corpus.train(0, 1), np.zeros((2, corpus.ids.size))
+    while counts[0].sum() < tokens:
+        counts[0] += np.bincount(stream.next_document().tokens, minlength=corpus.ids.size)
+    counts[1] = np.bincount(np.concatenate(rows), minlength=corpus.ids.size)
+    training, heldout = (Tally(count, numbers=False) for count in counts)
+    return trivial_loss(heldout, training)
+
+
+def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) -> Nats:
+    """Returns the pseudo-log-likelihood of all tokens, estimated from so many of their positions."""
+    every = [(row, k) for row, tokens in enumerate(rows) for k in range(tokens.size)]
+    count = min(positions, len(every))
+    drawn = np.random.default_rng(SEED).choice(len(every), count, replace=False)
+    hidden = [(rows[every[i][0]], [every[i][1]]) for i in drawn]
+    nats = -np.concatenate(hidden_log_probs(trained, hidden))
+    left = 1 - count / len(every)  # of the variance: all positions would leave nothing to chance
+    error = nats.std(ddof=1) * math.sqrt(left / count)
+    return Nats(len(every) * float(nats.mean()), len(every) * float(error))
+
+
+def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: int) -> Nats:
+    """Returns the bound on the nats of all tokens that masked diffusion gives.
+
+    Two independent estimates of each row are averaged; their differences give the standard error.
+    """
+    if draws < 2 or draws % 2:
+        raise ValueError(f"Got draws={draws}, expected an even number of 2 or more.")
+    random, hidden = np.random.default_rng(SEED), []
+    for tokens in rows:
+        strata = np.tile(np.arange(draws // 2), 2)
+        shares = (strata + random.random(draws)) / (draws // 2)
+        counts = 1 + np.floor(tokens.size * shares).astype(int)
+        hidden += [(tokens, random.choice(tokens.size, k, replace=False)) for k in counts]
+    found = hidden_log_probs(trained, hidden)
+    nats = [-x.sum() * tokens.size / x.size for x, (tokens, _) in zip(found, hidden)]
+    halves = np.reshape(nats, (len(rows), 2, draws // 2)).mean(-1)
+    return Nats(float(halves.mean(1).sum()), float(np.sqrt(np.sum(np.diff(halves) ** 2) / 4)))
+
+
+def _nats(found: Sequence[np.ndarray]) -> float:
+    return -math.fsum(x for one in found for x in one)
