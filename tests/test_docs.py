@@ -184,6 +184,10 @@ MORE = {
     "evaluate": ["--examples=2"],
     "convert": [],
 }
+YARDSTICKS = {
+    "bits_per_byte": "--gin.bits_per_byte.tokens=200",
+    "minimal_pairs": "--gin.minimal_pairs.pairs=2",
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{COMMANDS[c]} {c[:40]}")
@@ -258,7 +262,8 @@ def run_verb(arguments):
         with pytest.raises(SystemExit):  # such a checkpoint is not there
             verbs.run(verb, rest)
     else:
-        verbs.run(verb, rest + ([] if "--heldout" in rest else MORE[verb]))
+        yardsticks = [YARDSTICKS[name] for name in YARDSTICKS if f"--yardstick={name}" in rest]
+        verbs.run(verb, rest + (yardsticks or ([] if "--heldout" in rest else MORE[verb])))
 
 
 def start(arguments):

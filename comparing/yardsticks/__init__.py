@@ -12,6 +12,7 @@ so, saying which can.
 
 from collections.abc import Callable
 
+from pretrax.comparing.yardsticks.acceptability import minimal_pairs
 from pretrax.comparing.yardsticks.compression import bits_per_byte
 from pretrax.comparing.yardsticks.finetuning import finetune
 from pretrax.comparing.yardsticks.heldout import loss_under
@@ -21,6 +22,7 @@ from pretrax.comparing.yardsticks.rankings import fill_in, rank_classes
 YARDSTICKS: dict[str, Callable] = {
     "loss_under": loss_under,
     "bits_per_byte": bits_per_byte,
+    "minimal_pairs": minimal_pairs,
     "classify": classify,
     "tag": tag,
     "pairs": pairs,

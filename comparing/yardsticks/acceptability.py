@@ -1,0 +1,116 @@
+"""Minimal pairs: does a model find a right text likelier than a wrong one that hardly differs?
+
+The pairs are made of Python's own library (`comparing.python_pairs`), of the files that no run trains
+on, or are those of BLiMP (Warstadt et al. 2020, arXiv:1912.00582), where a user has its files.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+from pretrax.comparing.figures import HIGHER, Figure
+from pretrax.comparing.likelihoods import CONDITIONAL, Reading, log_probs, reading_of
+from pretrax.comparing.python_pairs import MinimalPair, python_pairs
+from pretrax.comparing.subject import Subject
+from pretrax.inference import Trained
+from pretrax.tasks.python_sources import HELDOUT_EVERY, library_documents, split_documents
+from pretrax.training.bound import bound
+from pretrax.training.configuration import read_directory
+
+TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make of equal ones
+
+
+def minimal_pairs(subject: Subject, *, pairs: int = 32, blimp: str | None = None) -> list[Figure]:
+    """Share of minimal pairs whose right text is likelier, the mean over kinds; a tie is half a point.
+
+    A text's log-probability is the sum over its tokens; a masked model's pseudo-log-likelihood, of each
+    given all others, as in Salazar et al. 2020. A model that reads and writes is given the tokens that
+    both texts begin with, and scored on the rest. Of Python's library only pairs of equally many tokens
+    count, so that constant outputs give .5 exactly; BLiMP's count as they are published.
+
+    Args:
+      pairs: of each kind.
+      blimp: a folder of BLiMP's JSONL files; its kinds are the `UID`s.
+
+    Raises ValueError for a model that predicts no text, files that hold no pairs, and a run that was
+    trained on the library's files that are held out here.
+    """
+    trained = subject.trained
+    reading = reading_of(trained)
+    given = blimp_pairs(blimp, pairs) if blimp else _own_pairs(subject, pairs)
+    points: dict[str, list[float]] = {}
+    comparable = [pair for pair in given if blimp or _same_length(trained, pair)]
+    for pair, point in zip(comparable, scored(trained, reading, comparable)):
+        points.setdefault(pair.kind, []).append(point)
+    if not points:
+        raise ValueError("No pair has equally many tokens in both texts: give more pairs.")
+    left = len(given) - len(comparable)
+    note = f"{len(comparable)} pairs" + (f"; {left} left out, of unequal length" if left else "")
+    shares = {kind: statistics.fmean(some) for kind, some in points.items()}
+    mean = statistics.fmean(shares.values())
+    return [
+        Figure("minimal_pairs", mean, "share", HIGHER, 0.5, note),
+        *(Figure(f"minimal_pairs/{k}", share, "share", HIGHER, 0.5) for k, share in shares.items()),
+    ]
+
+
+def scored(trained: Trained, reading: Reading, pairs: Sequence[MinimalPair]) -> list[float]:
+    """Returns 1 for each pair whose right text is likelier, 0 if it is the other, ½ for a tie."""
+    texts = []
+    for pair in pairs:
+        good, bad = trained.encode(pair.good), trained.encode(pair.bad)
+        shared = _shared(good, bad) if reading.kind == CONDITIONAL else 0
+        texts += [(good[:shared], good[shared:]), (bad[:shared], bad[shared:])]
+    found = [math.fsum(one) for one in log_probs(trained, reading, texts)]
+    return [_point(good, bad) for good, bad in zip(found[::2], found[1::2])]
+
+
+def _point(good: float, bad: float) -> float:
+    return 0.5 if math.isclose(good, bad, rel_tol=TIE) else float(good > bad)
+
+
+def _shared(good: Sequence[int], bad: Sequence[int]) -> int:
+    """Returns how many tokens both begin with, and at least one is left of each."""
+    most = min(len(good), len(bad)) - 1
+    return next((k for k in range(most) if good[k] != bad[k]), most)
+
+
+def _same_length(trained: Trained, pair: MinimalPair) -> bool:
+    return len(trained.encode(pair.good)) == len(trained.encode(pair.bad))
+
+
+def _own_pairs(subject: Subject, count: int) -> list[MinimalPair]:
+    corpus = read_directory(subject.directory, subject.trusted).get("corpus")
+    every = corpus and bound(corpus).settings.get("heldout_every", HELDOUT_EVERY)
+    if isinstance(every, int) and HELDOUT_EVERY % every:
+        raise ValueError(
+            f"{subject.directory} may have trained on the files of these pairs: it holds out one "
+            f"document in {every}, expected one in {HELDOUT_EVERY}, or in a divisor of it."
+        )
+    return python_pairs(split_documents(library_documents())["heldout"], count)
+
+
+def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
+    """Returns the first `count` pairs of each of a folder's JSONL files, by their `UID`.
+
+    Raises ValueError, with file and line, for what is no such file, or a folder without any.
+    """
+    pairs: dict[str, list[MinimalPair]] = {}
+    for path in sorted(Path(folder).glob("*.jsonl")):
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+            try:
+                one = json.loads(line)
+                texts = one["sentence_good"], one["sentence_bad"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: expected an object with sentence_good and sentence_bad, as "
+                    f"in BLiMP, got {line[:80]!r}."
+                ) from error
+            pairs.setdefault(str(one.get("UID", path.stem)), []).append(
+                MinimalPair(str(one.get("UID", path.stem)), *texts)
+            )
+    if not pairs:
+        raise ValueError(f"{folder} holds no pairs: expected a folder of BLiMP's files, *.jsonl.")
+    return [pair for some in pairs.values() for pair in some[:count]]

@@ -1,0 +1,141 @@
+"""Minimal pairs: what is exchanged, and models that must not be flattered."""
+
+import collections
+import functools
+import json
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax.comparing import python_pairs as making
+from pretrax.comparing.likelihoods import reading_of
+from pretrax.comparing.python_pairs import KINDS, MinimalPair, python_pairs
+from pretrax.comparing.yardsticks import acceptability as module
+from pretrax.comparing.yardsticks.acceptability import blimp_pairs, minimal_pairs, scored
+from pretrax.tasks.python_sources import Document, library_documents, split_documents
+from tests.inference.runs import trained
+
+CODE = '''
+def total_of(values):
+    """Return the sum of all values but the first."""
+    total = sum(values[1:])
+    while not total:
+        total = 1
+    return total
+'''
+
+
+@functools.cache
+def library(count: int = 2) -> list[MinimalPair]:
+    return python_pairs(split_documents(library_documents())["heldout"], count)
+
+
+def test_two_places_are_exchanged():
+    pairs = python_pairs([Document("a.py", "", lambda: CODE)], 1)
+    found = {pair.kind: pair for pair in pairs}
+    assert list(found) == list(KINDS)[:4] + ["words"]  # one operator alone
+    code = CODE.replace('    """Return the sum of all values but the first."""\n', "").lstrip()
+    assert found["brackets"].good == code
+    assert found["brackets"].bad in (
+        code.replace("[1:])", "[1:)]"),
+        code.replace("(values):", "(values]:").replace("1:]", "1:)"),
+    )
+    assert "values[" not in found["names"].bad and "sum(total[" in found["names"].bad
+    assert found["words"].good == "Return the sum of all values but the first."
+    assert found["words"].bad == "Return the sum all of values but the first."
+
+
+def test_pairs_of_the_library_hardly_differ_and_are_wrong():
+    pairs = library()
+    assert collections.Counter(pair.kind for pair in pairs) == dict.fromkeys(KINDS, 2)
+    assert python_pairs(split_documents(library_documents())["heldout"], 2) == pairs
+    for kind, good, bad in pairs:
+        assert good != bad and sorted(good) == sorted(bad)
+        if kind != "words":
+            assert making._parses(good) and making._parses(bad) == (kind == "names")
+
+
+def subject(one, monkeypatch, corpus=None):
+    monkeypatch.setattr(module, "read_directory", lambda directory, trusted: {"corpus": corpus})
+    return types.SimpleNamespace(trained=one, directory="runs/x", trusted=())
+
+
+def constant(one):
+    return one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
+
+
+def test_constant_outputs_are_right_by_half(monkeypatch):
+    one = constant(trained("decoder", "causal_lm"))
+    summary, *kinds = minimal_pairs(subject(one, monkeypatch), pairs=2)
+    assert (summary.value, summary.baseline, summary.note) == (0.5, 0.5, "12 pairs")
+    assert [(k.name, k.value) for k in kinds] == [(f"minimal_pairs/{k}", 0.5) for k in KINDS]
+
+
+def test_frequencies_are_right_by_half(monkeypatch):
+    """A unigram model of bytes, whatever its frequencies."""
+    nats = np.random.default_rng(0).exponential(size=1000)
+    monkeypatch.setattr(
+        module, "log_probs", lambda one, reading, texts: [-nats[rest] for _, rest in texts]
+    )
+    one = trained("decoder", "causal_lm")
+    assert [f.value for f in minimal_pairs(subject(one, monkeypatch), pairs=2)] == [0.5] * 7
+
+
+PAIR = MinimalPair("words", "the tea", "tea the")
+
+
+@pytest.mark.parametrize(
+    "builder, name",
+    [("encoder", "masked_lm"), ("encoder_decoder", "prefix_lm"), ("encoder", "masked_diffusion")],
+)
+def test_a_tie_is_half_a_point_and_the_order_does_not_matter(builder, name):
+    one = trained(builder, name)
+    both = [PAIR, PAIR._replace(good=PAIR.bad, bad=PAIR.good)]
+    assert sorted(scored(one, reading_of(one), both)) == [0.0, 1.0]
+    assert scored(constant(one), reading_of(one), both) == [0.5, 0.5]
+
+
+def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        module, "log_probs", lambda one, reading, texts: asked.extend(texts) or [[0.0]] * 2
+    )
+    one = trained("encoder_decoder", "prefix_lm")
+    scored(one, reading_of(one), [MinimalPair("", "ab cd", "ab dc")])
+    good, bad = ([one.decode(part) for part in text] for text in asked)
+    assert (good, bad) == (["ab ", "cd"], ["ab ", "dc"])
+
+
+def test_a_run_that_trained_on_these_files_is_refused(monkeypatch):
+    from pretrax.tasks.corpora import python_library
+    from pretrax.training.bound import Bound
+
+    one = trained("decoder", "causal_lm")
+    for every, refused in ((20, False), (10, False), (40, True)):
+        run = subject(one, monkeypatch, Bound(python_library, heldout_every=every))
+        if not refused:
+            assert module._own_pairs(run, 1) == module._own_pairs(subject(one, monkeypatch), 1)
+            continue
+        with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
+            module._own_pairs(run, 1)
+
+
+def test_files_of_blimp(tmp_path, monkeypatch):
+    lines = [
+        {"sentence_good": f"{x} is", "sentence_bad": f"{x} are", "UID": "agreement"} for x in "abc"
+    ]
+    (tmp_path / "agreement.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pairs = blimp_pairs(str(tmp_path), 2)
+    assert pairs == [MinimalPair("agreement", f"{x} is", f"{x} are") for x in "ab"]
+    one = trained("decoder", "causal_lm")
+    _, kind = minimal_pairs(subject(one, monkeypatch), blimp=str(tmp_path))
+    assert kind.name == "minimal_pairs/agreement"
+    (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
+    with pytest.raises(
+        ValueError, match="wrong.jsonl, line 1: expected an object with sentence_good"
+    ):
+        blimp_pairs(str(tmp_path), 2)
+    with pytest.raises(ValueError, match="holds no pairs"):
+        blimp_pairs(str(tmp_path / "nothing"), 2)
