@@ -46,6 +46,7 @@ from pretrax.training.console import print_heldout
 from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.training.planning import plan
+from pretrax.training.processes import check_alone
 from pretrax.training.runs import open_run, saved_steps
 from pretrax.verbs import as_typed
 
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     console = Console(highlight=False)
     with mistakes_in_words(options.traceback):
+        check_alone("evaluate")
         steps = checkpoints_asked(options)
         if options.heldout:
             evaluate_heldout(console, options, steps)

@@ -45,6 +45,7 @@ from pretrax.training.command_line import (
     mistakes_in_words,
 )
 from pretrax.training.mesh import make_mesh, placed_on
+from pretrax.training.processes import check_alone
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(highlight=False)
     stopped = "\nInterrupted; the same command continues with the first line without an answer."
     with mistakes_in_words(options.traceback, stopped):
+        check_alone("predict")
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         with placed_on(mesh):
             predict(console, options, mesh)

@@ -171,6 +171,15 @@ def join_processes(run: Run) -> None:
         _watch = Watch(run)
 
 
+def check_alone(verb: str) -> None:
+    """Raises ValueError where a verb of one process is started as several."""
+    if (count := os.environ.get("JAX_NUM_PROCESSES", "1")) not in ("", "1"):
+        raise ValueError(
+            f"`pretrax {verb}` is a program of one process, got JAX_NUM_PROCESSES={count}: start it on "
+            "one host, without that variable. It uses all devices of the host."
+        )
+
+
 def first_process_first(prepare: Callable[[], T]) -> T:
     """Calls `prepare` on the first process and then on the others, which then find its files on a
     shared disk."""

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from pretrax import verbs
 from tests.training import tiny
 
 # `train.py` that keeps the rows it is given: one file for each block on each of its devices.
@@ -233,3 +234,14 @@ def test_what_fails_in_one_process_is_said_by_both(data, tmp_path):
     assert re.search(r"error: process 1 of 2, on \S+, failed: .*arrow", errs[0])
     assert "Start all processes again: the same command starts anew." in errs[0]
     assert re.search(r"error: .*arrow", errs[1]) and "process" not in errs[1]
+
+
+@pytest.mark.parametrize("verb, arguments", [("predict", ["text"]), ("evaluate", ["--heldout"])])
+def test_verbs_of_one_process_refuse_several(verb, arguments, monkeypatch, capsys):
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    with pytest.raises(SystemExit):
+        verbs.run(verb, ["--run=nowhere", *arguments])
+    said = (
+        f"error: `pretrax {verb}` is a program of one process, got JAX_NUM_PROCESSES=2: start it on"
+    )
+    assert said in capsys.readouterr().err
