@@ -76,7 +76,25 @@ def schedule(
     )
     for one in schedules:
         _check_shares(one, members_of(objective))
+    _check_rows(schedules, shares, members_of(objective))
     return schedules
+
+
+def _check_rows(
+    schedules: Sequence[GroupSchedule], rates: Sequence[float], members: Sequence[Member]
+) -> None:
+    """Warns where a row group's share of a step is not that of its members' rates, to a fifth."""
+    batch_size = sum(one.rows for one in schedules)
+    for one, rate in zip(schedules, rates):
+        asked, got = rate / sum(rates), one.rows / batch_size
+        if len(schedules) > 1 and abs(got - asked) > asked / 5:
+            names = ", ".join(repr(members[number].name) for number in one.members)
+            warnings.warn(
+                f"The rates of {names} come to {asked:.2g} of all rows, and they get {one.rows} of "
+                f"{batch_size}, {got:.2g}: the rows of a row group are whole multiples. Raise "
+                "batch_size, or let them share a row group (.sequence_lengths).",
+                stacklevel=2,
+            )
 
 
 def _check_shares(schedule: GroupSchedule, members: Sequence[Member]) -> None:

@@ -268,3 +268,17 @@ def test_rates_that_come_to_no_rows_are_refused_and_others_are_said():
     with pytest.warns(UserWarning, match="rate of 'b' is 0.0017 .* of which it gets 0.0012"):
         planned(600)
     planned(100)
+
+
+def test_rows_of_a_row_group_that_are_not_its_share_are_said():
+    both = mixture(tiny.IDS, {"a": (span_corruption, 3), "b": (prefix_lm, 1)})
+    groups = [
+        group._replace(members=(number,))
+        for number in range(2)
+        for group in plan(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
+    ]
+    with pytest.warns(
+        UserWarning, match="rates of 'b' come to 0.25 .* get 4 of 12, 0.33: .* Raise"
+    ):
+        schedule(both, groups, 12, 4)
+    schedule(both, groups, 16, 4)
