@@ -498,6 +498,10 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
     when it is called or traced, for an odd number of rows, a missing column, or rows of more tokens
     than any member has slots for; when it is called with arrays that are not traced, also for rows
     whose values are not those of `Row`, or whose documents need more slots (`packed_lengths`).
+
+    Inside of `jit` values cannot be checked: there a number of no member gives another member's
+    features, and documents beyond `max_documents`, or the slots, are left out. Call it once
+    outside of `jit` on rows like those to come.
     """
     _check_arguments(objective.corrupt)
     if objective.sentinels is not None:
