@@ -9,7 +9,9 @@ kept, or says which of its settings differ. The factories here need no TensorFlo
 `tasks.seqio_vocabularies.of_task` is one more.
 """
 
+import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -31,6 +33,7 @@ from pretrax.training.run_directory import (
     SENTENCEPIECE_MODEL,
     TOKENIZER,
     VOCABULARY,
+    checksum,
     damaged,
     is_run,
     read_json,
@@ -39,6 +42,10 @@ from pretrax.training.run_directory import (
 )
 from pretrax.training.token_ids import ids_from_json, ids_to_json
 
+_FILES = {
+    "sentencepiece": SENTENCEPIECE_MODEL,
+    "hugging_face": TOKENIZER,
+}  # by the tokenizer's kind
 _MOST_EXTRA_IDS = 1 << 16  # of a SentencePiece model in a run directory; T5 has 100
 
 
@@ -227,17 +234,17 @@ def kept_vocabulary(
 def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
     """Keeps a vocabulary in `run_dir`, so that the directory explains itself.
 
-    `vocabulary.json` says what it is, its special ids and their names; the tokenizer's own file lies
-    beside it as `vocabulary.model` or `tokenizer.json`.
+    `vocabulary.json` says what it is, its special ids and their names, and the checksums of both; the
+    tokenizer's own file lies beside it as `vocabulary.model` or `tokenizer.json`.
     """
     tokenizer, ids, about = vocabulary
-    name = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}.get(tokenizer.kind)
+    name = _FILES.get(tokenizer.kind)
     if name is not None and tokenizer.path is not None:
         file = os.path.join(run_dir, name)
         if os.path.abspath(tokenizer.path) != os.path.abspath(file):
             with open(tokenizer.path, "rb") as own:
                 write_bytes(file, own.read())
-    values = {
+    values: dict[str, Any] = {
         "kind": tokenizer.kind,
         "file": name,
         "extra_ids": tokenizer.extra_ids,
@@ -245,7 +252,18 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
         "ids": ids_to_json(ids),
         "names": {name: i for i, name in sorted(special_names(tokenizer, ids).items())},
     }
-    write_json(os.path.join(run_dir, VOCABULARY), values)
+    write_json(
+        os.path.join(run_dir, VOCABULARY), values | {"checksums": _checksums(run_dir, values)}
+    )
+
+
+def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
+    """The CRC-32 of the tokenizer's file, if it has one, and of all else that vocabulary.json says."""
+    own = {name: value for name, value in values.items() if name != "checksums"}
+    sums = {VOCABULARY: zlib.crc32(json.dumps(own, sort_keys=True).encode())}
+    if name := _FILES.get(values["kind"]):
+        sums[name] = checksum(own_file(run_dir, name))
+    return sums
 
 
 def load_vocabulary(run_dir: str) -> Vocabulary:
@@ -269,16 +287,23 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
         most = tokenizer.size + len(special_names(tokenizer, ids))  # others have no name
         if ids.size > most:
             raise ValueError(f"got {ids.size:,} ids, expected at most {most:,}")
-        return Vocabulary(tokenizer, ids, dict(values["about"]))
+        vocabulary = Vocabulary(tokenizer, ids, dict(values["about"]))
+        kept = dict(values.get("checksums", {}))  # none in a directory of an earlier version
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise damaged(file, error) from error
+    now = _checksums(run_dir, values)
+    for name in kept:
+        if now.get(name) != kept[name]:
+            why = "its checksum is not that of the vocabulary that was saved"
+            raise damaged(os.path.join(run_dir, os.path.basename(name)), why)
+    return vocabulary
 
 
 def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
     """The tokenizer that a vocabulary.json describes."""
     if values["kind"] == "bytes":
         return byte_tokenizer()
-    name = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}.get(values["kind"])
+    name = _FILES.get(values["kind"])
     if name is None or values["file"] != name:
         raise ValueError(f"got a tokenizer of kind {values['kind']!r} in {values['file']!r}")
     path = str(own_file(run_dir, name))

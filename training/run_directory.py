@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -80,6 +81,15 @@ def damaged(path: str | os.PathLike, why: object) -> ValueError:
         f"{os.fspath(path)} is damaged ({why}): bring it back from a copy, or start anew in another "
         "run directory."
     )
+
+
+def checksum(path: str | os.PathLike) -> int:
+    """The CRC-32 of a file, which tells changed and permuted bytes."""
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

@@ -21,7 +21,6 @@ import filecmp
 import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,7 +28,7 @@ import numpy as np
 
 from pretrax.objectives import TokenIds, check_token_ids
 from pretrax.training.data import Piece
-from pretrax.training.run_directory import read_json, write_json
+from pretrax.training.run_directory import checksum, read_json, write_json
 from pretrax.training.token_ids import ids_from_json, ids_to_json, text_checker
 
 COLUMNS = ("parts", "labels")  # of a `Piece`, beyond its tokens
@@ -136,7 +135,9 @@ def write_token_array(
         described = {
             "ids": ids_to_json(ids),
             "about": about(empty) if about else {},
-            "checksums": {name: _checksum(folder, name) for name in sorted(os.listdir(folder))},
+            "checksums": {
+                name: checksum(os.path.join(folder, name)) for name in sorted(os.listdir(folder))
+            },
         }
         write_json(os.path.join(folder, "ids.json"), described)
         os.chmod(folder, 0o755)  # mkdtemp's mode is private, but other hosts may read this folder
@@ -234,20 +235,12 @@ def _read_column(path: str, name: str, tokens: int) -> np.ndarray | None:
     return column
 
 
-def _checksum(path: str, name: str) -> int:
-    """Returns the CRC-32 of a file, which tells permuted tokens and moved ends of documents too."""
-    value = 0
-    with open(os.path.join(path, name), "rb") as file:
-        while block := file.read(1 << 20):
-            value = zlib.crc32(block, value)
-    return value
-
-
 def _check_sums(path: str, checksums: dict[str, int]) -> None:
     for name, expected in checksums.items():
-        if not os.path.exists(os.path.join(path, name)) or _checksum(path, name) != expected:
+        file = os.path.join(path, name)
+        if not os.path.exists(file) or checksum(file) != expected:
             raise ValueError(
-                f"{os.path.join(path, name)} is not as it was written: its checksum differs, or it is "
+                f"{file} is not as it was written: its checksum differs, or it is "
                 "gone. Bring it back from a copy, or write the array anew."
             )
 

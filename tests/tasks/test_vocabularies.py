@@ -251,6 +251,29 @@ def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends
         assert not ids.flags(name)[:first].any() and not ids.flags(name)[last:].any()
 
 
+@pytest.mark.parametrize("name", ["vocabulary.model", "tokenizer.json", "vocabulary.json"])
+def test_a_vocabulary_that_was_changed_is_named(tmp_path, t5_like, hugging_face, name):
+    """Pieces or special tokens with other names, of the same size."""
+    path = t5_like if name == "vocabulary.model" else hugging_face["bpe"]
+    each = tokenization.open_tokenizer(path)
+    kept = Vocabulary(each, token_ids(each, sentinels=5), {"a": 1})
+    vocabularies.save_vocabulary(str(tmp_path), kept)
+    file, values = tmp_path / name, json.loads((tmp_path / "vocabulary.json").read_text())
+    renamed = {
+        "vocabulary.model": (b"<unk>", b"<unq>"),
+        "tokenizer.json": (b"|endoftext|", b"|endoftexx|"),
+    }
+    old, new = renamed.get(name, (b"extra_id_0", b"extra_id_9"))
+    assert old in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(old, new))
+    with pytest.raises(ValueError, match=f"{name} is damaged .its checksum is not that of the voc"):
+        vocabularies.load_vocabulary(str(tmp_path))
+    if name == "tokenizer.json":  # of an earlier version, with nothing to compare
+        del values["checksums"]
+        (tmp_path / "vocabulary.json").write_text(json.dumps(values))
+        assert vocabularies.load_vocabulary(str(tmp_path)).about == {"a": 1}
+
+
 def test_a_run_goes_on_in_the_same_vocabulary_alone(tmp_path, tokenizer, t5_like):
     def keep(name, kept, **settings):
         ids = token_ids(kept, **settings)
