@@ -135,9 +135,9 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
             print_scores(console, evaluated.scores, step)
             fill_passages(planned, state, writer, console)
     result = Result(run.run_dir, step, True, *evaluated)
-    if jax.process_index() == 0:
-        plot_losses(run.run_dir, result.scores)
     results.write(result)
+    if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
+        print_warning(console, failed)
     said = closing_words(run, planned.corpus.codec is not None)
     console.print(verbs.as_typed(said), markup=False)
     return result

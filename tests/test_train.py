@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretrax import train
-from pretrax.training import run_directory
+from pretrax.training import results, run_directory
 from pretrax.training.configuration import read_run
 from tests.training import tiny
 
@@ -251,6 +251,21 @@ def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monke
     assert "the learning rate's schedule" in said.replace("\n", " ")
     again = run.here(capsys, **directories)
     assert "run[1]" in again and "the learning rate's schedule" in again.replace("\n", " ")
+
+
+def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monkeypatch, capsys):
+    run = tiny.Run(tmp_path, data, STEPS=1)
+    (run.dir / run_directory.LOSS_PLOT).mkdir(parents=True)
+    with monkeypatch.context() as full, open("/dev/full", "w") as nowhere:
+        full.setattr(sys, "stdout", nowhere)
+        tiny.run_here(run.arguments())
+    assert "Output ends here ([Errno 28] No space left on device)" in capsys.readouterr().err
+    assert results.read(str(run.dir)).finished
+    (run.dir / run_directory.RESULT).unlink()  # the same again, with output
+    tiny.run_here(run.arguments())
+    said = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "warning: loss.png could not be drawn ([Errno 21] Is a directory" in said
+    assert results.read(str(run.dir)).finished
 
 
 def test_a_missing_value_is_named(data, tmp_path, capsys):

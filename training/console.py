@@ -1,8 +1,12 @@
 """Terminal output: a progress bar, tables, and plain lines where the output is a log."""
 
+import contextlib
 import math
+import os
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO, cast
 
 import jax
 from rich.console import Console
@@ -20,11 +24,45 @@ SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
 
 
 def make_console() -> Console:
-    """Returns a console that prints on the first process only, and wraps logs at 120 columns."""
-    console = Console(quiet=jax.process_index() != 0, highlight=False)
+    """Returns a console that prints on the first process only, and wraps logs at 120 columns.
+
+    Where its output fails, as on a full disk or a closed pipe, it prints no more, and raises nothing.
+    """
+    output = cast(TextIO, _Output(sys.stdout))
+    console = Console(file=output, quiet=jax.process_index() != 0, highlight=False)
     if not console.is_terminal:
         console.width = 120
     return console
+
+
+class _Output:
+    """A text stream whose failures end what it prints, and not the program."""
+
+    def __init__(self, stream: TextIO):
+        self._stream, self._failed = stream, False
+
+    def write(self, text: str) -> int:
+        self._unless_failed(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._unless_failed(self._stream.flush)
+
+    def _unless_failed(self, act: Callable[[], object]) -> None:
+        if self._failed:
+            return
+        try:
+            act()
+        except (OSError, ValueError) as error:  # a ValueError: it is closed
+            self._failed = True
+            with contextlib.suppress(OSError, ValueError):
+                print(f"warning: Output ends here ({error}); the run continues.", file=sys.stderr)
+            # What waits in its buffer would fail again at the end of the program.
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:  # encoding, isatty, fileno
+        return getattr(self._stream, name)
 
 
 class StepProgress:

@@ -8,8 +8,19 @@ from pretrax.training.evaluation import Score
 from pretrax.training.metrics import read_metrics
 
 
-def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
-    """Draws training loss, and held-out loss and baseline by member, to `RUN/loss.png`."""
+def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> str | None:
+    """Draws training loss, and held-out loss and baseline by member, to `RUN/loss.png`.
+
+    Returns None, or why nothing was drawn: whatever fails here, the run has its result.
+    """
+    try:
+        _draw(Path(run_dir), scores)
+    except Exception as error:  # matplotlib, fonts and disks raise many kinds of errors
+        return f"{run_directory.LOSS_PLOT} could not be drawn ({error}); all else is in {run_dir}."
+    return None
+
+
+def _draw(run_dir: Path, scores: Sequence[Score]) -> None:
     import matplotlib  # imported here: it takes half a second
 
     matplotlib.use("Agg")
@@ -29,10 +40,10 @@ def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> Path:
             axes.plot(*zip(*points), marker="o", markersize=3, color=color, label=score.name)
         axes.axhline(score.baseline, color=color, linestyle=":", linewidth=1)
     axes.plot([], [], color="0.4", linestyle=":", label="baseline of each")
-    axes.set(xlabel="step", ylabel="loss, nats per target", title=Path(run_dir).name)
+    axes.set(xlabel="step", ylabel="loss, nats per target", title=run_dir.name)
     axes.legend(fontsize="small", ncols=2, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    path = Path(run_dir) / run_directory.LOSS_PLOT
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return path
+    try:
+        figure.savefig(run_dir / run_directory.LOSS_PLOT, dpi=150)
+    finally:
+        plt.close(figure)
