@@ -1,7 +1,7 @@
 """A Transformer, encoder-decoder or single-stack, in one file to read from top to bottom.
 
 `models.config` describes its settings. Order: the whole network, a stack of layers, multi-token
-prediction, one layer and its sublayers, positions, and small helpers.
+prediction, one layer and its sublayers, and small helpers; positions are in `models.positions`.
 
 Letters in names of arrays:
 
@@ -30,14 +30,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 
 from pretrax.models import attention
 from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
 from pretrax.models.heads import HEADS
+from pretrax.models.positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
 
-NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
 _STREAM = ("batch", "length", None)  # axes of the residual stream
 
 
@@ -237,7 +236,7 @@ class Stack(nn.Module):
             table_PxE = self.param("position_embedding", init, (rows, width))
             x_BxTxE += embed_tokens(self, table_PxE, positions_BxT + c.position_offset)
         if block_positions_BxT is not None:
-            x_BxTxE += _sinusoids(block_positions_BxT, width).astype(c.dtype)
+            x_BxTxE += sinusoids(block_positions_BxT, width).astype(c.dtype)
         if c.embedding_norm:
             x_BxTxE = Norm(c, name="embedding_norm")(x_BxTxE)
         x_BxTxE = _dropout(self, x_BxTxE)
@@ -250,10 +249,10 @@ class Stack(nn.Module):
         c = self.config
         rotation = local_rotation = None
         if c.positions == "rotary":
-            rotation = _rotation(positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling)
+            rotation = rotation_of(positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling)
             local_rotation = rotation
             if c.local_rope_theta is not None:
-                local_rotation = _rotation(positions_BxT, c.head_dim, c.local_rope_theta)
+                local_rotation = rotation_of(positions_BxT, c.head_dim, c.local_rope_theta)
         if c.window is None:
             return Pattern(intervals, rotation), None
         local = Pattern(_within(intervals, c.window, cache_slots_BxT), local_rotation)
@@ -473,7 +472,7 @@ class Attention(nn.Module):
         q = _linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
         q = self._normed("query_norm", q)
         if rotation is not None:
-            q = _rotate(q, rotation)
+            q = rotate(q, rotation)
         if c.score_scale != 1:
             q *= c.score_scale
         k = v = None
@@ -482,7 +481,7 @@ class Attention(nn.Module):
             v = _linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
             k = self._normed("key_norm", k)
             if rotation is not None:
-                k = _rotate(k, rotation)
+                k = rotate(k, rotation)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
             v = _dropout(self, v, over=-1)
             k, v = (_constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
@@ -494,7 +493,7 @@ class Attention(nn.Module):
             )
         if k is None or cache_slots_BxT is not None:
             if bias is not None:
-                bias = _bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
+                bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
             y_BxTxHxd = attention.attend_cached(
                 q, k_BxGxSxd, v_BxGxSxd, intervals, bias, c.attention_softcap
             )
@@ -572,126 +571,11 @@ class Norm(nn.Module):
         return x32.astype(c.dtype)
 
 
-class RelativeBias(nn.Module):
-    """T5's bias on attention scores, by the bucket of `key index - query index`: [H, T, T].
-
-    An index is a slot of the row. Documents packed in a row are contiguous and do not attend to each
-    other, so slots differ by as much as positions within a document do.
-
-    Without a length: by difference, from -MAX_DISTANCE to MAX_DISTANCE, [H, D]; `_bias_at` looks up
-    those of queries in any slots.
-    """
-
-    config: Config
-    bidirectional: bool
-
-    @nn.compact
-    def __call__(self, length):
-        heads = self.config.num_heads
-        init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
-        table_HxN = self.param(
-            "table", _init(init, "heads", "relpos_buckets"), (heads, NUM_BUCKETS)
-        )
-        # One value per distance, 0 1 … T-1 -T … -1; row i of the bias is that list rotated right
-        # by i. Gathering T × T entries of the table would cost as large a scatter in the gradient.
-        distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
-        if length is not None:
-            distances = np.r_[0:length, -length:0]
-        one_hot = np.eye(NUM_BUCKETS, dtype=np.float32)[
-            relative_position_buckets(distances, self.bidirectional)
-        ]
-        values_Hx2T = jnp.einsum(
-            "hn,tn->ht", table_HxN, one_hot, precision=jax.lax.Precision.HIGHEST
-        )
-        if length is None:
-            return values_Hx2T
-        rotated = jnp.tile(values_Hx2T, (1, length))[:, : length * (2 * length - 1)]
-        return rotated.reshape(heads, length, 2 * length - 1)[:, :, :length]
-
-
-def _bias_at(bias_HxD, slots_BxT, keys):
-    """Returns the bias of queries in these slots on keys 0, 1, …, `keys` - 1: [B, H, T, S].
-
-    The last bucket begins before MAX_DISTANCE, so farther keys share its bias.
-    """
-    distances_BxTxS = jnp.arange(keys)[None, None] - slots_BxT[..., None]
-    nearest = jnp.clip(distances_BxTxS, -MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
-    return jnp.moveaxis(bias_HxD[:, nearest], 0, 1)
-
-
-def relative_position_buckets(distances, bidirectional):
-    """Returns T5's bucket for each `key index - query index` (arXiv:1910.10683, section 2.1).
-
-        relative_position_buckets(np.array([0, -1, -15, -16, -127, -900]), False)
-        # [0, 1, 15, 16, 31, 31]
-
-    Near distances have a bucket each, far ones share logarithmic buckets up to MAX_DISTANCE.
-    Bidirectional: half of the buckets are for keys ahead of the query. Otherwise all keys ahead
-    share bucket 0 with the query itself.
-    """
-    buckets, ahead = NUM_BUCKETS, np.zeros_like(distances)
-    if bidirectional:
-        buckets //= 2
-        ahead = np.where(distances > 0, buckets, 0)
-        distances = np.abs(distances)
-    else:
-        distances = np.maximum(-distances, 0)
-    exact = buckets // 2
-    # The epsilon keeps powers of two, where the logarithm is a whole number, from falling short.
-    far = np.log(np.maximum(distances, 1) / exact + 1e-7) / math.log(MAX_DISTANCE / exact)
-    far = np.minimum(exact + (far * (buckets - exact)).astype(int), buckets - 1)
-    return ahead + np.where(distances < exact, distances, far)
-
-
 def _within(intervals, window, slots_BxT=None):
     """Returns the key intervals [B, 2, T] cut to `window` keys on either side of the query."""
     slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
     start, end = intervals[:, 0], intervals[:, 1]
     return jnp.stack([jnp.maximum(start, slot - window), jnp.minimum(end, slot + window + 1)], 1)
-
-
-def _sinusoids(positions_BxT, width):
-    """Returns sinusoidal position embeddings (Vaswani et al. 2017), float32 [B, T, width]."""
-    cos, sin = _rotation(positions_BxT, width, 10_000.0)
-    return jnp.concatenate([sin, cos], -1)[:, :, 0, :width]
-
-
-def _rotation(positions_BxT, width, theta, scaling=None):
-    """Returns the cosines and sines of RoPE (arXiv:2104.09864), each [B, T, 1, d/2]."""
-    frequencies = rotary_frequencies(width, theta, scaling).reshape(1, 1, 1, -1)
-    angles = positions_BxT[..., None, None].astype(jnp.float32) * frequencies
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotary_frequencies(width, theta, scaling=None):
-    """Returns radians per position for each pair of dimensions: NumPy float32 [d/2].
-
-        rotary_frequencies(4, 10_000.0)            # [1, 0.01]
-        rotary_frequencies(4, 10_000.0, (2.0,))    # [0.5, 0.005]
-
-    `scaling`: (factor,) divides all of them. (factor, low, high, length) is LLaMA 3.1's: those that
-    turn fewer than `low` times within `length` positions are divided by the factor, those that turn
-    more than `high` times stay, and between them the mix is linear in the number of turns
-    (arXiv:2407.21783; Meta's reference code).
-    """
-    frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
-    if scaling is None:
-        return frequencies
-    factor, *bounds = scaling
-    if not bounds:
-        return (frequencies / factor).astype(np.float32)
-    low, high, length = bounds
-    turns = length * frequencies / (2 * np.pi)
-    unscaled = np.clip((turns - low) / (high - low), 0, 1)
-    return (frequencies * (unscaled + (1 - unscaled) / factor)).astype(np.float32)
-
-
-def _rotate(x_BxTxHxd, rotation):
-    """Rotates the pairs (i, i + d/2): the 'rotate-half' order of published LLaMA weights."""
-    cos, sin = rotation
-    a, b = jnp.split(x_BxTxHxd.astype(jnp.float32), 2, axis=-1)
-    rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    return rotated.astype(x_BxTxHxd.dtype)
 
 
 def _linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):

@@ -9,8 +9,8 @@ import pytest
 from flax import linen as nn
 
 from pretrax import models, objectives
-from pretrax.models import transformer
 from pretrax.models.config import REMAT_POLICIES, Config
+from pretrax.models.positions import RelativeBias, relative_position_buckets
 
 SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, remat_policy="none")
 LAYOUTS = ["encoder_decoder", "decoder"]
@@ -488,7 +488,7 @@ def test_relative_buckets_by_integer_arithmetic():
             )
             behind = n if n < exact else exact + reached
             ahead = 0 if not bidirectional else behind + 16 if n else 0
-            got = transformer.relative_position_buckets(np.array([-n, n]), bidirectional)
+            got = relative_position_buckets(np.array([-n, n]), bidirectional)
             assert list(got) == [behind, ahead], (n, bidirectional)
 
 
@@ -503,11 +503,9 @@ def test_relative_bias_is_the_table_at_key_minus_query():
     )
     table = np.arange(4 * 32, dtype=np.float32).reshape(4, 32)
     for bidirectional in (True, False):
-        bias = transformer.RelativeBias(config, bidirectional).apply(
-            {"params": {"table": table}}, 20
-        )
+        bias = RelativeBias(config, bidirectional).apply({"params": {"table": table}}, 20)
         distances = np.arange(20)[None] - np.arange(20)[:, None]
-        buckets = transformer.relative_position_buckets(distances, bidirectional)
+        buckets = relative_position_buckets(distances, bidirectional)
         np.testing.assert_array_equal(bias, table[:, buckets])
 
 
