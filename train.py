@@ -41,7 +41,7 @@ from pretrax.training.evaluation import Score
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.loop import take_steps
 from pretrax.training.metrics import MetricsWriter
-from pretrax.training.planning import Plan, abstract_state_of, open_batches, plan
+from pretrax.training.planning import Plan, abstract_state_of, longest_rows, open_batches, plan
 from pretrax.training.plots import plot_losses
 from pretrax.training.processes import join_processes, others_told, without_shutdown
 from pretrax.training.results import Result
@@ -183,6 +183,7 @@ def evaluator(
                 decode=codec.decode,
                 prompt_forms=planned.recipe.objective.prompt_forms,
                 classes=corpus.classes,
+                lengths=longest_rows(run.sequence_lengths),
             )
             figures = task_figures(trained, tasks)
         held_out = {f"heldout/{s.name}": s.loss for s in scores}

@@ -64,7 +64,7 @@ def text_batch(
     """
     if layout == "encoder":
         return encoder_batch(rows, max_positions, segment)
-    width = checked_length(rows, max_positions)
+    width = padded_width(rows, max_positions)
     if layout == "decoder":
         return _causal(padded_rows("decoder", rows, width)[0])
     batch, lengths_B = padded_rows("encoder", rows, width)
@@ -85,25 +85,39 @@ def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment
     encoder_batch([[5, 6, 7], [8]])["encoder_input_tokens"].shape    # (2, 32)
 
     Args:
-      max_positions: the model's limit on the length of a row; 0: none.
+      max_positions: the model's limit on the length of a row, up to which rows are padded; 0: none.
       segment: the segment id of all tokens; two towers tell the texts of a pair by it.
 
     Raises:
-      ValueError: a row has no tokens, or more than `max_positions`.
+      ValueError: a row has no tokens.
     """
-    batch, _ = padded_rows("encoder", rows, checked_length(rows, max_positions))
+    batch, _ = padded_rows("encoder", rows, padded_width(rows, max_positions))
     return batch | {"encoder_segment_ids": segment * batch["encoder_segment_ids"]}
 
 
-def checked_length(rows, max_positions):
-    """Returns the slots to pad these rows to; raises ValueError where one has too many tokens."""
-    longest = max(len(row) for row in rows)
-    if max_positions and longest > max_positions:
-        raise ValueError(
-            f"Got a text of {longest} tokens, expected at most {max_positions}, this model's "
-            "max_positions: give a shorter one."
-        )
-    return padded_length(longest, max_positions)
+def padded_width(rows: Sequence[Sequence[int]], max_positions: int) -> int:
+    """Returns the slots to pad these rows to; `check_positions` says which are too long."""
+    return padded_length(max(len(row) for row in rows), max_positions)
+
+
+def check_positions(
+    max_positions: int, stack: str, slots: int, max_new: int = 0, whose: str = "this model's"
+) -> None:
+    """Raises ValueError where a row takes more slots than there are positions.
+
+    Args:
+      max_positions: `models.Model.max_positions`; 0: any number.
+      stack: that reads the row, "encoder" or "decoder".
+      slots: that the row takes, with `max_new` generated tokens.
+    """
+    if not max_positions or slots <= max_positions:
+        return
+    held = f"prompt and up to {max_new} new tokens" if max_new else "a text"
+    remedy = "give a shorter text, or generate fewer tokens (max_new)"
+    raise ValueError(
+        f"Got {slots} slots for the {stack} ({held}), expected at most {max_positions}, {whose} "
+        f"max_positions: {remedy if max_new else 'give a shorter text'}."
+    )
 
 
 def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = None):

@@ -14,6 +14,7 @@ import numpy as np
 from pretrax.inference.batching import by_length, jitted, text_batch
 from pretrax.inference.embeddings import pooled
 from pretrax.inference.trained import Trained, prompt_form
+from pretrax.inference.windows import check_texts
 
 TRAINED_BY = {  # the objectives that train the heads of a mode
     "classify": ("sequence_classification", "sequence_regression"),
@@ -119,6 +120,7 @@ def _logits_of(
     closed = [[[*text, *prompt.after] for text in texts] for texts in items]
     rows = [[*prompt.before, *itertools.chain(*texts)] for texts in closed]
     run = jitted(_run, trained.model, head, prompt.pooling)
+    check_texts(trained, rows)
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = text_batch(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pretrax.inference.batching import padded_rows
+from pretrax.inference.batching import check_positions, padded_rows
 from pretrax.inference.sampling import GREEDY, Sampling, choose
 from pretrax.models.uncached import without_cache
 from pretrax.models.unrolled import next_token_only, unrolled
@@ -252,13 +252,8 @@ def required_capacity(model, prompts: Prompts, max_new: int) -> int:
     if "encoder_input_tokens" in prompts.batch:
         stacks["encoder"] = prompts.batch["encoder_input_tokens"].shape[1]
     for stack, slots in stacks.items():
-        max_positions = model.max_positions
-        if max_positions and slots > max_positions:
-            raise ValueError(
-                f"Got {slots} slots for the {stack} (prompt and up to {max_new} new tokens), "
-                f"expected at most {max_positions}, this model's max_positions: give a shorter "
-                "text, or generate fewer tokens."
-            )
+        new = max_new if stack == "decoder" else 0
+        check_positions(model.max_positions, stack, slots, new)
     return stacks["decoder"]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pretrax.inference.batching import by_length, encoder_batch, jitted
 from pretrax.inference.trained import Trained, prompt_form
+from pretrax.inference.windows import check_texts
 from pretrax.objectives.contract import POOLINGS
 
 
@@ -50,6 +51,7 @@ def embed(
     if not all(text.strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
     rows = [[*prompt.before, *trained.encode(text), *prompt.after] for text in texts]
+    check_texts(trained, rows)
     found: list = [None] * len(rows)
     for chosen in by_length([len(row) for row in rows], batch_size):
         batch = encoder_batch(

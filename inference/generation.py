@@ -26,6 +26,7 @@ from pretrax.inference.speculation import (
     speculate,
 )
 from pretrax.inference.trained import Trained, allowed_token_mask
+from pretrax.inference.windows import check_prompts
 
 CHUNK_SIZE = 16  # tokens between two checks for stop strings
 
@@ -141,7 +142,9 @@ def generate(
       on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
     Raises:
-      ValueError: a prompt and its answer do not fit the model's positions.
+      ValueError: a prompt and its answer do not fit the model's positions, before any is generated.
+
+    Warns of `BeyondTraining` as `check_prompts` does.
     """
     answers: list = [None] * len(prompts)
     numbers = range(len(prompts)) if numbers is None else numbers
@@ -149,6 +152,7 @@ def generate(
     sizes = [prompt_size(layout, prompt) for prompt in prompts]
     rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
     write = _writer(trained, decoding, draft, on_drafts)
+    check_prompts(trained, prompts, decoding.max_new)
     single = on_text if len(prompts) == decoding.samples == 1 else None
     for chosen in by_length(sizes, max(decoding.batch_size // rows_of_each, 1)):
         batch = [prompts[i] for i in chosen]

@@ -18,6 +18,7 @@ from jax import lax
 from pretrax.inference.batching import by_length, encoder_batch, jitted, padded_rows
 from pretrax.inference.sampling import most_likely
 from pretrax.inference.trained import Trained, allowed_token_mask, prompt_form
+from pretrax.inference.windows import check_texts
 from pretrax.objectives import PromptForm
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
@@ -63,6 +64,7 @@ def fill_masks(
     """Returns for each mask of each text its `top` likeliest tokens, masks independently."""
     prompt = prompt_form(trained, "mask")
     read = [masked_text(trained, text, prompt) for text in texts]
+    check_texts(trained, [one.tokens for one in read])
     found: list = [None] * len(read)
     predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)
@@ -115,6 +117,7 @@ def unmask(
         raise ValueError(f"Got temperature={temperature}, expected 0 or a number above.")
     prompt = prompt_form(trained, "unmask")
     read = [masked_text(trained, text, prompt) for text in texts]
+    check_texts(trained, [one.tokens for one in read])
     numbers = range(len(read)) if numbers is None else numbers
     run = jitted(_unmask, trained.model, prompt.head, prompt.shift, order, bool(temperature))
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size)

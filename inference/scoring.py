@@ -25,6 +25,7 @@ from pretrax.inference.prompts import (
     text_prompt,
 )
 from pretrax.inference.trained import Trained, mode_of, prompt_form
+from pretrax.inference.windows import check_prompts, check_texts
 from pretrax.objectives.losses import cross_entropy
 
 Tokens = Sequence[int] | np.ndarray
@@ -90,6 +91,7 @@ def answer_log_probs(
     """
     layout, found = trained.model.layout, dict[int, np.ndarray]()
     prompts = [prompt for prompt, _ in answered]
+    check_prompts(trained, prompts, 0)
     sizes = [prompt_size(layout, prompt) for prompt in prompts]
     run = jitted(_log_probs, trained.model)
     most = trained.model.max_positions
@@ -98,11 +100,6 @@ def answer_log_probs(
         longest = max(
             len(p.inputs) if layout == "encoder_decoder" else prompt_size(layout, p) for p in rows
         )
-        if most and max(sizes[i] for i in chosen) > most:
-            raise ValueError(
-                f"Got a text of {max(sizes[i] for i in chosen)} slots to be scored, expected at most "
-                f"{most}, this model's max_positions: give a shorter one."
-            )
         width = padded_length(longest, most)
         batch = batch_prompts(layout, rows, trained.ids, width).batch
         for i, row, log_probs_T in zip(chosen, rows, np.asarray(run(trained.params, batch))):
@@ -179,6 +176,7 @@ def hidden_log_probs(
     """
     mask, form = trained.ids.special("mask"), prompt_form(trained, "mask")
     run, before = jitted(_log_probs_at, trained.model, form.head), len(form.before)
+    check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
     found = dict[int, np.ndarray]()
     # Full batches only, so that all texts of a length share a program.
     for some in by_length([len(tokens) for tokens, _ in texts], batch_size):

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pretrax.inference.batching import check_positions
 from pretrax.inference.decoding import (
     Decoded,
     Prompts,
@@ -55,6 +56,7 @@ class Drafter(NamedTuple):
     start: Callable
     # (params, drafter state, prompts, Verified, keys, sampling) -> drafter state, Drafts
     draft: Callable
+    max_positions: int = 0  # of its model; 0: any number
 
 
 class DraftCounts(NamedTuple):
@@ -113,6 +115,8 @@ def speculate(
             "decoding: leave it out, or decode without drafts."
         )
     capacity = required_capacity(model, prompts, max_new)
+    # Drafts beyond the last slot are not accepted, so they need no positions.
+    check_positions(drafter.max_positions, "decoder", capacity, max_new, "the draft model's")
     keys = row_keys(sampling, keys, prompts)
     run = _compiled(model, drafter, sampling, tuple(stop_ids), capacity)
     return run(params, draft_params, prompts, keys, allowed_tokens, max_new)
@@ -392,21 +396,12 @@ def model_drafter(model, number: int) -> Drafter:
         speculate(model, params, model_drafter(small, 4), small_params, prompts, max_new=100)
 
     Raises:
-      ValueError: a number below 1; and, when decoding begins, prompts and generated tokens exceed
-        the small model's positions.
+      ValueError: a number below 1.
     """
     if number < 1:
         raise ValueError(f"Got {number} drafts a step, expected 1 or more.")
 
     def start(params, prompts, capacity):
-        max_positions = model.max_positions
-        slots = capacity - number
-        if max_positions and slots > max_positions:  # drafts beyond the last slot are not accepted
-            raise ValueError(
-                f"Got {slots} slots (prompt and new tokens), expected at most {max_positions}, the "
-                "draft model's max_positions: give a shorter text, generate fewer tokens, or decode "
-                "without it."
-            )
         return model.prefill(params, prompts.batch, capacity)[1]
 
     def draft(params, cache, prompts, verified: Verified, keys_B, sampling):
@@ -428,4 +423,4 @@ def model_drafter(model, number: int) -> Drafter:
         tokens_BxN, logits_BxNxV = (jnp.moveaxis(x[:number], 0, 1) for x in (tokens, logits))
         return cache, Drafts(tokens_BxN, logits_BxNxV)
 
-    return Drafter(number, start, draft)
+    return Drafter(number, start, draft, model.max_positions)

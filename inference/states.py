@@ -15,11 +15,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.inference.batching import by_length, checked_length, encoder_batch, jitted
+from pretrax.inference.batching import by_length, encoder_batch, jitted, padded_width
 from pretrax.inference.decoding import decoder_prompts
 from pretrax.inference.masks import batch_of
 from pretrax.inference.prompts import text_frame
 from pretrax.inference.trained import Trained, mode_of, prompt_form
+from pretrax.inference.windows import check_texts
 from pretrax.models.layers import layer_states
 from pretrax.models.unrolled import unrolled
 
@@ -61,6 +62,7 @@ def states(
         model, params = unrolled(model, params)
     run = jitted(_states, model, layers)
     rows = [text_row(trained, trained.encode(text)) for text in texts]
+    check_texts(trained, [row.tokens for row in rows])
     for chosen in by_length([len(row.tokens) for row in rows], batch_size):
         found_BxNxTxE = np.asarray(run(params, rows_batch(trained, [rows[i] for i in chosen])))
         for i, found_NxTxE in {i: x for i, x in zip(chosen, found_BxNxTxE)}.items():
@@ -106,8 +108,8 @@ def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
         return batch_of(trained, tokens)
     if trained.model.layout == "encoder_decoder":
         return encoder_batch(tokens, trained.model.max_positions)
-    longest = checked_length(tokens, trained.model.max_positions)
-    return decoder_prompts(tokens, [row.prefix for row in rows], longest).batch
+    width = padded_width(tokens, trained.model.max_positions)
+    return decoder_prompts(tokens, [row.prefix for row in rows], width).batch
 
 
 def _states(model, layers, params, batch):

@@ -1,6 +1,6 @@
 """A trained model with its vocabulary, and the forms in which it is prompted."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ class Trained(NamedTuple):
     prompt_forms: tuple[PromptForm, ...] = ()  # of its objective; an imported model has none
     classes: tuple[str, ...] = ()  # names of classes, of a model that classifies
     step: int = 0  # of the checkpoint
+    lengths: Mapping[str, int] = {}  # the longest rows of training, by stack; none: unknown
 
 
 def mode_of(trained: Trained) -> str:

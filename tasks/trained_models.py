@@ -9,6 +9,7 @@ from pretrax.models.unrolled import unrolled
 from pretrax.tasks.prompt_forms import prompt_forms
 from pretrax.tasks.vocabularies import load_vocabulary
 from pretrax.training.configuration import read_directory
+from pretrax.training.planning import longest_rows
 from pretrax.training.run_directory import load_classes
 from pretrax.training.runs import model_of_run, open_run, settings_in_words
 
@@ -45,6 +46,7 @@ def open_trained(
     with settings_in_words(run_dir):
         model_of_it = model_of_run(fields, vocabulary.ids, len(classes))
         forms = prompt_forms(run_dir, fields, vocabulary.ids)
+        lengths = longest_rows(fields.get("sequence_lengths", {}))
     run = open_run(run_dir, step, mesh, model_of_it, trusted)
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
@@ -58,4 +60,5 @@ def open_trained(
         forms,
         classes,
         run.step,
+        lengths,
     )

@@ -10,6 +10,7 @@ bindings of one name, in either spelling, the later one holds.
 import argparse
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -152,7 +153,8 @@ def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
       interrupted: what to say at Ctrl-C, which gives status 130.
     """
     try:
-        yield
+        with _warnings_in_words():
+            yield
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         raise SystemExit(130) from None
@@ -162,3 +164,21 @@ def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
             raise
         print(f"\nerror: {words}\n(--traceback shows where)", file=sys.stderr)
         raise SystemExit(2) from None
+
+
+@contextlib.contextmanager
+def _warnings_in_words():
+    """Prints a `UserWarning` as a line, one of a class of its own once; others as Python does."""
+    said: set[type[Warning]] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message, category, *where):
+            if not issubclass(category, UserWarning):
+                usual(message, category, *where)
+            elif category not in said:
+                said.update({category} - {UserWarning})
+                print(f"warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from pretrax import objectives
 from pretrax.objectives import Objective, Row, TokenIds
 from pretrax.objectives.contract import ROWS, column_of, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
+from pretrax.objectives.mixtures import longest
 from pretrax.training.batches import Batches, GroupSchedule, schedule
 from pretrax.training.checking import check_own
 from pretrax.training.data import Corpus, checked_for
@@ -67,7 +68,7 @@ def plan(run: Run) -> Plan:
             objective,
             layout,
             ids,
-            [lengths] if isinstance(lengths, Mapping) else lengths,
+            _row_shapes(lengths),
             documents_of_a_row(policy, run.max_documents),
         )
     except ValueError as error:  # whose messages name no setting of a run
@@ -101,6 +102,19 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
             "raise them, or leave them out."
         )
     return rows
+
+
+def longest_rows(sequence_lengths: Mapping | Sequence[Mapping]) -> dict[str, int]:
+    """Returns the slots of the longest rows of each stack, from `Run.sequence_lengths`.
+
+    >>> longest_rows([{"encoder": 128, "decoder": 64}, {"encoder": 64, "decoder": 96}])
+    {'encoder': 128, 'decoder': 96}
+    """
+    return longest(_row_shapes(sequence_lengths))
+
+
+def _row_shapes(sequence_lengths: Mapping | Sequence[Mapping]) -> Sequence[Mapping]:
+    return [sequence_lengths] if isinstance(sequence_lengths, Mapping) else sequence_lengths
 
 
 def open_batches(plan: Plan) -> Batches:

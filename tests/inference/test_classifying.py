@@ -107,7 +107,7 @@ def test_what_cannot_be_classified():
     one = model("sequence_classification", positions="learned", max_positions=8)
     assert classify(one, ["123456"])
     for what, texts, said in (
-        (classify, ["1234567"], "9 tokens, expected at most 8"),
+        (classify, ["1234567"], "9 slots for the encoder .*expected at most 8"),
         (classify, ["a", "\n"], "empty text"),
         (tag, ["a"], "the heads classes, expected 'token_classes'"),
         (judge, [("a", "b")], "expected 'pair' among them: train an encoder with next_"),

@@ -365,5 +365,5 @@ def test_a_draft_model_with_too_few_positions_is_refused():
     config = dataclasses.replace(model.config, max_positions=8)
     small = (model_of(config), form("gpt2")[1])
     prompts = prompts_of(model, PROMPTS)
-    with pytest.raises(ValueError, match="10 slots .*at most 8, the draft model's"):
+    with pytest.raises(ValueError, match="Got 10 slots .*at most 8, the draft model's"):
         speculate(model, params, model_drafter(small[0], 2), small[1], prompts, max_new=6)

@@ -1,0 +1,60 @@
+"""The longest rows that a model can read, and those that it was trained on.
+
+    check_texts(trained, rows)              # before they are embedded, classified, filled in, scored
+    check_prompts(trained, prompts, 64)     # before up to 64 tokens are generated after each
+
+A row beyond learned positions is refused. One beyond the rows of training is a `BeyondTraining`
+warning: rotary and relative positions have no end, but nothing was learned there.
+"""
+
+import warnings
+from collections.abc import Sequence
+
+from pretrax.inference.batching import check_positions
+from pretrax.inference.prompts import Prompt, prompt_size
+from pretrax.inference.trained import Trained
+
+
+class BeyondTraining(UserWarning):
+    """Text that is longer than the rows that a model was trained on."""
+
+
+def check_texts(trained: Trained, rows: Sequence[Sequence[int]]) -> None:
+    """Checks rows, as token ids, that one stack reads whole.
+
+    Raises ValueError as `batching.check_positions` does; warns of `BeyondTraining`.
+    """
+    stack = "decoder" if trained.model.layout == "decoder" else "encoder"
+    _check(trained, stack, max((len(row) for row in rows), default=0))
+
+
+def check_prompts(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> None:
+    """Checks prompts after each of which up to `max_new` tokens are generated.
+
+    Raises ValueError as `batching.check_positions` does; warns of `BeyondTraining`. An answer of an
+    encoder-decoder has slots of its own, in which it mostly ends by itself: none is warned of.
+    """
+    model = trained.model
+    if model.layout == "encoder_decoder":
+        longest = max((len(prompt.start) + 1 for prompt in prompts), default=0)
+        check_positions(model.max_positions, "decoder", longest + max_new, max_new)
+        _check(trained, "encoder", max((len(prompt.inputs) for prompt in prompts), default=0))
+    else:
+        longest = max((prompt_size(model.layout, prompt) for prompt in prompts), default=0)
+        _check(trained, "decoder", longest + max_new, max_new)
+
+
+def _check(trained: Trained, stack: str, slots: int, max_new: int = 0) -> None:
+    check_positions(trained.model.max_positions, stack, slots, max_new)
+    longest = trained.lengths.get(stack, slots)
+    if slots > longest:
+        held = f", with up to {max_new} new tokens" if max_new else ""
+        left = longest - (slots - max_new)
+        fewer = f" or max_new={left}" if max_new and left > 0 else ""
+        warnings.warn(
+            f"Got a text that takes {slots} slots of the {stack}{held}, and the rows of training had "
+            f"{longest}: what lies beyond them the model has not learned to read. Give a shorter "
+            f"text{fewer}, or train with longer sequence_lengths.",
+            BeyondTraining,
+            stacklevel=3,
+        )

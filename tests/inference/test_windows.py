@@ -1,0 +1,61 @@
+"""Rows longer than a model's positions, and longer than those of training."""
+
+import warnings
+
+import pytest
+
+from pretrax.inference import Decoding, classify, embed, fill_masks, generate, score, unmask
+from pretrax.inference.prompts import text_prompt
+from pretrax.inference.windows import BeyondTraining
+from tests.inference.runs import CLASSES, trained
+
+
+def generated(one, text, max_new=4):
+    mode = "continue" if one.model.layout == "decoder" else "respond"
+    return generate(one, [text_prompt(one, mode, text)], Decoding(max_new))
+
+
+def classified(one, text):
+    return classify(one, [text])
+
+
+CASES = {  # each reads 8 slots of a text of so many letters: bos or cls, and sep or eos or new tokens
+    "decoder": (generated, "decoder", "causal_lm", "a" * 3),
+    "encoder-decoder": (generated, "encoder_decoder", "text_to_text", "a" * 7),
+    "score": (lambda one, text: score(one, [("", text)]), "decoder", "causal_lm", "a" * 7),
+    "score in place": (lambda one, text: score(one, [("", text)]), "encoder", "masked_lm", "a" * 6),
+    "mask": (lambda one, text: fill_masks(one, [text]), "encoder", "masked_lm", "[MASK]" + "a" * 5),
+    "unmask": (lambda one, text: unmask(one, [text]), "encoder", "masked_lm", "[MASK]" + "a" * 5),
+    "embed": (lambda one, text: embed(one, [text]), "encoder", "masked_lm", "a" * 6),
+    "classify": (classified, "encoder", "sequence_classification", "a" * 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_texts_longer_than_those_of_training_are_told(case):
+    apply, builder, objective, text = CASES[case]
+    classes = dict(classes=CLASSES, num_classes=3) if apply is classified else {}
+    one = trained(builder, objective, **classes)
+    stack = "decoder" if builder == "decoder" else "encoder"
+    one = one._replace(lengths={"encoder": 8, "decoder": 8})
+    with warnings.catch_warnings(action="error"):
+        apply(one, text)
+    with pytest.warns(BeyondTraining, match=f"takes 9 slots of the {stack}.* training had 8"):
+        apply(one, text + "a")
+
+
+def test_a_warning_names_the_tokens_that_are_left():
+    one = trained("decoder", "causal_lm")._replace(lengths={"decoder": 8})
+    with pytest.warns(
+        BeyondTraining, match="with up to 6 new .*shorter text or max_new=4, or train"
+    ):
+        generated(one, "aaa", max_new=6)
+
+
+def test_all_prompts_are_checked_before_one_is_answered():
+    short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
+    asked = [text_prompt(short, "continue", "a" * n) for n in (1, 12)]
+    answered = []
+    with pytest.raises(ValueError, match="Got 17 slots for the decoder .*expected at most 16"):
+        generate(short, asked, Decoding(4, batch_size=1), on_batch=answered.append)
+    assert not answered
