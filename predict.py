@@ -25,7 +25,7 @@ from pretrax import verbs
 from pretrax.inference import MODES, Decoding, Options, Trained, answer, mode_of
 from pretrax.inference.answer_files import AnswerFile
 from pretrax.inference.generation import draft_model
-from pretrax.inference.items import check_blanks, items_of, with_examples, with_masks
+from pretrax.inference.items import items_of, with_examples, with_masks
 from pretrax.inference.predict_options import WRITING, add_decoding_arguments, check_used
 from pretrax.inference.printing import (
     print_answer,
@@ -66,7 +66,6 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
         check_mode(trained, mode)
     check_used(options, make_parser(), mode)
     items = given_items(options, mode)
-    check_blanks(mode, items)
     counts: list[DraftCounts] = []
     how = dataclasses.replace(settings(options, trained, mesh), on_drafts=counts.append)
     print_mode(console, options.run, trained, mode, chosen=bool(options.score or options.mode))

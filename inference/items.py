@@ -101,17 +101,6 @@ def with_masks(items: Sequence[dict], count: int) -> list[dict]:
     ]
 
 
-def check_blanks(mode: str, items: Sequence[dict]) -> None:
-    """Raises ValueError for blanks in a text that is to be continued."""
-    if mode in ("continue", "complete"):
-        for text in (str(item.get("text", "")) for item in items):
-            if "<extra_id_" in text:
-                raise ValueError(
-                    f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text: leave "
-                    "them out, or give --mode=infill to a model that span corruption trained."
-                )
-
-
 def with_examples(items: Sequence[dict], file: str, template: str, answer: str) -> list[dict]:
     """Items whose text is a few-shot prompt, see `inference.few_shot_prompt`.
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from pretrax.inference.answers import Options, answer
 from pretrax.inference.speculation import DraftCounts
-from pretrax.inference.trained import MODES, Trained
+from pretrax.inference.trained import MODES, Trained, is_trained_for
 
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
@@ -24,6 +24,9 @@ def print_mode(console: Console, run: str, trained: Trained, mode: str, chosen: 
     about = MODES[mode].about if mode in MODES else "tells how likely a text is"
     if not chosen and trained.prompt_forms:
         about += ", prompted as in training"
+    elif chosen and mode in MODES and not is_trained_for(trained, mode):
+        others = ", ".join(dict.fromkeys(form.mode for form in trained.prompt_forms))
+        about += f", which it was not trained for, but for: {others}"
     elif not chosen:
         about += f", since it is of layout {trained.model.layout}"
     console.print(f"{run}: {mode} — {about}.", markup=False, soft_wrap=True, style="dim")

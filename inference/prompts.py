@@ -64,10 +64,13 @@ def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = N
     Args:
       denoiser: name of a mode token before the text, in place of what the form has there.
 
-    Raises ValueError for a text without words, where the mode reads one.
+    Raises ValueError for a text without words, where the mode reads one, and for a text with blanks
+    that is to be continued.
     """
     if mode != "continue":  # a causal model can start from nothing
         _check_words(text)
+    if mode in ("continue", "complete"):
+        _check_no_blanks(trained, mode, text)
     return _in_form(_with_denoiser(trained, mode, denoiser), trained.encode(text))
 
 
@@ -156,8 +159,13 @@ def next_blank(trained: Trained, prompt: Prompt, number: int, written: list[int]
 def middle_prompt(trained: Trained, prefix: str, suffix: str) -> Prompt:
     """Returns the prompt in the order prefix, suffix, middle: the answer is the middle.
 
-    Raises ValueError for two empty texts, or a vocabulary without markers.
+    Raises ValueError for two empty texts, one with blanks, or a vocabulary without markers.
     """
+    if BLANK.search(prefix + suffix):
+        raise ValueError(
+            "Got blanks in the prefix or the suffix, expected none: what is filled is the one gap "
+            "between them. Leave the blanks out, and end the prefix where the gap is."
+        )
     if len(trained.ids.fim) != 3:
         raise ValueError(
             "The vocabulary has no markers for prefix, suffix and middle: use a model that "
@@ -220,6 +228,34 @@ def few_shot_prompt(
     last = written(template[: template.index(f"{{{answer}}}")], item)
     # Without the space before the answer, which belongs to the answer's first token.
     return separator.join([*shown, last.rstrip(" ")])
+
+
+def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
+    """Raises ValueError for blanks in a text that nothing would fill, with what would fill them."""
+    if not BLANK.search(text):
+        return
+    trained_for = {form.mode for form in trained.prompt_forms}
+    if "infill" in trained_for:
+        fills = "this model fills them in mode 'infill': give --mode=infill"
+    elif "middle" in trained_for:
+        fills = (
+            "this model fills one gap, in mode 'middle': give what stands around it as --prefix and "
+            "--suffix"
+        )
+    elif "mask" in trained_for:
+        fills = (
+            "this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for each of "
+            "them"
+        )
+    else:
+        fills = (
+            "this model has not learned to; one that span_corruption or ul2 trained fills them, such as "
+            f"`pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
+        )
+    raise ValueError(
+        f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text. Should they be "
+        f"filled? Then {fills}. To continue the text, leave them out."
+    )
 
 
 def _check_words(text: str) -> None:

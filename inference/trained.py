@@ -64,6 +64,13 @@ def mode_of(trained: Trained) -> str:
     return MODE_OF_LAYOUT[layout] if layout != "encoder" or "vocabulary" in heads else "embed"
 
 
+def is_trained_for(trained: Trained, mode: str) -> bool:
+    """Returns whether training prompted the model so; True where nothing is known of its training."""
+    trained_for = {form.mode for form in trained.prompt_forms}
+    same_form = {"mask", "unmask"} if mode in ("mask", "unmask") else {mode}
+    return not trained_for or bool(trained_for & same_form)
+
+
 def prompt_form(trained: Trained, mode: str) -> PromptForm:
     """Returns the prompt form for a mode: that of training, else the usual one of the layout."""
     for form in trained.prompt_forms:

@@ -118,7 +118,8 @@ def slow(*case):
          r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits per byte: 'Ada'"),
         ("respond", ["Ada", "--score", "--target=tea"], "score",
          r"nats over 4 tokens, .*: 'tea'"),
-        ("prefix", ["Ada", "--mode=respond"], "respond — answers a text with a text.", ".*"),
+        ("prefix", ["Ada", "--mode=respond"],
+         "respond — answers a text with a text, which it was not trained for, but for: complete.", ".*"),
     ],
 )  # fmt: skip
 def test_each_run_does_what_it_was_trained_for(run_of, said, name, arguments, announced, form):
@@ -278,7 +279,20 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         (
             "prefix",
             ["a <extra_id_0>"],
-            "Got a text with blanks, 'a <extra_id_0>', in mode 'complete'",
+            "Got a text with blanks, 'a <extra_id_0>', in mode 'complete', which continues a text. "
+            "Should they be filled? Then this model has not learned to; one that span_corruption or ul2",
+        ),
+        ("ul2", ["<extra_id_0>", "--mode=complete"], "in mode 'infill': give --mode=infill. To"),
+        (
+            "gpt_bert",
+            ["<extra_id_0>", "--mode=continue"],
+            "in mode 'mask': give --mode=mask, and [MASK]",
+        ),
+        ("middle", ["<extra_id_0>", "--mode=continue"], "as --prefix and --suffix. To continue"),
+        (
+            "middle",
+            ["--prefix=a", "--suffix=<extra_id_0>"],
+            "Got blanks in the prefix or the suffix",
         ),
     ],
 )
@@ -370,6 +384,17 @@ def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
     assert ["answer" in line for line in found] == [True, False, False, True]
     assert "in.jsonl:2 is no JSON" in found[1]["error"]
     assert "Item 3: Got an empty text" in found[2]["error"]
+
+
+def test_a_line_that_a_model_cannot_read_costs_no_other(run_of, said, tmp_path):
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    file.write_text("".join(json.dumps(x) + "\n" for x in ("a", "b <extra_id_0>", "x" * 40, "c")))
+    told = said(f"--run={run_of('causal')}", f"--file={file}", f"--out={out}")
+    assert '2 of them are an "error", which says why there is no answer.' in told
+    found = read(out)
+    assert ["answer" in line for line in found] == [True, False, False, True]
+    assert "Got a text with blanks, 'b <extra_id_0>'" in found[1]["error"]
+    assert "up to 4 new tokens), expected at most 32" in found[2]["error"]
 
 
 def test_a_traceback_where_it_is_asked_for(run_of):
