@@ -104,10 +104,9 @@ def settings(options: argparse.Namespace, trained: Trained, mesh: Mesh) -> Optio
 
 
 def answer_here(console: Console, options, trained: Trained, mode: str, items, how: Options):
-    streams = len(items) == 1 and mode in WRITING
-    if streams and options.beams == options.samples == 1 and console.is_terminal:
-        print_stream(console, trained, mode, items, how)
-        return
+    alone = len(items) == options.beams == options.samples == 1 and console.is_terminal
+    if alone and mode in WRITING:
+        return print_stream(console, trained, mode, items, how)
     records = answer(trained, mode, items, how)
     if mode != "embed":
         for item, record in zip(items, records):
