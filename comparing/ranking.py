@@ -29,8 +29,9 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
     """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
 
     Each model is asked as it was trained: an answer follows the text, or fills a blank of a model
-    that infills. A model that only continues texts scores the whole text with the answer in it, and
-    one that predicts masks the answer's tokens, all masked at once, which is a pseudo-log-likelihood.
+    that infills. A model that only continues texts scores the whole text with the answer in it, one
+    that completes them what begins with the answer, and one that predicts masks the answer's tokens,
+    all masked at once, which is a pseudo-log-likelihood.
 
     Raises ValueError for a model that does none of these, such as one that only classifies.
     """
@@ -63,21 +64,22 @@ def share_right(scores_A: np.ndarray, right: int) -> float:
 
 def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
     """Returns what `inference.score` takes: (the text given, the text that is scored)."""
-    forms = {form.mode for form in trained.prompt_forms}
-    if "infill" in forms or (mode == "infill" and not completes(trained)):
-        if not BLANK.search(text) and completes(trained):
-            return text, answer
-        given = text if BLANK.search(text) else text + SENTINEL
+    blank = BLANK.search(text)
+    if mode == "infill" and (blank or not completes(trained)):
         together = prompt_form(trained, "infill").blanks == "together"
+        given = text if blank else text + SENTINEL
         return given, f"{SENTINEL}{answer}" if together else answer
-    if not BLANK.search(text):
+    if not blank:
         return text, answer
-    if mode != "continue":
-        raise ValueError(
-            f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, continues "
-            "texts or predicts masks."
-        )
-    return "", BLANK.sub(lambda _: answer, text)
+    before, after = text[: blank.start()], text[blank.end() :]
+    if mode == "continue" or any(form.causal for form in trained.prompt_forms):
+        return "", before + answer + after
+    if mode == "complete":
+        return before, answer + after
+    raise ValueError(
+        f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, continues "
+        "texts or predicts masks."
+    )
 
 
 def _around(trained: Trained, text: str, answer: str) -> tuple[list[int], list[int]]:

@@ -43,6 +43,18 @@ def rows(found):
             [("so ", "he"), ("so ", "she")],
         ),
         (
+            "decoder",
+            "prefix_lm",
+            [("so ", "he!"), ("so ", "she!")],
+            [("so ", "he"), ("so ", "she")],
+        ),
+        (
+            "encoder_decoder",
+            "ul2",
+            [("so <extra_id_0>!", "<extra_id_0>he"), ("so <extra_id_0>!", "<extra_id_0>she")],
+            [("so ", "he"), ("so ", "she")],
+        ),
+        (
             "encoder_decoder",
             "span_corruption",
             [("so <extra_id_0>!", "<extra_id_0>he"), ("so <extra_id_0>!", "<extra_id_0>she")],
