@@ -15,9 +15,9 @@ def finetune(
     *,
     task: str = "python_modules",
     steps: int = 100,
-    peaks: Sequence[float] = (2e-4, 1e-3, 5e-3),
+    peaks: Sequence[float] = (3e-4, 1e-3, 3e-3),
     batch_size: int = 16,
-    tokens: int = 64,
+    tokens: int = 96,
     module: str | None = None,
     data_dir: str | None = None,
 ) -> list[Figure]:
