@@ -187,6 +187,7 @@ MORE = {
 YARDSTICKS = {
     "bits_per_byte": "--gin.bits_per_byte.tokens=200",
     "minimal_pairs": "--gin.minimal_pairs.pairs=2",
+    "retrieve": "--gin.retrieve.candidates=4",
 }
 
 
