@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from pretrax import verbs
-from pretrax.models import Model, hugging_face
-from pretrax.models.config import Config
+from pretrax.models import hugging_face
+from pretrax.models.builders import single_transformer
 from pretrax.models.hugging_face import sentences
 from pretrax.models.hugging_face.kept import keep_files, kept_config, put_back
 from pretrax.objectives import PromptForm
@@ -175,7 +175,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
     run = open_run(options.source, trusted=options.trust)
     kept = Path(options.source) / run_directory.IMPORTED
     target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
-    config, params, left = exported_part(options.source, run.model, run.params)
+    config, params, others = single_transformer(run.model, run.params)
     extra = config_ids(options.source, run.model.layout) | kept_config(kept)
     if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
@@ -188,7 +188,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
         put_back(kept, target)
         forms = saved_prompt_forms(options.source, options.trust)
         lacking = export_vocabulary(options.source, target, run.model, forms)
-        left |= set(hugging_face.left_out(family, config, params))
+        left = {*others, *hugging_face.left_out(family, config, params)}
         form = next((form for form in forms if form.mode == "embed"), None)
         if form is not None and form.pooling:
             head = params["projections_embedding"]["layer"] if form.head else None
@@ -201,22 +201,6 @@ def export(console: Console, options: argparse.Namespace) -> None:
     lines += [lacking] if lacking else []
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
-
-
-def exported_part(source: str, model: Model, params: dict) -> tuple[Config, dict, set[str]]:
-    """Returns the settings and the parameters to export, and the names of those left out.
-
-    Raises ValueError for a model that is no single Transformer, and keeps none.
-    """
-    if model.config is not None:
-        return model.config, params, set()
-    if model.part is None:
-        raise ValueError(
-            f"The model of {source} is no single Transformer, expected an encoder, a decoder, an "
-            "encoder-decoder or ELECTRA's discriminator: transformers has no other."
-        )
-    part = model.part(params)
-    return part.config, part.params, set(part.left)
 
 
 def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:

@@ -374,6 +374,21 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
     )
 
 
+def single_transformer(model: Model, params: dict) -> Part:
+    """Returns the model as a single Transformer, or that part of it which is kept after training.
+
+    Raises ValueError for a model that is none, and keeps none.
+    """
+    if model.config is not None:
+        return Part(model.config, params, ())
+    if model.part is None:
+        raise ValueError(
+            "The model is no single Transformer, expected an encoder, a decoder, an encoder-decoder or "
+            "ELECTRA's discriminator: transformers has no other."
+        )
+    return model.part(params)
+
+
 def abstract_params(model: Model):
     """Returns the shapes of a model's parameters, boxed with axis names; allocates nothing."""
     length = 2

@@ -149,4 +149,6 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
             shutil.copyfile(folder / SENTENCEPIECE_MODEL, folder / "spiece.model")
             said += f" It reads spiece.model, without {added} ids that were added to it."
         return said
+    if not there:
+        vocabularies.renew_checksums(target)  # of a tokenizer.json that has the special ids now
     return ""

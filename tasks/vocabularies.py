@@ -252,9 +252,17 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
         "ids": ids_to_json(ids),
         "names": {name: i for i, name in sorted(special_names(tokenizer, ids).items())},
     }
-    write_json(
-        os.path.join(run_dir, VOCABULARY), values | {"checksums": _checksums(run_dir, values)}
-    )
+    _write(run_dir, values)
+
+
+def renew_checksums(run_dir: str) -> None:
+    """Keeps the checksums of a vocabulary whose tokenizer's file was written anew, on purpose."""
+    _write(run_dir, read_json(os.path.join(run_dir, VOCABULARY)))
+
+
+def _write(run_dir: str, values: dict[str, Any]) -> None:
+    sums = {"checksums": _checksums(run_dir, values)}
+    write_json(os.path.join(run_dir, VOCABULARY), values | sums)
 
 
 def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
