@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from etils import epath
@@ -51,7 +51,7 @@ class Watch:
     """
 
     def __init__(self, run: Run):
-        state = distributed.global_state
+        state: Any = distributed.global_state  # initialised, so that none of its fields is None
         self._run, self._number, self._processes = run, state.process_id, state.num_processes
         self._connections: dict[int, Connection] = {}
         self._ending = threading.Lock()  # never released by what ends this process's watch
