@@ -124,7 +124,7 @@ def test_missing_cells_leave_the_seeds_that_both_have():
     ]
 
 
-@pytest.mark.parametrize("other", [[0.5], [1.0, 2.0, 3.0], [1.1, 2.1, 3.1]])
+@pytest.mark.parametrize("other", [[0.5], [1.0, 2.0, 3.0], [1.3, 2.3, 3.3]])
 def test_without_noise_nothing_is_claimed(other):
     """One seed; no difference; differences that are equal but for rounding."""
     figures = {"y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": dict(enumerate(other))}}
