@@ -17,6 +17,7 @@ VERBS = {
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",
     "plan": "size, tokens, memory and time for a budget, or for a run",
+    "compare": "compare objectives, models or settings over several seeds, with intervals",
     "convert": "convert models from Hugging Face or T5X, and to Hugging Face",
 }
 

@@ -24,7 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from pretrax import train, verbs
+from pretrax import compare, train, verbs
+from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.training import optimizers
 from pretrax.training.bound import Bound
 from pretrax.training.command_line import add_gin_arguments, parse_with_gin
@@ -259,6 +260,9 @@ def run_verb(arguments):
     verb, *rest = arguments
     if verb == "train":
         start(rest)
+    elif verb == "compare":
+        options, given = compare.parse(rest)
+        assert runs_of_variants(read_comparison(options.comparison, given.bindings))
     elif "t5x:" in " ".join(rest):
         with pytest.raises(SystemExit):  # such a checkpoint is not there
             verbs.run(verb, rest)

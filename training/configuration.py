@@ -128,12 +128,13 @@ def read_lines(
 
         read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
 
-    A line that ends in `.gin` is a file, any other a binding; see `read_run`.
+    A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may leave
+    nothing of an earlier one, as that of another objective does.
     """
     reader = _Reader(Run, search_paths, trusted)
     for line in lines:
         reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
-    return reader.settings()
+    return reader.settings(idle_files=True)
 
 
 def as_run(fields: Mapping[str, Any]) -> Run:
@@ -361,8 +362,11 @@ class _Reader:
 
     # Values
 
-    def settings(self) -> dict[str, Any]:
-        """Returns the settings of the target; ValueError for a binding nothing uses."""
+    def settings(self, idle_files: bool = False) -> dict[str, Any]:
+        """Returns the settings of the target; ValueError for a binding nothing uses.
+
+        `idle_files`: whether files may be there of which later lines leave nothing.
+        """
         try:
             found = self._settings(self._target, "")
         except RecursionError:
@@ -375,7 +379,7 @@ class _Reader:
             if name not in found and callable(function) and function is not parameter.empty:
                 if settings := self._settings(function, ""):
                     found[name] = Bound(function, **settings)
-        self._check_all_used()
+        self._check_all_used(idle_files)
         return found
 
     def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
@@ -410,7 +414,7 @@ class _Reader:
                 return type(value)(self._value(v, scope) for v in value)
         return value
 
-    def _check_all_used(self) -> None:
+    def _check_all_used(self, idle_files: bool) -> None:
         """Raises ValueError for a binding that nothing uses, and for a file of the command line of
         which nothing is used.
 
@@ -418,13 +422,16 @@ class _Reader:
         of the first one behind. But that model has been referred to.
         """
         for source, fields in self._chosen.items():
-            if all(self._bindings["", self._target, name].source != source for name in fields):
+            idle = all(self._bindings["", self._target, name].source != source for name in fields)
+            if idle and not idle_files:
                 raise ValueError(self._idle_file(source))
         used = {self._bindings[key].source for key in self._used}
         for key, (_, source, _) in self._bindings.items():
             if key in self._used or (source in used and self._is_mentioned(key)):
                 continue
             if source.is_file and self._is_mentioned(key):
+                if idle_files:
+                    continue
                 raise ValueError(self._idle_file(source))
             scope, function, name = key
             said = name if function is None else f"{name_of(function)}.{name}"

@@ -1,10 +1,14 @@
 """A comparison that is trained in seconds, and a yardstick of nothing but its parameters."""
 
+import json
 import pathlib
 
 import jax
 import numpy as np
+import pytest
 
+from pretrax import compare
+from pretrax.comparing import cells
 from pretrax.comparing.figures import LOWER, Figure
 from tests.training import tiny
 
@@ -19,7 +23,12 @@ SEEDS = [0, 1]
 
 comparing.Comparison.directory = %DIRECTORY
 comparing.Comparison.question = "Does a larger step help?"
-comparing.Comparison.base = [{base!r}, "DATA = '{data}'", "RUN_DIR = 'unused'"]
+comparing.Comparison.base = [
+    {base!r},
+    "objectives/causal_lm.gin",
+    "DATA = '{data}'",
+    "RUN_DIR = 'unused'",
+]
 comparing.Comparison.variants = {{"small": [], "large/2": ["PEAK = 1e-2"]}}
 comparing.Comparison.seeds = %SEEDS
 comparing.Comparison.budget = @budgets.text_tokens
@@ -44,3 +53,43 @@ def norm(subject, *, power: int = 2) -> list[Figure]:
     leaves = jax.tree.leaves(jax.device_get(subject.saved.params))
     total = sum(float(np.sum(np.abs(x).astype(np.float64) ** power)) for x in leaves)
     return [Figure("norm", total ** (1 / power), "units", LOWER)]
+
+
+def refusing(subject) -> list[Figure]:
+    raise ValueError("no such model can be measured")
+
+
+class Done:
+    """A process that has ended, whose work was done here."""
+
+    def __init__(self, status: int):
+        self.poll = self.wait = lambda: status
+        self.kill = self.terminate = lambda: None
+
+
+def here(monkeypatch) -> list[str]:
+    """Has `pretrax compare` do the work of its processes in this one. Returns the runs it starts."""
+    started: list[str] = []
+
+    def start_cell(cell, cores):
+        started.append(pathlib.Path(cell.run.run_dir).relative_to(cell.directory).as_posix())
+        return Done(cells.train_and_measure(cell))
+
+    def start_process(directory, log, cores, function, *arguments):
+        return Done(function(*arguments))
+
+    monkeypatch.setattr(compare, "start_cell", start_cell)
+    monkeypatch.setattr(compare, "start_process", start_process)
+    return started
+
+
+def compare_here(file: str, *arguments: str) -> int:
+    """`pretrax compare` in this process, after `here`. Returns its exit status."""
+    with pytest.raises(SystemExit) as end:
+        compare.main([file, *arguments])
+    return end.value.code
+
+
+def results(directory: pathlib.Path) -> list[dict]:
+    """The lines of results.jsonl."""
+    return [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]

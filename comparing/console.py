@@ -1,0 +1,29 @@
+"""Prints what the variants of a comparison cost."""
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from pretrax.comparing.directory import Facts
+
+
+def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
+    """Prints what each variant costs, and by how much the variants differ."""
+    columns: dict[str, list[float]] = {
+        "parameters": [one.parameters for one in facts.values()],
+        "steps": [one.steps for one in facts.values()],
+        "text tokens": [one.text_tokens for one in facts.values()],
+        "FLOPs": [float(one.flops_per_step * one.steps) for one in facts.values()],
+        "FLOPs/token": [one.flops_per_step * one.steps / one.text_tokens for one in facts.values()],
+    }
+    table = Table("variant", box=None, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for variant, *row in zip(facts, *columns.values()):
+        table.add_row(escape(variant), *(f"{x:,}" if type(x) is int else f"{x:.3g}" for x in row))
+    console.print(table)
+    differing = {name: max(row) / min(row) - 1 for name, row in columns.items()}
+    said = ", ".join(f"{name} by {share:.1%}" for name, share in differing.items() if share > 0)
+    console.print(f"The variants differ in {said}." if said else "All of these are equal.")

@@ -1,0 +1,254 @@
+"""The files of a comparison's directory.
+
+    comparison.gin            the comparison
+shared/                   its vocabulary and tokens, of which each run has hard links
+compiled/                 what JAX compiled, for all processes
+runs/VARIANT/facts.json   a variant's settings, the steps that the budget gave, its size and cost
+runs/VARIANT/seed_S/      a run directory, and beside the run's own files:
+    compare.log           what it printed
+    figures.json          what each yardstick measured
+    failure.txt           why it failed, in words; absent if it did not
+results.jsonl …           what `comparing.results` writes, and the report
+"""
+
+import json
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pretrax.comparing.comparison import Comparison, folder_of
+from pretrax.comparing.figures import Figure
+from pretrax.comparing.results import Measurement, Question, Results, TrainedRun, learning_curves
+from pretrax.comparing.variants import RUNS, Key, run_dir_of
+from pretrax.training import run_directory
+from pretrax.training.bound import bound, flattened
+from pretrax.training.config_file import gin_text
+from pretrax.training.metrics import read_metrics
+from pretrax.training.run import Run, fields_of
+
+SHARED, COMPILED = "shared", "compiled"
+FACTS, FIGURES, LOG, FAILURE = "facts.json", "figures.json", "compare.log", "failure.txt"
+_SET = ("run_dir", "steps", "seed")  # fields of a run that the comparison sets
+
+
+class Facts(NamedTuple):
+    """What is known of a variant before it is trained."""
+
+    settings: str  # of its run, as a gin file
+    budget: str  # with its settings, which gave the steps
+    steps: int
+    text_tokens: int  # that these steps read
+    parameters: int
+    flops_per_step: int  # of the forward and backward pass
+    platform: str  # that it was planned on: "cpu", "gpu", "tpu"
+
+
+class Measured(NamedTuple):
+    """What a yardstick measured of a run."""
+
+    figures: tuple[Figure, ...]
+    refusal: str  # why this run cannot be measured so; "": it was
+
+
+# --- before training -------------------------------------------------------------------------------
+
+
+def read_facts(directory: str, variant: str) -> Facts | None:
+    """Returns the facts of a variant; None where it has not been planned."""
+    path = Path(directory) / RUNS / folder_of(variant) / FACTS
+    return Facts(**run_directory.read_json(path)) if path.exists() else None
+
+
+def write_facts(directory: str, variant: str, facts: Facts) -> None:
+    path = Path(directory) / RUNS / folder_of(variant) / FACTS
+    run_directory.write_json(path, facts._asdict())
+
+
+def settings_text(run: Run) -> str:
+    """Returns what a variant sets, as a gin file, without what the comparison sets."""
+    return gin_text({k: v for k, v in fields_of(run).items() if k not in _SET}).text
+
+
+def budget_text(budget: Callable) -> str:
+    """Returns a budget with its settings in a line: "text_tokens(number=400,000)"."""
+    one = bound(budget)
+    settings = (
+        f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
+        for name, value in one.settings.items()
+    )
+    return f"{one.function.__name__}({', '.join(settings)})"
+
+
+def check_unchanged(comparison: Comparison, runs: Mapping[str, Run]) -> None:
+    """Raises ValueError where the directory holds runs of another budget, or of other settings.
+
+    Seeds, variants and yardsticks may be added or left out.
+    """
+    for variant, run in runs.items():
+        facts = read_facts(comparison.directory, variant)
+        if facts is None:
+            continue
+        changed = []
+        if (budget := budget_text(comparison.budget)) != facts.budget:
+            changed.append(f"the budget was {facts.budget}, is {budget}")
+        if (text := settings_text(run)) != facts.settings:
+            before, now = facts.settings.splitlines(), text.splitlines()
+            changed += [f"was {line}" for line in before if line not in now]
+            changed += [f"is {line}" for line in now if line not in before]
+        if changed:
+            lines = "".join(f"\n  {line}" for line in changed[:12])
+            raise ValueError(
+                f"{comparison.directory} holds runs of the variant {variant!r} with other values:{lines}\n"
+                "Seeds, variants and yardsticks can be added to a comparison. Set the others back, give "
+                "the variant another name, or the comparison another directory "
+                "(--gin.DIRECTORY=\"'comparisons/NAME'\")."
+            )
+
+
+def compiled_folder(directory: str) -> str:
+    """Returns the folder of what JAX compiles for this machine, absolute."""
+    return str((Path(directory) / COMPILED / (platform.node() or "here")).absolute())
+
+
+def link_shared(directory: str, run_dir: str) -> None:
+    """Gives a run the vocabulary and tokens that all runs share: hard links, copies where need be."""
+    shared = Path(directory) / SHARED
+    for file in sorted(path for path in shared.rglob("*") if path.is_file()):
+        own = Path(run_dir) / file.relative_to(shared)
+        if own.exists() or file.name.startswith("."):
+            continue
+        own.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, own)
+        except OSError:  # a disk without hard links
+            part = own.with_name(f".{own.name}-part")
+            shutil.copyfile(file, part)
+            os.replace(part, own)
+
+
+# --- what was measured -----------------------------------------------------------------------------
+
+
+def is_trained(run: Run) -> bool:
+    """Returns whether a run has taken its steps and been evaluated."""
+    path = Path(run.run_dir) / run_directory.RESULT
+    if not path.exists():
+        return False
+    record = run_directory.read_json(path)
+    return record["finished"] and record["step"] == run.steps
+
+
+def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
+    """Returns a yardstick's name and settings, defaults included, as values of JSON."""
+    values = {path: value for path, value in flattened("yardstick", bound(yardstick))}
+    return json.loads(json.dumps(values, default=repr))
+
+
+def read_measured(run_dir: str, yardstick: Callable) -> Measured | None:
+    """Returns what a yardstick measured of a run; None where it has not."""
+    asked = settings_of_yardstick(yardstick)
+    for record in _records(run_dir):
+        if record["yardstick"] == asked:
+            return Measured(tuple(Figure(**one) for one in record["figures"]), record["refusal"])
+    return None
+
+
+def write_measured(run_dir: str, yardstick: Callable, measured: Measured) -> None:
+    """Adds what a yardstick measured to a run's figures."""
+    record = {
+        "yardstick": settings_of_yardstick(yardstick),
+        "figures": [figure._asdict() for figure in measured.figures],
+        "refusal": measured.refusal,
+    }
+    run_directory.write_json(Path(run_dir) / FIGURES, [*_records(run_dir), record])
+
+
+def _records(run_dir: str) -> list[dict[str, Any]]:
+    path = Path(run_dir) / FIGURES
+    return run_directory.read_json(path) if path.exists() else []
+
+
+def is_complete(run: Run, yardsticks: Sequence[Callable]) -> bool:
+    """Returns whether a run is trained and measured by all yardsticks."""
+    return is_trained(run) and all(read_measured(run.run_dir, y) is not None for y in yardsticks)
+
+
+def failure_of(run_dir: str) -> str:
+    """Returns why a run failed, in words; "" where it did not."""
+    path = Path(run_dir) / FAILURE
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+
+def refusals(comparison: Comparison) -> Iterator[str]:
+    """Yields a line for each yardstick that could not measure a variant, of its first such run."""
+    for variant in comparison.variants:
+        for yardstick in comparison.yardsticks:
+            for seed in comparison.seeds:
+                run_dir = run_dir_of(comparison.directory, Key(variant, seed))
+                found = read_measured(run_dir, yardstick)
+                if found is not None and found.refusal:
+                    name = bound(yardstick).function.__name__
+                    yield f"{variant} is not measured by {name}: {found.refusal}"
+                    break
+
+
+# --- results ---------------------------------------------------------------------------------------
+
+
+def results_of(comparison: Comparison) -> Results:
+    """Returns what the directory holds of a comparison: its runs, and all of their figures."""
+    c = comparison
+    lines = {variant: tuple(own) for variant, own in c.variants.items()}
+    asked = Question(
+        Path(c.directory).name, c.question, budget_text(c.budget), lines, c.reference, c.about
+    )
+    runs, measurements = [], []
+    for variant in c.variants:
+        facts = read_facts(c.directory, variant)
+        for seed in c.seeds:
+            run_dir = run_dir_of(c.directory, Key(variant, seed))
+            if facts is None or not Path(run_dir).is_dir():
+                continue
+            named = variant, seed, Path(run_dir).relative_to(c.directory).as_posix()
+            runs.append(_trained_run(named, run_dir, facts))
+            for yardstick in c.yardsticks:
+                if found := read_measured(run_dir, yardstick):
+                    measurements += [Measurement(*named, figure) for figure in found.figures]
+    return Results(asked, runs, measurements)
+
+
+def _trained_run(named: tuple[str, int, str], run_dir: str, facts: Facts) -> TrainedRun:
+    tokens, seconds = _tokens_and_seconds(run_dir)
+    return TrainedRun(
+        *named,
+        parameters=facts.parameters,
+        flops_per_token=facts.flops_per_step * facts.steps / facts.text_tokens,
+        text_tokens=tokens,
+        steps=facts.steps,
+        seconds=seconds,
+        curves=learning_curves(run_dir),
+        error=failure_of(run_dir),
+    )
+
+
+def _tokens_and_seconds(run_dir: str) -> tuple[int, float]:
+    """Returns the tokens of text that a run has read, and the time of its steps at their mean speed."""
+    tokens = timed = seconds = 0.0
+    step = 0
+    for entry in read_metrics(run_dir):
+        if "text_tokens" not in entry:
+            continue
+        read = entry["text_tokens"] * (entry["step"] - step)
+        tokens, step = tokens + read, int(entry["step"])
+        if speed := entry.get("tokens_per_second"):
+            timed, seconds = timed + read, seconds + read / speed
+    return round(tokens), seconds * tokens / timed if timed else 0.0
+
+
+def last_step(run_dir: str) -> int:
+    """Returns the last step that a run has logged; 0 before the first."""
+    entries = read_metrics(run_dir)
+    return int(entries[-1]["step"]) if entries else 0

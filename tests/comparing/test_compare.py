@@ -1,0 +1,278 @@
+"""`pretrax compare`: what it runs, leaves, goes on with, refuses and reports."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pretrax.comparing import cells, cluster, processes
+from pretrax.comparing.directory import read_facts
+from pretrax.comparing.variants import Key, read_comparison, runs_of, runs_of_variants
+from pretrax.training import run_directory
+from tests.comparing import small
+from tests.training.tiny import ROOT, environment
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a comparison that is complete, and of its file."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        started = small.here(patch)
+        assert small.compare_here(small.write(folder)) == 0
+    assert started == [f"runs/{v}/seed_{s}" for s in (0, 1) for v in ("small", "large_2")]
+    return folder
+
+
+@pytest.fixture
+def own(finished, tmp_path, monkeypatch):
+    """A copy of it, of which nothing need be trained: (its file, the runs that are started)."""
+    file = small.write(tmp_path)
+    for name in ("base.gin", "small.gin"):
+        text = (finished / name).read_text()
+        (tmp_path / name).write_text(text.replace(f"{finished}/compared", f"{tmp_path}/compared"))
+    shutil.copytree(finished / "compared", tmp_path / "compared")
+    return file, small.here(monkeypatch)
+
+
+def test_results_are_a_line_for_each_figure_that_leads_to_its_run(finished):
+    lines = small.results(finished / "compared")
+    assert [(one["variant"], one["seed"]) for one in lines] == [
+        ("small", 0), ("small", 1), ("large/2", 0), ("large/2", 1)
+    ]  # fmt: skip
+    assert all((finished / "compared" / one["run"] / "config.gin").exists() for one in lines)
+    assert len({one["value"] for one in lines}) == 4
+    config = (finished / "compared/runs/large_2/seed_1/config.gin").read_text()
+    assert "STEPS = 6" in config and "training.Run.seed = 1" in config and "peak = 0.01" in config
+
+
+def test_a_complete_comparison_starts_nothing(own, capsys):
+    file, started = own
+    before = (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes()
+    assert small.compare_here(file) == 0 and not started
+    assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
+    said = capsys.readouterr().out
+    assert "Does a larger step help?" in said and "All of these are equal." in said
+    assert "To go on: more seeds" in " ".join(said.split())
+
+
+def test_more_seeds_and_variants_run_what_is_missing(own):
+    file, started = own
+    lines = (
+        "comparing.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}\n"
+    )
+    with open(file, "a") as out:
+        out.write(lines)
+    assert small.compare_here(file, "--gin.SEEDS=[1]") == 0
+    assert started == ["runs/third/seed_1"]
+    found = small.results(pathlib.Path(file).parent / "compared")
+    of = {one["variant"]: one["value"] for one in found}
+    assert list(of) == ["small", "large/2", "third"] and of["third"] == of["small"]
+
+
+def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
+    file, started = own
+    monkeypatch.setattr(cells.train, "train", None)
+    more = "comparing.Comparison.yardsticks = [@small.norm, @a/small.norm, @small.refusing]"
+    with open(file, "a") as out:
+        out.write(f"{more}\na/small.norm.power = 4\n")
+    assert small.compare_here(file) == 0 and len(started) == 4
+    assert len(small.results(pathlib.Path(file).parent / "compared")) == 8
+    said = " ".join(capsys.readouterr().out.split())
+    assert "small is not measured by refusing: no such model can be measured" in said
+    assert small.compare_here(file) == 0 and len(started) == 4  # what is refused is not asked again
+
+
+def test_one_seed_is_warned_of(own, capsys):
+    file, _ = own
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0
+    assert "One seed gives no intervals" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (
+            "budgets.text_tokens.number = 3000",
+            "the budget was text_tokens(number=1,500), is text_tokens(number=3,000)",
+        ),
+        (
+            "comparing.Comparison.variants = {'small': [], 'large/2': ['PEAK = 2e-2']}",
+            "was optimizers.warmup_constant.peak = 0.01\n  is optimizers.warmup_constant.peak = 0.02",
+        ),
+    ],
+)
+def test_other_changes_are_refused_by_name(own, line, expected, capsys):
+    file, started = own
+    with open(file, "a") as out:
+        out.write(line + "\n")
+    assert small.compare_here(file) == 2 and not started
+    said = capsys.readouterr().err
+    assert "holds runs of the variant" in said and expected in said
+
+
+def test_two_commands_in_one_directory(own, capsys):
+    file, started = own
+    lock = pathlib.Path(file).parent / "compared" / ".lock"
+    with run_directory.locked(lock, "it"):
+        assert small.compare_here(file) == 2
+    assert "is compared already, in another process" in capsys.readouterr().err and not started
+
+
+def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
+    file, started = own
+    with open(file, "a") as out:
+        out.write(
+            "comparing.Comparison.variants = "
+            "{'worse': ['PEAK = 1e30'], 'small': [], 'third': ['PEAK = 2e-2']}\n"
+        )
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    assert started == ["runs/worse/seed_0", "runs/third/seed_0"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Failed: worse, seed 0: At step" in said and "no longer finite" in said
+    assert "runs/worse/seed_0/compare.log" in said and "runs what failed again" in said
+    assert len(small.results(pathlib.Path(file).parent / "compared")) == 2
+    found = (pathlib.Path(file).parent / "compared/runs.jsonl").read_text().splitlines()
+    assert [one["error"][:7] for one in map(json.loads, found) if one["error"]] == ["At step"]
+
+
+def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
+    file, started = small.write(tmp_path, "budgets.text_tokens.number = 0"), small.here(monkeypatch)
+    with open(file, "a") as out:
+        out.write("comparing.Comparison.variants = {'x': ['training.Run.batch_size = 3']}\n")
+    assert small.compare_here(file) == 2 and not started
+    assert "The variant 'x': batch_size must be a multiple of" in capsys.readouterr().err
+    assert read_facts(str(tmp_path / "compared"), "x") is None
+
+
+# --- processes -------------------------------------------------------------------------------------
+
+
+def test_workers_share_the_cores():
+    cores = sorted(os.sched_getaffinity(0))
+    assert processes.cores_of_workers(1) == [cores]
+    assert processes.cores_of_workers(None) == [[core] for core in cores]
+    assert sum(processes.cores_of_workers(len(cores)), []) == cores
+    with pytest.raises(ValueError, match=f"--workers={len(cores) + 1} are more than the"):
+        processes.cores_of_workers(len(cores) + 1)
+
+
+# `pretrax compare`, which says whether it took the devices, that its runs need.
+PROGRAM = """
+import sys
+from pretrax import verbs
+try:
+    verbs.run("compare", sys.argv[1:])
+finally:
+    from jax._src import xla_bridge
+    print("devices taken:", xla_bridge.backends_are_initialized())
+"""
+
+
+def start(file: str, *arguments: str) -> subprocess.Popen:
+    """`pretrax compare` in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, file, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(file: str, *arguments: str) -> str:
+    process = start(file, *arguments)
+    said, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> bytes:
+    """The results of two runs in processes, never killed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    said = finish(small.write(folder), "--gin.SEEDS=[0]", "--workers=2")
+    assert "small, seed 0: started" in said and "large/2, seed 0: done" in said
+    assert "devices taken: False" in said
+    return (folder / "compared/results.jsonl").read_bytes()
+
+
+def moments(file: str, number: int):
+    """Waits for one of three moments: planned, a run has begun to train, a run is trained."""
+    runs = pathlib.Path(file).parent / "compared/runs"
+    return (
+        lambda: (runs / "large_2/facts.json").exists(),
+        lambda: any(path.stat().st_size for path in runs.glob("*/*/metrics.jsonl")),
+        lambda: any(runs.glob("*/*/result.json")),
+    )[number]
+
+
+def kill_when(file: str, reached) -> None:
+    """Kills a comparison, all of its processes at once, when a moment is reached."""
+    process = start(file, "--gin.SEEDS=[0]", "--workers=2")
+    while process.poll() is None and not reached():
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
+    file = small.write(tmp_path)
+    for number in range(3):
+        kill_when(file, moments(file, number))
+    finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    assert (tmp_path / "compared/results.jsonl").read_bytes() == undisturbed
+
+
+@pytest.mark.slow
+def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
+    file = small.write(tmp_path)
+    for moment in range(20):
+        ends = time.monotonic() + 1 + 0.7 * moment
+        kill_when(file, lambda ends=ends: time.monotonic() > ends)
+    finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    assert (tmp_path / "compared/results.jsonl").read_bytes() == undisturbed
+
+
+def test_processes_save_and_end_with_the_command(tmp_path):
+    file = small.write(tmp_path, "budgets.text_tokens.number = 300_000")
+    process = start(file, "--gin.SEEDS=[0]", "--workers=2")
+    reached = moments(file, 1)
+    while process.poll() is None and not reached():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130 and "the same command goes on" in said
+    logs = [path.read_text() for path in (tmp_path / "compared/runs").glob("*/*/compare.log")]
+    assert any("Stopped at step" in log for log in logs)
+    assert any((tmp_path / "compared/runs").glob("*/*/checkpoints/*"))
+
+
+def test_jobs_of_a_cluster(own):
+    """By submitit's executor of processes on this machine."""
+    file, _ = own
+    one = read_comparison(file, ["small.norm.power = 4"])
+    runs = runs_of(one, runs_of_variants(one), {"small": 6, "large/2": 6})
+    key = Key("small", 0)
+    trusted = ("tests.training.tiny", "tests.comparing.small")
+    cell = cells.Cell(one.directory, runs[key], tuple(one.yardsticks), trusted)
+    start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
+    assert processes.run_cells({key: cell}, start, [[0]], lambda *_: None) == {}
+    assert processes.is_complete(cell.run, cell.yardsticks)
+    unknown = cell._replace(yardsticks=(small.refusing, len))
+    failed = processes.run_cells({key: unknown}, start, [[0]], lambda *_: None)
+    assert "has no len" in failed[key]
+
+
+def test_a_machine_without_slurm_is_told(own, capsys):
+    file, _ = own
+    assert small.compare_here(file, "--slurm") == 2
+    assert "--slurm finds no Slurm on this machine" in capsys.readouterr().err
