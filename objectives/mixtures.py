@@ -291,7 +291,7 @@ def ul2(
         (three-token spans at density one half), more than T5's hundred.
       preset: "paper" (seven denoisers at equal rates), "ul2r" (continued pre-training of a causal
         model, half of it prefix language modelling), or "tutorial" (three, with drawn spans).
-      rates: other rates, one for each denoiser in the preset's order.
+      rates: other rates, one for each denoiser in the preset's order; 0 leaves it out.
       placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
         row of up to 636 tokens, which are too few for a second span: a second prefix language
         modelling, of a fixed share. "anywhere" lets its one span stand elsewhere too.
@@ -311,10 +311,13 @@ def ul2(
             f"{[name for name, _, _ in denoisers]}, got {len(rates)}."
         )
     members = {}
-    for i, (name, settings, rate) in enumerate(denoisers):
+    for i, (name, settings, usual) in enumerate(denoisers):
+        rate = usual if rates is None else rates[i]
+        if rate == 0:
+            continue
         if "suffix_share" in settings:
             build = functools.partial(prefix_lm, **settings)
         else:
             build = functools.partial(span_corruption, placement=placement, **settings)
-        members[name] = (build, rate if rates is None else rates[i])
+        members[name] = (build, rate)
     return mixture(ids, members)

@@ -66,6 +66,8 @@ def test_members_keep_their_names_order_and_rates():
     built = mixture(IDS, {"b": (span_corruption, 3), "a": (causal_lm, 1)})
     assert [(m.name, m.rate) for m in built.members] == [("b", 3.0), ("a", 1.0)]
     assert ul2(IDS, rates=(1, 2, 3, 4, 5, 6, 7)).members[6][::2] == ("s_25", 7.0)
+    regular = ul2(IDS, rates=(1, 2, 0, 0, 0, 0, 0)).members  # 0 leaves a denoiser out
+    assert [(m.name, m.rate) for m in regular] == [("r_3_15", 1.0), ("r_8_15", 2.0)]
 
 
 def test_ul2s_denoisers_are_the_papers():
