@@ -1,0 +1,86 @@
+"""Every comparison of gin_configs/comparisons can be read, planned, paid for and measured."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pretrax.comparing.likelihoods import reading_of
+from pretrax.comparing.requirements import requirements
+from pretrax.comparing.variants import read_comparison, runs_of_variants
+from pretrax.comparing.yardsticks import YARDSTICKS
+from pretrax.comparing.yardsticks.heldout import ROW_TOKENS, computable
+from pretrax.objectives.catalogue import find
+from pretrax.training.bound import bound, flattened
+from pretrax.training.run import fields_of
+from tests.test_gin_runs import IDS, planned
+
+NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))
+LIKELIHOODS = {"bits_per_byte", "minimal_pairs", "fill_in", "rank_classes"}
+ROWS = 2176  # of the embedding: a vocabulary of 2048 with its special tokens
+STEPS = 200  # a run of fewer has hardly left its warm-up of 40
+# Discriminators give no probability to text; `pretrax compare` says so and measures the others.
+NO_LIKELIHOOD = {("objectives", "replaced tokens")}
+
+
+@pytest.fixture(params=NAMES)
+def named(request):
+    comparison = read_comparison(request.param)
+    return request.param, comparison, runs_of_variants(comparison)
+
+
+def steps_of(comparison, run) -> float:
+    """The steps that a budget pays for, by the shapes alone."""
+    needs = requirements({**fields_of(run), "vocabulary_rows": ROWS})
+    budget = bound(comparison.budget)
+    of_a_step = {"text_tokens": needs.text_tokens, "model_flops": needs.flops}
+    return budget.settings["number"] / of_a_step[budget.function.__name__]
+
+
+def test_a_comparison_opens_with_its_command(named):
+    name, _, _ = named
+    assert (
+        Path(f"gin_configs/comparisons/{name}.gin")
+        .read_text()
+        .startswith(f"# pretrax compare {name}\n")
+    )
+
+
+def test_a_comparison_says_what_it_follows_and_cannot_prove(named):
+    name, comparison, _ = named
+    assert comparison.directory == f"comparisons/{name}" and comparison.seeds == [0, 1, 2, 3, 4]
+    assert "arXiv:" in comparison.about and comparison.question.endswith("?")
+
+
+def test_the_budget_pays_for_training(named):
+    _, comparison, runs = named
+    for variant, run in runs.items():
+        assert steps_of(comparison, run) >= STEPS, variant
+
+
+def test_a_schedule_of_noise_ends_with_the_run(named):
+    _, comparison, runs = named
+    for variant, run in runs.items():
+        asked = dict(flattened("objective", run.objective))
+        if "objective.steps" in asked:
+            steps = steps_of(comparison, run)
+            assert asked["objective.steps"] == pytest.approx(steps, rel=0.05), variant
+
+
+def test_variants_are_planned_and_measured(named):
+    name, comparison, runs = named
+    kinds = set()  # of likelihood: bits per byte of several are not comparable
+    for variant, run in runs.items():
+        one = planned(run)
+        can = computable(one, ROW_TOKENS)
+        for yardstick in map(bound, comparison.yardsticks):
+            kind = yardstick.function.__name__
+            assert YARDSTICKS[kind] is yardstick.function
+            if kind == "loss_under":
+                asked = set(map(find, yardstick.settings["objectives"]))
+                assert asked & set(can), (variant, asked, can)
+            if kind in LIKELIHOODS and (name, variant) not in NO_LIKELIHOOD:
+                trained = SimpleNamespace(ids=IDS, prompt_forms=one.recipe.objective.prompt_forms)
+                read = reading_of(trained)
+                kinds |= {read.kind} if kind == "bits_per_byte" else set()
+    assert len(kinds) <= 1
