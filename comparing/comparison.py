@@ -67,6 +67,9 @@ def check(comparison: Comparison) -> Comparison:
         raise _error(f"budget must be a function such as @budgets.text_tokens, got {c.budget!r}")
     if not _is_list(c.yardsticks) or not c.yardsticks or not all(map(callable, c.yardsticks)):
         raise _error(f"yardsticks must be a list of functions, at least one, got {c.yardsticks!r}")
+    for i, yardstick in enumerate(c.yardsticks):
+        if yardstick in c.yardsticks[:i]:
+            raise _error(f"yardsticks has {yardstick!r} twice: give each once, or other settings")
     if c.reference is not None and c.reference not in c.variants:
         raise _error(
             f"reference = {c.reference!r} is none of the variants: give one of "

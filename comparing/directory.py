@@ -31,6 +31,7 @@ from pretrax.training.run import Run, fields_of
 
 SHARED, COMPILED = "shared", "compiled"
 FACTS, FIGURES, LOG, FAILURE = "facts.json", "figures.json", "compare.log", "failure.txt"
+Named = tuple[str, int, str]  # variant, seed, run directory within that of the comparison
 _SET = ("run_dir", "steps", "seed")  # fields of a run that the comparison sets
 
 
@@ -205,7 +206,8 @@ def results_of(comparison: Comparison) -> Results:
     asked = Question(
         Path(c.directory).name, c.question, budget_text(c.budget), lines, c.reference, c.about
     )
-    runs, measurements = [], []
+    runs: list[TrainedRun] = []
+    found: list[tuple[Named, Callable, Measured]] = []
     for variant in c.variants:
         facts = read_facts(c.directory, variant)
         for seed in c.seeds:
@@ -215,12 +217,38 @@ def results_of(comparison: Comparison) -> Results:
             named = variant, seed, Path(run_dir).relative_to(c.directory).as_posix()
             runs.append(_trained_run(named, run_dir, facts))
             for yardstick in c.yardsticks:
-                if found := read_measured(run_dir, yardstick):
-                    measurements += [Measurement(*named, figure) for figure in found.figures]
-    return Results(asked, runs, measurements)
+                measured = read_measured(run_dir, yardstick)
+                if measured is not None and measured.figures:
+                    found.append((named, yardstick, measured))
+    return Results(asked, runs, _measurements(c.yardsticks, found))
 
 
-def _trained_run(named: tuple[str, int, str], run_dir: str, facts: Facts) -> TrainedRun:
+def _measurements(
+    yardsticks: Sequence[Callable], found: Sequence[tuple[Named, Callable, Measured]]
+) -> list[Measurement]:
+    """Returns the figures of runs, of which those of one name can be compared.
+
+    Where a yardstick gives several units, as the bits per byte of a masked model are others than those
+    of a causal one, or comes with several settings, its name says which: "norm (power=4)".
+    """
+    functions = [bound(yardstick).function for yardstick in yardsticks]
+    units: dict[str, set[str]] = {}
+    for _, _, (figures, _) in found:
+        units.setdefault(figures[0].name, set()).add(figures[0].unit)
+    measurements = []
+    for named, yardstick, (figures, _) in found:
+        function, settings = bound(yardstick).function, bound(yardstick).settings
+        words = [f"{k}={v}" for k, v in settings.items()] if functions.count(function) > 1 else []
+        words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
+        label = f" ({', '.join(words)})" if words else ""
+        for figure in figures:
+            whole, slash, part = figure.name.partition("/")
+            renamed = figure._replace(name=f"{whole}{label}{slash}{part}")
+            measurements.append(Measurement(*named, renamed))
+    return measurements
+
+
+def _trained_run(named: Named, run_dir: str, facts: Facts) -> TrainedRun:
     tokens, seconds = _tokens_and_seconds(run_dir)
     return TrainedRun(
         *named,

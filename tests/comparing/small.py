@@ -55,6 +55,12 @@ def norm(subject, *, power: int = 2) -> list[Figure]:
     return [Figure("norm", total ** (1 / power), "units", LOWER)]
 
 
+def layers(subject) -> list[Figure]:
+    """A figure whose unit depends on the run."""
+    unit = "layers" if "small" in subject.directory else "blocks"
+    return [Figure("layers", 2.0, unit, LOWER), Figure("layers/part", 1.0, "share", LOWER)]
+
+
 def refusing(subject) -> list[Figure]:
     raise ValueError("no such model can be measured")
 

@@ -83,10 +83,21 @@ def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
     with open(file, "a") as out:
         out.write(f"{more}\na/small.norm.power = 4\n")
     assert small.compare_here(file) == 0 and len(started) == 4
-    assert len(small.results(pathlib.Path(file).parent / "compared")) == 8
+    found = small.results(pathlib.Path(file).parent / "compared")
+    assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
     said = " ".join(capsys.readouterr().out.split())
     assert "small is not measured by refusing: no such model can be measured" in said
     assert small.compare_here(file) == 0 and len(started) == 4  # what is refused is not asked again
+
+
+def test_figures_of_several_units_have_names_of_their_own(own):
+    file, _ = own
+    with open(file, "a") as out:
+        out.write("comparing.Comparison.yardsticks = [@small.layers]\n")
+    assert small.compare_here(file) == 0
+    found = small.results(pathlib.Path(file).parent / "compared")
+    assert [one["name"] for one in found[::4]] == ["layers (layers)", "layers (blocks)"]
+    assert found[1]["name"] == "layers (layers)/part"
 
 
 def test_one_seed_is_warned_of(own, capsys):

@@ -92,6 +92,7 @@ def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compare
         (dict(seeds=[]), "seeds must be a list of whole numbers"),
         (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
         (dict(yardsticks=[]), "yardsticks must be a list of functions, at least one"),
+        (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
         (dict(base=[]), "base has no run"),
         (dict(budget=700), "budget must be a function such as @budgets.text_tokens"),
     ],
