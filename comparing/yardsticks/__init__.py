@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from pretrax.comparing.yardsticks.acceptability import minimal_pairs
 from pretrax.comparing.yardsticks.compression import bits_per_byte
+from pretrax.comparing.yardsticks.costs import cost
 from pretrax.comparing.yardsticks.finetuning import finetune
 from pretrax.comparing.yardsticks.heldout import loss_under
 from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
@@ -30,4 +31,5 @@ YARDSTICKS: dict[str, Callable] = {
     "finetune": finetune,
     "rank_classes": rank_classes,
     "fill_in": fill_in,
+    "cost": cost,
 }

@@ -1,0 +1,95 @@
+"""What a run's training cost, and how much of its text it learned from."""
+
+import itertools
+import statistics
+
+import jax
+
+from pretrax.comparing.budgets import tokens_of
+from pretrax.comparing.figures import NEITHER, Figure
+from pretrax.comparing.subject import Subject
+from pretrax.models.builders import abstract_params
+from pretrax.training.metrics import read_metrics
+from pretrax.training.planning import Plan, open_batches
+from pretrax.training.state import unboxed
+from pretrax.training.step import Recipe, constant_outputs, make_batches
+from pretrax.training.throughput import step_flops
+
+NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the same for every run
+
+
+def cost(subject: Subject, *, steps: int = 8) -> list[Figure]:
+    """What a run took to get where it is: FLOPs for each token of text, and what they paid for.
+
+        cost                            FLOPs, forward and backward, for each token of text
+        cost/targets_per_token          losses for each token of text, in corrupted batches
+        cost/targets_per_token/TERM     those of each term, of a loss of several
+        cost/parameters
+        cost/tokens_seen                tokens of text up to the checkpoint, before corruption
+        cost/seconds_per_step           the median of what the run logged, on its own machine
+
+    Every token of a causal model is a target; of masked language modelling one in seven. A run that
+    logged no speed has no seconds. None of them is better or worse by itself.
+
+    Args:
+      steps: whose batches are corrupted, to count their targets.
+
+    Raises ValueError where `steps` are fewer than 1.
+    """
+    plan = subject.plan
+    taken = subject.saved.step
+    seen = tokens_of(plan, taken)
+    flops = step_flops(plan.recipe, plan.schedules) * taken / seen
+    targets = targets_per_token(plan, steps)
+    seconds = seconds_per_step(subject.directory, taken)
+    parameters = sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(plan.recipe.model))))
+    unit = "targets per token of text"
+    each = targets if len(targets) > 1 else {}
+    return [
+        Figure("cost", flops, "FLOPs per token of text", NEITHER),
+        Figure("cost/targets_per_token", sum(targets.values()), unit, NEITHER),
+        *(Figure(f"cost/targets_per_token/{k}", x, unit, NEITHER) for k, x in each.items()),
+        Figure("cost/parameters", parameters, "parameters", NEITHER),
+        Figure("cost/tokens_seen", seen, "tokens of text", NEITHER),
+        *([] if seconds is None else [Figure("cost/seconds_per_step", seconds, "s", NEITHER)]),
+    ]
+
+
+def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
+    """Returns how often each term of the loss has a target, for each token of text read.
+
+    A target counts once whatever its weight, and metrics are no loss.
+    """
+    if steps < 1:
+        raise ValueError(f"Got steps={steps}, expected 1 or more: targets are counted in batches.")
+    count = jax.jit(lambda key, rows: _targets(plan.recipe, key, rows))
+    key, tokens = jax.random.key(NOISE_SEED), 0
+    found: dict[str, float] = {}
+    for step, rows in enumerate(itertools.islice(open_batches(plan), steps)):
+        tokens += sum(int((group.segments > 0).sum()) for group in rows)
+        for name, number in count(jax.random.fold_in(key, step), rows).items():
+            found[name] = found.get(name, 0) + int(number)
+    return {name: number / tokens for name, number in found.items()}
+
+
+def _targets(recipe: Recipe, key, rows) -> dict:
+    """Returns the targets of each term in a step's rows; no model is run."""
+    params = unboxed(abstract_params(recipe.model))
+    found: dict = {}
+    for batch in make_batches(recipe, key, rows):
+        outputs = constant_outputs(recipe.model, params, batch)
+        for name, term in recipe.objective.loss(outputs, batch).items():
+            if term.scale is not None:
+                weights = term.weights if term.labels is None else term.labels.weights
+                found[name] = found.get(name, 0) + (weights > 0).sum()
+    return found
+
+
+def seconds_per_step(run_dir: str, step: int) -> float | None:
+    """Returns the median over what the run logged up to a step; None where it logged no speed."""
+    found = [
+        entry["text_tokens"] / entry["tokens_per_second"]
+        for entry in read_metrics(run_dir)
+        if entry["step"] <= step and "tokens_per_second" in entry
+    ]
+    return statistics.median(found) if found else None
