@@ -56,12 +56,24 @@ def states(
     Raises ValueError for a text without tokens, or with more than the model's positions, for a layer
     that there is not, and for layers other than the last of a model that is no `Transformer`.
     """
+    tokens = [trained.encode(text) for text in texts]
+    yield from token_states(trained, tokens, layers=layers, batch_size=batch_size)
+
+
+def token_states(
+    trained: Trained,
+    texts: Sequence[Sequence[int]],
+    *,
+    layers: Sequence[int] = (TOP,),
+    batch_size: int = 32,
+) -> Iterator[tuple[int, TextStates]]:
+    """Yields what `states` does, of texts that are token ids."""
     layers, model, params = tuple(layers), trained.model, trained.params
     if layers != (TOP,):
         check_layers(trained, layers)
         model, params = unrolled(model, params)
     run = jitted(_states, model, layers)
-    rows = [text_row(trained, trained.encode(text)) for text in texts]
+    rows = [text_row(trained, tokens) for tokens in texts]
     check_texts(trained, [row.tokens for row in rows])
     for chosen in by_length([len(row.tokens) for row in rows], batch_size):
         found_BxNxTxE = np.asarray(run(params, rows_batch(trained, [rows[i] for i in chosen])))

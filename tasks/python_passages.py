@@ -219,7 +219,7 @@ _WORDS = re.compile(r"\w+|[^\w\s]")
 def _tagged(text: str) -> Iterator[Tagged]:
     """Yields the passages of a text with the kinds of their words; none where it is no Python."""
     try:
-        kinds = _kinds(text)
+        kinds = character_kinds(text)
     except (tokenize.TokenError, SyntaxError):
         return
     for passage, start in _passages(text):
@@ -230,7 +230,7 @@ def _tagged(text: str) -> Iterator[Tagged]:
             yield Tagged(passage, *map(tuple, zip(*kept)))
 
 
-def _kinds(text: str) -> list[str]:
+def character_kinds(text: str) -> list[str]:
     """Returns the kind of each character of a Python text, "" of what is in no token."""
     lines = io.StringIO(text).readlines()  # as `tokenize` divides them: at line feeds alone
     starts = list(itertools.accumulate(map(len, lines), initial=0))

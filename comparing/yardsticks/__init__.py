@@ -19,6 +19,7 @@ from pretrax.comparing.yardsticks.finetuning import finetune
 from pretrax.comparing.yardsticks.heldout import loss_under
 from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
 from pretrax.comparing.yardsticks.rankings import fill_in, rank_classes
+from pretrax.comparing.yardsticks.word_senses import word_in_context
 
 YARDSTICKS: dict[str, Callable] = {
     "loss_under": loss_under,
@@ -31,5 +32,6 @@ YARDSTICKS: dict[str, Callable] = {
     "finetune": finetune,
     "rank_classes": rank_classes,
     "fill_in": fill_in,
+    "word_in_context": word_in_context,
     "cost": cost,
 }

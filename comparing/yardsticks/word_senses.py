@@ -1,0 +1,249 @@
+"""The same word in two meanings: do its hidden states come apart?
+
+Textbooks ask it of "bank", by the river and in the street. Here a word is prose, between words of a
+comment or a docstring, or code: "return the first item" and "return item". Both are found in the files
+of Python's library that no run trains on.
+"""
+
+import collections
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pretrax.comparing.figures import HIGHER, NEITHER, Figure
+from pretrax.comparing.frozen import asked_layers
+from pretrax.comparing.subject import Subject
+from pretrax.inference import Trained
+from pretrax.inference.states import text_row, token_states
+from pretrax.tasks.python_passages import character_kinds, drawn_order, library_split
+
+PROSE, CODE = 0, 1
+# Lowercase letters between single spaces; in prose between two words of such letters.
+_WORD = re.compile(r"(?<= )[a-z]{3,}\b")
+_BETWEEN_WORDS = re.compile(r"(?<=[a-z] )[a-z]{3,}(?= [a-z])")
+CHARACTERS = 600  # that are read on either side
+TRIED = 4  # times as many uses of a word are tokenised as are needed
+NEIGHBOURS = "neighbours"
+
+
+class Use(NamedTuple):
+    """A word where it stands, in one of two meanings."""
+
+    word: str
+    meaning: int  # PROSE or CODE
+    before: str  # up to the space before the word
+    after: str
+
+
+class Placed(NamedTuple):
+    """A use as a vocabulary writes it."""
+
+    word: str
+    meaning: int
+    tokens: list[int]  # `context` tokens before the word, those of the word, `context` after it
+    end: int  # the index of the word's last token
+    own: tuple[int, ...]  # the word's tokens
+
+
+def word_in_context(
+    subject: Subject,
+    *,
+    words: int = 24,
+    uses: int = 12,
+    context: int = 24,
+    layers: Sequence[int] | None = None,
+) -> list[Figure]:
+    """Do the states of one word tell two uses of one meaning from two of different meanings?
+
+    The figure is the share of comparisons in which two uses of one meaning have the greater cosine
+    (the area under the ROC curve), the mean over words; a tie is half a point. Of each word the state is
+    that of its last token. All uses of a word are the same tokens at the same position, so the
+    embeddings, layer 0, tell nothing: exactly .5. The layer is the one that is best on other uses of
+    the same words.
+
+        word_in_context              of the best layer
+        word_in_context/layer_3      of each layer, on the same uses
+        word_in_context/neighbours   of the mean of the embeddings of the tokens that the state may
+                                     have read: what a model that reads words without their order knows
+
+    An encoder, and the encoder of an encoder-decoder, reads both sides of the word. A causal decoder has
+    read the left side alone when it comes to the word; so have its neighbours.
+
+    Args:
+      words: the most frequent in both meanings.
+      uses: of each word in each meaning, of which half choose the layer.
+      context: tokens on either side of the word.
+      layers: that are looked at; None: all.
+
+    Raises ValueError for a layer that there is not, fewer than 4 uses, and a vocabulary with which no
+    word has as many.
+    """
+    if uses < 4 or words < 1 or context < 1:
+        raise ValueError(
+            f"Got words={words}, uses={uses}, context={context}, expected 1, 4 and 1 or more: each half "
+            "of the uses compares two of one meaning."
+        )
+    trained = subject.trained
+    asked = asked_layers(trained, layers)
+    found = [
+        placed
+        for of_word in frequent_uses(library_uses(), uses)
+        if (placed := placed_uses(trained, of_word, uses, context))
+    ][:words]
+    if not found:
+        raise ValueError(
+            f"No word stands {uses} times in each meaning between {context} tokens of this vocabulary: "
+            "lower uses or context."
+        )
+    halves = [
+        [use for of_word in found for i, use in enumerate(of_word) if i // 2 % 2 == half]
+        for half in (0, 1)
+    ]
+    chosen, measured = (separations(trained, some, asked) for some in halves)
+    best = max(asked, key=lambda layer: chosen[layer])
+    most = ", ".join(of_word[0].word for of_word in found[:4])
+    note = f"layer {best}, of uses of {len(found)} words: {most}, …"
+
+    def figure(name: str, key, better=NEITHER, note: str = "") -> Figure:
+        return Figure(f"word_in_context{name}", measured[key], "share", better, 0.5, note)
+
+    return [
+        figure("", best, HIGHER, note),
+        *(figure(f"/layer_{layer}", layer) for layer in asked),
+        figure("/neighbours", NEIGHBOURS),
+    ]
+
+
+# --- uses of words -------------------------------------------------------------------------------
+
+
+def library_uses() -> Iterator[Use]:
+    """Yields the uses of words in the held-out files of Python's library."""
+    for document in library_split()["validation"]:
+        text = document.read()
+        try:
+            yield from uses_in(text)
+        except (tokenize.TokenError, SyntaxError):  # no Python of this version
+            continue
+
+
+def uses_in(text: str) -> Iterator[Use]:
+    """Yields the words of a Python text that follow a space: prose between words, and names of code.
+
+    >>> [(use.word, use.meaning) for use in uses_in("x = list  # make a list of it\\n")]
+    [('list', 1), ('list', 0)]
+    """
+    kinds, prose = character_kinds(text), {m.start() for m in _BETWEEN_WORDS.finditer(text)}
+    for match in _WORD.finditer(text):
+        start, end = match.span()
+        of_code = kinds[start] in ("name", "keyword")
+        if of_code or (kinds[start] in ("comment", "string") and start in prose):
+            yield Use(
+                match[0],
+                CODE if of_code else PROSE,
+                text[max(start - 1 - CHARACTERS, 0) : start - 1],
+                text[end : end + CHARACTERS],
+            )
+
+
+def frequent_uses(uses: Iterable[Use], least: int) -> list[list[Use]]:
+    """Returns the uses of each word with so many in both meanings, the most frequent words first.
+
+    Those of a word are in the order of a hash.
+    """
+    of_word = collections.defaultdict(list)
+    for use in dict.fromkeys(uses):
+        of_word[use.word].append(use)
+
+    def rarer(word: str) -> int:
+        prose = sum(use.meaning == PROSE for use in of_word[word])
+        return min(prose, len(of_word[word]) - prose)
+
+    kept = sorted((word for word in of_word if rarer(word) >= least), key=lambda w: (-rarer(w), w))
+    return [sorted(of_word[word], key=drawn_order) for word in kept]
+
+
+def placed_uses(trained: Trained, of_word: Sequence[Use], uses: int, context: int) -> list[Placed]:
+    """Returns so many uses of a word in each meaning, one of prose and one of code in turn; none if
+    there are fewer.
+
+    All have the tokens that the vocabulary most often writes the word with, such as "\u2581list", and
+    `context` tokens on either side.
+    """
+    placed = []
+    for meaning in (PROSE, CODE):
+        some = [use for use in of_word if use.meaning == meaning][: TRIED * uses]
+        placed += [one for use in some if (one := _placed(trained, use, context))]
+    if not placed:
+        return []
+    ((usual, _),) = collections.Counter(one.own for one in placed).most_common(1)
+    sides = [
+        [one for one in placed if one.meaning == meaning and one.own == usual][:uses]
+        for meaning in (PROSE, CODE)
+    ]
+    if min(map(len, sides)) < uses:
+        return []
+    return [one for pair in zip(*sides) for one in pair]
+
+
+def _placed(trained: Trained, use: Use, context: int) -> Placed | None:
+    """Returns a use with its tokens; None where they are not those of the text around it, or too few."""
+    word = f"{use.before} {use.word}"
+    before, there, whole = map(trained.encode, (use.before, word, word + use.after))
+    first, end = len(before), len(there)
+    apart = whole[:end] == there and there[:first] == before and first < end
+    if not apart or first < context or len(whole) < end + context:
+        return None
+    tokens = whole[first - context : end + context]
+    return Placed(use.word, use.meaning, tokens, context + end - first - 1, tuple(whole[first:end]))
+
+
+# --- what their states tell ----------------------------------------------------------------------
+
+
+def separations(
+    trained: Trained, uses: Sequence[Placed], layers: Sequence[int]
+) -> dict[int | str, float]:
+    """Returns the separation of the uses' states in each layer, and in their neighbours' embeddings."""
+    states = np.stack(
+        [x for _, x in sorted(_states(trained, uses, layers), key=lambda pair: pair[0])], 1
+    )
+    words, meanings = [use.word for use in uses], [use.meaning for use in uses]
+    names: list[int | str] = [*layers, NEIGHBOURS]
+    return {name: separation(words, meanings, each) for name, each in zip(names, states)}
+
+
+def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
+    """Yields (number of a use, f32[N + 1, E]): its states, and the mean embedding of its neighbours."""
+    every = [*layers, 0]
+    for i, found in token_states(trained, [use.tokens for use in uses], layers=every):
+        slot = found.text.start + uses[i].end
+        both_ways = trained.model.layout != "decoder" or text_row(trained, uses[i].tokens).prefix
+        read = np.arange(found.text.start, found.text.stop if both_ways else slot + 1)
+        yield i, np.stack([*found.layers[:-1, slot], found.layers[-1, read].mean(0)])
+
+
+def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.ndarray) -> float:
+    """Returns how often two states of one meaning have a greater cosine than two of different meanings.
+
+    Compared are the states of one word; the mean over words, ties are half a point.
+
+    >>> separation("aaaa", [0, 0, 1, 1], np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]))
+    1.0
+    """
+    norms = np.linalg.norm(states_NxE, axis=-1, keepdims=True)
+    unit_NxE = states_NxE / np.maximum(norms, 1e-12)
+    shares = []
+    for word in dict.fromkeys(words):
+        own = [i for i, other in enumerate(words) if other == word]
+        cosines = np.round(unit_NxE[own] @ unit_NxE[own].T, 5)  # alike, whatever the rounding
+        of_pair = np.array(meanings)[own]
+        same = of_pair[:, None] == of_pair[None]
+        pairs = np.triu(np.ones_like(same), 1).astype(bool)
+        one, two = cosines[pairs & same], cosines[pairs & ~same]
+        greater = one[:, None] > two[None]
+        shares.append(np.mean(greater + 0.5 * (one[:, None] == two[None])))
+    return float(np.mean(shares))
