@@ -16,6 +16,7 @@ from pretrax.comparing.yardsticks.acceptability import minimal_pairs
 from pretrax.comparing.yardsticks.compression import bits_per_byte
 from pretrax.comparing.yardsticks.costs import cost
 from pretrax.comparing.yardsticks.finetuning import finetune
+from pretrax.comparing.yardsticks.generations import continuation, infilling
 from pretrax.comparing.yardsticks.heldout import loss_under
 from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
 from pretrax.comparing.yardsticks.rankings import fill_in, rank_classes
@@ -33,5 +34,7 @@ YARDSTICKS: dict[str, Callable] = {
     "rank_classes": rank_classes,
     "fill_in": fill_in,
     "word_in_context": word_in_context,
+    "continuation": continuation,
+    "infilling": infilling,
     "cost": cost,
 }
