@@ -20,6 +20,7 @@ from pretrax.comparing.yardsticks.generations import continuation, infilling
 from pretrax.comparing.yardsticks.heldout import loss_under
 from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
 from pretrax.comparing.yardsticks.rankings import fill_in, rank_classes
+from pretrax.comparing.yardsticks.text_pairs import pair_accuracy
 from pretrax.comparing.yardsticks.word_senses import word_in_context
 
 YARDSTICKS: dict[str, Callable] = {
@@ -36,5 +37,6 @@ YARDSTICKS: dict[str, Callable] = {
     "word_in_context": word_in_context,
     "continuation": continuation,
     "infilling": infilling,
+    "pair_accuracy": pair_accuracy,
     "cost": cost,
 }

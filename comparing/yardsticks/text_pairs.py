@@ -1,0 +1,180 @@
+"""Pairs of texts as an objective makes them: what the model tells of them, and what their words tell."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrax.comparing.bags_of_words import Bags, bags_of
+from pretrax.comparing.figures import HIGHER, NEITHER, Figure
+from pretrax.comparing.probing import best_probe
+from pretrax.comparing.subject import Subject
+from pretrax.objectives import PromptForm, RowGroup, members_of
+from pretrax.objectives.losses import at_slots
+from pretrax.training.data import Piece
+from pretrax.training.evaluation import EVALUATION_SEED
+from pretrax.training.packing import rows_of_documents, stacked
+from pretrax.training.planning import Plan
+from pretrax.training.step import arranged
+
+TRAINING_SEED = 20_200_104  # of the corruption of training rows; the same for every run
+BATCH = 16  # rows
+
+
+class Pairs(NamedTuple):
+    """Pairs of texts, and their classes."""
+
+    texts: list[tuple[str, str]]
+    labels: np.ndarray  # i32[N]
+
+
+def pair_accuracy(
+    subject: Subject, *, pairs: int = 1000, training_pairs: int = 4000
+) -> list[Figure]:
+    """Does the second text follow the first? Accuracy on the objective's own held-out pairs.
+
+    The baseline is what the words alone tell: logistic regression on the tf-idf of both texts, their
+    products or their cosine alone, fitted to pairs that the objective makes of training text. A task that it solves is too easy: negatives of another document are told by
+    their topic, so that a model need not read. Its own baseline is the most frequent class.
+
+    Args:
+      pairs: held out, that are judged; fewer where there is less text.
+      training_pairs: that the bag of words is fitted to.
+
+    Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 pairs of either
+    kind.
+    """
+    if min(pairs, training_pairs) < 50:
+        raise ValueError(
+            f"Got pairs={pairs} and training_pairs={training_pairs}, expected 50 or more of each."
+        )
+    plan, decode = subject.plan, subject.trained.decode
+    member, group, form = _pair_member(plan)
+    held = _batches(
+        plan, member, group, pairs, _heldout_pieces(plan, member, pairs), EVALUATION_SEED
+    )
+    pieces = _training_pieces(plan, member, training_pairs)
+    training = _batches(plan, member, group, training_pairs, pieces, TRAINING_SEED)
+    truth = _joined(held, form, decode)
+    judged = _judged(plan.recipe.model, form.head, subject.saved.params, held)
+    by_words = bag_of_words_classes(_joined(training, form, decode), truth.texts)
+    most = np.bincount(truth.labels).max() / truth.labels.size
+    words = float(np.mean(by_words == truth.labels))
+    accuracy = float(np.mean(judged == truth.labels))
+    note = f"{truth.labels.size} pairs; the baseline is a bag of words"
+    return [
+        Figure("pair_accuracy", accuracy, "accuracy", HIGHER, words, note),
+        Figure("pair_accuracy/bag_of_words", words, "accuracy", NEITHER, float(most)),
+    ]
+
+
+def bag_of_words_classes(training: Pairs, texts: Sequence[tuple[str, str]]) -> np.ndarray:
+    """Returns the classes i[N] that the words of pairs tell, by the best probe of `pair_features`."""
+    bags = bags_of([text for pair in training.texts for text in pair])
+    classes = int(training.labels.max()) + 1
+    name, probe = best_probe(pair_features(bags, training.texts), training.labels, classes)
+    return probe.predict(pair_features(bags, texts)[name])
+
+
+def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
+    """Returns the cosine of both texts' tf-idf, f32[N, 1]; with their products, f32[N, 1 + W]; and with
+    either's own, f32[N, 1 + 3W], which the order of two texts may be told by."""
+    u, v = (bags.rare_counts([pair[side] for pair in texts]) for side in (0, 1))
+    lengths = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
+    cosine = np.sum(u * v, 1)[:, None] / np.maximum(lengths, 1e-6)[:, None]
+    products = np.concatenate([cosine, u * v], 1)
+    return {"cosine": cosine, "products": products, "all": np.concatenate([products, u, v], 1)}
+
+
+# --- the objective's own pairs -------------------------------------------------------------------
+
+
+def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
+    """Returns the first member of the objective that makes pairs, its row group and prompt form."""
+    for number, member in enumerate(members_of(plan.recipe.objective)):
+        for form in member.objective.prompt_forms:
+            if form.mode == "pair":
+                group = next(g for g in plan.recipe.groups if number in g.members)
+                return number, group, form
+    raise ValueError(
+        "Got a run whose objective makes no pairs of texts, expected one such as "
+        "next_sentence_prediction or sentence_order_prediction."
+    )
+
+
+def _heldout_pieces(plan: Plan, member: int, rows: int) -> list[Piece]:
+    return plan.corpus.heldout(rows * _row_tokens(plan, member))
+
+
+def _training_pieces(plan: Plan, member: int, rows: int) -> list[Piece]:
+    stream, pieces = plan.corpus.train(0, 1), []
+    tokens = rows * _row_tokens(plan, member)
+    while tokens > 0:
+        pieces.append(stream.next_document())
+        tokens -= pieces[-1].tokens.size
+    return pieces
+
+
+def _row_tokens(plan: Plan, member: int) -> int:
+    return plan.packing.limits[member].raw
+
+
+def _batches(
+    plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Piece], seed: int
+) -> list[dict]:
+    """Returns the model's features of so many rows in batches, corrupted by their numbers as in `Evaluator`."""
+    packing = plan.packing
+    packed = rows_of_documents(
+        pieces,
+        packing.policy,
+        packing.limits[member],
+        end_of_document=plan.end_of_document,
+        column=packing.column,
+    )[:rows]
+    packed = packed[: len(packed) // BATCH * BATCH]
+    keys = jax.random.split(jax.random.key(seed), max(len(packed), 1))
+    arrange = jax.jit(lambda keys, rows: arranged(plan.recipe, group, keys, rows))
+    found = []
+    for first in range(0, len(packed), BATCH):
+        some = packed[first : first + BATCH]
+        raw = stacked(some, np.full(BATCH, member), group.row_length)
+        found.append(arrange(keys[first : first + BATCH], raw))
+    return found
+
+
+def _joined(batches: Sequence[dict], form: PromptForm, decode) -> Pairs:
+    """Returns the pairs of batches as texts: those that count."""
+    pairs = Pairs([], np.zeros(0, int))
+    labels = []
+    for batch in batches:
+        batch = {name: np.asarray(x) for name, x in batch.items()}
+        for row, pool in zip(*np.nonzero(batch["pools_weights"])):
+            pairs.texts.append(_texts(batch, row, batch["pools_slots"][row, pool], form, decode))
+            labels.append(batch["pools_labels"][row, pool])
+    if not labels:
+        raise ValueError("The text of this run makes no pair that counts: give longer documents.")
+    return pairs._replace(labels=np.array(labels))
+
+
+def _texts(batch: dict, row: int, slot: int, form: PromptForm, decode) -> tuple[str, str]:
+    tokens, segments, types = (
+        batch[f"encoder_{name}"][row] for name in ("input_tokens", "segment_ids", "types")
+    )
+    own = (segments == segments[slot]) & ~np.isin(tokens, [*form.before, *form.after])
+    first, second = (decode(tokens[own & (types == side)].tolist()) for side in (0, 1))
+    return first, second
+
+
+def _judged(model, head: str | None, params, batches: Sequence[dict]) -> np.ndarray:
+    """Returns the class i[N] of each pair that counts."""
+
+    @jax.jit
+    def likeliest(params, batch):
+        outputs = model.apply(params, batch)
+        states = at_slots(outputs.hidden["top"], batch["pools_slots"])
+        return jnp.argmax(outputs.head(head, states), -1)
+
+    found = [np.asarray(likeliest(params, b))[np.asarray(b["pools_weights"]) > 0] for b in batches]
+    return np.concatenate(found)
