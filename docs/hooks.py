@@ -16,6 +16,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("objectives", "models", "training", "inference", "tasks", "showing", "comparing")
+RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # of docs/guide.py
 FROM_THE_ROOT = {
     "index.md": "README.md",
     "security.md": "SECURITY.md",
@@ -28,7 +29,7 @@ FROM_THE_ROOT = {
 
 @event_priority(100)  # before mkdocstrings reads its configuration
 def on_config(config):
-    """Gives mkdocstrings the folders as a package `pretrax`, and lists the reference."""
+    """Gives mkdocstrings the folders as a package `pretrax`, and lists results and the reference."""
     global _copy  # lives as long as the build
     _copy = tempfile.TemporaryDirectory(prefix="pretrax-docs-")
     package = Path(_copy.name) / "pretrax"
@@ -46,6 +47,8 @@ def on_config(config):
         }
         for name in PACKAGES
     ]
+    if results := [f"comparisons/{path.name}" for path in RESULTS]:
+        config.nav.insert(len(config.nav) - 2, {"Results": results})
     config.nav.insert(len(config.nav) - 1, {"API reference": reference})
     return config
 
@@ -212,6 +215,7 @@ TABLES = {
     "run_fields": run_fields,
     "t5x": t5x,
     "corpus_files": lambda: configs("corpora"),
+    "comparison_files": lambda: configs("comparisons"),
     "run_files": lambda: configs("runs"),
     "model_files": lambda: configs("models"),
 }

@@ -1,0 +1,291 @@
+"""Draws the guide to objectives and the pages of comparisons from the results that are there.
+
+    python docs/guide.py
+
+reads docs/comparisons/NAME/, the comparison.json, runs.jsonl and results.jsonl that `pretrax compare`
+leaves in a directory, and writes docs/comparisons/NAME.md and the tables of docs/choosing.md. Where
+nothing has been measured, or too little to tell, a cell says so; the other columns are the literature's.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pretrax.comparing import results, words
+from pretrax.comparing.figures import HIGHER
+from pretrax.comparing.markdown import markdown
+from pretrax.comparing.summary import Column, Summary, summary
+
+DOCS = Path(__file__).resolve().parent
+PAGE, COMPARISONS = "choosing.md", "comparisons"
+BAG_OF_WORDS = "/bag_of_words"  # the part of a figure that a model of words alone reaches
+
+PAPERS = {  # by the key that a cell names: words, number at arXiv
+    "albert": ("Lan et al. 2020", "1909.11942"),
+    "ankner": ("Ankner et al. 2023", "2305.15096"),
+    "bert": ("Devlin et al. 2019", "1810.04805"),
+    "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
+    "ding": ("Ding et al. 2024", "2404.10830"),
+    "e5": ("Wang et al. 2024", "2401.00368"),
+    "electra": ("Clark et al. 2020", "2003.10555"),
+    "fim": ("Bavarian et al. 2022", "2207.14255"),
+    "mask15": ("Wettig et al. 2023", "2202.08005"),
+    "mtp": ("Gloeckle et al. 2024", "2404.19737"),
+    "roberta": ("Liu et al. 2019", "1907.11692"),
+    "simcse": ("Gao et al. 2021", "2104.08821"),
+    "t5": ("Raffel et al. 2020", "1910.10683"),
+    "ul2": ("Tay et al. 2022", "2205.05131"),
+    "wang": ("Wang et al. 2022", "2204.05832"),
+}
+
+
+class Task(NamedTuple):
+    """A row of the guide: what a model shall do, and which objective to take."""
+
+    task: str
+    comparison: str  # that tells it for small models
+    figure: str | None  # of the comparison; None: no yardstick measures this
+    base: str  # up to a billion parameters: the literature, papers as {key}
+    large: str  # beyond
+
+
+class Setting(NamedTuple):
+    """A row of the guide: a choice within an objective."""
+
+    choice: str
+    comparison: str
+    literature: str
+
+
+TASKS = (
+    Task(
+        "classify texts",
+        "objectives",
+        "finetune",
+        "Masked LM, which does better than causal LM in most such tasks from 210M to 1B; causal first, "
+        "then masked, is better still for equal compute ({clm_mlm}). Replaced token detection where "
+        "compute is short ({electra}).",
+        "Span corruption, fine-tuned, has been scaled to 11B ({t5}); causal models of this size are mostly "
+        "prompted. We know of no comparison at equal cost.",
+    ),
+    Task(
+        "tag words",
+        "objectives",
+        "tag",
+        "Masked LM ({bert}; {clm_mlm}).",
+        "We know of no comparison at equal cost.",
+    ),
+    Task(
+        "judge pairs of texts",
+        "objectives",
+        "pairs",
+        "Masked LM, without next sentence prediction ({roberta}), or with sentence order prediction, "
+        "which helps tasks of several sentences ({albert}).",
+        "As for classifying.",
+    ),
+    Task(
+        "fill in what is missing",
+        "objectives",
+        "fill_in",
+        "Masked LM for a known number of tokens ({bert}); span corruption for a span of unknown length "
+        "({t5}).",
+        "UL2, which was trained at 20B ({ul2}); for a decoder, fill-in-the-middle ({fim}).",
+    ),
+    Task(
+        "embed and retrieve",
+        "objectives",
+        "retrieve",
+        "Masked LM, then contrastive learning: its states by themselves are poor embeddings ({simcse}).",
+        "A causal model of 7B, fine-tuned contrastively, makes strong embeddings ({e5}).",
+    ),
+    Task(
+        "continue a text",
+        "architectures_at_equal_parameters",
+        "continuation",
+        "Causal LM: no other objective trains for it alone, and every token gives a loss.",
+        "Causal LM: the strongest without further training, at 5B ({wang}).",
+    ),
+    Task(
+        "follow instructions, answer",
+        "objectives",
+        None,
+        "UL2's mixture was ahead of objectives like T5's and GPT's over a range of tasks ({ul2}).",
+        "Masked objectives that read the question from both sides, then fine-tuning on many prompted "
+        "tasks: the best at 5B; causal LM where there is no such fine-tuning ({wang}).",
+    ),
+    Task(
+        "complete code at a cursor",
+        "fill_in_the_middle",
+        "infilling",
+        "Causal LM with fill-in-the-middle, which did not harm writing left to right ({fim}).",
+        "The same, and several tokens ahead, which help at code the more the larger the model, up to "
+        "13B ({mtp}).",
+    ),
+)
+
+SETTINGS = (
+    Setting(
+        "masking rate",
+        "masking_rate",
+        ".15 is not best for all: .40 was better for models of BERT-large's size, and larger models want "
+        "more ({mask15}).",
+    ),
+    Setting(
+        "masking rate on a schedule",
+        "noise_schedule",
+        "From .30 down to .15: up to .46 points more on GLUE for BERT-base ({ankner}).",
+    ),
+    Setting(
+        "causal or masked",
+        "causal_against_masked",
+        "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
+    ),
+    Setting(
+        "span length",
+        "span_length",
+        "Little between 2 and 10; 3 slightly ahead of single tokens, 10 slightly behind in some tasks "
+        "({t5}).",
+    ),
+    Setting(
+        "share of the prefix", "prefix_share", "Half on average ({t5}), three quarters ({ul2})."
+    ),
+    Setting(
+        "questions about pairs",
+        "sentence_pairs",
+        "Leave out next sentence prediction ({roberta}); sentence order helps ({albert}).",
+    ),
+    Setting(
+        "fill-in-the-middle",
+        "fill_in_the_middle",
+        "No harm left to right over a wide range of sizes ({fim}).",
+    ),
+    Setting("tokens ahead", "tokens_ahead", "Four for code, in large models ({mtp})."),
+    Setting("mixtures of denoisers", "ul2", "Ahead of single denoisers ({ul2})."),
+    Setting("packing", "packing", "Cut few documents ({ding}); keep them apart ({roberta})."),
+    Setting(
+        "architecture, equal parameters",
+        "architectures_at_equal_parameters",
+        "Causal decoders without further training, both-sided inputs after multitask fine-tuning "
+        "({wang}).",
+    ),
+    Setting(
+        "architecture, equal FLOPs",
+        "architectures_at_equal_flops",
+        "The same paper, whose encoder-decoders have twice the parameters ({wang}).",
+    ),
+)
+
+Found = Mapping[str, Summary]  # by the name of the comparison
+
+
+def main() -> None:
+    for name, text in drawn(DOCS).items():
+        (DOCS / name).write_text(text, encoding="utf-8")
+        print(f"docs/{name}")
+
+
+def drawn(docs: Path) -> dict[str, str]:
+    """Returns {file: text} of the pages that follow from the results under `docs`.
+
+    Raises ValueError where results are damaged, or docs/choosing.md lacks a table's marks.
+    """
+    folders = sorted((docs / COMPARISONS).glob(f"*/{results.COMPARISON}"))
+    found = {path.parent.name: summary(results.read(path.parent)) for path in folders}
+    pages = {f"{COMPARISONS}/{name}.md": markdown(one) for name, one in found.items()}
+    text = (docs / PAGE).read_text(encoding="utf-8")
+    text = _filled(text, "tasks", by_task(found))
+    return pages | {PAGE: _filled(text, "settings", by_setting(found))}
+
+
+def by_task(found: Found) -> str:
+    """Returns the table of tasks by the size of models."""
+    heads = ["to", "here: about a million parameters", "to a billion", "beyond"]
+    rows = [[one.task, _measured(found, one), _cited(one.base), _cited(one.large)] for one in TASKS]
+    return _table(heads, rows)
+
+
+def by_setting(found: Found) -> str:
+    """Returns the table of choices within objectives."""
+    rows = []
+    for one in SETTINGS:
+        here = _missing(one.comparison)
+        if one.comparison in found:
+            said = " ".join(words.in_short(found[one.comparison])[:2])
+            here = f"{said} ({_link(one.comparison)})"
+        rows.append([one.choice, here, _cited(one.literature)])
+    return _table(["choice", "here: about a million parameters", "literature"], rows)
+
+
+def _measured(found: Found, task: Task) -> str:
+    if task.figure is None:
+        return "No yardstick here measures this."
+    if task.comparison not in found:
+        return _missing(task.comparison)
+    told = found[task.comparison]
+    column = next((one for one in told.columns if one.name == task.figure), None)
+    if column is None or column.best is None:
+        return f"Too few figures of `{task.figure}` to compare ({_link(task.comparison)})."
+    return f"{leaders(told, column)} ({_link(task.comparison)}, `{task.figure}`)"
+
+
+def leaders(told: Summary, column: Column) -> str:
+    """Returns which variant is best, from which others it cannot be told, and what it is worth."""
+    best = column.best
+    assert best is not None  # of two variants or more
+    worse = {
+        d.variant if d.other == best else d.other
+        for d in told.differences
+        if d.figure == column.name and d.holds and best in (d.variant, d.other)
+    }
+    alike = [variant for variant in column.estimates if variant != best and variant not in worse]
+    said = f"**{best}** {words.cell(column, best)}"
+    said += f"; not told apart from {', '.join(alike)}." if alike else "; all others are worse."
+    if column.baseline is not None and not _passes(column, best, column.baseline):
+        said += f" None is shown to be better than knowing nothing ({column.baseline:.3g})."
+    words_alone = next((c for c in told.parts if c.name == column.name + BAG_OF_WORDS), None)
+    if words_alone and best in words_alone.estimates:
+        mean = words_alone.estimates[best].mean
+        if not _passes(column, best, mean):
+            said += f" None is shown to be better than a bag of words ({mean:.3g})."
+    return said
+
+
+def _passes(column: Column, variant: str, level: float) -> bool:
+    """Returns whether a variant's interval lies on the better side of a level; False without one."""
+    one = column.estimates[variant]
+    return one.low > level if column.better == HIGHER else one.high < level
+
+
+def _missing(comparison: str) -> str:
+    return f"Not measured yet: `pretrax compare {comparison}`."
+
+
+def _link(comparison: str) -> str:
+    return f"[{comparison}]({COMPARISONS}/{comparison}.md)"
+
+
+def _cited(text: str) -> str:
+    """Returns a cell with its papers as links."""
+    links = {
+        key: f"[{name}](https://arxiv.org/abs/{number})" for key, (name, number) in PAPERS.items()
+    }
+    return text.format(**links)
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _filled(text: str, name: str, table: str) -> str:
+    """Returns the text with this table between its marks."""
+    begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
+    pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
+    if len(pattern.findall(text)) != 1:
+        raise ValueError(f"{PAGE} has no {begins} … {ends}, expected it once.")
+    return pattern.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The guide says what has been measured, and no more, whatever results are there."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from pretrax.comparing import results
+from pretrax.comparing.variants import read_comparison
+from pretrax.training.bound import bound
+from tests.comparing import planted
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))
+# A figure of the planted results, and the one that the guide reads for its first task.
+PAIRS, TOLD_BY = "minimal_pairs", "finetune"
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("guide", DOCS / "guide.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+guide = load()
+
+
+def drawn(folder, **measured):
+    """The pages drawn where these comparisons have been measured."""
+    folder.mkdir(exist_ok=True)
+    (folder / guide.PAGE).write_text((DOCS / guide.PAGE).read_text())
+    for name, some in measured.items():
+        results.write(folder / guide.COMPARISONS / name, some)
+    return guide.drawn(folder)
+
+
+def here(page, task):
+    """The cell of a row that is measured here."""
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {task} |")]
+    return row.split(" | ")[1]
+
+
+def classified(tmp_path, made):
+    """The cell of the first task, where the planted figure has the name that the guide reads."""
+    renamed = [
+        m._replace(figure=m.figure._replace(name=m.figure.name.replace(PAIRS, TOLD_BY)))
+        for m in made.measurements
+    ]
+    page = drawn(tmp_path, objectives=made._replace(measurements=renamed))[guide.PAGE]
+    return here(page, "classify texts")
+
+
+def cell(tmp_path, **settings):
+    return classified(tmp_path, planted.results(["masked", "causal"], **settings))
+
+
+def test_the_pages_are_drawn_from_the_results():
+    for name, text in guide.drawn(DOCS).items():
+        assert (DOCS / name).read_text() == text, f"{name}: run python docs/guide.py"
+
+
+def test_without_results_every_cell_says_so(tmp_path):
+    pages = drawn(tmp_path)
+    assert list(pages) == [guide.PAGE]
+    for name in NAMES:
+        assert f"Not measured yet: `pretrax compare {name}`." in pages[guide.PAGE]
+
+
+def test_one_result_changes_its_cells_alone(tmp_path):
+    told = cell(tmp_path, effects={("causal", PAIRS): 0.2})
+    assert told.startswith("**causal** 0.898 ±") and "; all others are worse." in told
+    assert "(comparisons/objectives.md)" in told and "knowing nothing" not in told
+    pages = guide.drawn(tmp_path)
+    assert "# How many tokens" in pages["comparisons/objectives.md"]
+    assert here(pages[guide.PAGE], "span length").startswith("Not measured yet")
+
+
+def test_all_results_leave_no_comparison_open(tmp_path):
+    pages = drawn(tmp_path, **{name: planted.results(["a", "b"], seeds=[0]) for name in NAMES})
+    assert len(pages) == 1 + len(NAMES)
+    assert "Not measured yet" not in pages[guide.PAGE]
+
+
+def test_drawn_again_it_is_the_same(tmp_path):
+    once = drawn(tmp_path, masking_rate=planted.results(["a", "b"]))
+    (tmp_path / guide.PAGE).write_text(once[guide.PAGE])
+    assert guide.drawn(tmp_path) == once
+
+
+def test_what_may_be_chance_is_no_choice(tmp_path):
+    assert re.search(r"^\*\*\w+\*\* .*; not told apart from \w+\.", cell(tmp_path))
+
+
+def test_a_single_seed_tells_nothing_apart(tmp_path):
+    told = cell(tmp_path, seeds=[0], effects={("causal", PAIRS): 0.2})
+    assert "**causal**" in told and "not told apart from masked." in told
+
+
+def test_what_no_variant_has_learned_is_said(tmp_path):
+    told = cell(tmp_path, effects={(v, PAIRS): -0.2 for v in ("masked", "causal")})
+    assert "None is shown to be better than knowing nothing (0.5)." in told
+
+
+def test_a_task_that_words_alone_solve_is_said(tmp_path):
+    made = planted.results(["masked", "causal"])
+    words = [
+        m._replace(figure=m.figure._replace(name=PAIRS + guide.BAG_OF_WORDS, better="neither"))
+        for m in made.measurements
+        if m.figure.name == PAIRS
+    ]
+    made = made._replace(measurements=[*made.measurements, *words])
+    told = classified(tmp_path, made)
+    assert "None is shown to be better than a bag of words (0.707)." in told
+
+
+def test_a_figure_that_was_not_measured_is_said(tmp_path):
+    pages = drawn(tmp_path, objectives=planted.results(["masked", "causal"]))
+    assert here(pages[guide.PAGE], "tag words").startswith("Too few figures of `tag`")
+
+
+@pytest.mark.parametrize("task", guide.TASKS, ids=lambda task: task.task)
+def test_the_guide_names_yardsticks_that_are_measured(task):
+    measured = [bound(y).function.__name__ for y in read_comparison(task.comparison).yardsticks]
+    assert task.figure is None or task.figure in measured
+
+
+def test_the_guide_has_every_comparison_and_every_paper():
+    named = {one.comparison for one in (*guide.TASKS, *guide.SETTINGS)}
+    assert named == set(NAMES)
+    cells = [cell for one in (*guide.TASKS, *guide.SETTINGS) for cell in one if cell]
+    cited = {key for text in cells for key in re.findall(r"\{(\w+)\}", text)}
+    assert cited == set(guide.PAPERS)
+
+
+def test_a_page_without_marks_is_refused(tmp_path):
+    (tmp_path / guide.PAGE).write_text("# Choose\n")
+    with pytest.raises(ValueError, match="choosing.md has no <!-- drawn: tasks -->"):
+        guide.drawn(tmp_path)
