@@ -19,7 +19,6 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from pretrax import verbs
 from pretrax.inference import MODES, Decoding, Options, Trained, answer, mode_of
@@ -28,11 +27,13 @@ from pretrax.inference.generation import draft_model
 from pretrax.inference.items import items_of, with_examples, with_masks
 from pretrax.inference.predict_options import WRITING, add_decoding_arguments, check_used
 from pretrax.inference.printing import (
+    answer_states,
     print_answer,
     print_drafts,
+    print_embeddings,
     print_mode,
-    print_similarities,
     print_stream,
+    progress_of,
 )
 from pretrax.inference.speculation import DraftCounts
 from pretrax.inference.trained import check_mode
@@ -69,7 +70,9 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
     counts: list[DraftCounts] = []
     how = dataclasses.replace(settings(options, trained, mesh), on_drafts=counts.append)
     print_mode(console, options.run, trained, mode, chosen=bool(options.score or options.mode))
-    if options.file:
+    if mode == "states":
+        answer_states(console, trained, items, options.layer, options.out, options.batch_size)
+    elif options.file:
         with run_directory.locked(options.out, f"predict writes {options.out}"):
             answer_file(console, options, trained, mode, items, how)
     else:
@@ -112,33 +115,25 @@ def answer_here(console: Console, options, trained: Trained, mode: str, items, h
         for item, record in zip(items, records):
             print_answer(console, mode, item, record)
         return
-    size = len(records[0]["embedding"])
-    console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
+    others, against = records, options.texts
     if options.against:
         # Of two towers, the second reads what is compared with; to one encoder both are the same.
-        second = dataclasses.replace(how, second=True)
-        others = answer(trained, "embed", [{"text": text} for text in options.against], second)
-        print_similarities(console, records, others, options.texts, options.against)
-    elif len(records) > 1:
-        print_similarities(console, records, records, options.texts, options.texts)
+        second, against = dataclasses.replace(how, second=True), options.against
+        others = answer(trained, "embed", [{"text": text} for text in against], second)
+    print_embeddings(console, records, others, options.texts, against)
 
 
 def answer_file(console: Console, options, trained: Trained, mode: str, items, how: Options):
     """Writes answers line by line, in order, after those that the file has already."""
     out = AnswerFile(options.out, items)
-    changes_nothing = (
-        *("file", "out", "texts", "mode", "batch_size"),
-        *("fsdp", "tensor", "traceback", "trust"),
-    )
+    changes_nothing = "file out texts mode layer batch_size fsdp tensor traceback trust".split()
     made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
     out.check_made_by({**made, "mode": mode, "step": trained.step})
     if out.done:
         console.print(f"{options.out} holds {out.done} answers already: continuing after them.")
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     chunk = 8 * options.batch_size  # lines that are sorted by length together
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=len(items), completed=out.done)
-        how = dataclasses.replace(how, on_batch=lambda n: progress.advance(task, n))
+    with progress_of(console, len(items), out.done) as advance:
+        how = dataclasses.replace(how, on_batch=advance)
         out.answer_rest(lambda some, numbers: answer(trained, mode, some, how, numbers), chunk)
     console.print(f"{options.out} holds {len(items)} answers.")
     if errors := out.errors():
@@ -176,6 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--order", default="confidence", help="of unmasking: confidence or random")
     add("--pooling", help="of embeddings: first, mean or last")
     add("--against", nargs="+", metavar="TEXT", help="texts to compare with")
+    add("--layer", default="-1", metavar="N", help="of hidden states: 0 the embeddings, -1, all")
     add = parser.add_argument_group("many at once").add_argument
     add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')
     add("--out", metavar="OUT.jsonl", help="where their answers go, line by line")
@@ -209,6 +205,8 @@ def mistake_of(options: argparse.Namespace) -> str | None:
         "--target is scored: give --score as well": scored and not options.score,
         "--target is of a TEXT; a line of --file has its own": scored and file,
         "--against takes TEXTs; embeddings of --file are in --out": options.against and file,
+        "--out of --mode=states is NumPy's: give a name.npz": options.mode == "states"
+        and (out or ".npz")[-4:] != ".npz",
         "--out is --file: answers need a file of their own": same,
         "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
         "--mode=score is no mode: give --score": options.mode == "score",

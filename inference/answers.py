@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pretrax.inference.answer_files import Unreadable
 from pretrax.inference.classifying import classify, judge, tag
 from pretrax.inference.embeddings import embed
 from pretrax.inference.generation import Answer, Decoding, Draft, generate
@@ -58,6 +59,8 @@ def answer(
     Raises ValueError for a mode that the model cannot have, an item without what the mode reads, and
     texts that do not fit.
     """
+    if mode == "states":
+        raise ValueError("Hidden states are arrays, expected a call of inference.states.states.")
     if mode != "score":
         check_mode(trained, mode)
     if not items:
@@ -65,7 +68,10 @@ def answer(
     return _ANSWERS[mode](trained, items, options, numbers)
 
 
-def _text(item: dict) -> str:
+def text_of(item: dict) -> str:
+    """Returns an item's text; raises ValueError where it has none."""
+    if isinstance(item, Unreadable):
+        raise ValueError(item["error"])
     if item.get("text") == "":
         raise ValueError("Got an empty text, expected some words.")
     if not isinstance(item.get("text"), str):
@@ -103,7 +109,7 @@ def _written(mode: str) -> Callable:
     def write(trained, items, options: Options, numbers):
         denoiser = None if causal else options.denoiser
         prompts = _each(
-            items, numbers, lambda item: text_prompt(trained, mode, _text(item), denoiser)
+            items, numbers, lambda item: text_prompt(trained, mode, text_of(item), denoiser)
         )
         return [_record(found) for found in _generated(trained, prompts, options, numbers)]
 
@@ -132,7 +138,7 @@ def _record(found: Sequence[Answer]) -> dict:
 
 
 def _infill(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, _text)
+    texts = _each(items, numbers, text_of)
     prompts = _each(texts, numbers, lambda text: infill_prompt(trained, text, options.denoiser))
     if prompt_form(trained, "infill").blanks != "together":
         return _infill_one_by_one(trained, texts, prompts, options, numbers)
@@ -187,7 +193,7 @@ def _middle(trained, items, options: Options, numbers):
 
 
 def _mask(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, _text)
+    texts = _each(items, numbers, text_of)
     batch_size = options.decoding.batch_size
     found = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
     return [
@@ -213,7 +219,7 @@ def _unmask(trained, items, options: Options, numbers):
         )
     texts = unmask(
         trained,
-        _each(items, numbers, _text),
+        _each(items, numbers, text_of),
         steps=options.steps,
         order=options.order,
         temperature=decoding.temperature,
@@ -228,7 +234,7 @@ def _unmask(trained, items, options: Options, numbers):
 def _embed(trained, items, options: Options, numbers):
     vectors = embed(
         trained,
-        _each(items, numbers, _text),
+        _each(items, numbers, text_of),
         pooling=options.pooling,
         second=options.second,
         batch_size=options.decoding.batch_size,
@@ -238,13 +244,13 @@ def _embed(trained, items, options: Options, numbers):
 
 
 def _classify(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, _text)
+    texts = _each(items, numbers, text_of)
     found = classify(trained, texts, options.decoding.batch_size, options.on_batch)
     return _named_classes(found, options)
 
 
 def _pair(trained, items, options: Options, numbers):
-    pairs = _each(items, numbers, lambda item: (_text(item), _string(item, "second")))
+    pairs = _each(items, numbers, lambda item: (text_of(item), _string(item, "second")))
     found = judge(trained, pairs, options.decoding.batch_size, options.on_batch)
     return _named_classes(found, options)
 
@@ -261,7 +267,7 @@ def _named_classes(found, options: Options) -> list[dict]:
 
 
 def _tag(trained, items, options: Options, numbers):
-    texts = _each(items, numbers, _text)
+    texts = _each(items, numbers, text_of)
     found = tag(trained, texts, options.decoding.batch_size, options.on_batch)
     return [
         {"answer": " ".join(name for _, name in words), "words": [list(pair) for pair in words]}
@@ -271,7 +277,7 @@ def _tag(trained, items, options: Options, numbers):
 
 def _score(trained, items, options: Options, numbers):
     def pair(item):
-        return (_text(item), _string(item, "target")) if "target" in item else ("", _text(item))
+        return (text_of(item), _string(item, "target")) if "target" in item else ("", text_of(item))
 
     pairs = _each(items, numbers, pair)
     batch_size = options.decoding.batch_size

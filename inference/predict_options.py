@@ -9,6 +9,7 @@ _USED_BY: dict[str, tuple[str, ...]] = {
     "denoiser": ("complete", "infill", "respond", "restore", "score"),
     "top": ("mask", "classify"),
     "masks": ("mask", "unmask"),
+    "layer": ("states",),
     **dict.fromkeys(("steps", "order"), ("unmask",)),
     **dict.fromkeys(("pooling", "against"), ("embed",)),
     **dict.fromkeys(

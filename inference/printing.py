@@ -1,17 +1,22 @@
 """Answers in the terminal: as they are generated, or each with its item."""
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from pretrax.inference.answers import Options, answer
+from pretrax.inference.answers import Options, answer, text_of
 from pretrax.inference.speculation import DraftCounts
+from pretrax.inference.state_files import layers_asked, write_states
+from pretrax.inference.states import states
 from pretrax.inference.trained import MODES, Trained, is_trained_for
 
+NEAREST = 3  # tokens that are named beside each
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
 
@@ -100,14 +105,18 @@ def _print_masks(console: Console, text: str, masks: Sequence) -> None:
     console.print(table)
 
 
-def print_similarities(
+def print_embeddings(
     console: Console,
     records: Sequence[dict],
     others: Sequence[dict],
     texts: Sequence[str],
     other_texts: Sequence[str],
 ) -> None:
-    """Prints cosines of the embeddings of texts (rows) with those of others (columns)."""
+    """Prints cosines of the embeddings of texts (rows) with those of others (columns), if there are any."""
+    size = len(records[0]["embedding"])
+    console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
+    if others is records and len(records) == 1:
+        return
     left, right = (np.array([x["embedding"] for x in some]) for some in (records, others))
     table = Table(title="Cosines", title_justify="left", box=None, header_style="bold")
     table.add_column("")
@@ -116,6 +125,64 @@ def print_similarities(
     for text, row in zip(texts, (left @ right.T)[:, :MOST_SIMILAR]):
         table.add_row(Text(text[:40]), *(f"{x:.3f}" for x in row))
     console.print(table)
+
+
+def answer_states(
+    console: Console,
+    trained: Trained,
+    items: Sequence[dict],
+    layer: str,
+    out: str | None,
+    batch_size: int,
+) -> None:
+    """Writes the hidden states of texts as arrays, or prints what stands near to what."""
+    texts, layers = [text_of(item) for item in items], layers_asked(trained, layer)
+    if not out:
+        return print_states(console, trained, texts, layers)
+    with progress_of(console, len(texts)) as advance:
+        write_states(out, trained, texts, layers, batch_size, advance)
+    console.print(f"{out} holds the hidden states of {len(texts)} texts.")
+
+
+def print_states(
+    console: Console, trained: Trained, texts: Sequence[str], layers: Sequence[int]
+) -> None:
+    """Prints each token's norm, and the tokens of its text whose states are nearest by cosine."""
+    found = dict(states(trained, texts, layers=layers))
+    for i in range(len(texts)):
+        names = [repr(trained.decode([token])) for token in found[i].tokens]
+        for layer, states_TxE in zip(layers, found[i].layers):
+            title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
+            table = Table(title=title, title_justify="left", box=None, header_style="bold")
+            table.add_column("token")
+            table.add_column("norm", justify="right")
+            table.add_column("nearest, by cosine")
+            for name, norm, near in zip(names, *_nearest(states_TxE)):
+                said = ", ".join(f"{names[k]} {cosine:.2f}" for k, cosine in near)
+                table.add_row(Text(name), f"{norm:.3g}", Text(said))
+            console.print(table)
+
+
+def _nearest(states_TxE: np.ndarray) -> tuple[np.ndarray, list[list[tuple[int, float]]]]:
+    """Returns the norm of each state, and the numbers of the nearest others with their cosines."""
+    norms = np.linalg.norm(states_TxE, axis=-1)
+    unit_TxE = states_TxE / np.maximum(norms, 1e-12)[:, None]
+    cosines = unit_TxE @ unit_TxE.T
+    order = np.argsort(-cosines, axis=-1, kind="stable")
+    near = [
+        [(int(k), float(cosines[i, k])) for k in row if k != i][:NEAREST]
+        for i, row in enumerate(order)
+    ]
+    return norms, near
+
+
+@contextlib.contextmanager
+def progress_of(console: Console, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Gives what advances a bar by a number of texts; none is shown but in a terminal."""
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=total, completed=done)
+        yield lambda n: progress.advance(task, n)
 
 
 def print_drafts(console: Console, counts: Sequence[DraftCounts]) -> None:

@@ -27,6 +27,7 @@ MODES = {
     "mask": Mode("predicts what each [MASK] may be", ("encoder", "decoder")),
     "unmask": Mode("writes all [MASK]s, the surest first", ("encoder", "decoder")),
     "embed": Mode("gives each text an embedding", ("encoder",)),
+    "states": Mode("gives each token its hidden states", ("encoder", "decoder", "encoder_decoder")),
     "pair": Mode("judges whether a second text follows the first", ("encoder",)),
     "classify": Mode(
         "predicts the class of each text, or its number", ("encoder", "decoder", "encoder_decoder")
@@ -65,10 +66,11 @@ def mode_of(trained: Trained) -> str:
 
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
-    """Returns whether training prompted the model so; True where nothing is known of its training."""
+    """Returns whether training prompted the model so; True where nothing is known of its training, and
+    of hidden states, which any model has."""
     trained_for = {form.mode for form in trained.prompt_forms}
     same_form = {"mask", "unmask"} if mode in ("mask", "unmask") else {mode}
-    return not trained_for or bool(trained_for & same_form)
+    return mode == "states" or not trained_for or bool(trained_for & same_form)
 
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:

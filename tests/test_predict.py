@@ -9,10 +9,13 @@ import sys
 import time
 
 import jax
+import numpy as np
 import pytest
 
 from pretrax import predict
+from pretrax.inference.states import states
 from pretrax.tasks import special_tokens
+from pretrax.tasks.trained_models import open_trained
 from pretrax.training import run_directory
 from pretrax.training.mesh import make_mesh
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
@@ -114,6 +117,8 @@ def slow(*case):
         ("number", ["a"], "classify", r"-?\d+\.\d{3}: 'a'"),
         ("tags", ["ab cd"], "tag — predicts the class of each word",
          r"ab/(red|green|blue) cd/(red|green|blue)"),
+        ("spans", ["abc", "--mode=states"], "states — gives each token its hidden states",
+         r"Layer -1, of 16 numbers(.*\n)+ *'a' +\d.*'[bc<].* -?[01]\.\d\d, .*\n *'b' "),
         ("causal", ["Ada", "--score"], "score — tells how likely a text is",
          r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits per byte: 'Ada'"),
         ("respond", ["Ada", "--score", "--target=tea"], "score",
@@ -207,6 +212,32 @@ def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
         assert told[-2] == f"Exact match: {right} of 2 ({right / 2:.1%})."
         assert read(out)[0]["text"] == "Q: 1+1\nA: 2\n\nQ: 2+2\nA:"
         assert [line[kept] for line in read(out)] == ["4", "3"]
+
+
+def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
+    texts, out = ["Ada", "Alan and Ada"], tmp_path / "new" / "states.npz"
+    file = tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    asked = f"--run={run_of('masked')}", "--mode=states", f"--file={file}"
+    assert "holds the hidden states of 2 texts." in " ".join(
+        said(*asked, f"--out={out}", "--layer=all")
+    )
+    trained = open_trained(run_of("masked"))
+    with np.load(out) as found:
+        assert sorted(found) == [
+            *("hidden_states_0", "hidden_states_1", "input_ids_0", "input_ids_1", "layers")
+        ]
+        assert found["layers"].tolist() == [0, 1]
+        for i, one in states(trained, texts, layers=[0, 1]):
+            np.testing.assert_array_equal(found[f"hidden_states_{i}"], one.layers)
+            assert found[f"input_ids_{i}"].tolist() == one.tokens
+    assert "give a name.npz" in fails(capsys, *asked, "--out=a.jsonl")
+    assert "Got layer 7, expected one of" in fails(capsys, *asked, f"--out={out}2.npz", "--layer=7")
+    assert "--layer=top, expected a number" in fails(capsys, *asked, f"--out={out}", "--layer=top")
+    assert "--layer in mode 'mask', which does not" in fails(capsys, asked[0], "a", "--layer=0")
+    file.write_text('{"text": "a"}\nno JSON\n')
+    assert "in.jsonl:2 is no JSON" in fails(capsys, *asked, f"--out={out}3.npz")
+    assert os.listdir(out.parent) == ["states.npz"]
 
 
 @pytest.mark.slow
