@@ -193,8 +193,8 @@ class Outputs(Protocol):
 class Labels:
     """The labels that a term scores, from which its baseline follows.
 
-    The baseline predicts classes by their frequencies among the training targets, and numbers by
-    their mean.
+    The baseline of a loss predicts classes by their frequencies among the training targets, and
+    numbers by their mean; that of a metric, which counts hits, always names the most frequent class.
     """
 
     values: Array  # i32[B, N] classes, or f32[B, N] numbers

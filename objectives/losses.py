@@ -64,19 +64,21 @@ def token_loss(
     return {"tokens": class_term(losses, tokens, w, head, squared_log_partition=squares)}
 
 
-def accuracy(logits, classes, weights) -> Term:
-    """Returns the metric: the share of classes i32[B, N] that are the likeliest by logits [B, N, C].
+def accuracy(logits, classes, weights, head: str) -> Term:
+    """Returns the metric: the share of classes i32[B, N] that are the likeliest by `head`'s logits
+    [B, N, C].
 
-    >>> term = accuracy(jnp.array([[[0.2, 0.8], [0.7, 0.3]]]), jnp.array([[1, 1]]), jnp.ones((1, 2)))
+    >>> logits, classes = jnp.array([[[0.2, 0.8], [0.7, 0.3]]]), jnp.array([[1, 1]])
+    >>> term = accuracy(logits, classes, jnp.ones((1, 2)), "pair")
     >>> term.sums, term.weights, term.scale
     (Array([1.], dtype=float32), Array([2.], dtype=float32), None)
     """
     right = (jnp.argmax(logits, -1) == classes) * weights
-    return Term(jnp.sum(right, -1), jnp.sum(weights, -1), scale=None)
+    return class_term(right, classes, weights, head, scale=None)
 
 
 def class_term(losses, classes, weights, head: str, **settings) -> Term:
-    """Returns the term of losses f32[B, N] of classes i32[B, N] that `head` predicts.
+    """Returns the term of losses, or hits, f32[B, N] of classes i32[B, N] that `head` predicts.
 
     `settings`: further fields of `Term`.
 

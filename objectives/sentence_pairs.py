@@ -198,7 +198,7 @@ def pair_loss(outputs, batch) -> dict[str, Term]:
     losses, _ = cross_entropy(logits, classes)
     return {
         "pair": class_term(losses, classes, w, "pair"),
-        "pair_accuracy": accuracy(logits, classes, w),
+        "pair_accuracy": accuracy(logits, classes, w, "pair"),
     }
 
 

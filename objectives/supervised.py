@@ -205,7 +205,7 @@ def sequence_classification(ids: TokenIds, num_classes: int | None = None) -> Ob
         losses, _ = cross_entropy(logits, labels)
         return {
             "classes": class_term(losses, labels, weights, "classes"),
-            "classes_accuracy": accuracy(logits, labels, weights),
+            "classes_accuracy": accuracy(logits, labels, weights, "classes"),
         }
 
     return Objective(
@@ -288,7 +288,7 @@ def token_classification(ids: TokenIds, num_classes: int | None = None) -> Objec
         weights = weights.astype(jnp.float32)
         return {
             "token_classes": class_term(losses, labels, weights, "token_classes"),
-            "token_classes_accuracy": accuracy(logits, labels, weights),
+            "token_classes_accuracy": accuracy(logits, labels, weights, "token_classes"),
         }
 
     return Objective(

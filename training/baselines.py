@@ -1,7 +1,7 @@
 """Trivial baselines: the loss of a model that ignores its input, from a term's labels alone.
 
 It predicts classes by their share of the training targets (of tokens: a unigram model), numbers by
-the mean of the training targets.
+the mean of the training targets. Where hits are counted it always names the most frequent class.
 """
 
 import dataclasses
@@ -53,3 +53,14 @@ def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
     seen = heldout.totals > 0
     shares = counts[seen] / counts.sum()
     return float(-np.sum(heldout.totals[seen] * np.log(shares)))
+
+
+def trivial_hits(heldout: Tally, training: Tally | None = None) -> float:
+    """Returns the summed weight of the held-out labels that are the most frequent training label.
+
+    Without training labels the held-out ones themselves are used.
+
+    >>> trivial_hits(Tally(np.array([1.0, 4.0]), False), Tally(np.array([3.0, 2.0]), False))
+    1.0
+    """
+    return float(heldout.totals[np.argmax((training or heldout).totals)])

@@ -1,7 +1,8 @@
 """Held-out loss and metrics of every member of the objective, beside a baseline on the same targets.
 
 The baseline is the loss of a model that ignores its input. It predicts the labels of a term by their
-frequency, or mean, among the training targets (`training.baselines`). A term without labels is
+frequency, or mean, among the training targets (`training.baselines`); of a metric, such as an
+accuracy, they are all taken for the most frequent one. A term without labels is
 computed for outputs that are equal everywhere: with one embedding for all texts a contrastive loss is
 the logarithm of the number of texts in the batch.
 
@@ -20,7 +21,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from pretrax.objectives import Labels, Objective, members_of
-from pretrax.training.baselines import Tally, tally, trivial_loss
+from pretrax.training.baselines import Tally, tally, trivial_hits, trivial_loss
 from pretrax.training.data import DocumentStream, Piece
 from pretrax.training.mesh import batch_sharding, batch_shards, placed_on, replicated
 from pretrax.training.packing import PackedRow, Packing, empty_row, rows_of_documents, stacked
@@ -221,7 +222,8 @@ def _baseline(figures: Figures, training: Tally | None) -> float:
     """Returns the term's sum for a model that ignores its input."""
     if figures.tally is None:
         return float(figures.constant)
-    return trivial_loss(figures.tally, training)
+    trivial = trivial_hits if figures.metric else trivial_loss
+    return trivial(figures.tally, training)
 
 
 def _pieces(stream: DocumentStream, tokens: int) -> list[Piece]:

@@ -1,6 +1,8 @@
 """Held-out figures: the same every time, over every token, beside a right baseline."""
 
 import functools
+import itertools
+import types
 
 import jax
 import numpy as np
@@ -13,6 +15,7 @@ from pretrax.objectives import (
     contrastive,
     masked_diffusion,
     replaced_token_detection,
+    sequence_classification,
 )
 from pretrax.training.data import Piece
 from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
@@ -31,6 +34,14 @@ def heldout():
     return [Piece(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
 
 
+def labelled():
+    """Documents of class 1, but every fourth of class 2."""
+    documents = enumerate(d[:29] for d in tiny.documents(40, seed=3))
+    return [
+        Piece(d, True, labels=np.full(d.size, 1 if i % 4 else 2, np.int32)) for i, d in documents
+    ]
+
+
 @functools.cache
 def run(shape=(1, 1, 1)):
     mesh = tiny.mesh_of(*shape)
@@ -38,14 +49,17 @@ def run(shape=(1, 1, 1)):
     return one, mesh, new_state(abstract_state_of(one), 0, mesh).params
 
 
-def evaluator(shape=(1, 1, 1), one=None, **settings):
+def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
     default, mesh, _ = run(shape)
+    documents = itertools.cycle(pieces or ())
     return Evaluator(
         (one or default).recipe,
         (one or default).packing,
         mesh,
-        heldout(),
-        tiny.TextStream(0, 1),
+        pieces or heldout(),
+        types.SimpleNamespace(next_document=lambda: next(documents))
+        if pieces
+        else tiny.TextStream(0, 1),
         **{"tokens": HELDOUT, "end_of_document": EOS} | settings,
     )
 
@@ -138,6 +152,7 @@ OTHERS = {
     "generated": (models.electra, replaced_token_detection(IDS, rate=0.4)),
     "masked": (models.encoder, masked_diffusion(IDS)),
     "causal": (models.decoder, causal_lm(IDS)),
+    "classes": (models.encoder, sequence_classification(IDS, 3)),
 }
 
 
@@ -151,7 +166,7 @@ def figures_of(kind):
     mesh = tiny.mesh_of(1)
     one = tiny.plan(model, objective, {model.layout: 32}, mesh=mesh)
     params = new_state(abstract_state_of(one), 0, mesh).params
-    made = evaluator(one=one)
+    made = evaluator(one=one, pieces=labelled() if kind == "classes" else None)
     (batches,) = (member.batches for member in made._members.values())
     hidden = [jax.jit(lambda p, b: model.apply(p, b).hidden)(params, batch) for batch in batches]
     return {score.term: score for score in made(params)}, batches, hidden
@@ -179,6 +194,14 @@ def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
     assert scores["replaced_share"].loss == pytest.approx(share, rel=1e-5)
     entropy = -(share * np.log(share) + (1 - share) * np.log(1 - share))
     assert scores["replaced"].baseline == pytest.approx(entropy, rel=1e-5)
+
+
+def test_an_accuracy_stands_beside_that_of_the_most_frequent_class():
+    scores, batches, _ = figures_of("classes")
+    labels = np.concatenate([b["pools_labels"][b["pools_weights"] > 0] for b in batches])
+    assert scores["classes_accuracy"].metric and set(labels) == {1, 2}
+    share = np.mean(labels == 1)
+    assert share > 0.5 and scores["classes_accuracy"].baseline == pytest.approx(share)
 
 
 def test_perplexity_is_of_tokens():
