@@ -257,7 +257,8 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
 
 
 def check_columns(corpus: Corpus, objective: Objective) -> None:
-    """Raises ValueError for an objective that reads other columns of documents than the corpus has."""
+    """Raises ValueError for an objective that reads other columns of documents than the corpus has, or
+    predicts numbers where it has classes."""
     column = column_of(objective)
     if column is not None and column not in corpus.columns:
         raise ValueError(
@@ -270,6 +271,13 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             "The documents of this corpus are of several parts, such as a text and its answer, which "
             f"an objective for {ROWS[objective.rows]} would read as one text: choose an objective on "
             "parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
+        )
+    if corpus.classes and 1 in objective.heads.values():
+        raise ValueError(
+            f"The objective predicts numbers, and the labels of this corpus are {len(corpus.classes)} "
+            f"classes ({', '.join(corpus.classes[:8])}): choose sequence_classification "
+            "(--gin_file=runs/finetune_classification.gin), or a corpus of numbers "
+            '(seqio_corpora.seqio_pairs, answers "number").'
         )
 
 

@@ -173,6 +173,24 @@ def test_what_cannot_be_trained_on_is_said(tmp_path, lines, settings, words):
         corpus(tmp_path, **settings)
 
 
+def fine_tuning(tmp_path, run, file):
+    bindings = [
+        f"FILES = {write_tsv(tmp_path / 'lines.tsv')!r}",
+        f"RUN_DIR = {str(tmp_path / 'run')!r}",
+        "training.Run.initial_run = None",
+        "corpora.labelled_text.vocabulary = @vocabularies.utf8_bytes",
+    ]
+    one = read_run([f"runs/{run}.gin", f"corpora/{file}.gin"], bindings)
+    return dataclasses.replace(one, mesh=lambda: mesh_of(1))
+
+
+def test_numbers_are_not_learned_from_classes(tmp_path):
+    with pytest.raises(
+        ValueError, match="predicts numbers, .* are 3 classes .blue, dark green, red"
+    ):
+        plan(fine_tuning(tmp_path, "finetune_regression", "labelled_text"))
+
+
 @pytest.mark.parametrize(
     "run, file, heads",
     [
@@ -182,14 +200,8 @@ def test_what_cannot_be_trained_on_is_said(tmp_path, lines, settings, words):
     ],
 )
 def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
-    bindings = [
-        f"FILES = {write_tsv(tmp_path / 'lines.tsv')!r}",
-        f"RUN_DIR = {str(tmp_path / 'run')!r}",
-        "training.Run.initial_run = None",
-        "corpora.labelled_text.vocabulary = @vocabularies.utf8_bytes",
-    ]
-    one = read_run([f"runs/{run}.gin", f"corpora/{file}.gin"], bindings)
-    planned = plan(dataclasses.replace(one, mesh=lambda: mesh_of(1)))
+    one = fine_tuning(tmp_path, run, file)
+    planned = plan(one)
     assert planned.recipe.objective.heads == heads
     (task,) = one.evaluation_tasks(one.run_dir)
     assert set(task.targets) <= set(planned.corpus.classes) == {"red", "blue", "dark green"}
