@@ -32,7 +32,7 @@ from pretrax.inference import Decoding, Options, Trained, mode_of
 from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
 from pretrax.inference.trained import MODES
 from pretrax.tasks.kept_answers import keep_answers
-from pretrax.tasks.labelled_evaluation import labels_of_file
+from pretrax.tasks.labelled_evaluation import check_names_classes, labels_of_file
 from pretrax.tasks.trained_models import open_trained
 from pretrax.training.command_line import (
     add_device_arguments,
@@ -154,6 +154,8 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
         trained = open_trained(options.run, step, mesh, options.trust)
+        if options.labelled:
+            check_names_classes(trained, options.mode or mode_of(trained))
         for task in tasks:
             with placed_on(mesh):
                 found = with_progress(console, options, trained, task)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pretrax.inference import Trained
 from pretrax.inference.task_scores import EvaluationTask
 from pretrax.tasks.corpora.labelled_files import HELDOUT, TRAIN
 from pretrax.tasks.labelled_readers import Labelled, read_labelled
@@ -63,6 +64,20 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
     if not read:
         raise ValueError(f"{file} holds no line with a text and a label, expected one or more.")
     return _task(run_dir, Path(file).name.split(".")[0], read)
+
+
+def check_names_classes(trained: Trained, mode: str) -> None:
+    """Raises ValueError for a model that answers in this mode with a number, or with a class of each
+    word: no answer could be a label."""
+    config = trained.model.config
+    number = mode == "classify" and config is not None and config.num_classes == 1
+    if number or mode == "tag":
+        given = "a number for each text" if number else "a class for each word"
+        raise ValueError(
+            f"The model predicts {given}, and labelled text has the name of a class for each: expected "
+            "a model of sequence_classification or text_to_text. Evaluate this one by --task, a SeqIO "
+            "task with metrics of its own."
+        )
 
 
 def _task(run_dir: str, name: str, examples: Sequence[Labelled]) -> EvaluationTask:

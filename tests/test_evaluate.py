@@ -208,6 +208,21 @@ def test_labelled_text_of_a_file(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    "objective, heads, said",
+    [
+        ("sequence_regression", 1, "a number for each text"),
+        ("token_classification", 3, "a class for each word"),
+    ],
+)
+def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, said):
+    directory = write_run(tmp_path / "run", "encoder", objective, num_classes=heads)
+    file = tmp_path / "a.tsv"
+    file.write_text("text\tlabel\na\t0.5\n")
+    asked = f"--run={directory}", f"--labelled={file}"
+    assert f"The model predicts {said}, and labelled text has the name" in fails(capsys, *asked)
+
+
 def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for arguments, said in (
