@@ -101,7 +101,12 @@ def padded_width(rows: Sequence[Sequence[int]], max_positions: int) -> int:
 
 
 def check_positions(
-    max_positions: int, stack: str, slots: int, max_new: int = 0, whose: str = "this model's"
+    max_positions: int,
+    stack: str,
+    slots: int,
+    max_new: int = 0,
+    whose: str = "this model's",
+    shorter: str = "a shorter text",
 ) -> None:
     """Raises ValueError where a row takes more slots than there are positions.
 
@@ -109,14 +114,15 @@ def check_positions(
       max_positions: `models.Model.max_positions`; 0: any number.
       stack: that reads the row, "encoder" or "decoder".
       slots: that the row takes, with `max_new` generated tokens.
+      shorter: what to give instead, in words.
     """
     if not max_positions or slots <= max_positions:
         return
     held = f"prompt and up to {max_new} new tokens" if max_new else "a text"
-    remedy = "give a shorter text, or generate fewer tokens (max_new)"
+    fewer = ", or generate fewer tokens (max_new)" if max_new else ""
     raise ValueError(
         f"Got {slots} slots for the {stack} ({held}), expected at most {max_positions}, {whose} "
-        f"max_positions: {remedy if max_new else 'give a shorter text'}."
+        f"max_positions: give {shorter}{fewer}."
     )
 
 

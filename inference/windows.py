@@ -14,6 +14,8 @@ from pretrax.inference.batching import check_positions
 from pretrax.inference.prompts import Prompt, prompt_size
 from pretrax.inference.trained import Trained
 
+SHOWN = 16  # tokens of a text that is too long, by which it is found again
+
 
 class BeyondTraining(UserWarning):
     """Text that is longer than the rows that a model was trained on."""
@@ -25,7 +27,8 @@ def check_texts(trained: Trained, rows: Sequence[Sequence[int]]) -> None:
     Raises ValueError as `batching.check_positions` does; warns of `BeyondTraining`.
     """
     stack = "decoder" if trained.model.layout == "decoder" else "encoder"
-    _check(trained, stack, max((len(row) for row in rows), default=0))
+    longest = max(rows, key=len, default=())
+    _check(trained, stack, len(longest), longest)
 
 
 def check_prompts(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> None:
@@ -35,26 +38,33 @@ def check_prompts(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> 
     encoder-decoder has slots of its own, in which it mostly ends by itself: none is warned of.
     """
     model = trained.model
+    if not prompts:
+        return
     if model.layout == "encoder_decoder":
-        longest = max((len(prompt.start) + 1 for prompt in prompts), default=0)
-        check_positions(model.max_positions, "decoder", longest + max_new, max_new)
-        _check(trained, "encoder", max((len(prompt.inputs) for prompt in prompts), default=0))
+        start = max(len(prompt.start) + 1 for prompt in prompts)
+        check_positions(model.max_positions, "decoder", start + max_new, max_new)
+        inputs = max((prompt.inputs for prompt in prompts), key=len)
+        _check(trained, "encoder", len(inputs), inputs)
     else:
-        longest = max((prompt_size(model.layout, prompt) for prompt in prompts), default=0)
-        _check(trained, "decoder", longest + max_new, max_new)
+        longest = max(prompts, key=lambda prompt: prompt.size)
+        slots = prompt_size(model.layout, longest) + max_new
+        _check(trained, "decoder", slots, [*longest.inputs, *longest.start], max_new)
 
 
-def _check(trained: Trained, stack: str, slots: int, max_new: int = 0) -> None:
-    check_positions(trained.model.max_positions, stack, slots, max_new)
-    longest = trained.lengths.get(stack, slots)
-    if slots > longest:
-        held = f", with up to {max_new} new tokens" if max_new else ""
-        left = longest - (slots - max_new)
-        fewer = f" or max_new={left}" if max_new and left > 0 else ""
-        warnings.warn(
-            f"Got a text that takes {slots} slots of the {stack}{held}, and the rows of training had "
-            f"{longest}: what lies beyond them the model has not learned to read. Give a shorter "
-            f"text{fewer}, or train with longer sequence_lengths.",
-            BeyondTraining,
-            stacklevel=3,
-        )
+def _check(trained: Trained, stack: str, slots: int, row: Sequence[int], max_new: int = 0) -> None:
+    limit = trained.model.max_positions
+    longest = min(trained.lengths.get(stack, slots), limit or slots)
+    if slots <= longest:
+        return
+    shorter = f"a shorter text than {trained.decode(list(row[:SHOWN]))!r} …"
+    check_positions(limit, stack, slots, max_new, shorter=shorter)
+    held = f", with up to {max_new} new tokens" if max_new else ""
+    left = longest - (slots - max_new)
+    fewer = f" or max_new={left}" if max_new and left > 0 else ""
+    warnings.warn(
+        f"Got a text that takes {slots} slots of the {stack}{held}, and the rows of training had "
+        f"{longest}: what lies beyond them the model has not learned to read. Give {shorter}"
+        f"{fewer}, or train with longer sequence_lengths.",
+        BeyondTraining,
+        stacklevel=3,
+    )

@@ -47,7 +47,7 @@ def test_texts_longer_than_those_of_training_are_told(case):
 def test_a_warning_names_the_tokens_that_are_left():
     one = trained("decoder", "causal_lm")._replace(lengths={"decoder": 8})
     with pytest.warns(
-        BeyondTraining, match="with up to 6 new .*shorter text or max_new=4, or train"
+        BeyondTraining, match="with up to 6 new .*shorter text than .* or max_new=4, or train"
     ):
         generated(one, "aaa", max_new=6)
 
@@ -59,3 +59,13 @@ def test_all_prompts_are_checked_before_one_is_answered():
     with pytest.raises(ValueError, match="Got 17 slots for the decoder .*expected at most 16"):
         generate(short, asked, Decoding(4, batch_size=1), on_batch=answered.append)
     assert not answered
+
+
+def test_a_text_that_is_too_long_is_shown():
+    limited = dict(positions="learned", max_positions=16)
+    one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3, **limited)
+    with pytest.raises(ValueError, match="give a shorter text than '.*Ada wrote .*'"):
+        classify(one, ["tea", "Ada wrote it, all of it"])
+    told = trained("decoder", "causal_lm", **limited)
+    with pytest.raises(ValueError, match="give a shorter text than 'Ada wrote .*' …, or generate"):
+        generated(told, "Ada wrote it, all of it")
