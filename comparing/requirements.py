@@ -12,6 +12,7 @@ import jax
 from pretrax import objectives
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import TokenIds, bitmap
+from pretrax.objectives.contract import with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.bound import bound
 from pretrax.training.packing import documents_of_a_row, resolve
@@ -70,7 +71,8 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
             )
     rows = fields.get("vocabulary_rows") or VOCABULARY
     ids = stand_in(rows)
-    objective = fields["objective"](ids)
+    # Two, where a run counts its classes: how many there are changes its cost by next to nothing.
+    objective = with_counted_classes(fields["objective"](ids), 2)
     model = fields["model"](rows, objective.heads)
     policy, _ = resolve(objective, fields.get("packing"), fields.get("mark_document_ends"))
     lengths = fields["sequence_lengths"]

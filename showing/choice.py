@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pretrax.objectives import Builder, TokenIds, members_of
 from pretrax.objectives.catalogue import ARCHITECTURES, Entry
+from pretrax.objectives.contract import with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
 
 
@@ -47,7 +48,8 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
     Raises ValueError for features that no layout takes.
     """
     if choice.model is not None:
-        return choice.model(ids.size, choice.build(ids).heads).layout
+        # Of two classes, where a run counts its own: its layout is the same.
+        return choice.model(ids.size, with_counted_classes(choice.build(ids), 2).heads).layout
     if choice.entry:
         return layout_of(choice.entry)
     members = members_of(choice.build(ids))

@@ -7,6 +7,7 @@ from pretrax import models, plan
 from pretrax.comparing.requirements import PETAFLOP_DAY, chip_kind, requirements, stand_in
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
+from pretrax.objectives.contract import COUNTED
 from pretrax.training import Bound
 from pretrax.training.configuration import read_fields
 
@@ -75,6 +76,12 @@ def test_the_state_is_counted_as_training_holds_it():
     assert needs.parameters == parameters
     assert 8 * parameters < needs.state_bytes < 10 * parameters  # Adafactor's moments are factored
     assert needs.text_tokens == 16 * 256
+
+
+def test_a_run_that_counts_its_classes_needs_no_corpus():
+    fields = read_fields(["runs/finetune_classification.gin"])
+    assert fields["objective"](stand_in(2048)).heads == {"classes": COUNTED}
+    assert requirements(fields).flops > 0
 
 
 def test_a_mixture_of_several_row_groups_is_counted():

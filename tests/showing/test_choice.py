@@ -7,6 +7,7 @@ import pytest
 from pretrax import models, objectives
 from pretrax.objectives.catalogue import CATALOGUE
 from pretrax.showing.choice import Choice, layout_for
+from pretrax.training.configuration import read_fields
 from tests.showing.letters import IDS
 
 
@@ -31,3 +32,10 @@ def test_a_runs_own_layout_comes_first():
     sizes = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
     model = functools.partial(models.decoder, **sizes)
     assert layout_for(Choice(name, build, CATALOGUE[name], model), IDS) == "decoder"
+
+
+def test_a_run_that_counts_its_classes_has_a_layout():
+    fields = read_fields(["runs/finetune_classification.gin"])
+    assert (
+        layout_for(Choice("classes", fields["objective"], model=fields["model"]), IDS) == "encoder"
+    )
