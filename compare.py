@@ -128,7 +128,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
         console.print(f"[bold]{escape(comparison.question)}[/]")
         if len(comparison.seeds) == 1:
             print_warning(console, ONE_SEED)
-        shares = cores_of_workers(options.workers)
+        # Jobs have the cluster's cores; those here are for planning alone.
+        shares = cores_of_workers(None if options.slurm else options.workers)
         facts = planned(console, comparison, variants, shares[0])
         print_facts(console, facts)
         steps = {variant: one.steps for variant, one in facts.items()}

@@ -285,5 +285,6 @@ def test_jobs_of_a_cluster(own):
 
 def test_a_machine_without_slurm_is_told(own, capsys):
     file, _ = own
-    assert small.compare_here(file, "--slurm") == 2
+    workers = str(1 + (os.cpu_count() or 1))  # jobs at a time, which take no cores here
+    assert small.compare_here(file, "--slurm", f"--workers={workers}") == 2
     assert "--slurm finds no Slurm on this machine" in capsys.readouterr().err
