@@ -63,10 +63,17 @@ def runs_of_variants(comparison: Comparison, search_paths: Sequence[str] = ()) -
     """Returns {variant: run}: the base's lines, then the variant's. Steps and seed are the base's.
 
     Raises ValueError, naming the variant, for lines that cannot be read, for those that set what the
-    comparison sets, and for variants without common data.
+    comparison sets, and for variants without common data; and for a base whose runs would share their
+    checkpoints.
     """
     c = comparison
     base = read_lines(c.base, search_paths)
+    if elsewhere := base.get("checkpoint_dir"):
+        raise ValueError(
+            f"comparing.Comparison.base sets training.Run.checkpoint_dir = {elsewhere!r}, in which all runs "
+            "would overwrite each other's checkpoints: leave it out. Each run has its own below "
+            f"{c.directory}."
+        )
     found = {}
     for name, lines in c.variants.items():
         try:

@@ -121,6 +121,14 @@ def test_lines_that_no_variant_may_have(compared, lines, expected):
         runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
 
 
+def test_runs_that_would_share_their_checkpoints_are_refused(compared):
+    base = [*compared.base, "training.Run.checkpoint_dir = '/checkpoints'"]
+    with pytest.raises(
+        ValueError, match="checkpoint_dir = '/checkpoints', in which all runs would"
+    ):
+        runs_of_variants(dataclasses.replace(compared, base=base))
+
+
 def test_a_later_line_of_a_variant_overrides_an_earlier_one(compared):
     lines = ["PEAK = 1.0", "objectives/prefix_lm.gin", "PEAK = 2.0"]  # the base has causal_lm.gin
     run = runs_of_variants(dataclasses.replace(compared, variants={"x": lines}))["x"]
