@@ -1,14 +1,25 @@
 """`Summary`: what every report of a comparison shows, computed once."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pretrax.comparing.figures import HIGHER, NEITHER
 from pretrax.comparing.results import Measurement, Question, Results, TrainedRun
-from pretrax.comparing.statistics import Difference, Estimate, Values, differences, estimate
+from pretrax.comparing.statistics import (
+    NO_SPREAD,
+    Difference,
+    Estimate,
+    Values,
+    differences,
+    estimate,
+)
 
 PART = "/"  # in the name of a figure that is a part of another: "minimal_pairs/brackets"
+
+
+_SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `directory`
 
 
 class Column(NamedTuple):
@@ -23,11 +34,14 @@ class Column(NamedTuple):
 
     @property
     def best(self) -> str | None:
-        """The variant of the best mean; None where there are not two to choose from, or of a cost."""
+        """The variant of the best mean; None where there are not two to choose from, where several are
+        as good, or of a cost."""
         if self.better == NEITHER or len(self.estimates) < 2:
             return None
-        sign = 1 if self.better == HIGHER else -1
-        return max(self.estimates, key=lambda variant: sign * self.estimates[variant].mean)
+        means = {variant: one.mean for variant, one in self.estimates.items()}
+        most = max(means.values()) if self.better == HIGHER else min(means.values())
+        best = [v for v, mean in means.items() if math.isclose(mean, most, rel_tol=NO_SPREAD)]
+        return best[0] if len(best) == 1 else None
 
 
 class Summary(NamedTuple):
@@ -69,16 +83,25 @@ def summary(results: Results) -> Summary:
     for one in results.measurements:
         by_name.setdefault(one.figure.name, []).append(one)
     all_columns = [_column(asked, name, some) for name, some in by_name.items()]
-    heads = [column for column in all_columns if PART not in column.name]
+    heads = [column for column in all_columns if not is_part(column.name)]
     columns = [column for column in heads if column.better != NEITHER]
     return Summary(
         asked,
         results.runs,
         columns,
         [column for column in heads if column.better == NEITHER],
-        [column for column in all_columns if PART in column.name],
+        [column for column in all_columns if is_part(column.name)],
         differences({column.name: column.values for column in columns}, asked.reference),
     )
+
+
+def is_part(name: str) -> bool:
+    """Returns whether a figure is a part of another; settings in its name may have slashes too.
+
+    >>> is_part("minimal_pairs/brackets"), is_part("minimal_pairs (blimp='data/blimp')")
+    (True, False)
+    """
+    return PART in _SETTINGS.sub("", name)
 
 
 def _column(asked: Question, name: str, some: Sequence[Measurement]) -> Column:

@@ -236,6 +236,20 @@ def in_short(summary: Summary) -> list[str]:
             "Differences over one seed, or that are the same with every seed, cannot be tested: "
             "nothing is known of their noise. Train more seeds."
         )
+    return lines + _left_out(summary)
+
+
+def _left_out(summary: Summary) -> list[str]:
+    """Returns a line for each variant of which a yardstick lacks seeds: what is left may be its best."""
+    seeds, lines = len({run.seed for run in summary.runs}), []
+    for variant in summary.asked.variants:
+        counts = [len(column.values[variant]) for column in summary.columns]
+        few = min((count for count in counts if count), default=seeds)
+        if few < seeds:
+            lines.append(
+                f"{variant} has figures of {few} of {seeds} seeds: the others failed or are not finite, which "
+                "may flatter it."
+            )
     return lines
 
 

@@ -130,6 +130,41 @@ def test_the_best_is_the_lowest_where_lower_is_better(made):
     assert column.estimates["40%"].mean < column.estimates["15%"].mean
 
 
+def test_no_variant_is_the_best_where_several_are(made):
+    alike = [
+        m._replace(figure=m.figure._replace(value=0.1 + 0.2 if m.variant == "15%" else 0.3))
+        for m in made.measurements
+    ]
+    assert {c.best for c in summary(made._replace(measurements=alike)).columns} == {None}
+
+
+def test_a_setting_with_a_slash_makes_no_part(made):
+    """Which no difference is claimed of."""
+
+    def labelled(name: str) -> str:
+        whole, slash, part = name.partition("/")
+        return f"{whole} (template='a/(b)'){slash}{part}"
+
+    renamed = [
+        m._replace(figure=m.figure._replace(name=labelled(m.figure.name)))
+        for m in made.measurements
+    ]
+    found = summary(made._replace(measurements=renamed))
+    assert [c.name for c in found.columns] == [labelled(c.name) for c in summary(made).columns]
+    assert len(found.parts) == 6 and len(found.differences) == 6
+
+
+def test_figures_of_fewer_seeds_are_told(made):
+    """A variant of which the runs that diverged are left out looks as good as the others of it."""
+    diverged = [
+        m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
+        for m in made.measurements
+    ]
+    short = words.in_short(summary(made._replace(measurements=diverged)))
+    told = [line.partition(":")[0] for line in short if "has figures of" in line]
+    assert told == ["30% has figures of 4 of 5 seeds", "40% has figures of 3 of 5 seeds"]
+
+
 @pytest.mark.parametrize("seeds", [[], [0]])
 def test_without_seeds_there_are_no_claims(seeds, tmp_path):
     made = planted.results(["a", "b"], seeds=seeds)
