@@ -52,6 +52,12 @@ def test_a_comparison_says_what_it_follows_and_cannot_prove(named):
     assert "arXiv:" in comparison.about and comparison.question.endswith("?")
 
 
+def test_the_documentation_lists_every_comparison_with_its_question():
+    listed = [line for line in Path("docs/comparing.md").read_text().splitlines() if "?" in line]
+    asked = [f"| `{name}` | {read_comparison(name).question} |" for name in NAMES]
+    assert [line for line in listed if line.startswith("| `")] == asked
+
+
 def test_the_budget_pays_for_training(named):
     _, comparison, runs = named
     for variant, run in runs.items():
