@@ -15,6 +15,7 @@ from pretrax.comparing.likelihoods import CONDITIONAL, Reading, log_probs, readi
 from pretrax.comparing.python_pairs import MinimalPair, python_pairs
 from pretrax.comparing.subject import Subject
 from pretrax.inference import Trained
+from pretrax.tasks.corpora import library
 from pretrax.tasks.python_sources import HELDOUT_EVERY, library_documents, split_documents
 from pretrax.training.bound import bound
 from pretrax.training.configuration import read_directory
@@ -83,10 +84,11 @@ def _same_length(trained: Trained, pair: MinimalPair) -> bool:
 
 def _own_pairs(subject: Subject, count: int) -> list[MinimalPair]:
     corpus = read_directory(subject.directory, subject.trusted).get("corpus")
-    every = corpus and bound(corpus).settings.get("heldout_every", HELDOUT_EVERY)
-    if isinstance(every, int) and HELDOUT_EVERY % every:
+    of_library = corpus and bound(corpus).function.__module__ == library.__name__
+    every = bound(corpus).settings.get("heldout_every", HELDOUT_EVERY) if of_library else 1
+    if HELDOUT_EVERY % every:
         raise ValueError(
-            f"{subject.directory} may have trained on the files of these pairs: it holds out one "
+            f"{subject.directory} has trained on files of these pairs: it holds out one "
             f"document in {every}, expected one in {HELDOUT_EVERY}, or in a divisor of it."
         )
     return python_pairs(split_documents(library_documents())["heldout"], count)

@@ -109,12 +109,14 @@ def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
 
 
 def test_a_run_that_trained_on_these_files_is_refused(monkeypatch):
-    from pretrax.tasks.corpora import python_library
+    from pretrax.tasks.corpora import python_library, text_files
     from pretrax.training.bound import Bound
 
     one = trained("decoder", "causal_lm")
-    for every, refused in ((20, False), (10, False), (40, True)):
-        run = subject(one, monkeypatch, Bound(python_library, heldout_every=every))
+    of_others = Bound(text_files, heldout_every=40)  # which holds out files of its own
+    corpora = [Bound(python_library, heldout_every=every) for every in (20, 10, 40)]
+    for corpus, refused in zip([of_others, *corpora], (False, False, False, True)):
+        run = subject(one, monkeypatch, corpus)
         if not refused:
             assert module._own_pairs(run, 1) == module._own_pairs(subject(one, monkeypatch), 1)
             continue
