@@ -84,8 +84,9 @@ def _same_length(trained: Trained, pair: MinimalPair) -> bool:
 
 def _own_pairs(subject: Subject, count: int) -> list[MinimalPair]:
     corpus = read_directory(subject.directory, subject.trusted).get("corpus")
-    of_library = corpus and bound(corpus).function.__module__ == library.__name__
-    every = bound(corpus).settings.get("heldout_every", HELDOUT_EVERY) if of_library else 1
+    every = 1
+    if corpus and bound(corpus).function.__module__ == library.__name__:
+        every = bound(corpus).settings.get("heldout_every", HELDOUT_EVERY)
     if HELDOUT_EVERY % every:
         raise ValueError(
             f"{subject.directory} has trained on files of these pairs: it holds out one "
