@@ -29,6 +29,8 @@ def text_tokens(plan: Plan, *, number: int) -> int:
 
     The tokens of the first `COUNTED` steps are counted in the rows that they will read.
     """
+    if number < 1:
+        raise ValueError(f"Got budgets.text_tokens.number = {number:,}, expected 1 or more.")
     total = per_step = 0.0
     for step, total in enumerate(_tokens_read(plan), 1):
         per_step = total / step

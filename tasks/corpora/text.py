@@ -185,8 +185,12 @@ def _text(split: FileSplit, paths: Sequence[str], encode, settings, left_out: Re
 
 
 def counted(paths: Sequence[str]) -> str:
-    """The number of files, in words, which is not known of files that are gone."""
-    return f"{len(paths)} files" if paths else "files"
+    """The number of files, in words, which is not known of files that are gone.
+
+    >>> counted(["a.txt", "b.txt"]), counted(["a.txt"]), counted([])
+    ('2 files', '1 file', 'files')
+    """
+    return f"{len(paths) or ''} file{'' if len(paths) == 1 else 's'}".strip()
 
 
 def with_heldout(

@@ -153,6 +153,12 @@ def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
     assert read[0] < 1500 <= read[1] == 256 * steps and steps == 6  # of full rows
 
 
+@pytest.mark.parametrize("number", [0, -3000])
+def test_a_budget_of_no_tokens_is_refused(planned, number):
+    with pytest.raises(ValueError, match=f"number = {number:,}, expected 1 or more"):
+        budgets.text_tokens(planned, number=number)
+
+
 def test_tokens_beyond_those_counted_are_as_many_on_average(planned, monkeypatch):
     exactly = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
     monkeypatch.setattr(budgets, "COUNTED", 20)
