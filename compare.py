@@ -17,6 +17,7 @@ from rich.markup import escape
 
 from pretrax import verbs
 from pretrax.comparing import results
+from pretrax.comparing.budgets import seconds
 from pretrax.comparing.cells import Cell, plan_variants
 from pretrax.comparing.cluster import JobOptions, starter
 from pretrax.comparing.comparison import Comparison
@@ -49,6 +50,7 @@ from pretrax.comparing.variants import (
     runs_of_variants,
 )
 from pretrax.training import run_directory, trust
+from pretrax.training.bound import bound
 from pretrax.training.command_line import (
     GinArguments,
     add_gin_arguments,
@@ -118,6 +120,11 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
     comparison = read_comparison(
         options.comparison, given.bindings, given.search_paths, given.trusted
     )
+    if options.slurm and bound(comparison.budget).function is seconds:
+        raise ValueError(
+            "budgets.seconds times a few steps on this machine, and --slurm trains on others: give "
+            "budgets.model_flops or budgets.text_tokens, or compare without --slurm."
+        )
     variants = runs_of_variants(comparison, given.search_paths)
     directory = comparison.directory
     with run_directory.locked(Path(directory) / LOCK, f"{directory} is compared"):

@@ -288,3 +288,12 @@ def test_a_machine_without_slurm_is_told(own, capsys):
     workers = str(1 + (os.cpu_count() or 1))  # jobs at a time, which take no cores here
     assert small.compare_here(file, "--slurm", f"--workers={workers}") == 2
     assert "--slurm finds no Slurm on this machine" in capsys.readouterr().err
+
+
+def test_a_budget_of_this_machines_time_is_refused_to_a_cluster(tmp_path, capsys):
+    file = small.write(tmp_path, "comparing.Comparison.budget = @budgets.seconds")
+    with open(file, "a") as out:
+        out.write("budgets.seconds.number = 60\n")
+    assert small.compare_here(file, "--slurm") == 2
+    assert "--slurm trains on others: give budgets.model_flops" in capsys.readouterr().err
+    assert not (tmp_path / "compared").exists()
