@@ -11,7 +11,6 @@ runs/VARIANT/seed_S/      a run directory, and beside the run's own files:
 results.jsonl …           what `comparing.results` writes, and the report
 """
 
-import json
 import os
 import platform
 import shutil
@@ -20,11 +19,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pretrax.comparing.comparison import Comparison, folder_of
-from pretrax.comparing.figures import Figure
-from pretrax.comparing.results import Measurement, Question, Results, TrainedRun, learning_curves
+from pretrax.comparing.figures import Figure, settings_of_yardstick
+from pretrax.comparing.results import (
+    Measurement,
+    Question,
+    Results,
+    TrainedRun,
+    learning_curves,
+    read_figure,
+    read_record,
+)
 from pretrax.comparing.variants import RUNS, Key, run_dir_of
 from pretrax.training import run_directory
-from pretrax.training.bound import bound, flattened
+from pretrax.training.bound import bound
 from pretrax.training.config_file import gin_text
 from pretrax.training.metrics import read_metrics
 from pretrax.training.run import Run, fields_of
@@ -54,13 +61,27 @@ class Measured(NamedTuple):
     refusal: str  # why this run cannot be measured so; "": it was
 
 
+Kept = tuple[dict[str, Any], Measured]  # a yardstick's settings, and what it measured
+
+
 # --- before training -------------------------------------------------------------------------------
 
 
 def read_facts(directory: str, variant: str) -> Facts | None:
-    """Returns the facts of a variant; None where it has not been planned."""
+    """Returns the facts of a variant; None where it has not been planned.
+
+    Raises ValueError, naming the file, where it is damaged or of another version.
+    """
     path = Path(directory) / RUNS / folder_of(variant) / FACTS
-    return Facts(**run_directory.read_json(path)) if path.exists() else None
+    return read_record(path, _facts) if path.exists() else None
+
+
+def _facts(record: Mapping[str, Any]) -> Facts:
+    facts = Facts(**record)
+    for name, kind in Facts.__annotations__.items():
+        if type(getattr(facts, name)) is not kind:
+            raise TypeError(f"{name} is {getattr(facts, name)!r}")
+    return facts
 
 
 def write_facts(directory: str, variant: str, facts: Facts) -> None:
@@ -142,34 +163,38 @@ def is_trained(run: Run) -> bool:
     return record["finished"] and record["step"] == run.steps
 
 
-def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
-    """Returns a yardstick's name and settings, defaults included, as values of JSON."""
-    values = {path: value for path, value in flattened("yardstick", bound(yardstick))}
-    return json.loads(json.dumps(values, default=repr))
-
-
 def read_measured(run_dir: str, yardstick: Callable) -> Measured | None:
     """Returns what a yardstick measured of a run; None where it has not."""
     asked = settings_of_yardstick(yardstick)
-    for record in _records(run_dir):
-        if record["yardstick"] == asked:
-            return Measured(tuple(Figure(**one) for one in record["figures"]), record["refusal"])
-    return None
+    return next((found for settings, found in _kept(run_dir) if settings == asked), None)
 
 
 def write_measured(run_dir: str, yardstick: Callable, measured: Measured) -> None:
     """Adds what a yardstick measured to a run's figures."""
-    record = {
-        "yardstick": settings_of_yardstick(yardstick),
-        "figures": [figure._asdict() for figure in measured.figures],
-        "refusal": measured.refusal,
-    }
-    run_directory.write_json(Path(run_dir) / FIGURES, [*_records(run_dir), record])
+    _write_kept(run_dir, [*_kept(run_dir), (settings_of_yardstick(yardstick), measured)])
 
 
-def _records(run_dir: str) -> list[dict[str, Any]]:
+def _kept(run_dir: str) -> list[Kept]:
+    """Raises ValueError, naming the file, where it is damaged or of another version."""
     path = Path(run_dir) / FIGURES
-    return run_directory.read_json(path) if path.exists() else []
+    return read_record(path, lambda records: [*map(_measured, records)]) if path.exists() else []
+
+
+def _measured(record: Mapping[str, Any]) -> Kept:
+    figures = tuple(read_figure(one) for one in record["figures"])
+    return record["yardstick"], Measured(figures, record["refusal"])
+
+
+def _write_kept(run_dir: str, kept: Sequence[Kept]) -> None:
+    records = [
+        {
+            "yardstick": settings,
+            "figures": [figure._asdict() for figure in measured.figures],
+            "refusal": measured.refusal,
+        }
+        for settings, measured in kept
+    ]
+    run_directory.write_json(Path(run_dir) / FIGURES, records)
 
 
 def is_complete(run: Run, yardsticks: Sequence[Callable]) -> bool:

@@ -1,7 +1,11 @@
-"""`Figure`: what a yardstick measures."""
+"""`Figure`: what a yardstick measures, and the settings that it is kept with."""
 
+import json
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pretrax.training.bound import bound, flattened
 
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
 
@@ -26,3 +30,19 @@ class Figure(NamedTuple):
         if self.baseline is None or self.better == NEITHER:
             return math.nan
         return (self.value - self.baseline) * (1 if self.better == HIGHER else -1)
+
+
+def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
+    """Returns a yardstick's name and settings, defaults included, as values of JSON.
+
+    Sets become sorted lists, which are the same in every process; what JSON lacks else, its `repr`.
+
+    >>> from pretrax.training.optimizers import warmup_constant
+    >>> settings_of_yardstick(warmup_constant)
+    {'yardstick': 'training.optimizers.warmup_constant', 'yardstick.warmup_steps': 0}
+    """
+    return json.loads(json.dumps(dict(flattened("yardstick", bound(yardstick))), default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)

@@ -1,6 +1,6 @@
 """Yardsticks by name, as `pretrax evaluate` takes them, and where their figures are kept.
 
-RUN/evaluation/yardsticks.jsonl    a line each time: the yardstick, its settings, step, figures
+RUN/evaluation/yardsticks.jsonl    a line each time: the yardstick, its settings with defaults, step, figures
 """
 
 import ast
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pretrax.comparing.figures import Figure
+from pretrax.comparing.figures import Figure, settings_of_yardstick
 from pretrax.comparing.subject import Subject
 from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.training import run_directory
@@ -68,7 +68,7 @@ def measured(subject: Subject, chosen: Mapping[str, Bound]) -> list[Figure]:
         line = {
             "yardstick": name,
             "step": subject.step,
-            "settings": dict(yardstick.settings),
+            "settings": settings_of_yardstick(yardstick),
             "figures": [figure._asdict() for figure in figures],
         }
         run_directory.add_evaluation(subject.directory, run_directory.FIGURES, line)

@@ -24,6 +24,9 @@ POINTS = 60  # of a learning curve that is kept, at most
 DIGITS = 5  # significant ones of a learning curve
 HELDOUT = "heldout/"
 
+# Errors of what takes apart a value of JSON that is other than expected.
+UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
+
 One = TypeVar("One")
 
 Curve = tuple[tuple[float, float], ...]  # (text tokens seen, value), in order
@@ -110,13 +113,29 @@ def read(directory: str | Path) -> Results:
             f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
             "`pretrax compare` writes."
         )
-    try:
-        asked = Question(**run_directory.read_json(folder / COMPARISON))
-    except TypeError as error:
-        raise run_directory.damaged(folder / COMPARISON, error) from error
+    asked = read_record(folder / COMPARISON, _question)
     return Results(
         asked, _read_lines(folder / RUNS, _run), _read_lines(folder / RESULTS, _measured)
     )
+
+
+def read_record(path: Path, build: Callable[[Any], One]) -> One:
+    """Returns what `build` makes of the value of a JSON file.
+
+    Raises ValueError, naming the file, where it is damaged, or holds what `build` cannot take, as one
+    that another version wrote may.
+    """
+    value = run_directory.read_json(path)
+    try:
+        return build(value)
+    except UNLIKE as error:
+        raise run_directory.damaged(path, error) from error
+
+
+def read_figure(record: Mapping[str, Any]) -> Figure:
+    """Returns the figure of its fields; None as its value, which was no finite number, becomes nan."""
+    figure = Figure(**record)
+    return figure._replace(value=math.nan if figure.value is None else float(figure.value))
 
 
 def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
@@ -149,14 +168,21 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Curve:
     return tuple((float(round(x)), float(f"{y:.{DIGITS}g}")) for x, y in means)
 
 
+def _question(record: Mapping[str, Any]) -> Question:
+    asked = Question(**record)
+    for name in ("name", "question", "budget", "about"):
+        if not isinstance(getattr(asked, name), str):
+            raise TypeError(f"{name} is {getattr(asked, name)!r}")
+    return asked._replace(variants={name: [*lines] for name, lines in asked.variants.items()})
+
+
 def _run(line: Mapping[str, Any]) -> TrainedRun:
     curves = {name: tuple((x, y) for x, y in points) for name, points in line["curves"].items()}
     return TrainedRun(**{**line, "curves": curves})
 
 
 def _measured(line: Mapping[str, Any]) -> Measurement:
-    value = math.nan if line["value"] is None else line["value"]
-    figure = Figure(**{name: line[name] for name in Figure._fields} | {"value": value})
+    figure = read_figure({name: line[name] for name in Figure._fields})
     return Measurement(line["variant"], line["seed"], line["run"], figure)
 
 
@@ -173,6 +199,6 @@ def _read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[O
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             built.append(build(json.loads(line)))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except UNLIKE as error:
             raise run_directory.damaged(path, f"line {number}: {error}") from error
     return built

@@ -300,7 +300,7 @@ def test_yardsticks_by_name(answering, capsys, monkeypatch):
     assert "words: not of text" in out
     first, second = kept(answering, "yardsticks")
     assert (first["yardstick"], first["step"], second["step"]) == ("words", 3, 8)
-    assert first["settings"] == {"times": 2, "of": "text"}
+    assert first["settings"]["yardstick.times"] == 2 and first["settings"]["yardstick.of"] == "text"
     assert (
         Figure(**second["figures"][0])
         == words(types.SimpleNamespace(step=8), of="text", times=2)[0]

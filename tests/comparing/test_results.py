@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from pretrax.comparing import results
+from pretrax.comparing import directory, results
+from pretrax.comparing.directory import Facts
 from pretrax.comparing.figures import HIGHER, Figure
 from pretrax.comparing.results import Measurement, learning_curves
 from tests.comparing import planted
@@ -39,6 +40,39 @@ def test_a_figure_that_is_no_number_is_kept_as_such(tmp_path):
     line = json.loads((tmp_path / "results.jsonl").read_text())
     assert line["value"] is None
     assert math.isnan(results.read(tmp_path).measurements[0].figure.value)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "3", "null", '{"question": "Which?"}', '{"variants": 3}']
+)
+def test_a_question_of_another_kind_names_its_file(tmp_path, content):
+    results.write(tmp_path, planted.results(["a", "b"]))
+    kept = json.loads((tmp_path / "comparison.json").read_text())
+    if "variants" in content:
+        content = json.dumps({**kept, **json.loads(content)})
+    (tmp_path / "comparison.json").write_text(content)
+    with pytest.raises(ValueError, match=r"comparison\.json is damaged"):
+        results.read(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "3", '{"steps": 6}', '{"steps": null}'])
+def test_facts_of_another_kind_name_their_file(tmp_path, content):
+    directory.write_facts(str(tmp_path), "a", Facts("", "", 6, 1500, 10, 99, "cpu"))
+    file = tmp_path / "runs/a/facts.json"
+    if "null" in content:
+        content = json.dumps({**json.loads(file.read_text()), "steps": None})
+    file.write_text(content)
+    with pytest.raises(ValueError, match=r"runs/a/facts\.json is damaged"):
+        directory.read_facts(str(tmp_path), "a")
+
+
+@pytest.mark.parametrize(
+    "content", ["3", "[3]", '[{"figures": []}]', '[{"yardstick": {}, "figures": [{"name": "x"}]}]']
+)
+def test_figures_of_another_kind_name_their_file(tmp_path, content):
+    (tmp_path / "figures.json").write_text(content)
+    with pytest.raises(ValueError, match=r"figures\.json is damaged"):
+        directory.read_measured(str(tmp_path), len)
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])
