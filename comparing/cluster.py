@@ -5,18 +5,20 @@ again, and goes on from its last checkpoint. Source: https://github.com/facebook
 """
 
 import contextlib
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from pretrax.comparing.cells import Cell, train_and_measure
+from pretrax.comparing.cells import STOPPED, Cell, train_and_measure
 from pretrax.comparing.directory import FAILURE, LOG, compiled_folder, failure_of
+from pretrax.comparing.results import read_record
 from pretrax.training import run_directory
 
 JOBS = "jobs"  # a folder of a comparison's directory, for submitit's files
-JOB = "job.json"  # in a run's folder: the number of the job that trains it
+JOB = "job.json"  # in a run's folder: the ticket of the job that trains it, and the job's number
 
 
 class JobOptions(NamedTuple):
@@ -57,26 +59,53 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
 
     def start(cell: Cell, cores: Sequence[int]) -> "_Job":
         del cores  # the cluster gives them
-        record = Path(cell.run.run_dir) / JOB
-        if record.exists():
-            job = kinds[cluster](folder, run_directory.read_json(record))
+        _, number = _read_job(cell)
+        if number is not None:
+            job = kinds[cluster](folder, number)
             if not job.done():
                 return _Job(job, cell.run.run_dir)
-        job = executor.submit(_Call(cell))
-        run_directory.write_json(record, job.job_id)
+        ticket = uuid.uuid4().hex
+        _write_job(cell, ticket, None)  # a job of an earlier ticket, not begun yet, will not train
+        job = executor.submit(_Call(cell, ticket))
+        _write_job(cell, ticket, job.job_id)
         return _Job(job, cell.run.run_dir)
 
     return start
 
 
-class _Call:
-    """What a job calls; submitit calls it again when its time was over."""
+def _read_job(cell: Cell) -> tuple[str | None, str | None]:
+    """Returns the ticket of a run's job, and the job's number: None where it is not known."""
+    path = Path(cell.run.run_dir) / JOB
+    if not path.exists():
+        return None, None
+    return read_record(path, lambda record: (record["ticket"], record["number"]))
 
-    def __init__(self, cell: Cell):
-        self._cell = cell
+
+def _write_job(cell: Cell, ticket: str, number: str | None) -> None:
+    record = {"ticket": ticket, "number": number}
+    run_directory.write_json(Path(cell.run.run_dir) / JOB, record)
+
+
+class _Call:
+    """What a job calls; submitit calls it again when its time was over.
+
+    It goes by a ticket, which was written down before the job was submitted: a command that was killed
+    before it could write the job's number leaves a job that nobody knows. Such a job makes itself known
+    when it begins, and does not train once a later command has given the run to another job.
+    """
+
+    def __init__(self, cell: Cell, ticket: str):
+        self._cell, self._ticket = cell, ticket
 
     def __call__(self) -> int:
+        from submitit import JobEnvironment
+
         cell = self._cell
+        asked, _ = _read_job(cell)
+        if asked != self._ticket:
+            print(f"A later command has given {cell.run.run_dir} to another job.", flush=True)
+            return STOPPED
+        _write_job(cell, self._ticket, JobEnvironment().job_id)
         jax.config.update("jax_compilation_cache_dir", compiled_folder(cell.directory))
         log = Path(cell.run.run_dir) / LOG
         print(f"It prints to {log}", flush=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -281,6 +282,64 @@ def test_jobs_of_a_cluster(own):
     unknown = cell._replace(yardsticks=(small.refusing, len))
     failed = processes.run_cells({key: unknown}, start, [[0]], lambda *_: None)
     assert "has no len" in failed[key]
+
+
+@pytest.fixture
+def submitted(tmp_path, monkeypatch):
+    """A cluster whose jobs begin by hand: (a start that is killed as soon as it has submitted, a start,
+    {number: what begins a job}, the cells that jobs trained)."""
+    calls, trained = {}, []
+
+    class Job:
+        def __init__(self, folder, job_id):
+            self.job_id, self.done = job_id, lambda: False
+
+    class Executor:
+        def __init__(self, *_, **__):
+            self.update_parameters = lambda **_: None
+
+        def submit(self, call):
+            number = str(len(calls))
+            environment = type("JobEnvironment", (), {"job_id": number})
+
+            def begin():
+                monkeypatch.setattr("submitit.JobEnvironment", environment)
+                return call()
+
+            calls[number] = begin
+            return Job(None, number)
+
+    monkeypatch.setattr("submitit.AutoExecutor", Executor)
+    monkeypatch.setattr("submitit.LocalJob", Job)
+    monkeypatch.setattr(cluster.jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(cluster, "train_and_measure", lambda cell: trained.append(cell) or 0)
+    cell = cells.Cell(str(tmp_path), SimpleNamespace(run_dir=str(tmp_path / "run")), ())
+    start = cluster.starter(str(tmp_path), cluster.JobOptions(), cluster="local")
+
+    def killed_before_the_number_is_known():
+        write = cluster._write_job
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster, "_write_job", lambda *a: a[2] or write(*a))
+            start(cell, [])
+
+    return killed_before_the_number_is_known, lambda: start(cell, []), calls, trained
+
+
+def test_a_job_whose_command_was_killed_makes_itself_known(submitted):
+    killed, start, calls, trained = submitted
+    killed()
+    assert calls["0"]() == 0 and len(trained) == 1
+    start()
+    assert list(calls) == ["0"]  # which it goes on watching
+
+
+def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
+    killed, start, calls, trained = submitted
+    killed()
+    start()
+    assert list(calls) == ["0", "1"]
+    assert calls["0"]() == cells.STOPPED and not trained
+    assert calls["1"]() == 0 and len(trained) == 1
 
 
 def test_a_machine_without_slurm_is_told(own, capsys):
