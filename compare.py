@@ -145,6 +145,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
             key: Cell(directory, run, tuple(comparison.yardsticks), trusted_by(run, given))
             for key, run in runs.items()
             if not is_complete(run, comparison.yardsticks)
+            or refusals(run.run_dir, comparison.yardsticks)
         }
         start: Start = start_cell
         on_accelerators = any(one.platform != "cpu" for one in facts.values())
@@ -204,8 +205,6 @@ def report(
     found = results_of(comparison)
     results.write(directory, found)
     write_report(directory, console)
-    for line in refusals(comparison):
-        console.print(line, markup=False)
     for key, words in failed.items():
         log = Path(runs[key].run_dir) / LOG
         console.print(

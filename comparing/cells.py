@@ -17,6 +17,7 @@ from pretrax.comparing.directory import (
     Facts,
     Measured,
     budget_text,
+    forget_refusals,
     is_trained,
     link_shared,
     read_facts,
@@ -80,7 +81,8 @@ def _facts(run: Run, budget: Callable, shared: str) -> Facts:
 def train_and_measure(cell: Cell) -> int:
     """Trains a run, or goes on, then takes the measures that it lacks. Returns an exit status.
 
-    A yardstick that cannot measure such a model says so by a ValueError, whose words are kept.
+    A yardstick that cannot measure such a model says so by a ValueError, whose words are kept for the
+    report. It is asked again each time, since the cause may have been another, such as missing files.
     """
     run = cell.run
     with _failures(run.run_dir) as failed:
@@ -89,6 +91,7 @@ def train_and_measure(cell: Cell) -> int:
             console = Console(width=120, highlight=False)
             if not train.train(run, console, cell.trusted).finished:
                 return STOPPED
+        forget_refusals(run.run_dir)
         subject = Subject(run.run_dir, trusted=cell.trusted)
         for yardstick in cell.yardsticks:
             if read_measured(run.run_dir, yardstick) is None:

@@ -14,7 +14,7 @@ results.jsonl …           what `comparing.results` writes, and the report
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -197,28 +197,33 @@ def _write_kept(run_dir: str, kept: Sequence[Kept]) -> None:
     run_directory.write_json(Path(run_dir) / FIGURES, records)
 
 
+def forget_refusals(run_dir: str) -> None:
+    """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing files."""
+    kept = _kept(run_dir)
+    if any(measured.refusal for _, measured in kept):
+        _write_kept(run_dir, [one for one in kept if not one[1].refusal])
+
+
 def is_complete(run: Run, yardsticks: Sequence[Callable]) -> bool:
-    """Returns whether a run is trained and measured by all yardsticks."""
+    """Returns whether a run is trained, and all yardsticks have measured it or said why they cannot."""
     return is_trained(run) and all(read_measured(run.run_dir, y) is not None for y in yardsticks)
+
+
+def refusals(run_dir: str, yardsticks: Sequence[Callable]) -> dict[str, str]:
+    """Returns why yardsticks could not measure a run, by their names."""
+    found = {}
+    for yardstick in yardsticks:
+        measured = read_measured(run_dir, yardstick)
+        if measured is not None and measured.refusal:
+            label = _label(_settings_in_words(yardstick, yardsticks))
+            found[bound(yardstick).function.__name__ + label] = measured.refusal
+    return found
 
 
 def failure_of(run_dir: str) -> str:
     """Returns why a run failed, in words; "" where it did not."""
     path = Path(run_dir) / FAILURE
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
-
-
-def refusals(comparison: Comparison) -> Iterator[str]:
-    """Yields a line for each yardstick that could not measure a variant, of its first such run."""
-    for variant in comparison.variants:
-        for yardstick in comparison.yardsticks:
-            for seed in comparison.seeds:
-                run_dir = run_dir_of(comparison.directory, Key(variant, seed))
-                found = read_measured(run_dir, yardstick)
-                if found is not None and found.refusal:
-                    name = bound(yardstick).function.__name__
-                    yield f"{variant} is not measured by {name}: {found.refusal}"
-                    break
 
 
 # --- results ---------------------------------------------------------------------------------------
@@ -240,7 +245,7 @@ def results_of(comparison: Comparison) -> Results:
             if facts is None or not Path(run_dir).is_dir():
                 continue
             named = variant, seed, Path(run_dir).relative_to(c.directory).as_posix()
-            runs.append(_trained_run(named, run_dir, facts))
+            runs.append(_trained_run(named, run_dir, facts, refusals(run_dir, c.yardsticks)))
             for yardstick in c.yardsticks:
                 measured = read_measured(run_dir, yardstick)
                 if measured is not None and measured.figures:
@@ -256,16 +261,14 @@ def _measurements(
     Where a yardstick gives several units, as the bits per byte of a masked model are others than those
     of a causal one, or comes with several settings, its name says which: "norm (power=4)".
     """
-    functions = [bound(yardstick).function for yardstick in yardsticks]
     units: dict[str, set[str]] = {}
     for _, _, (figures, _) in found:
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
     measurements = []
     for named, yardstick, (figures, _) in found:
-        function, settings = bound(yardstick).function, bound(yardstick).settings
-        words = [f"{k}={v}" for k, v in settings.items()] if functions.count(function) > 1 else []
+        words = _settings_in_words(yardstick, yardsticks)
         words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
-        label = f" ({', '.join(words)})" if words else ""
+        label = _label(words)
         for figure in figures:
             whole, slash, part = figure.name.partition("/")
             renamed = figure._replace(name=f"{whole}{label}{slash}{part}")
@@ -273,7 +276,20 @@ def _measurements(
     return measurements
 
 
-def _trained_run(named: Named, run_dir: str, facts: Facts) -> TrainedRun:
+def _settings_in_words(yardstick: Callable, yardsticks: Sequence[Callable]) -> list[str]:
+    """Returns what tells a yardstick from others of the same function; nothing where it is the only one."""
+    one = bound(yardstick)
+    several = [bound(other).function for other in yardsticks].count(one.function) > 1
+    return [f"{name}={value}" for name, value in one.settings.items()] if several else []
+
+
+def _label(words: Sequence[str]) -> str:
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _trained_run(
+    named: Named, run_dir: str, facts: Facts, refusals: Mapping[str, str]
+) -> TrainedRun:
     tokens, seconds = _tokens_and_seconds(run_dir)
     return TrainedRun(
         *named,
@@ -284,6 +300,7 @@ def _trained_run(named: Named, run_dir: str, facts: Facts) -> TrainedRun:
         seconds=seconds,
         curves=learning_curves(run_dir),
         error=failure_of(run_dir),
+        refusals=refusals,
     )
 
 

@@ -13,6 +13,8 @@ def markdown(summary: Summary) -> str:
     lines += [f"- {line}" for line in words.in_short(summary)] + [""]
     if summary.columns:
         lines += ["## Yardsticks", "", *_yardsticks(summary), ""]
+    if refused := words.refused(summary):
+        lines += ["## What could not be measured", "", *(f"- {line}" for line in refused), ""]
     if summary.differences:
         lines += ["## Differences by seed", "", *_differences(summary), "", words.READING, ""]
     lines += ["## What was equal", "", f"{asked.budget}. {words.unequal(summary)}".strip(), ""]

@@ -62,6 +62,7 @@ def page(summary: Summary, linked: Iterable[str] = ()) -> str:
         + f'<p class="soft">{escape(words.setting(summary))}</p>\n'
         + _in_short(summary)
         + _yardsticks(summary, colours, links)
+        + _refused(summary)
         + _differences(summary)
         + _curves(summary, colours)
         + _costs(summary)
@@ -125,6 +126,12 @@ def _table_of_columns(summary: Summary) -> str:
 def _cell(column: Column, variant: str) -> str:
     text = words.cell(column, variant)
     return f"<b>{text}</b>" if variant == column.best else text
+
+
+def _refused(summary: Summary) -> str:
+    items = "".join(f"<li>{escape(line)}</li>\n" for line in words.refused(summary))
+    title = "<h2>What could not be measured</h2>\n"
+    return f'{title}<div class="card"><ul>{items}</ul></div>\n' if items else ""
 
 
 def _differences(summary: Summary) -> str:

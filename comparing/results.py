@@ -56,6 +56,7 @@ class TrainedRun(NamedTuple):
     seconds: float = 0.0  # of training
     curves: Mapping[str, Curve] = {}  # by name, see `learning_curves`
     error: str = ""  # why it failed; "": it did not
+    refusals: Mapping[str, str] = {}  # by the names of yardsticks: why they could not measure it
 
 
 class Measurement(NamedTuple):

@@ -23,6 +23,8 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(Text(f"  {words.next_one(d)}", "dim"))
     if words.unequal(summary):
         console.print(Text(words.unequal(summary), "dim"))
+    for line in words.refused(summary):
+        console.print(Text(line), soft_wrap=True)
     for run in summary.failed:
         failed = f"{run.variant}, seed {run.seed} failed: {words.last_line(run.error)}"
         console.print(Text(failed, "red"), soft_wrap=True)

@@ -239,6 +239,21 @@ def in_short(summary: Summary) -> list[str]:
     return lines + _left_out(summary)
 
 
+def refused(summary: Summary) -> list[str]:
+    """Returns a line for each variant and yardstick that could not measure it, and why; with the seeds
+    where others of the variant were measured."""
+    seeds: dict[tuple[str, str, str], list[int]] = {}
+    for run in summary.runs:
+        for name, why in run.refusals.items():
+            seeds.setdefault((run.variant, name, " ".join(why.split())), []).append(run.seed)
+    lines = []
+    for (variant, name, why), some in seeds.items():
+        runs = [run for run in summary.runs if run.variant == variant]
+        which = "" if len(some) == len(runs) else f", seed {', '.join(map(str, some))},"
+        lines.append(f"{variant}{which} is not measured by {name}: {why}")
+    return lines
+
+
 def _left_out(summary: Summary) -> list[str]:
     """Returns a line for each variant of which a yardstick lacks seeds: what is left may be its best."""
     seeds, lines = len({run.seed for run in summary.runs}), []

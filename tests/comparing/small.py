@@ -37,6 +37,9 @@ comparing.Comparison.yardsticks = [@small.norm]
 """
 
 
+FILES: list[str] = []  # that `of_files` needs
+
+
 def write(folder: pathlib.Path, *lines: str) -> str:
     """Writes a comparison of four runs of six steps in a folder; returns the path of its file."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,6 +66,12 @@ def layers(subject) -> list[Figure]:
 
 def refusing(subject) -> list[Figure]:
     raise ValueError("no such model can be measured")
+
+
+def of_files(subject) -> list[Figure]:
+    if not FILES:
+        raise ValueError("no files yet")
+    return [Figure("files", float(len(FILES)), "files", LOWER)]
 
 
 class Done:

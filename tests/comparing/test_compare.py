@@ -88,7 +88,23 @@ def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
     assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
     said = " ".join(capsys.readouterr().out.split())
     assert "small is not measured by refusing: no such model can be measured" in said
-    assert small.compare_here(file) == 0 and len(started) == 4  # what is refused is not asked again
+    report = (pathlib.Path(file).parent / "compared/report.md").read_text()
+    assert "- small is not measured by refusing: no such model can be measured" in report
+
+
+def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
+    file, started = own
+    monkeypatch.setattr(cells.train, "train", None)
+    with open(file, "a") as out:
+        out.write("comparing.Comparison.yardsticks = [@small.norm, @small.of_files]\n")
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
+    assert "is not measured by of_files: no files yet" in capsys.readouterr().out
+    monkeypatch.setattr(small, "FILES", ["now"])
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
+    found = small.results(pathlib.Path(file).parent / "compared")
+    assert [one["name"] for one in found] == ["norm", "files"] * 2
+    assert "not measured" not in (pathlib.Path(file).parent / "compared/report.md").read_text()
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
 
 
 def test_figures_of_several_units_have_names_of_their_own(own):

@@ -83,6 +83,21 @@ def test_reports_are_drawn_again_the_same(directory, text):
     assert (directory / "report.md").read_text() == short
 
 
+def test_reports_say_why_a_yardstick_could_not_measure(made):
+    why = {"minimal_pairs (blimp='blimp')": f"{EVIL}\nis no folder"}
+    some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
+    some[0] = some[0]._replace(refusals={"fill_in": "no"})
+    found = summary(made._replace(runs=some))
+    first, second = words.refused(found)
+    assert first == "15%, seed 0, is not measured by fill_in: no"
+    assert second.startswith("40% is not measured by minimal_pairs (blimp='blimp'): <script>")
+    assert f"- {first}\n- {second}\n" in markdown(found)
+    text = page(found)
+    assert first in text and "What could not be measured" in text and "a|b is no folder" in text
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+    pages.assert_elements_are_closed(text)
+
+
 def test_names_are_shown_as_text():
     asked = planted.results([EVIL, "b"])
     asked = asked._replace(asked=asked.asked._replace(name=EVIL, question=EVIL, about=EVIL))
