@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from pretrax.comparing.bags_of_words import bags_of
 from pretrax.comparing.figures import HIGHER, NEITHER, Figure
 from pretrax.comparing.probing import probed
+from pretrax.comparing.subject import Subject
 from pretrax.tasks import metrics
 from pretrax.tasks.python_definitions import pair_examples
 from pretrax.tasks.python_passages import module_examples
@@ -27,16 +28,20 @@ class ClassTask(NamedTuple):
         return sorted(set(self.labels["train"]))
 
 
-def class_task(name: str, module: str | None = None, data_dir: str | None = None) -> ClassTask:
-    """Returns a task by its name.
+def class_task(
+    subject: Subject, name: str, module: str | None = None, data_dir: str | None = None
+) -> ClassTask:
+    """Returns a task by its name, to be measured of a run.
 
     "python_modules" and "python_pairs" are read from Python's library, without TensorFlow; any
     other name is that of a registered SeqIO task, such as "glue_mrpc", with its own metrics.
 
     Raises ValueError, FileNotFoundError as `tasks.seqio_evaluation.evaluation_tasks`, and ValueError
-    for a task whose training examples have a single class, or so many that they are texts.
+    for a task whose training examples have a single class, or so many that they are texts, and for a
+    run that has trained on the library's held-out files, where the task is of those.
     """
     if name in _OFFLINE:
+        subject.check_library_unseen()
         return _OFFLINE[name]()
     # TensorFlow, which the tasks above need not load.
     from pretrax.tasks.seqio_evaluation import evaluation_tasks

@@ -1,11 +1,14 @@
 """`Subject`: a run that has been trained, as yardsticks read it."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pretrax.inference import Trained
+from pretrax.tasks.corpora import library
+from pretrax.tasks.python_sources import HELDOUT_EVERY
 from pretrax.tasks.trained_models import open_trained
-from pretrax.training.configuration import run_of_directory
+from pretrax.training.bound import bound
+from pretrax.training.configuration import read_directory, run_of_directory
 from pretrax.training.planning import Plan, plan
 from pretrax.training.run import Run
 from pretrax.training.runs import SavedModel, open_run
@@ -33,6 +36,11 @@ class Subject:
         return run_of_directory(self.directory, self.trusted)
 
     @functools.cached_property
+    def corpus(self) -> Callable | None:
+        """The factory of its corpus; None of an imported model, which has none."""
+        return read_directory(self.directory, self.trusted).get("corpus")
+
+    @functools.cached_property
     def plan(self) -> Plan:
         """Its corpus, objective, model, row groups and mesh."""
         return plan(self.run)
@@ -47,3 +55,20 @@ class Subject:
     def trained(self) -> Trained:
         """The model with its vocabulary, as `inference` takes it; a decoder has its layers apart."""
         return open_trained(self.directory, self.step, trusted=self.trusted)
+
+    def check_library_unseen(self) -> None:
+        """Checks that a run of Python's library holds out all files that the library's split holds out.
+
+        Every yardstick that reads those files calls it.
+
+        Raises ValueError for a run that has trained on some of them.
+        """
+        if self.corpus is None or bound(self.corpus).function.__module__ != library.__name__:
+            return
+        every = bound(self.corpus).settings.get("heldout_every", HELDOUT_EVERY)
+        if HELDOUT_EVERY % every:
+            raise ValueError(
+                f"{self.directory} has trained on files of Python's library that are read here: it "
+                f"holds out one document in {every}, expected one in {HELDOUT_EVERY}, or in a divisor "
+                "of it."
+            )

@@ -15,10 +15,7 @@ from pretrax.comparing.likelihoods import CONDITIONAL, Reading, log_probs, readi
 from pretrax.comparing.python_pairs import MinimalPair, python_pairs
 from pretrax.comparing.subject import Subject
 from pretrax.inference import Trained
-from pretrax.tasks.corpora import library
-from pretrax.tasks.python_sources import HELDOUT_EVERY, library_documents, split_documents
-from pretrax.training.bound import bound
-from pretrax.training.configuration import read_directory
+from pretrax.tasks.python_sources import library_documents, split_documents
 
 TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make of equal ones
 
@@ -83,15 +80,7 @@ def _same_length(trained: Trained, pair: MinimalPair) -> bool:
 
 
 def _own_pairs(subject: Subject, count: int) -> list[MinimalPair]:
-    corpus = read_directory(subject.directory, subject.trusted).get("corpus")
-    every = 1
-    if corpus and bound(corpus).function.__module__ == library.__name__:
-        every = bound(corpus).settings.get("heldout_every", HELDOUT_EVERY)
-    if HELDOUT_EVERY % every:
-        raise ValueError(
-            f"{subject.directory} has trained on files of these pairs: it holds out one "
-            f"document in {every}, expected one in {HELDOUT_EVERY}, or in a divisor of it."
-        )
+    subject.check_library_unseen()
     return python_pairs(split_documents(library_documents())["heldout"], count)
 
 

@@ -40,7 +40,7 @@ def finetune(
             raise ValueError(f"Got {name}={value}, expected 1 or more.")
     if not peaks or min(peaks) <= 0:
         raise ValueError(f"Got peaks={peaks}, expected learning rates above 0.")
-    found = class_task(task, module, data_dir)
+    found = class_task(subject, task, module, data_dir)
     classes = found.classes
     learnt = finetuned(
         subject.trained,

@@ -51,6 +51,7 @@ def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> l
 
     Raises ValueError for a model that cannot continue a text, saying which can.
     """
+    subject.check_library_unseen()
     trained, found = subject.trained, continuations(prompts)
 
     def last_line(gap: Gap) -> str:
@@ -74,6 +75,7 @@ def infilling(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list
 
     Raises ValueError for a model that cannot fill in text, saying which can. Args: `continuation`.
     """
+    subject.check_library_unseen()
     trained, found = subject.trained, hidden_lines(prompts)
 
     def line_before(gap: Gap) -> str:

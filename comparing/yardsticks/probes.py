@@ -41,7 +41,7 @@ def classify(
 
     Raises ValueError for a layer that there is not, and another pooling.
     """
-    found = class_task(task, module, data_dir)
+    found = class_task(subject, task, module, data_dir)
     trained, layers = subject.trained, asked_layers(subject.trained, layers)
     return probe_figures(
         "classify",
@@ -56,6 +56,7 @@ def tag(subject: Subject, *, layers: Sequence[int] | None = None) -> list[Figure
 
     "Bag of words" is here a guess of each word's most frequent kind. Args and errors: `classify`.
     """
+    subject.check_library_unseen()
     split = tagged_examples()
     labels = {part: [kind for one in some for kind in one.kinds] for part, some in split.items()}
     trained, layers = subject.trained, asked_layers(subject.trained, layers)
@@ -77,6 +78,7 @@ def pairs(
     (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither text tells
     which (`tasks.python_definitions.matched_pairs`). Args and errors: `classify`.
     """
+    subject.check_library_unseen()
     split = pair_examples()
     labels = {part: [str(pair.belongs) for pair in some] for part, some in split.items()}
     trained, layers = subject.trained, asked_layers(subject.trained, layers)
@@ -112,6 +114,7 @@ def retrieve(
 
     Raises ValueError for fewer than 2 candidates or more than there are, and as `classify`.
     """
+    subject.check_library_unseen()
     split = definition_examples()
     if not 2 <= candidates <= len(split["validation"]):
         raise ValueError(

@@ -47,7 +47,7 @@ def rank_classes(
         raise ValueError(
             f"Got the template {template!r}, expected {{text}} in it and {{answer}} at its end."
         )
-    found = class_task(task, module, data_dir)
+    found = class_task(subject, task, module, data_dir)
     classes = found.classes
     shown = [
         {"text": text, "answer": label}
@@ -82,6 +82,7 @@ def fill_in(subject: Subject, *, examples: int = 60) -> list[Figure]:
     """
     if examples < 1:
         raise ValueError(f"Got examples={examples}, expected 1 or more.")
+    subject.check_library_unseen()
     some = identifier_examples()["validation"][:examples]
     questions = [
         Question(passage, tuple(dict.fromkeys(hideable_names(passage)))) for passage, _ in some

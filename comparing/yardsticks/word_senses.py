@@ -86,6 +86,7 @@ def word_in_context(
             f"Got words={words}, uses={uses}, context={context}, expected 1, 4 and 1 or more: each half "
             "of the uses compares two of one meaning."
         )
+    subject.check_library_unseen()
     trained = subject.trained
     asked = asked_layers(trained, layers)
     found = [

@@ -3,7 +3,6 @@
 import collections
 import functools
 import json
-import types
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ from pretrax.comparing.python_pairs import KINDS, MinimalPair, python_pairs
 from pretrax.comparing.yardsticks import acceptability as module
 from pretrax.comparing.yardsticks.acceptability import blimp_pairs, minimal_pairs, scored
 from pretrax.tasks.python_sources import Document, library_documents, split_documents
+from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 
 CODE = '''
@@ -57,18 +57,13 @@ def test_pairs_of_the_library_hardly_differ_and_are_wrong():
             assert making._parses(good) and making._parses(bad) == (kind == "names")
 
 
-def subject(one, monkeypatch, corpus=None):
-    monkeypatch.setattr(module, "read_directory", lambda directory, trusted: {"corpus": corpus})
-    return types.SimpleNamespace(trained=one, directory="runs/x", trusted=())
-
-
 def constant(one):
     return one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
 
 
-def test_constant_outputs_are_right_by_half(monkeypatch):
+def test_constant_outputs_are_right_by_half():
     one = constant(trained("decoder", "causal_lm"))
-    summary, *kinds = minimal_pairs(subject(one, monkeypatch), pairs=2)
+    summary, *kinds = minimal_pairs(subject_of(one), pairs=2)
     assert (summary.value, summary.baseline, summary.note) == (0.5, 0.5, "12 pairs")
     assert [(k.name, k.value) for k in kinds] == [(f"minimal_pairs/{k}", 0.5) for k in KINDS]
 
@@ -80,7 +75,7 @@ def test_frequencies_are_right_by_half(monkeypatch):
         module, "log_probs", lambda one, reading, texts: [-nats[rest] for _, rest in texts]
     )
     one = trained("decoder", "causal_lm")
-    assert [f.value for f in minimal_pairs(subject(one, monkeypatch), pairs=2)] == [0.5] * 7
+    assert [f.value for f in minimal_pairs(subject_of(one), pairs=2)] == [0.5] * 7
 
 
 PAIR = MinimalPair("words", "the tea", "tea the")
@@ -108,23 +103,7 @@ def test_what_both_texts_begin_with_is_given_to_one_that_reads(monkeypatch):
     assert (good, bad) == (["ab ", "cd"], ["ab ", "dc"])
 
 
-def test_a_run_that_trained_on_these_files_is_refused(monkeypatch):
-    from pretrax.tasks.corpora import python_library, text_files
-    from pretrax.training.bound import Bound
-
-    one = trained("decoder", "causal_lm")
-    of_others = Bound(text_files, heldout_every=40)  # which holds out files of its own
-    corpora = [Bound(python_library, heldout_every=every) for every in (20, 10, 40)]
-    for corpus, refused in zip([of_others, *corpora], (False, False, False, True)):
-        run = subject(one, monkeypatch, corpus)
-        if not refused:
-            assert module._own_pairs(run, 1) == module._own_pairs(subject(one, monkeypatch), 1)
-            continue
-        with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
-            module._own_pairs(run, 1)
-
-
-def test_files_of_blimp(tmp_path, monkeypatch):
+def test_files_of_blimp(tmp_path):
     lines = [
         {"sentence_good": f"{x} is", "sentence_bad": f"{x} are", "UID": "agreement"} for x in "abc"
     ]
@@ -132,7 +111,7 @@ def test_files_of_blimp(tmp_path, monkeypatch):
     pairs = blimp_pairs(str(tmp_path), 2)
     assert pairs == [MinimalPair("agreement", f"{x} is", f"{x} are") for x in "ab"]
     one = trained("decoder", "causal_lm")
-    _, kind = minimal_pairs(subject(one, monkeypatch), blimp=str(tmp_path))
+    _, kind = minimal_pairs(subject_of(one), blimp=str(tmp_path))
     assert kind.name == "minimal_pairs/agreement"
     (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
     with pytest.raises(

@@ -7,7 +7,7 @@ from pretrax.comparing import finetuning
 from pretrax.comparing.class_tasks import ClassTask
 from pretrax.comparing.frozen import text_features
 from pretrax.comparing.yardsticks import finetuning as yardstick
-from tests.comparing.test_probes import subject_of
+from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 
 OBJECTIVES = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}

@@ -1,7 +1,6 @@
 """What models write, against cases by hand and models whose outputs say nothing."""
 
 import doctest
-import types
 
 import pytest
 
@@ -9,6 +8,7 @@ from pretrax.comparing import python_prompts
 from pretrax.comparing.python_prompts import Gap, beginnings, continues_to_parse, gaps
 from pretrax.comparing.yardsticks import generations
 from pretrax.comparing.yardsticks.generations import Written, continuation, infilling, measures
+from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
 
@@ -28,8 +28,8 @@ def library():
         yield
 
 
-def subject_of(*names, builder="decoder"):
-    return types.SimpleNamespace(trained=trained(builder, *names))
+def model_of(*names, builder="decoder"):
+    return subject_of(trained(builder, *names))
 
 
 def written_by(monkeypatch, write):
@@ -127,7 +127,7 @@ def test_each_model_is_asked_as_it_was_trained(yardstick, name, builder, mode, m
     make = {continuation: generations.continuations, infilling: generations.hidden_lines}[yardstick]
     found = make(8)
     written_by(monkeypatch, truth)
-    figures = by_name(yardstick(subject_of(name, builder=builder), prompts=8, max_new=1000))
+    figures = by_name(yardstick(model_of(name, builder=builder), prompts=8, max_new=1000))
     assert len(asked) == 16  # greedily, and sampled
     for part in ("", "/sampled"):
         own = yardstick.__name__ + part
@@ -145,7 +145,7 @@ def test_each_model_is_asked_as_it_was_trained(yardstick, name, builder, mode, m
 )
 def test_constant_outputs_are_not_flattered(yardstick, name, text, monkeypatch):
     written_by(monkeypatch, lambda item: text)
-    figures = by_name(yardstick(subject_of(name), prompts=8))
+    figures = by_name(yardstick(model_of(name), prompts=8))
     own = yardstick.__name__
     assert figures[own].gain <= 0 and figures[f"{own}/exact_match"].value == 0
     if not text.startswith((" ", "pass", "x")):
@@ -155,15 +155,15 @@ def test_constant_outputs_are_not_flattered(yardstick, name, text, monkeypatch):
 
 
 def test_what_a_model_writes_is_the_same_every_time():
-    one = subject_of("causal_lm")
+    one = model_of("causal_lm")
     first, second = (continuation(one, prompts=2, max_new=3) for _ in range(2))
     assert first == second and first[0].name == "continuation"
 
 
 def test_models_that_cannot_write_are_refused():
     with pytest.raises(ValueError, match="'encoder' trained to mask, expected one that continues"):
-        continuation(subject_of("masked_lm", builder="encoder"))
+        continuation(model_of("masked_lm", builder="encoder"))
     with pytest.raises(ValueError, match="trained to infill, expected one that continues"):
-        continuation(subject_of("span_corruption", builder="encoder_decoder"))
+        continuation(model_of("span_corruption", builder="encoder_decoder"))
     with pytest.raises(ValueError, match="trained to continue, expected one that fills in"):
-        infilling(subject_of("causal_lm"))
+        infilling(model_of("causal_lm"))

@@ -1,15 +1,14 @@
 """Probes of frozen models, against cases by hand and a model whose outputs are constant."""
 
 import doctest
-import types
 
-import jax
 import numpy as np
 import pytest
 
 from pretrax.comparing import bags_of_words, frozen, probing
 from pretrax.comparing.yardsticks import probes
 from pretrax.tasks.python_passages import Tagged
+from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
 
@@ -18,13 +17,6 @@ from tests.tasks.short_library import short_library
 def library():
     with short_library():
         yield
-
-
-def subject_of(one, constant: bool = False):
-    """A run as yardsticks read it; `constant`: its states are zeros, whatever it reads."""
-    if constant:
-        one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
-    return types.SimpleNamespace(trained=one)
 
 
 def by_name(figures) -> dict:

@@ -10,7 +10,7 @@ from pretrax.comparing.ranking import Question, answer_log_probs
 from pretrax.comparing.yardsticks import rankings
 from pretrax.inference import score
 from pretrax.inference.scoring import hidden_log_probs
-from tests.comparing.test_probes import subject_of
+from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
 
@@ -84,7 +84,7 @@ def test_masked_answers_are_hidden_at_once():
 def test_constant_outputs_are_worth_chance_exactly(builder, objective):
     subject = subject_of(trained(builder, objective), constant=True)
     classes = rankings.rank_classes(subject, examples=3)
-    count = len(rankings.class_task("python_modules").classes)
+    count = len(rankings.class_task(subject, "python_modules").classes)
     assert classes[0].name == "rank_classes"
     assert classes[0].value == pytest.approx(1 / count)
     names = {figure.name: figure for figure in rankings.fill_in(subject, examples=4)}
@@ -100,7 +100,7 @@ def test_examples_come_before_the_question(monkeypatch):
     )
     subject = subject_of(trained("decoder", "causal_lm"))
     rankings.rank_classes(subject, shots=1, examples=1, template="{text}= {answer}")
-    task = rankings.class_task("python_modules")
+    task = rankings.class_task(subject, "python_modules")
     shown = f"{task.texts['train'][0]}= {task.labels['train'][0]}\n\n"
     assert asked[0].text == f"{shown}{task.texts['validation'][0]}="
     assert asked[0].answers == tuple(f" {name}" for name in task.classes)

@@ -17,6 +17,7 @@ from pretrax.comparing.yardsticks.word_senses import (
     separation,
     word_in_context,
 )
+from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
 
@@ -37,7 +38,7 @@ def uses():
 
 def measured(builder, found, monkeypatch, **settings):
     monkeypatch.setattr(word_senses, "library_uses", lambda: found)
-    subject = types.SimpleNamespace(trained=trained(builder, MODELS[builder]))
+    subject = subject_of(trained(builder, MODELS[builder]))
     return {figure.name: figure for figure in word_in_context(subject, **SMALL | settings)}
 
 

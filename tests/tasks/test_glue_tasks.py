@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from pretrax.comparing.class_tasks import class_figures, class_task
+from pretrax.comparing.subject import Subject
 from pretrax.tasks import glue_tasks
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio_tasks import found_tasks
@@ -89,7 +90,7 @@ def test_answers_of_a_question_are_scored_together():
 
 def test_a_registered_task_gives_classes():
     pairs = [{"sentence1": str(i), "sentence2": "", "label": int(i % 3 == 0)} for i in range(20)]
-    task = class_task(register("wnli", pairs))
+    task = class_task(Subject("runs/x"), register("wnli", pairs))
     assert task.classes == ["entailment", "not_entailment"]
     (always,) = class_figures("x", task, ["not_entailment"] * 20)
     assert always.value == always.baseline == 13 / 20
@@ -101,4 +102,4 @@ def test_a_task_of_many_answers_has_no_classes(tmp_path):
     rows = [{"sentence1": "", "sentence2": "", "label": 0.2 * i} for i in range(20)]
     name = register("stsb", rows)
     with pytest.raises(ValueError, match="different answers to"):
-        class_task(name)
+        class_task(Subject("runs/x"), name)

@@ -1,0 +1,30 @@
+"""Runs that have trained on the library's held-out files, which no yardstick may read then."""
+
+import pytest
+
+from pretrax.comparing.yardsticks import YARDSTICKS
+from pretrax.tasks.corpora import docstring_pairs, python_library, text_files
+from pretrax.training.bound import Bound
+from tests.comparing.subjects import subject_of
+from tests.inference.runs import trained
+
+OF_LIBRARY = (
+    *("minimal_pairs", "classify", "tag", "pairs", "retrieve", "finetune", "rank_classes"),
+    *("fill_in", "word_in_context", "continuation", "infilling"),
+)
+
+
+@pytest.mark.parametrize("name", OF_LIBRARY)
+def test_no_yardstick_reads_files_that_a_run_has_trained_on(name):
+    subject = subject_of(
+        trained("decoder", "causal_lm"), corpus=Bound(python_library, heldout_every=40)
+    )
+    with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
+        YARDSTICKS[name](subject)
+
+
+def test_a_run_that_holds_out_the_files_is_measured():
+    one = trained("decoder", "causal_lm")
+    of_others = Bound(text_files, heldout_every=40)  # which holds out files of its own
+    for corpus in (None, of_others, python_library, Bound(docstring_pairs, heldout_every=10)):
+        subject_of(one, corpus=corpus).check_library_unseen()
