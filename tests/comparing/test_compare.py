@@ -11,6 +11,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
 
 from pretrax.comparing import cells, cluster, processes
 from pretrax.comparing.directory import read_facts
