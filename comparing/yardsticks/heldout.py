@@ -33,9 +33,10 @@ def loss_under(
         -> [Figure("loss_under", …), Figure("loss_under/causal_lm", …), Figure("loss_under/prefix_lm", …)]
 
     The first figure is the share of the baseline's nats that the model saves, on average over the
-    objectives: losses of different objectives have no mean. Where it is worse than the baseline it saves
-    nothing; nor does it under an objective that it cannot compute, which has no figure of its own and is
-    named in the first one's note. The baseline knows frequencies alone, as in `training.evaluation`.
+    objectives: losses of different objectives have no mean. Where it is worse than the baseline the share
+    is below 0. Under an objective that it cannot compute it saves nothing, 0: without that objective the
+    mean would be of others than another model's. It has no figure of its own and is named in the first
+    one's note. The baseline knows frequencies alone, as in `training.evaluation`.
 
     Args:
       objectives: names of gin_configs/objectives, or short ones ("mlm").
@@ -46,22 +47,23 @@ def loss_under(
     """
     if not objectives:
         raise ValueError("Got no objectives, expected names such as causal_lm.")
-    names, figures, gains, refused = [*map(find, objectives)], [], [], []
+    plan, names = subject.plan, [*map(find, objectives)]
+    refused = [name for name in names if not _is_computable(plan, name, row_tokens)]
+    if len(refused) == len(names):
+        evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which says why
+    figures, gains = [], []
     for name in names:
-        try:
-            objective = _objective(name, subject.plan.recipe.ids)
-            evaluate = evaluator_under(subject.plan, objective, tokens, row_tokens)
-        except ValueError:
-            refused.append(name)
+        if name in refused:
             continue
+        evaluate = evaluator_under(plan, _objective(name, plan.recipe.ids), tokens, row_tokens)
         scores = [score for score in evaluate(subject.saved.params) if not score.metric]
-        gains.append(max(statistics.fmean(score.gain for score in scores), 0.0))
+        gains.append(statistics.fmean(score.gain for score in scores))
         figures += _figures(name, scores)
-    if not figures:
-        evaluator(subject.plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which says why
     mean = sum(gains) / len(names)
     unit = "share of the baseline's nats saved"
-    note = f"not computable by this model: {', '.join(refused)}" if refused else ""
+    note = (
+        f"not computable by this model, so 0 of the mean: {', '.join(refused)}" if refused else ""
+    )
     return [Figure("loss_under", mean, unit, HIGHER, 0.0, note), *figures]
 
 

@@ -65,15 +65,24 @@ def test_a_model_whose_outputs_are_constant_is_not_flattered():
         plan=subject("decoder").plan, saved=types.SimpleNamespace(params=nothing)
     )
     summary, one = loss_under(empty, objectives=["clm"], tokens=TOKENS, row_tokens=ROW)
-    assert summary.value == 0.0 and one.gain < 0
+    assert summary.value == pytest.approx(one.gain / one.baseline) and one.gain < 0
     assert (one.name, one.value) == ("loss_under/causal_lm", pytest.approx(np.log(128), rel=1e-5))
 
 
 def test_an_objective_that_cannot_be_computed_saves_nothing_and_is_named():
     small = dict(tokens=TOKENS, row_tokens=ROW)
     summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
-    assert summary.note == "not computable by this model: causal_lm"
-    assert summary.value == pytest.approx(max(one.gain / one.baseline, 0) / 2)
+    assert summary.note == "not computable by this model, so 0 of the mean: causal_lm"
+    assert summary.value == pytest.approx(one.gain / one.baseline / 2)
+
+
+def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
+    def evaluator_under(*_):
+        raise ValueError("a bad row")
+
+    monkeypatch.setattr(heldout, "evaluator_under", evaluator_under)
+    with pytest.raises(ValueError, match="^a bad row$"):
+        loss_under(subject("decoder"), objectives=["causal_lm", "masked_lm"], row_tokens=ROW)
 
 
 @pytest.mark.parametrize(
