@@ -14,7 +14,7 @@ import pytest
 import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
 
 from pretrax.comparing import cells, cluster, processes
-from pretrax.comparing.directory import read_facts
+from pretrax.comparing.directory import read_facts, refusals
 from pretrax.comparing.variants import Key, read_comparison, runs_of, runs_of_variants
 from pretrax.training import run_directory
 from tests.comparing import small
@@ -234,14 +234,10 @@ def undisturbed(tmp_path_factory) -> bytes:
     return (folder / "compared/results.jsonl").read_bytes()
 
 
-def moments(file: str, number: int):
-    """Waits for one of three moments: planned, a run has begun to train, a run is trained."""
+def trains(file: str) -> bool:
+    """Whether a run has begun to train."""
     runs = pathlib.Path(file).parent / "compared/runs"
-    return (
-        lambda: (runs / "large_2/facts.json").exists(),
-        lambda: any(path.stat().st_size for path in runs.glob("*/*/metrics.jsonl")),
-        lambda: any(runs.glob("*/*/result.json")),
-    )[number]
+    return any(path.stat().st_size for path in runs.glob("*/*/metrics.jsonl"))
 
 
 def kill_when(file: str, reached) -> None:
@@ -255,8 +251,7 @@ def kill_when(file: str, reached) -> None:
 
 def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
     file = small.write(tmp_path)
-    for number in range(3):
-        kill_when(file, moments(file, number))
+    kill_when(file, lambda: trains(file))
     finish(file, "--gin.SEEDS=[0]", "--workers=2")
     assert (tmp_path / "compared/results.jsonl").read_bytes() == undisturbed
 
@@ -273,9 +268,8 @@ def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
 
 def test_processes_save_and_end_with_the_command(tmp_path):
     file = small.write(tmp_path, "budgets.text_tokens.number = 300_000")
-    process = start(file, "--gin.SEEDS=[0]", "--workers=2")
-    reached = moments(file, 1)
-    while process.poll() is None and not reached():
+    process = start(file, "--gin.SEEDS=[0]", "--workers=1")
+    while process.poll() is None and not trains(file):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
@@ -292,13 +286,13 @@ def test_jobs_of_a_cluster(own):
     runs = runs_of(one, runs_of_variants(one), {"small": 6, "large/2": 6})
     key = Key("small", 0)
     trusted = ("tests.training.tiny", "tests.comparing.small")
-    cell = cells.Cell(one.directory, runs[key], tuple(one.yardsticks), trusted)
+    cell = cells.Cell(one.directory, runs[key], (small.refusing, len), trusted)
     start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
-    assert processes.run_cells({key: cell}, start, [[0]], lambda *_: None) == {}
-    assert processes.is_complete(cell.run, cell.yardsticks)
-    unknown = cell._replace(yardsticks=(small.refusing, len))
-    failed = processes.run_cells({key: unknown}, start, [[0]], lambda *_: None)
+    failed = processes.run_cells({key: cell}, start, [[0]], lambda *_: None)
     assert "has no len" in failed[key]
+    assert refusals(cell.run.run_dir, cell.yardsticks) == {
+        "refusing": "no such model can be measured"
+    }
 
 
 @pytest.fixture
