@@ -75,8 +75,12 @@ def next_sentence_prediction(
     """
     if negatives not in NEGATIVES:
         raise ValueError(f"negatives must be one of {NEGATIVES}, got {negatives!r}.")
-    draw = _draw_next_from_other if negatives == "other" else _draw_next_from_same
-    return _pair_objective(ids, draw, at_sentence_ends, next_sentence_form(ids))
+    if negatives == "other":
+        return _pair_objective(
+            ids, _draw_next_from_other, at_sentence_ends, next_sentence_form(ids)
+        )
+    form = _form(ids, "follows", "comes later")
+    return _pair_objective(ids, _draw_next_from_same, at_sentence_ends, form)
 
 
 def next_sentence_form(ids: TokenIds) -> PromptForm:

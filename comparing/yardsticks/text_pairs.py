@@ -39,6 +39,9 @@ def pair_accuracy(
     products or their cosine alone, fitted to pairs that the objective makes of training text. A task that it solves is too easy: negatives of another document are told by
     their topic, so that a model need not read. Its own baseline is the most frequent class.
 
+    The unit names the classes, as "accuracy, in order or swapped": figures of other tasks are not
+    comparable.
+
     Args:
       pairs: held out, that are judged; fewer where there is less text.
       training_pairs: that the bag of words is fitted to.
@@ -64,9 +67,10 @@ def pair_accuracy(
     words = float(np.mean(by_words == truth.labels))
     accuracy = float(np.mean(judged == truth.labels))
     note = f"{truth.labels.size} pairs; the baseline is a bag of words"
+    unit = f"accuracy, {' or '.join(form.classes)}"  # tasks of other classes are not comparable
     return [
-        Figure("pair_accuracy", accuracy, "accuracy", HIGHER, words, note),
-        Figure("pair_accuracy/bag_of_words", words, "accuracy", NEITHER, float(most)),
+        Figure("pair_accuracy", accuracy, unit, HIGHER, words, note),
+        Figure("pair_accuracy/bag_of_words", words, unit, NEITHER, float(most)),
     ]
 
 

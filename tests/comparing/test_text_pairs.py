@@ -87,6 +87,16 @@ def test_the_figures_of_a_run_are_the_same_every_time():
     assert first[0].note.startswith("64 pairs")
 
 
+def test_figures_of_other_tasks_have_other_units():
+    same = functools.partial(next_sentence_prediction, negatives="same")
+    units = [
+        {figure.unit for figure in pair_accuracy(subject(build), **SMALL)}
+        for build in (next_sentence_prediction, same, sentence_order_prediction)
+    ]
+    said = "follows or does not follow", "follows or comes later", "in order or swapped"
+    assert units == [{f"accuracy, {classes}"} for classes in said]
+
+
 def test_errors():
     with pytest.raises(ValueError, match="pairs=10 and training_pairs=320, expected 50"):
         pair_accuracy(subject(next_sentence_prediction), pairs=10, training_pairs=320)
