@@ -67,7 +67,7 @@ def class_task(
 def class_figures(
     name: str, task: ClassTask, predicted: Sequence[str], by_words: Sequence[str] | None = None
 ) -> list[Figure]:
-    """Returns the task's metrics of the predicted classes of "validation".
+    """Returns the task's metrics of the predicted classes of "validation"; a metric is its figure's unit.
 
     Baselines are those of the most frequent training class. `by_words`: what is predicted without
     the model, by words alone; its figures stand beside the others.
@@ -82,7 +82,7 @@ def class_figures(
         for i, (metric, value) in enumerate(values.items()):
             suffix = f"/{metric}" if i else ""
             figures.append(
-                Figure(f"{name}{part}{suffix}", value, "share", better, baselines[metric])
+                Figure(f"{name}{part}{suffix}", value, metric, better, baselines[metric])
             )
     return figures
 

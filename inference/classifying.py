@@ -51,7 +51,8 @@ def judge(
     """Returns the classes of each pair of texts with their probabilities, the likeliest first.
 
     The names of the classes are the objective's: "follows" and "does not follow" of next sentence
-    prediction, or "comes later" with negatives of the same document, "in order" and "swapped" of sentence order prediction.
+    prediction, or "comes later" with negatives of the same document; "in order" and "swapped" of
+    sentence order prediction.
 
     Raises ValueError for a model without a head for pairs, or texts that are empty or too long.
     """

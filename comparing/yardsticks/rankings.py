@@ -57,6 +57,11 @@ def rank_classes(
     space = " " * (template[: -len("{answer}")][-1:] == " ")
     answers = tuple(f"{space}{name}" for name in classes)
     texts, labels = (x["validation"][:examples] for x in (found.texts, found.labels))
+    if unseen := sorted(set(labels) - set(classes)):
+        raise ValueError(
+            f"Task {task!r} has validation answers that no training example has, {unseen[:8]}, expected "
+            f"some of {classes}: correct its splits."
+        )
     questions = [
         Question(few_shot_prompt(template, shown, {"text": text}, "answer"), answers)
         for text in texts

@@ -106,6 +106,15 @@ def test_examples_come_before_the_question(monkeypatch):
     assert asked[0].answers == tuple(f" {name}" for name in task.classes)
 
 
+def test_an_answer_that_no_training_example_has_is_named(monkeypatch):
+    labels = {"train": ["a", "b"], "validation": ["a", "x"]}
+    task = rankings.class_task(subject_of(trained("decoder", "causal_lm")), "python_modules")
+    other = task._replace(texts={part: ["t", "u"] for part in labels}, labels=labels)
+    monkeypatch.setattr(rankings, "class_task", lambda *_: other)
+    with pytest.raises(ValueError, match="no training example has, \\['x'\\], expected"):
+        rankings.rank_classes(subject_of(trained("decoder", "causal_lm")))
+
+
 def test_errors():
     subject = subject_of(trained("encoder", "sequence_classification", num_classes=3))
     with pytest.raises(ValueError, match="mode 'classify', expected one that writes"):

@@ -93,6 +93,7 @@ def test_a_registered_task_gives_classes():
     task = class_task(Subject("runs/x"), register("wnli", pairs))
     assert task.classes == ["entailment", "not_entailment"]
     (always,) = class_figures("x", task, ["not_entailment"] * 20)
+    assert always.unit == "accuracy"
     assert always.value == always.baseline == 13 / 20
     (right,) = class_figures("x", task, task.labels["validation"])
     assert right.value == 1 and right.name == "x"
