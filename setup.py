@@ -30,9 +30,6 @@ DATA = [
     "rouge-score>=0.1.2,<0.2",
     "scipy>=1.17,<2",
 ]
-COMPARING = [
-    "statsmodels>=0.15,<0.16",  # corrections for many comparisons, and the power of the next one
-]
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
 TEST = [
     "pytest>=9.0,<10",
@@ -74,6 +71,6 @@ setup(
     package_data={"pretrax": ["gin_configs/*/*.gin"]},
     cmdclass={"build_py": BuildWithoutSetup},
     entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
-    install_requires=TRAINING + DATA + COMPARING,
+    install_requires=TRAINING + DATA,
     extras_require={"test": TEST + SLURM, "parity": PARITY, "docs": DOCS, "slurm": SLURM},
 )

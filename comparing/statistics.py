@@ -5,7 +5,7 @@ parameters, so that differences are taken seed by seed. All differences of a com
 the chance that any of them is claimed where there is none is at most 5%.
 
 Student's t throughout, which takes differences over seeds to be normal; Holm (1979) corrects for the
-size of the family; scipy and statsmodels compute both.
+size of the family; SciPy computes what they follow from.
 """
 
 import math
@@ -59,7 +59,7 @@ def estimate(values: Iterable[float]) -> Estimate:
     mean = float(np.mean(x)) if x.size else math.nan
     if not has_spread(x):
         return Estimate(mean, math.nan, math.nan, x.size)
-    from scipy import special  # here, as statsmodels below: not for those who only read Figures
+    from scipy import special  # here: not for those who only read Figures
 
     half = float(special.stdtrit(x.size - 1, 1 - LEVEL / 2)) * standard_error(x)
     return Estimate(mean, mean - half, mean + half, x.size)
@@ -142,12 +142,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     >>> holm([0.01, 0.04, 0.03, math.nan])
     [0.04, 0.09, 0.09, nan]
     """
-    if not p_values:
-        return []
-    from statsmodels.stats.multitest import multipletests
-
-    tested = [1.0 if math.isnan(p) else p for p in p_values]
-    _, corrected, *_ = multipletests(tested, method="holm")
+    tested = np.array([1.0 if math.isnan(p) else p for p in p_values])
+    order = np.argsort(tested)
+    steps = np.arange(tested.size, 0, -1)  # of the p-values that are as large or larger
+    corrected = np.empty(tested.size)
+    corrected[order] = np.minimum(np.maximum.accumulate(steps * tested[order]), 1.0)
     return [math.nan if math.isnan(p) else float(c) for p, c in zip(p_values, corrected)]
 
 
@@ -173,10 +172,9 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
 def power(effect: float, seeds: int, level: float) -> float:
     """Returns the chance that a two-sided paired t-test at `level` finds an `effect` (mean difference /
     standard deviation of the differences, not negative) with so many seeds, in its own direction."""
-    from statsmodels.stats.power import TTestPower
+    from scipy import stats
 
-    # The other direction's tail is what "two-sided" would add; it is nan where it is tiny.
-    found = float(TTestPower().power(effect, seeds, level / 2, alternative="larger"))
-    return (
-        1.0 if math.isnan(found) else found
-    )  # scipy's noncentral t gives up far out, where it is 1
+    # The other direction's tail is what "two-sided" would add.
+    freedom, threshold = seeds - 1, stats.t.isf(level / 2, seeds - 1)
+    found = float(stats.nct.sf(threshold, freedom, effect * math.sqrt(seeds)))
+    return 1.0 if math.isnan(found) else found  # SciPy gives up far out, where it is 1

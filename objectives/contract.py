@@ -237,6 +237,7 @@ MODES = (
     "mask",
     "unmask",
     "embed",
+    "states",
     "pair",
     "classify",
     "tag",

@@ -1,6 +1,5 @@
 """The statistics keep what they promise, by simulation, and say nothing where nothing is known."""
 
-import gc
 import math
 import warnings
 
@@ -22,10 +21,8 @@ def _warnings_are_errors():
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Leaves out what takes most of a simulation's time: the seeds for the next comparison, and the
-    garbage collection that statsmodels asks for with each family."""
+    """Leaves out what takes most of a simulation's time: the seeds for the next comparison."""
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
-    monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 def simulated(random, variants, yardsticks, effect=0.0, seeds=SEEDS):
