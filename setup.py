@@ -11,6 +11,7 @@ TRAINING = [
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",
     "numpy>=2.4,<3",
+    "fsspec>=2026.4,<2027",  # token stores in buckets
     "safetensors>=0.8,<0.9",
     "gin-config>=0.5.0,<0.6",
     "etils[epath]>=1.15,<2",

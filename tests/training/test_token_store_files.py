@@ -1,0 +1,128 @@
+import json
+
+import numpy as np
+import pytest
+
+from pretrax.objectives import TokenIds
+from pretrax.training import token_store_files
+from pretrax.training.data import Piece, in_parts
+from pretrax.training.token_store_files import (
+    STORE,
+    StoreWriter,
+    block_dtype,
+    is_complete,
+    is_sealed,
+    seal,
+)
+
+IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298))
+
+
+def documents(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(3, 260, rng.integers(1, 40)) for _ in range(n)]
+
+
+def write(path, parts, split="train", **settings):
+    for i, pieces in enumerate(parts):
+        with StoreWriter(path, split, i, IDS, **settings) as writer:
+            for piece in pieces:
+                writer.add(piece)
+
+
+def content(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def test_files_hold_what_their_description_says(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_store_files, "BLOCK", 4)
+    monkeypatch.setattr(token_store_files, "FILE_BYTES", 300)
+    given = [documents(10), documents(9, seed=1)]
+    write(tmp_path, given)
+    counts = seal(tmp_path, {"train": 2}, about={"source": "here"})
+    tokens = sum(len(d) for part in given for d in part)
+    assert counts == {"train": (19, tokens, 19)}
+    store = json.loads((tmp_path / STORE).read_text())
+    assert store["about"] == {"source": "here"} and store["splits"]["train"]["longest"] == max(
+        len(d) for part in given for d in part
+    )
+    files = store["splits"]["train"]["files"]
+    assert len(files) > 2 and max(len(content(tmp_path)[k]) for k in content(tmp_path)) < 1200
+    table = np.fromfile(tmp_path / "train.blocks", block_dtype([]))
+    assert table["records"].tolist() == [4, 4, 2, 4, 4, 1]
+    read = []
+    for block in table:
+        index = np.fromfile(f"{tmp_path / files[block['file']]}.index", "<u4")
+        lengths = index[block["first_record"] :][: block["records"]] // 2
+        held = np.fromfile(f"{tmp_path / files[block['file']]}.tokens", "<u2")
+        held = held[block["first_token"] :][: block["tokens"]]
+        read += np.split(held, np.cumsum(lengths))[:-1]
+    for got, expected in zip(read, sum(given, []), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_the_bytes_do_not_depend_on_who_writes_or_how_often(tmp_path):
+    given = [documents(300, seed) for seed in range(3)]
+    write(tmp_path / "a", given)
+    with pytest.raises(RuntimeError), StoreWriter(tmp_path / "b", "train", 1, IDS) as writer:
+        for document in documents(600, seed=9):
+            writer.add(document)
+        raise RuntimeError("killed")
+    assert not is_complete(tmp_path / "b", "train", 1)
+    with pytest.raises(ValueError, match="Part 0 of 'train' .* is not complete"):
+        seal(tmp_path / "b", {"train": 3})
+    for i in (2, 1, 0, 1):
+        with StoreWriter(tmp_path / "b", "train", i, IDS) as writer:
+            for document in given[i]:
+                writer.add(document)
+        assert is_complete(tmp_path / "b", "train", i)
+    for name in "ab":
+        assert not is_sealed(tmp_path / name)
+        seal(tmp_path / name, {"train": 3})
+        assert is_sealed(tmp_path / name)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    with pytest.raises(FileExistsError, match="finished store already"):
+        write(tmp_path / "a", given)
+
+
+def test_long_documents_are_cut_and_empty_ones_left_out(tmp_path):
+    long = np.arange(50_000) % 250 + 3
+    pieces = [long, [], Piece(np.array([5]), False), Piece(np.array([], int), True), [7]]
+    with StoreWriter(tmp_path, "train", 0, IDS) as writer:
+        for piece in pieces:
+            writer.add(piece if isinstance(piece, Piece) else np.array(piece, int))
+    assert writer.counts == (3, 50_002, 6)
+    index = np.fromfile(tmp_path / "train" / "00000-0000.index", "<u4")
+    assert (index & 1).tolist() == [0, 0, 0, 1, 1, 1]
+    assert (index // 2).tolist() == [12_500] * 4 + [1, 1]
+
+
+def test_a_block_of_long_records_ends_early(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_store_files, "BLOCK_TOKENS", 100)
+    write(tmp_path, [[np.full(60, 5)] * 5])
+    seal(tmp_path, {"train": 1})
+    table = np.fromfile(tmp_path / "train.blocks", block_dtype([]))
+    assert table["records"].tolist() == [2, 2, 1] and table["tokens"].tolist() == [120, 120, 60]
+
+
+def test_what_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="Document 1 for .*train/00000: .* the first is 299 at 1"):
+        write(tmp_path, [[np.array([5]), np.array([5, 299])]])
+    for wrong in (Piece(np.array([5]), True), Piece(np.array([5]), True, parts=[0, 1])):
+        with pytest.raises(ValueError, match=r"expected tokens and \['parts'\] beside them"):
+            write(tmp_path, [[wrong]], columns=["parts"])
+    with pytest.raises(ValueError, match="expected tokens and nothing beside them"):
+        write(tmp_path, [[in_parts([5], [6])]])
+    write(tmp_path, [[np.array([5])]])
+    write(tmp_path, [[in_parts([5], [6])]], split="heldout", columns=["parts"])
+    with pytest.raises(ValueError, match="have other token ids or columns"):
+        seal(tmp_path, {"train": 1, "heldout": 1})
+    with pytest.raises(ValueError, match="has no vocabulary.json"):
+        seal(tmp_path, {"train": 1}, vocabulary=["vocabulary.json"])
+    write(tmp_path, [[]], split="heldout")
+    with pytest.raises(ValueError, match="'heldout' .* has no tokens"):
+        seal(tmp_path, {"train": 1, "heldout": 1})
+    blocks = tmp_path / "train" / "00000.blocks"
+    blocks.write_bytes(blocks.read_bytes()[::-1])
+    with pytest.raises(ValueError, match="damaged .*checksum.* write the part again"):
+        seal(tmp_path, {"train": 1})
