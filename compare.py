@@ -4,7 +4,8 @@
     pretrax compare my_comparison.gin --gin.SEEDS="[0, 1, 2]" --workers=2
 
 A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of it,
-seeds, a budget that is equal for all, and yardsticks. Killed at any moment and started again, the same
+seeds, a budget that is equal for all, and yardsticks; or sizes, each on several budgets, and the law of
+their loss. Killed at any moment and started again, the same
 command goes on; seeds, variants and yardsticks that are added run what is missing.
 """
 
@@ -20,7 +21,7 @@ from pretrax.comparing import results
 from pretrax.comparing.budgets import seconds
 from pretrax.comparing.cells import Cell, plan_variants
 from pretrax.comparing.cluster import JobOptions, starter
-from pretrax.comparing.comparison import Comparison
+from pretrax.comparing.comparison import Comparison, trained_variants
 from pretrax.comparing.console import print_facts
 from pretrax.comparing.directory import (
     LOG,
@@ -120,7 +121,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
     comparison = read_comparison(
         options.comparison, given.bindings, given.search_paths, given.trusted
     )
-    if options.slurm and bound(comparison.budget).function is seconds:
+    paid_by = [bound(one.budget).function for one in trained_variants(comparison).values()]
+    if options.slurm and seconds in paid_by:
         raise ValueError(
             "budgets.seconds times a few steps on this machine, and --slurm trains on others: give "
             "budgets.model_flops or budgets.text_tokens, or compare without --slurm."
@@ -185,7 +187,8 @@ def planned(
     log = Path(c.directory) / LOG
     if any(read_facts(c.directory, variant) is None for variant in variants):
         console.print("Preparing the text, and planning the variants …")
-        arguments = c.directory, variants, c.budget
+        budgets = {variant: one.budget for variant, one in trained_variants(c).items()}
+        arguments = c.directory, variants, budgets
         process = start_process(c.directory, log, cores, plan_variants, *arguments)
         try:
             status = process.wait()

@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     trusted: tuple[str, ...] = ()
 
 
-def plan_variants(directory: str, runs: Mapping[str, Run], budget: Callable) -> int:
+def plan_variants(directory: str, runs: Mapping[str, Run], budgets: Mapping[str, Callable]) -> int:
     """Plans the variants that have not been: their data, once for all, their steps and their size.
 
     Returns an exit status; what went wrong is in the directory's `failure.txt`.
@@ -57,7 +57,7 @@ def plan_variants(directory: str, runs: Mapping[str, Run], budget: Callable) -> 
         for variant, run in runs.items():
             if read_facts(directory, variant) is None:
                 try:
-                    write_facts(directory, variant, _facts(run, budget, shared))
+                    write_facts(directory, variant, _facts(run, budgets[variant], shared))
                 except ValueError as error:
                     raise ValueError(f"The variant {variant!r}: {error}") from error
     return failed.status

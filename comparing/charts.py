@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from pretrax.comparing.laws import FittedLaw
 from pretrax.comparing.results import Curve
 from pretrax.comparing.summary import Column
 from pretrax.showing.svg import INK, MUTED, SERIES, drawn
@@ -36,6 +37,11 @@ def chart_of_column(
     height = 0.5 + 0.4 * len(colours)
     draw = functools.partial(_draw_column, column=column, colours=colours, links=links)
     return drawn([draw], WIDTH, height)
+
+
+def chart_of_law(law: FittedLaw) -> str:
+    """Returns the loss of each run over its FLOPs, and for each size what the law says of it."""
+    return drawn([functools.partial(_draw_law, law=law)], WIDTH, 3.0)
 
 
 def colour(number: int) -> str:
@@ -96,6 +102,41 @@ def _draw_column(axes, column: Column, colours, links) -> None:
             axes.axvline(column.baseline, color=INK, linestyle=(0, (4, 3)), linewidth=1)
     axes.locator_params(axis="x", nbins=5)
     axes.ticklabel_format(axis="x", useOffset=False)
+
+
+def _draw_law(axes, law: FittedLaw) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    assert law.fit is not None
+    for number, size in enumerate(sizes_of(law)):
+        points = [point for point in law.points if point.run.parameters == size]
+        axes.plot(
+            [p.flops for p in points],
+            [p.loss for p in points],
+            "o",
+            color=colour(number),
+            markersize=4,
+            alpha=0.65,
+            markeredgewidth=0,
+        )
+        tokens = [point.run.text_tokens for point in points]
+        x = np.geomspace(min(tokens), max(tokens), GRID)
+        flops = x * points[0].run.flops_per_token
+        style = dict(color=colour(number), linestyle=dashes(number), linewidth=1.4)
+        axes.plot(flops, law.fit.law.loss(size, x), **style)
+    axes.set(xlabel="FLOPs", xscale="log", yscale="log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0e}".replace("e+", "e")))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    low, high = axes.get_ylim()
+    steps = (0.1, 0.2, 0.5, 1.0, 2.0)
+    step = next((s for s in steps if (high - low) / s <= 6), steps[-1])
+    axes.set_yticks(np.arange(math.ceil(low / step), high / step) * step)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def sizes_of(law: FittedLaw) -> list[int]:
+    """Returns the parameters of the models that a law is fitted to, ascending."""
+    return sorted({point.run.parameters for point in law.points})
 
 
 def in_two_lines(name: str) -> str:

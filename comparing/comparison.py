@@ -1,8 +1,8 @@
 """`Comparison`: what is compared, as a value."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,13 +19,16 @@ class Comparison:
         )
 
     Lines that end in `.gin` are files, the others bindings; later ones override earlier ones.
+
+    Several budgets by name, {"250k": …, "750k": …}, train every variant on each of them: they ask how
+    the loss falls with size and text, a scaling law, and not which variant is better.
     """
 
     directory: str  # for its runs, its results and its report
     question: str  # what is asked, in a sentence
     base: Sequence[str]  # gin files and bindings of the run that all variants change
     variants: Mapping[str, Sequence[str]]  # by name: gin files and bindings after those of the base
-    budget: Callable  # (training.Plan) -> steps
+    budget: Callable | Mapping[str, Callable]  # (training.Plan) -> steps, or several by name
     yardsticks: Sequence[Callable]  # (Subject) -> list[Figure]
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     reference: str | None = None  # the variant that others are compared with; None: all pairs
@@ -33,6 +36,31 @@ class Comparison:
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
+
+
+class Trained(NamedTuple):
+    """A variant as it is trained."""
+
+    lines: Sequence[str]  # gin files and bindings after those of the base
+    budget: Callable
+
+
+def trained_variants(comparison: Comparison) -> dict[str, Trained]:
+    """Returns what is trained with each seed, by name: the variants, each on every budget.
+
+    >>> from types import SimpleNamespace
+    >>> one = SimpleNamespace(variants={"wide": ["WIDTH = 64"]}, budget={"1M": len, "4M": sum})
+    >>> list(trained_variants(one))
+    ['wide, 1M', 'wide, 4M']
+    """
+    c = comparison
+    if not isinstance(c.budget, Mapping):
+        return {name: Trained(lines, c.budget) for name, lines in c.variants.items()}
+    return {
+        f"{name}, {amount}": Trained(lines, budget)
+        for name, lines in c.variants.items()
+        for amount, budget in c.budget.items()
+    }
 
 
 def settings_of(comparison: Comparison) -> dict[str, Any]:
@@ -63,13 +91,18 @@ def check(comparison: Comparison) -> Comparison:
         raise _error("base has no run, expected a gin file such as ['runs/encoder.gin']")
     _check_variants(c.variants)
     _check_seeds(c.seeds)
-    if not callable(c.budget):
-        raise _error(f"budget must be a function such as @budgets.text_tokens, got {c.budget!r}")
+    _check_budget(c.budget)
+    _check_names(trained_variants(c))
     if not _is_list(c.yardsticks) or not c.yardsticks or not all(map(callable, c.yardsticks)):
         raise _error(f"yardsticks must be a list of functions, at least one, got {c.yardsticks!r}")
     for i, yardstick in enumerate(c.yardsticks):
         if yardstick in c.yardsticks[:i]:
             raise _error(f"yardsticks has {yardstick!r} twice: give each once, or other settings")
+    if c.reference is not None and isinstance(c.budget, Mapping):
+        raise _error(
+            f"reference = {c.reference!r} goes with one budget: variants of several are not compared "
+            "in pairs, a law is fitted to them. Leave it out"
+        )
     if c.reference is not None and c.reference not in c.variants:
         raise _error(
             f"reference = {c.reference!r} is none of the variants: give one of "
@@ -84,10 +117,31 @@ def _check_variants(variants: Any) -> None:
             f"variants must be named lists of gin lines, at least one, got {variants!r}: give such as "
             "{'15%': [], '40%': ['objectives.masked_lm.rate = 0.40']}"
         )
-    folders: dict[str, str] = {}
     for name, lines in variants.items():
-        if not isinstance(name, str) or not name.strip() or not name.isprintable():
-            raise _error(f"the name of a variant must be a text of one line, got {name!r}")
+        _check_name("variant", name)
+        _check_lines(f"variants[{name!r}]", lines)
+
+
+def _check_budget(budget: Any) -> None:
+    several = isinstance(budget, Mapping)
+    if not all(map(callable, budget.values() if several else [budget])) or (several and not budget):
+        raise _error(
+            "budget must be a function such as @budgets.text_tokens, or several by name, got "
+            f"{budget!r}"
+        )
+    for name in budget if several else ():
+        _check_name("budget", name)
+
+
+def _check_name(of: str, name: Any) -> None:
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise _error(f"the name of a {of} must be a text of one line, got {name!r}")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raises ValueError for variants that cannot have folders of their own."""
+    folders: dict[str, str] = {}
+    for name in names:
         folder = folder_of(name)
         if len(name) > 60 or folder.startswith("."):
             raise _error(
@@ -100,7 +154,6 @@ def _check_variants(variants: Any) -> None:
                 "names that differ in letters or digits"
             )
         folders[folder.lower()] = name
-        _check_lines(f"variants[{name!r}]", lines)
 
 
 def _check_lines(name: str, lines: Any) -> None:

@@ -10,7 +10,7 @@ from pretrax.comparing.directory import Facts
 
 
 def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
-    """Prints what each variant costs, and by how much the variants differ."""
+    """Prints what each variant costs, and by how much variants of one budget differ."""
     columns: dict[str, list[float]] = {
         "parameters": [one.parameters for one in facts.values()],
         "steps": [one.steps for one in facts.values()],
@@ -24,6 +24,8 @@ def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
     for variant, *row in zip(facts, *columns.values()):
         table.add_row(escape(variant), *(f"{x:,}" if type(x) is int else f"{x:.3g}" for x in row))
     console.print(table)
+    if len({one.budget for one in facts.values()}) > 1:
+        return  # they are meant to differ
     differing = {name: max(row) / min(row) - 1 for name, row in columns.items()}
     said = ", ".join(f"{name} by {share:.1%}" for name, share in differing.items() if share > 0)
     console.print(f"The variants differ in {said}." if said else "All of these are equal.")

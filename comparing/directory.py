@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pretrax.comparing.comparison import Comparison, folder_of
+from pretrax.comparing.comparison import Comparison, folder_of, trained_variants
 from pretrax.comparing.figures import Figure, settings_of_yardstick
 from pretrax.comparing.results import (
     Measurement,
@@ -94,8 +94,10 @@ def settings_text(run: Run) -> str:
     return gin_text({k: v for k, v in fields_of(run).items() if k not in _SET}).text
 
 
-def budget_text(budget: Callable) -> str:
-    """Returns a budget with its settings in a line: "text_tokens(number=400,000)"."""
+def budget_text(budget: Callable | Mapping[str, Callable]) -> str:
+    """Returns a budget with its settings in a line: "text_tokens(number=400,000)"; of several all."""
+    if isinstance(budget, Mapping):
+        return ", ".join(map(budget_text, budget.values()))
     one = bound(budget)
     settings = (
         f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
@@ -109,12 +111,13 @@ def check_unchanged(comparison: Comparison, runs: Mapping[str, Run]) -> None:
 
     Seeds, variants and yardsticks may be added or left out.
     """
+    given = trained_variants(comparison)
     for variant, run in runs.items():
         facts = read_facts(comparison.directory, variant)
         if facts is None:
             continue
         changed = []
-        if (budget := budget_text(comparison.budget)) != facts.budget:
+        if (budget := budget_text(given[variant].budget)) != facts.budget:
             changed.append(f"the budget was {facts.budget}, is {budget}")
         if (text := settings_text(run)) != facts.settings:
             before, now = facts.settings.splitlines(), text.splitlines()
@@ -232,13 +235,18 @@ def failure_of(run_dir: str) -> str:
 def results_of(comparison: Comparison) -> Results:
     """Returns what the directory holds of a comparison: its runs, and all of their figures."""
     c = comparison
-    lines = {variant: tuple(own) for variant, own in c.variants.items()}
     asked = Question(
-        Path(c.directory).name, c.question, budget_text(c.budget), lines, c.reference, c.about
+        name=Path(c.directory).name,
+        question=c.question,
+        budget=budget_text(c.budget),
+        variants={variant: tuple(one.lines) for variant, one in trained_variants(c).items()},
+        reference=c.reference,
+        about=c.about,
+        scaling=isinstance(c.budget, Mapping),
     )
     runs: list[TrainedRun] = []
     found: list[tuple[Named, Callable, Measured]] = []
-    for variant in c.variants:
+    for variant in asked.variants:
         facts = read_facts(c.directory, variant)
         for seed in c.seeds:
             run_dir = run_dir_of(c.directory, Key(variant, seed))

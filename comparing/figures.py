@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pretrax.training.bound import bound, flattened
 
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
+NATS = "nats per target"  # the unit of held-out losses
 
 
 class Figure(NamedTuple):

@@ -13,15 +13,19 @@ def markdown(summary: Summary) -> str:
     lines += [f"- {line}" for line in words.in_short(summary)] + [""]
     if summary.columns:
         lines += ["## Yardsticks", "", *_yardsticks(summary), ""]
+    for law in summary.laws:
+        if law.fit is not None:
+            lines += [f"## The law of {law.figure}", "", *_table(*words.law_table(law)), ""]
+            lines += [words.LAW, ""]
     if refused := words.refused(summary):
         lines += ["## What could not be measured", "", *(f"- {line}" for line in refused), ""]
     if summary.differences:
         lines += ["## Differences by seed", "", *_differences(summary), "", words.READING, ""]
-    lines += ["## What was equal", "", f"{asked.budget}. {words.unequal(summary)}".strip(), ""]
+    lines += [f"## {words.equal_title(summary)}", "", words.equal(summary), ""]
     lines += [*_table(*words.cost_table(summary)), ""]
     for variant, changes in asked.variants.items():
         lines.append(f"- {variant}: {', '.join(f'`{x}`' for x in changes) or 'the base run'}")
-    lines += ["", "## What this does not prove", "", f"{asked.about} {words.LIMITS}".strip(), ""]
+    lines += ["", "## What this does not prove", "", words.limits(summary), ""]
     if summary.failed:
         lines += ["## Runs that failed", ""]
         lines += [

@@ -6,7 +6,15 @@ from html import escape
 from urllib.parse import quote
 
 from pretrax.comparing import words
-from pretrax.comparing.charts import chart_of_column, chart_of_curves, dashes
+from pretrax.comparing.charts import (
+    chart_of_column,
+    chart_of_curves,
+    chart_of_law,
+    dashes,
+    sizes_of,
+)
+from pretrax.comparing.figures import NATS
+from pretrax.comparing.laws import FittedLaw
 from pretrax.comparing.results import RESULTS, RUNS, TrainedRun
 from pretrax.comparing.statistics import Difference
 from pretrax.comparing.summary import Column, Summary
@@ -24,7 +32,7 @@ STYLE = """
   linear-gradient(to left, var(--card) 40%, transparent) 100% 0 / 3rem 100% no-repeat local,
   linear-gradient(to right, var(--line), transparent) 0 0 / .9rem 100% no-repeat scroll,
   linear-gradient(to left, var(--line), transparent) 100% 0 / .9rem 100% no-repeat scroll }
-.grid { display:grid; grid-template-columns:repeat(auto-fit, minmax(min(100%, 22rem), 1fr));
+.grid { display:grid; grid-template-columns:repeat(auto-fill, minmax(min(100%, 22rem), 1fr));
   gap:1rem; margin:1rem 0 }
 .grid figure { background:var(--card); border:1px solid var(--line); border-radius:10px;
   padding:.8rem 1rem; min-width:0 }
@@ -61,6 +69,7 @@ def page(summary: Summary, linked: Iterable[str] = ()) -> str:
         f"<h1>{escape(asked.question)}</h1>\n"
         + f'<p class="soft">{escape(words.setting(summary))}</p>\n'
         + _in_short(summary)
+        + "".join(_law(law) for law in summary.laws if law.fit is not None)
         + _yardsticks(summary, colours, links)
         + _refused(summary)
         + _differences(summary)
@@ -187,16 +196,33 @@ def _curves(summary: Summary, colours: Mapping[str, int]) -> str:
         )
     if not charts:
         return ""
-    legend = "".join(
-        f'<span><svg viewBox="0 0 24 8"><path d="M0 4H24" stroke="var(--v{k % len(SERIES)})" '
-        f'stroke-width="3" stroke-dasharray="{DASHES[dashes(k)]}"/></svg>{escape(variant)}</span>'
-        for variant, k in colours.items()
-    )
     return (
         "<h2>Learning curves</h2>\n"
         + '<p class="soft">Means over seeds, and their range. Losses of different objectives are not of '
         + "one kind: what compares them are the yardsticks.</p>\n"
-        + f'<div class="legend">{legend}</div>\n<div class="grid">{"".join(charts)}</div>\n'
+        + f'{_legend(colours)}\n<div class="grid">{"".join(charts)}</div>\n'
+    )
+
+
+def _legend(names: Iterable[str]) -> str:
+    items = "".join(
+        f'<span><svg viewBox="0 0 24 8"><path d="M0 4H24" stroke="var(--v{k % len(SERIES)})" '
+        f'stroke-width="3" stroke-dasharray="{DASHES[dashes(k)]}"/></svg>{escape(name)}</span>'
+        for k, name in enumerate(names)
+    )
+    return f'<div class="legend">{items}</div>'
+
+
+def _law(law: FittedLaw) -> str:
+    heads, lines = words.law_table(law)
+    sizes = [f"{amount(size)} parameters" for size in sizes_of(law)]
+    return (
+        f"<h2>The law of {escape(law.figure)}</h2>\n"
+        + f'<div class="grid"><figure><h3>loss, {NATS}, over compute '
+        + "<small>a dot for each run, a line for what the law says of its size</small></h3>"
+        + f'<div class="chart">{chart_of_law(law)}</div>{_legend(sizes)}</figure>\n'
+        + f"<figure>{table(heads, lines)}</figure></div>\n"
+        + f'<p class="soft">{escape(words.LAW)}</p>\n'
     )
 
 
@@ -208,8 +234,8 @@ def _costs(summary: Summary) -> str:
         for variant, changed in summary.asked.variants.items()
     ]
     return (
-        "<h2>What was equal, and what was not</h2>\n"
-        + f"<p>Equal: {escape(summary.asked.budget)}. {escape(words.unequal(summary))}</p>\n"
+        f"<h2>{escape(words.equal_title(summary))}</h2>\n"
+        + f"<p>{escape(words.equal(summary))}</p>\n"
         + f'<div class="card">{table([*map(escape, heads)], cells)}</div>\n'
         + f'<div class="card">{table(["variant", "changes"], changes, left=(0, 1))}</div>\n'
     )
@@ -220,11 +246,7 @@ def _code(text: str) -> str:
 
 
 def _limits(summary: Summary) -> str:
-    return (
-        "<h2>What this does not prove</h2>\n"
-        + (f"<p>{escape(summary.asked.about)}</p>\n" if summary.asked.about else "")
-        + f"<p>{escape(words.LIMITS)}</p>\n"
-    )
+    return f"<h2>What this does not prove</h2>\n<p>{escape(words.limits(summary))}</p>\n"
 
 
 def _failures(failed: Sequence[TrainedRun], links: Links) -> str:

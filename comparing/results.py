@@ -37,10 +37,11 @@ class Question(NamedTuple):
 
     name: str
     question: str  # a sentence
-    budget: str  # what was equal, in words: "400,000 text tokens"
+    budget: str  # what was equal, in words: "400,000 text tokens"; several, if `scaling`
     variants: Mapping[str, Sequence[str]]  # by name, in order: what each changes of the base run
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
+    scaling: bool = False  # variants differ in budget: a law is asked for, not which is better
 
 
 class TrainedRun(NamedTuple):
@@ -174,6 +175,8 @@ def _question(record: Mapping[str, Any]) -> Question:
     for name in ("name", "question", "budget", "about"):
         if not isinstance(getattr(asked, name), str):
             raise TypeError(f"{name} is {getattr(asked, name)!r}")
+    if type(asked.scaling) is not bool:
+        raise TypeError(f"scaling is {asked.scaling!r}")
     return asked._replace(variants={name: [*lines] for name, lines in asked.variants.items()})
 
 

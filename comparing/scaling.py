@@ -86,9 +86,15 @@ class Fit(NamedTuple):
     high: Law
     resampled: tuple[Law, ...]  # of the bootstrap, which keep together what belongs together
 
-    def interval_of_optimum(self, flops: float) -> tuple[Optimum, Optimum]:
-        """Returns the ends of the 95% intervals of the optimum's three numbers."""
-        optima = np.array([law.optimum(flops) for law in self.resampled])
+    def interval_of_optimum(
+        self, flops: float, per_parameter: float = FLOPS_PER_PARAMETER
+    ) -> tuple[Optimum, Optimum]:
+        """Returns the ends of the 95% intervals of the optimum's three numbers.
+
+        A law of the bootstrap by which the loss does not fall has no optimum, and is left out.
+        """
+        falling = [law for law in self.resampled if min(law.alpha, law.beta) > 0]
+        optima = np.array([law.optimum(flops, per_parameter) for law in falling])
         low, high = np.percentile(optima, (2.5, 97.5), axis=0).tolist()
         return Optimum(*low), Optimum(*high)
 
@@ -108,7 +114,7 @@ def fit(
       seed: of the bootstrap.
 
     Raises ValueError for fewer than six runs, fewer than three sizes or three numbers of tokens (the
-    law has five numbers), and for values that are not above 0.
+    law has five numbers), for values that are not above 0, and for losses that do not fall with both.
     """
     points = np.array([parameters, tokens, losses], np.float64)
     if points.ndim != 2 or not (points > 0).all() or not np.isfinite(points).all():
@@ -122,6 +128,11 @@ def fit(
             "law has five numbers: give at least 6 runs, 3 sizes and 3 numbers of tokens."
         )
     best = _search(points, _STARTS)
+    if min(best[2], best[4]) <= 0:
+        raise ValueError(
+            "The losses do not fall with parameters and tokens, as a scaling law has it: alpha is "
+            f"{best[2]:.3g} and beta {best[4]:.3g}. Give more runs, or sizes and tokens further apart."
+        )
     rng = np.random.default_rng(seed)
     draws = []
     for _ in range(resamples):

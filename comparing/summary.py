@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pretrax.comparing.figures import HIGHER, NEITHER
+from pretrax.comparing.laws import FittedLaw, laws_of
 from pretrax.comparing.results import Measurement, Question, Results, TrainedRun
 from pretrax.comparing.statistics import (
     NO_SPREAD,
@@ -50,7 +51,8 @@ class Summary(NamedTuple):
     columns: Sequence[Column]  # what claims are made about
     costs: Sequence[Column]  # figures of which neither more nor less is better
     parts: Sequence[Column]  # of the columns: shown without claims
-    differences: Sequence[Difference]  # of the columns: one family
+    differences: Sequence[Difference]  # of the columns: one family; none of several budgets
+    laws: Sequence[FittedLaw]  # of losses, where variants have several budgets
 
     @property
     def trained(self) -> list[TrainedRun]:
@@ -91,7 +93,8 @@ def summary(results: Results) -> Summary:
         columns,
         [column for column in heads if column.better == NEITHER],
         [column for column in all_columns if is_part(column.name)],
-        differences({column.name: column.values for column in columns}, asked.reference),
+        [] if asked.scaling else differences({c.name: c.values for c in columns}, asked.reference),
+        laws_of(results),
     )
 
 

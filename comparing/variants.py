@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pretrax.comparing.comparison import FIELDS, Comparison, check, folder_of, settings_of
+from pretrax.comparing.comparison import (
+    FIELDS,
+    Comparison,
+    check,
+    folder_of,
+    settings_of,
+    trained_variants,
+)
 from pretrax.training.bound import bound, flattened, parameters
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import GIN_CONFIGS, as_run, read_lines, read_settings
@@ -75,9 +82,9 @@ def runs_of_variants(comparison: Comparison, search_paths: Sequence[str] = ()) -
             f"{c.directory}."
         )
     found = {}
-    for name, lines in c.variants.items():
+    for name, one in trained_variants(c).items():
         try:
-            fields = read_lines([*c.base, *lines], search_paths)
+            fields = read_lines([*c.base, *one.lines], search_paths)
             run = as_run(fields)
         except ValueError as error:
             raise ValueError(f"The variant {name!r}: {error}") from error

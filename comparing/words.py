@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pretrax.comparing.figures import HIGHER, LOWER, NEITHER
+from pretrax.comparing.figures import HIGHER, LOWER, NATS, NEITHER
+from pretrax.comparing.laws import FittedLaw
 from pretrax.comparing.results import TrainedRun
 from pretrax.comparing.statistics import LEVEL, MOST_SEEDS, POWER, Difference, Estimate
 from pretrax.comparing.summary import Column, Summary
@@ -16,7 +17,13 @@ DIGITS = 4  # significant ones of a number whose interval is not known
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
 ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
 BASELINE = "baseline"  # the row of `baselines`
-LIMITS = (
+LAW = (
+    "The loss of N parameters after D tokens is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022), fitted "
+    "by the least Huber loss of its logarithm; intervals are of a bootstrap over the runs, and say "
+    "nothing of other text or settings. Beyond the sizes and budgets that were trained the law is an "
+    "extrapolation."
+)
+_LIMITS = (
     "Intervals and tests are over seeds: they say how far these figures would move with other seeds, "
     "and nothing of other texts, sizes or budgets."
 )
@@ -202,14 +209,18 @@ def setting(summary: Summary) -> str:
     seeds = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     against = f"; compared with {asked.reference}" if asked.reference else ""
     plural = "" if seeds == "1" else "s"
+    given = "on" if asked.scaling else "equal in"
     return (
-        f"{asked.name}: {len(asked.variants)} variants with {seeds} seed{plural} each, equal in "
+        f"{asked.name}: {len(asked.variants)} variants with {seeds} seed{plural} each, {given} "
         f"{asked.budget}{against}."
     )
 
 
 def in_short(summary: Summary) -> list[str]:
-    """Returns the differences that hold, in words, and how many do not."""
+    """Returns the differences that hold, in words, and how many do not; of several budgets the laws."""
+    if summary.asked.scaling:
+        lines = [line for law in summary.laws for line in law_in_short(law)]
+        return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
     found = [d for d in summary.differences if d.holds]
     lines = []
     for d in found:
@@ -237,6 +248,40 @@ def in_short(summary: Summary) -> list[str]:
             "nothing is known of their noise. Train more seeds."
         )
     return lines + _left_out(summary)
+
+
+def law_in_short(law: FittedLaw) -> list[str]:
+    """Returns what a law says, how well it fits, and what it puts the largest budget on."""
+    if law.fit is None:
+        return [f"{law.figure}: no law. {law.refusal}"]
+    one, most = law.fit.law, law.budgets[1]
+    best = one.optimum(most, law.flops_per_parameter)
+    low, high = law.fit.interval_of_optimum(most, law.flops_per_parameter)
+    trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
+    within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
+    return [
+        f"{law.figure} of N parameters and D tokens: {one.E:.3g} + {one.A:.3g} / N^{one.alpha:.3g} + "
+        f"{one.B:.3g} / D^{one.beta:.3g} {NATS}, which misses {len(law.points)} runs by "
+        f"{100 * law.error:.2g}% (root mean square).",
+        f"The most FLOPs of a run, {amount(most)}, it would spend on "
+        f"{_within(best.parameters, low.parameters, high.parameters)} parameters and "
+        f"{_within(best.tokens, low.tokens, high.tokens)} tokens"
+        f"{'' if within else ', outside of what was trained'}.",
+    ]
+
+
+def _within(value: float, low: float, high: float) -> str:
+    return f"{amount(value)} ({amount(low)} to {amount(high)})"
+
+
+def law_table(law: FittedLaw) -> tuple[list[str], list[list[str]]]:
+    """Returns the headings and lines of a law's numbers with their intervals."""
+    assert law.fit is not None
+    lines = [
+        [name, f"{value:.3g}", f"{low:.3g} to {high:.3g}"]
+        for name, value, low, high in zip(law.fit.law._fields, *law.fit[:3])
+    ]
+    return ["", "fitted", f"{1 - LEVEL:.0%} interval"], lines
 
 
 def refused(summary: Summary) -> list[str]:
@@ -268,8 +313,26 @@ def _left_out(summary: Summary) -> list[str]:
     return lines
 
 
+def limits(summary: Summary) -> str:
+    """Returns what a comparison does not prove."""
+    general = "" if summary.asked.scaling else _LIMITS  # `LAW` has those of a law
+    return f"{summary.asked.about} {general}".strip()
+
+
+def equal_title(summary: Summary) -> str:
+    return "What each variant took" if summary.asked.scaling else "What was equal, and what was not"
+
+
+def equal(summary: Summary) -> str:
+    """Such as "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."."""
+    said = "Budgets" if summary.asked.scaling else "Equal"
+    return f"{said}: {summary.asked.budget}. {unequal(summary)}".strip()
+
+
 def unequal(summary: Summary) -> str:
     """Such as "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
+    if summary.asked.scaling:
+        return ""  # they are meant to differ
     shares = spreads(list(costs(summary).values())) if len(costs(summary)) > 1 else []
     different = [
         f"{spread(share).removeprefix('+')} in {name}"

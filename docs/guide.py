@@ -25,6 +25,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "albert": ("Lan et al. 2020", "1909.11942"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bert": ("Devlin et al. 2019", "1810.04805"),
+    "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
     "ding": ("Ding et al. 2024", "2404.10830"),
     "e5": ("Wang et al. 2024", "2401.00368"),
@@ -32,6 +33,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "fim": ("Bavarian et al. 2022", "2207.14255"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
+    "replication": ("Besiroglu et al. 2024", "2404.10102"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
@@ -173,6 +175,12 @@ SETTINGS = (
         "architecture, equal FLOPs",
         "architectures_at_equal_flops",
         "The same paper, whose encoder-decoders have twice the parameters ({wang}).",
+    ),
+    Setting(
+        "size for a budget",
+        "scaling",
+        "Causal language models on web text: some twenty tokens a parameter ({chinchilla}; "
+        "{replication}).",
     ),
 )
 

@@ -25,12 +25,14 @@ import numpy as np
 import pytest
 
 from pretrax import compare, train, verbs
+from pretrax.comparing import results
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.training import optimizers
 from pretrax.training.bound import Bound
 from pretrax.training.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
+from tests.comparing import planted
 from tests.inference.runs import write_run
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, mesh_of
@@ -136,6 +138,7 @@ def folder(tmp_path_factory):
         patch.syspath_prepend(str(here))
         patch.setenv("COLUMNS", "120")
         write_files(here, [document.read() for document in few])
+        results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
         verbs.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])

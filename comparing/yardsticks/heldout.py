@@ -7,7 +7,7 @@ alone. What a model was not trained for it may do badly: that is what the figure
 import statistics
 from collections.abc import Sequence
 
-from pretrax.comparing.figures import HIGHER, LOWER, Figure
+from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure
 from pretrax.comparing.subject import Subject
 from pretrax.objectives import Objective, TokenIds
 from pretrax.objectives.catalogue import CATALOGUE, find
@@ -109,6 +109,6 @@ def _figures(name: str, scores: Sequence[Score]) -> list[Figure]:
     found = []
     for score in scores:
         parts = ["loss_under", name, *[score.member] * members, *[score.term] * terms]
-        figure = Figure("/".join(parts), score.loss, "nats per target", LOWER, score.baseline)
+        figure = Figure("/".join(parts), score.loss, NATS, LOWER, score.baseline)
         found.append(figure)
     return found

@@ -1,11 +1,13 @@
 """Results of a comparison that was never run: figures drawn around means that are known."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pretrax.comparing.figures import HIGHER, LOWER, Figure
+from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure
 from pretrax.comparing.results import Measurement, Question, Results, TrainedRun
+from pretrax.comparing.scaling import Law
 
 YARDSTICKS = {  # name: unit, which is better, baseline, mean, standard deviation over seeds
     "minimal_pairs": ("share", HIGHER, 0.5, 0.70, 0.02),
@@ -57,5 +59,37 @@ def results(
         reference=reference,
         about="Follows Wettig et al. 2023. A small encoder on Python's library: it cannot say what "
         "holds of a large one.",
+    )
+    return Results(asked, runs, measurements)
+
+
+LAW = Law(1.5, 60.0, 0.33, 400.0, 0.36)  # of `scaling`
+WIDTHS = {"width 16": 86_416, "width 32": 197_920, "width 64": 496_192, "width 128": 1_393_792}
+
+
+def scaling(noise: float = 0.004, seeds: Sequence[int] = (0, 1), random: int = 0) -> Results:
+    """Returns results of four sizes on three budgets each, whose loss follows `LAW`, with noise in its
+    logarithm; a token takes five FLOPs for each parameter."""
+    draw = np.random.default_rng(random)
+    runs, measurements, variants = [], [], {}
+    for width, size in WIDTHS.items():
+        for budget, tokens in {"0.25M": 250_880, "0.75M": 750_592, "2.25M": 2_250_752}.items():
+            variant = f"{width}, {budget}"
+            variants[variant] = [f"models.decoder.emb_dim = {width.split()[1]}"]
+            for seed in seeds:
+                run = f"runs/{variant}/seed_{seed}"
+                runs.append(TrainedRun(variant, seed, run, size, 5.0 * size, tokens, 245, 61.5))
+                loss = float(LAW.loss(size, tokens)) * math.exp(draw.normal(0, noise))
+                figures = (
+                    Figure("loss_under", 1 - loss / 8, "share", HIGHER, 0.0),
+                    Figure("loss_under/causal_lm", loss, NATS, LOWER, 8.0),
+                )
+                measurements += [Measurement(variant, seed, run, figure) for figure in figures]
+    asked = Question(
+        name="scaling",
+        question="How does the loss fall with parameters and text?",
+        budget="text_tokens(number=250,000), text_tokens(number=750,000)",
+        variants=variants,
+        scaling=True,
     )
     return Results(asked, runs, measurements)

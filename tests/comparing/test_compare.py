@@ -171,6 +171,22 @@ def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
     assert [one["error"][:7] for one in map(json.loads, found) if one["error"]] == ["At step"]
 
 
+def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch, capsys):
+    lines = ["a/budgets.text_tokens.number = 600", "b/budgets.text_tokens.number = 1200"]
+    both = (
+        "comparing.Comparison.budget = {'a': @a/budgets.text_tokens, 'b': @b/budgets.text_tokens}"
+    )
+    file = small.write(tmp_path, both, *lines)
+    one = read_comparison(file, ["SEEDS = [0]"], trusted=["tests"])
+    small.here(monkeypatch)
+    monkeypatch.setattr(cells, "train_and_measure", lambda cell: cells.FAILED)
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
+    assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no loss in nats per target as yet" in said and "variants differ in" not in said
+
+
 def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
     file, started = small.write(tmp_path, "budgets.text_tokens.number = 0"), small.here(monkeypatch)
     with open(file, "a") as out:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pretrax.comparing import budgets
-from pretrax.comparing.comparison import Comparison, check
+from pretrax.comparing.comparison import Comparison, check, trained_variants
 from pretrax.comparing.variants import (
     Key,
     comparison_text,
@@ -52,7 +52,7 @@ def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_comparison_can_be_run(name, tmp_path):
     one = read_comparison(name)
-    assert len(runs_of_variants(one)) == len(one.variants) > 1
+    assert len(runs_of_variants(one)) == len(trained_variants(one)) > 1
     (tmp_path / "comparison.gin").write_text(comparison_text(one))
     assert read_comparison(str(tmp_path / "comparison.gin")) == one
 
@@ -95,6 +95,11 @@ def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compare
         (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
         (dict(base=[]), "base has no run"),
         (dict(budget=700), "budget must be a function such as @budgets.text_tokens"),
+        (dict(budget={}), "budget must be a function .*, or several by name, got {}"),
+        (dict(budget={"a": 700}), "budget must be a function .*, got {'a': 700}"),
+        (dict(budget={"": len}), "the name of a budget must be a text of one line, got ''"),
+        (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!' would share"),
+        (dict(budget={"1": len}, reference="small"), "'small' goes with one budget"),
     ],
 )
 def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
@@ -134,6 +139,17 @@ def test_a_later_line_of_a_variant_overrides_an_earlier_one(compared):
     run = runs_of_variants(dataclasses.replace(compared, variants={"x": lines}))["x"]
     assert run.optimizer.settings["learning_rate"].settings["peak"] == 2.0
     assert run.objective.function.__name__ == "prefix_lm"
+
+
+def test_every_variant_is_trained_on_every_budget(compared, tmp_path):
+    budgets_of = {n: Bound(budgets.text_tokens, number=n * 1000) for n in (2, 4)}
+    several = {f"{n}k": budget for n, budget in budgets_of.items()}
+    one = check(dataclasses.replace(compared, budget=several))
+    names = ["small, 2k", "small, 4k", "large/2, 2k", "large/2, 4k"]
+    assert [*trained_variants(one)] == [*runs_of_variants(one)] == names
+    assert [t.budget for t in trained_variants(one).values()] == [*several.values()] * 2
+    (tmp_path / "comparison.gin").write_text(comparison_text(one))
+    assert read_comparison(str(tmp_path / "comparison.gin"), trusted=["tests"]) == one
 
 
 def test_an_unknown_name_and_missing_fields(tmp_path):

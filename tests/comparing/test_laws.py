@@ -1,0 +1,99 @@
+"""Scaling laws of comparisons: planted ones are found, shown and planned with."""
+
+import pytest
+
+from pretrax import plan
+from pretrax.comparing import laws, report, results, words
+from pretrax.comparing.summary import summary
+from tests.comparing import planted
+from tests.showing import pages
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scaling")
+    results.write(folder, planted.scaling())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def law(directory):
+    return laws.law_of_directory(directory)
+
+
+def test_a_planted_law_lies_within_its_intervals(law):
+    assert law.figure == "loss_under/causal_lm" and len(law.points) == 24
+    for true, low, high in zip(planted.LAW, law.fit.low, law.fit.high):
+        assert low < true < high
+    assert 0.002 < law.error < 0.006  # the noise was .004
+    best = planted.LAW.optimum(1e13, 5.0)
+    low, high = law.fit.interval_of_optimum(1e13, law.flops_per_parameter)
+    assert low.parameters < best.parameters < high.parameters
+    assert law.flops_per_parameter == 5.0
+
+
+def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
+    report.write(directory)
+    text, short = (directory / "report.html").read_text(), (directory / "report.md").read_text()
+    said = f"24 runs by {100 * law.error:.2g}%"
+    assert said in text and said in short and "is better than" not in text
+    assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "What was equal" not in short
+    chart = pages.charts_of(text)[0]
+    assert {f"var(--v{k})" for k in range(4)} <= pages.colours_of(chart)
+    assert "mathdefault" not in text and "1.39M parameters" in text
+    pages.assert_elements_are_closed(text)
+    pages.assert_nothing_is_fetched_and_nothing_runs(text)
+
+
+def test_a_comparison_that_is_half_done_has_no_law_yet():
+    found = planted.scaling(seeds=[0])
+    found = found._replace(runs=found.runs[:4], measurements=found.measurements[:8])
+    (line,) = words.in_short(summary(found))
+    assert line.startswith("loss_under/causal_lm: no law. Got 4 runs of 2 sizes and 3 numbers")
+    (line,) = words.in_short(summary(found._replace(measurements=[])))
+    assert line.startswith("There is no loss in nats per target as yet")
+
+
+@pytest.mark.parametrize(
+    "made, said",
+    [
+        (None, "holds no comparison.json"),
+        (planted.results(["a", "b"]), "holds the comparison 'masking_rate', whose variants have one"),
+        (planted.scaling()._replace(measurements=[]), "has no loss in nats per target: expected one"),
+        (planted.scaling(seeds=[])._replace(measurements=planted.scaling().measurements), "no loss"),
+    ],
+)  # fmt: skip
+def test_what_gives_no_law_is_refused(made, said, tmp_path, capsys):
+    if made is not None:
+        results.write(tmp_path, made)
+    with pytest.raises(SystemExit) as ended:
+        plan.main(["--flops=1e13", f"--law={tmp_path}"])
+    assert ended.value.code == 2 and said in " ".join(capsys.readouterr().err.split())
+
+
+def test_losses_that_rise_give_no_law():
+    rising = [
+        m._replace(figure=m.figure._replace(value=20 - m.figure.value))
+        for m in planted.scaling().measurements
+    ]
+    (law,) = laws.laws_of(planted.scaling()._replace(measurements=rising))
+    assert law.fit is None and "do not fall with parameters and tokens" in law.refusal
+
+
+def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkeypatch, capsys):
+    monkeypatch.setattr(plan, "law_of_directory", lambda name: {str(directory): law}[name])
+    best = law.fit.law.optimum(1e14, 5.0)
+    plan.main(["--flops=1e14", f"--law={directory}"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{best.parameters / 1e3:.0f}k" in said and "parameters, 95%" in said
+    assert "5 FLOPs and 16 bytes" in said and "away from" not in said
+    assert "24 runs of 86.4k to 1.39M parameters on 251k to 2.25M tokens" in said
+    for far, orders in (("1e17", "3.8"), ("1e9", "2.0")):
+        plan.main([f"--flops={far}", f"--law={directory}"])
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"are {orders} orders of magnitude away from the nearest run" in said
+    plan.main(["--parameters=1e6", "--tokens=1e6", f"--law={directory}"])
+    assert f"{law.fit.law.loss(1e6, 1e6):.2f}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        plan.main(["--gin_file=runs/decoder.gin", f"--law={directory}"])
+    assert "--law goes with a budget or a size" in capsys.readouterr().err
