@@ -5,8 +5,8 @@
 
 A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of it,
 seeds, a budget that is equal for all, and yardsticks; or sizes, each on several budgets, and the law of
-their loss. Killed at any moment and started again, the same
-command goes on; seeds, variants and yardsticks that are added run what is missing.
+their loss. Killed at any moment and started again, the same command goes on; seeds, variants and
+yardsticks that are added run what is missing.
 """
 
 import argparse
@@ -18,9 +18,8 @@ from rich.markup import escape
 
 from pretrax import verbs
 from pretrax.comparing import results
-from pretrax.comparing.budgets import seconds
 from pretrax.comparing.cells import Cell, plan_variants
-from pretrax.comparing.cluster import JobOptions, starter
+from pretrax.comparing.cluster import JobOptions, check_budgets, starter
 from pretrax.comparing.comparison import Comparison, trained_variants
 from pretrax.comparing.console import print_facts
 from pretrax.comparing.directory import (
@@ -32,6 +31,7 @@ from pretrax.comparing.directory import (
     read_facts,
     refusals,
     results_of,
+    solved_lines,
 )
 from pretrax.comparing.processes import (
     Start,
@@ -51,7 +51,6 @@ from pretrax.comparing.variants import (
     runs_of_variants,
 )
 from pretrax.training import run_directory, trust
-from pretrax.training.bound import bound
 from pretrax.training.command_line import (
     GinArguments,
     add_gin_arguments,
@@ -121,13 +120,10 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
     comparison = read_comparison(
         options.comparison, given.bindings, given.search_paths, given.trusted
     )
-    paid_by = [bound(one.budget).function for one in trained_variants(comparison).values()]
-    if options.slurm and seconds in paid_by:
-        raise ValueError(
-            "budgets.seconds times a few steps on this machine, and --slurm trains on others: give "
-            "budgets.model_flops or budgets.text_tokens, or compare without --slurm."
-        )
-    variants = runs_of_variants(comparison, given.search_paths)
+    if options.slurm:
+        check_budgets(comparison)
+    paths = given.search_paths
+    variants = runs_of_variants(comparison, paths, solved_lines(comparison))
     directory = comparison.directory
     with run_directory.locked(Path(directory) / LOCK, f"{directory} is compared"):
         check_unchanged(comparison, variants)
@@ -139,9 +135,10 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
             print_warning(console, ONE_SEED)
         # Jobs have the cluster's cores; those here are for planning alone.
         shares = cores_of_workers(None if options.slurm else options.workers)
-        facts = planned(console, comparison, variants, shares[0])
+        facts = planned(console, comparison, paths, shares[0])
         print_facts(console, facts)
         steps = {variant: one.steps for variant, one in facts.items()}
+        variants = runs_of_variants(comparison, paths, solved_lines(comparison))
         runs = runs_of(comparison, variants, steps)
         cells = {
             key: Cell(directory, run, tuple(comparison.yardsticks), trusted_by(run, given))
@@ -174,22 +171,17 @@ def trusted_by(run: Run, given: GinArguments) -> tuple[str, ...]:
 
 
 def planned(
-    console: Console,
-    comparison: Comparison,
-    variants: Mapping[str, Run],
-    cores: Sequence[int],
+    console: Console, comparison: Comparison, search_paths: Sequence[str], cores: Sequence[int]
 ) -> dict[str, Facts]:
     """Returns the facts of each variant, of which a process plans those that are missing.
 
     It is alone on a worker's cores, so that it can time steps; this process leaves devices alone.
     """
-    c = comparison
+    c, variants = comparison, trained_variants(comparison)
     log = Path(c.directory) / LOG
     if any(read_facts(c.directory, variant) is None for variant in variants):
         console.print("Preparing the text, and planning the variants …")
-        budgets = {variant: one.budget for variant, one in trained_variants(c).items()}
-        arguments = c.directory, variants, budgets
-        process = start_process(c.directory, log, cores, plan_variants, *arguments)
+        process = start_process(c.directory, log, cores, plan_variants, c, search_paths)
         try:
             status = process.wait()
         finally:

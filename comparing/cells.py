@@ -2,7 +2,7 @@
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from pretrax import train
 from pretrax.comparing.budgets import tokens_of
+from pretrax.comparing.comparison import Comparison, trained_variants
 from pretrax.comparing.directory import (
     FAILURE,
     SHARED,
@@ -26,15 +27,19 @@ from pretrax.comparing.directory import (
     write_facts,
     write_measured,
 )
+from pretrax.comparing.matching import FLOPS, PARAMETERS, WHAT, macro_of, nearest, solved_line
 from pretrax.comparing.subject import Subject
+from pretrax.comparing.variants import runs_of_variants
+from pretrax.models.builders import abstract_params
 from pretrax.training import run_directory
 from pretrax.training.bound import bound
 from pretrax.training.command_line import explanation
-from pretrax.training.planning import abstract_state_of, plan
+from pretrax.training.planning import abstract_state_of, padded_vocabulary, plan
 from pretrax.training.run import Run
-from pretrax.training.state import parameter_count
+from pretrax.training.state import parameter_count, unboxed
 from pretrax.training.throughput import step_flops
 
+COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
 FAILED, STOPPED = 1, 75  # exit statuses; 75: it was asked to stop, and can go on
 
 
@@ -47,35 +52,74 @@ class Cell(NamedTuple):
     trusted: tuple[str, ...] = ()
 
 
-def plan_variants(directory: str, runs: Mapping[str, Run], budgets: Mapping[str, Callable]) -> int:
+def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     """Plans the variants that have not been: their data, once for all, their steps and their size.
+
+    The reference comes first, which the sizes of others may be solved to equal.
 
     Returns an exit status; what went wrong is in the directory's `failure.txt`.
     """
-    shared = str(Path(directory) / SHARED)
-    with _failures(directory) as failed:
-        for variant, run in runs.items():
-            if read_facts(directory, variant) is None:
+    c = comparison
+    trained = trained_variants(c)
+    with _failures(c.directory) as failed:
+        for variant in sorted(trained, key=lambda variant: variant != c.reference):
+            if read_facts(c.directory, variant) is None:
                 try:
-                    write_facts(directory, variant, _facts(run, budgets[variant], shared))
+                    write_facts(c.directory, variant, _facts(c, variant, search_paths))
                 except ValueError as error:
                     raise ValueError(f"The variant {variant!r}: {error}") from error
     return failed.status
 
 
-def _facts(run: Run, budget: Callable, shared: str) -> Facts:
-    planned = plan(dataclasses.replace(run, run_dir=shared))
-    steps = budget(planned)
-    final = plan(dataclasses.replace(run, run_dir=shared, steps=steps))  # with its schedules
+def _facts(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> Facts:
+    one, shared = trained_variants(comparison)[variant], str(Path(comparison.directory) / SHARED)
+
+    def run_with(solved: str) -> Run:
+        run = runs_of_variants(comparison, search_paths, {variant: solved})[variant]
+        return dataclasses.replace(run, run_dir=shared)
+
+    solved = ""
+    if macro := macro_of(one.lines):
+        assert comparison.reference is not None  # `comparison.check` has looked
+        reference = read_facts(comparison.directory, comparison.reference)
+        assert reference is not None  # it was planned before
+        solved = solved_line(macro, _matched(macro, run_with, reference))
+    planned = plan(run_with(solved))
+    steps = one.budget(planned)
+    final = plan(dataclasses.replace(planned.run, steps=steps))  # with its schedules
     return Facts(
-        settings=settings_text(run),
-        budget=budget_text(budget),
+        settings=settings_text(run_with(solved)),
+        budget=budget_text(one.budget),
         steps=steps,
         text_tokens=tokens_of(final, steps),
         parameters=parameter_count(abstract_state_of(final).shapes),
         flops_per_step=step_flops(final.recipe, final.schedules),
         platform=jax.default_backend(),
+        solved=solved,
+        equal_to=comparison.reference or "" if solved else "",
     )
+
+
+def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:
+    """Returns the number for which a variant is nearest to the reference, by its model's shapes."""
+    first = plan(run_with(solved_line(macro, 1)))
+    rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)
+    tokens = tokens_of(first, COUNTED) / COUNTED
+
+    def cost(number: int) -> float:
+        model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.heads)
+        if macro == PARAMETERS:
+            return sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(model))))
+        return step_flops(first.recipe._replace(model=model), first.schedules) / tokens
+
+    of_reference = {
+        PARAMETERS: float(reference.parameters),
+        FLOPS: reference.flops_per_step * reference.steps / reference.text_tokens,
+    }
+    try:
+        return nearest(cost, of_reference[macro])
+    except ValueError as error:
+        raise ValueError(f"No {macro} makes its {WHAT[macro]} equal. {error}") from error
 
 
 def train_and_measure(cell: Cell) -> int:

@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from pretrax.comparing.budgets import seconds
 from pretrax.comparing.cells import STOPPED, Cell, train_and_measure
+from pretrax.comparing.comparison import Comparison, trained_variants
 from pretrax.comparing.directory import FAILURE, LOG, compiled_folder, failure_of
 from pretrax.comparing.results import read_record
 from pretrax.training import run_directory
+from pretrax.training.bound import bound
 
 JOBS = "jobs"  # a folder of a comparison's directory, for submitit's files
 JOB = "job.json"  # in a run's folder: the ticket of the job that trains it, and the job's number
@@ -28,6 +31,16 @@ class JobOptions(NamedTuple):
     minutes: int = 240
     cpus: int = 4
     gpus: int = 0
+
+
+def check_budgets(comparison: Comparison) -> None:
+    """Raises ValueError for a budget of this machine's time, which is none of a cluster's."""
+    for one in trained_variants(comparison).values():
+        if bound(one.budget).function is seconds:
+            raise ValueError(
+                "budgets.seconds times a few steps on this machine, and --slurm trains on others: give "
+                "budgets.model_flops or budgets.text_tokens, or compare without --slurm."
+            )
 
 
 def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Callable:

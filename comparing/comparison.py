@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pretrax.comparing.matching import macro_of
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -108,7 +110,22 @@ def check(comparison: Comparison) -> Comparison:
             f"reference = {c.reference!r} is none of the variants: give one of "
             f"{', '.join(map(repr, c.variants))}, or None to compare all pairs"
         )
+    _check_matched(c)
     return c
+
+
+def _check_matched(c: Comparison) -> None:
+    """Raises ValueError for lines whose numbers cannot be solved, see `matching`."""
+    if macro := macro_of(c.base):
+        raise _error(
+            f"base has %{macro}, which is solved for a variant: give it in the variants' lines"
+        )
+    for name, lines in c.variants.items():
+        if (macro := macro_of(lines)) and c.reference in (None, name):
+            raise _error(
+                f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give another "
+                f"variant as reference, got {c.reference!r}"
+            )
 
 
 def _check_variants(variants: Any) -> None:

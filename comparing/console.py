@@ -7,6 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pretrax.comparing.directory import Facts
+from pretrax.comparing.matching import PARAMETERS
+from pretrax.comparing.words import matched_words
 
 
 def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
@@ -16,7 +18,7 @@ def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
         "steps": [one.steps for one in facts.values()],
         "text tokens": [one.text_tokens for one in facts.values()],
         "FLOPs": [float(one.flops_per_step * one.steps) for one in facts.values()],
-        "FLOPs/token": [one.flops_per_step * one.steps / one.text_tokens for one in facts.values()],
+        "FLOPs/token": [*map(_flops_per_token, facts.values())],
     }
     table = Table("variant", box=None, header_style="bold")
     for name in columns:
@@ -24,8 +26,20 @@ def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
     for variant, *row in zip(facts, *columns.values()):
         table.add_row(escape(variant), *(f"{x:,}" if type(x) is int else f"{x:.3g}" for x in row))
     console.print(table)
+    for variant, one in facts.items():
+        if one.solved:
+            console.print(_matched_words(variant, one, facts[one.equal_to]), markup=False)
     if len({one.budget for one in facts.values()}) > 1:
         return  # they are meant to differ
     differing = {name: max(row) / min(row) - 1 for name, row in columns.items()}
     said = ", ".join(f"{name} by {share:.1%}" for name, share in differing.items() if share > 0)
     console.print(f"The variants differ in {said}." if said else "All of these are equal.")
+
+
+def _flops_per_token(one: Facts) -> float:
+    return one.flops_per_step * one.steps / one.text_tokens
+
+
+def _matched_words(variant: str, one: Facts, other: Facts) -> str:
+    cost = (lambda x: x.parameters) if PARAMETERS in one.solved else _flops_per_token
+    return matched_words(variant, one.solved, cost(one), one.equal_to, cost(other))

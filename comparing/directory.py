@@ -52,6 +52,8 @@ class Facts(NamedTuple):
     parameters: int
     flops_per_step: int  # of the forward and backward pass
     platform: str  # that it was planned on: "cpu", "gpu", "tpu"
+    solved: str = ""  # a line that gives the number which makes it equal to another variant
+    equal_to: str = ""  # that variant
 
 
 class Measured(NamedTuple):
@@ -82,6 +84,12 @@ def _facts(record: Mapping[str, Any]) -> Facts:
         if type(getattr(facts, name)) is not kind:
             raise TypeError(f"{name} is {getattr(facts, name)!r}")
     return facts
+
+
+def solved_lines(comparison: Comparison) -> dict[str, str]:
+    """Returns the line with the number that was solved, of each variant that has one."""
+    facts = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
+    return {variant: one.solved for variant, one in facts.items() if one and one.solved}
 
 
 def write_facts(directory: str, variant: str, facts: Facts) -> None:
@@ -119,6 +127,10 @@ def check_unchanged(comparison: Comparison, runs: Mapping[str, Run]) -> None:
         changed = []
         if (budget := budget_text(given[variant].budget)) != facts.budget:
             changed.append(f"the budget was {facts.budget}, is {budget}")
+        if facts.equal_to not in ("", comparison.reference):
+            changed.append(
+                f"its size was solved to equal {facts.equal_to!r}, is to equal {comparison.reference!r}"
+            )
         if (text := settings_text(run)) != facts.settings:
             before, now = facts.settings.splitlines(), text.splitlines()
             changed += [f"was {line}" for line in before if line not in now]
@@ -234,12 +246,15 @@ def failure_of(run_dir: str) -> str:
 
 def results_of(comparison: Comparison) -> Results:
     """Returns what the directory holds of a comparison: its runs, and all of their figures."""
-    c = comparison
+    c, solved = comparison, solved_lines(comparison)
     asked = Question(
         name=Path(c.directory).name,
         question=c.question,
         budget=budget_text(c.budget),
-        variants={variant: tuple(one.lines) for variant, one in trained_variants(c).items()},
+        variants={
+            variant: (*one.lines, *([solved[variant]] if variant in solved else []))
+            for variant, one in trained_variants(c).items()
+        },
         reference=c.reference,
         about=c.about,
         scaling=isinstance(c.budget, Mapping),

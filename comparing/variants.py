@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from pretrax.comparing.comparison import (
@@ -13,6 +14,7 @@ from pretrax.comparing.comparison import (
     settings_of,
     trained_variants,
 )
+from pretrax.comparing.matching import macro_of, solved_line
 from pretrax.training.bound import bound, flattened, parameters
 from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import GIN_CONFIGS, as_run, read_lines, read_settings
@@ -66,8 +68,16 @@ def comparison_text(comparison: Comparison) -> str:
     return gin_text(settings_of(comparison), Comparison, macros).text
 
 
-def runs_of_variants(comparison: Comparison, search_paths: Sequence[str] = ()) -> dict[str, Run]:
+def runs_of_variants(
+    comparison: Comparison,
+    search_paths: Sequence[str] = (),
+    solved: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Run]:
     """Returns {variant: run}: the base's lines, then the variant's. Steps and seed are the base's.
+
+    Args:
+      solved: by variant, the `matching.solved_line` of those that have one. A number that has not been
+        solved is 1, so that all else can be checked.
 
     Raises ValueError, naming the variant, for lines that cannot be read, for those that set what the
     comparison sets, and for variants without common data; and for a base whose runs would share their
@@ -83,8 +93,10 @@ def runs_of_variants(comparison: Comparison, search_paths: Sequence[str] = ()) -
         )
     found = {}
     for name, one in trained_variants(c).items():
+        macro = macro_of(one.lines)
+        number = [solved.get(name) or solved_line(macro, 1)] if macro else []
         try:
-            fields = read_lines([*c.base, *one.lines], search_paths)
+            fields = read_lines([*c.base, *one.lines, *number], search_paths)
             run = as_run(fields)
         except ValueError as error:
             raise ValueError(f"The variant {name!r}: {error}") from error

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, NEITHER
 from pretrax.comparing.laws import FittedLaw
+from pretrax.comparing.matching import FLOPS, PARAMETERS, WHAT, macro_of_solved
 from pretrax.comparing.results import TrainedRun
 from pretrax.comparing.statistics import LEVEL, MOST_SEEDS, POWER, Difference, Estimate
 from pretrax.comparing.summary import Column, Summary
@@ -326,7 +327,34 @@ def equal_title(summary: Summary) -> str:
 def equal(summary: Summary) -> str:
     """Such as "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."."""
     said = "Budgets" if summary.asked.scaling else "Equal"
-    return f"{said}: {summary.asked.budget}. {unequal(summary)}".strip()
+    return " ".join(
+        [f"{said}: {summary.asked.budget}.", *matched(summary), unequal(summary)]
+    ).strip()
+
+
+def matched(summary: Summary) -> list[str]:
+    """Returns a line for each variant whose size was solved to equal the reference's."""
+    found, reference = costs(summary), summary.asked.reference or ""
+    lines = []
+    for variant, own in summary.asked.variants.items():
+        if (macro := macro_of_solved(own)) and variant in found and reference in found:
+            field = {PARAMETERS: "parameters", FLOPS: "flops_per_token"}[macro]
+            mine, theirs = (getattr(found[v], field) for v in (variant, reference))
+            lines.append(matched_words(variant, own[-1], mine, reference, theirs))
+    return lines
+
+
+def matched_words(variant: str, solved: str, mine: float, reference: str, theirs: float) -> str:
+    """
+    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", 1000.0, "masked", 1024.0)
+    'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters against masked.'
+    """
+    left = mine / theirs - 1
+    sign = MINUS if left < 0 else ""
+    share = spread(abs(left))
+    what = WHAT[macro_of_solved([solved]) or PARAMETERS]
+    leaves = f"no difference in {what}" if share == "equal" else f"{sign or '+'}{share[1:]} {what}"
+    return f"{variant} has {solved}, which leaves {leaves} against {reference}."
 
 
 def unequal(summary: Summary) -> str:

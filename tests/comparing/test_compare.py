@@ -187,6 +187,42 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
     assert "no loss in nats per target as yet" in said and "variants differ in" not in said
 
 
+EQUAL = """
+comparing.Comparison.variants = {
+    "wide": ["models.decoder.mlp_dim = %EQUAL_PARAMETERS", "models.decoder.emb_dim = 12"],
+    "small": [],
+    "deep": ["models.decoder.mlp_dim = %EQUAL_FLOPS", "models.decoder.num_layers = 3"],
+}
+comparing.Comparison.reference = "small"
+"""
+
+
+def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys):
+    file = small.write(tmp_path, *EQUAL.splitlines())
+    small.here(monkeypatch)
+    monkeypatch.setattr(cells.train, "train", lambda *_: SimpleNamespace(finished=False))
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
+    facts = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "deep")}
+    left = abs(facts["wide"].parameters - facts["small"].parameters)
+    assert (
+        left <= 2 * 3 * 12 / 2
+    )  # half of what a unit more would add in two layers of three matrices
+    assert facts["deep"].flops_per_step == pytest.approx(facts["small"].flops_per_step, rel=0.02)
+    said = " ".join(capsys.readouterr().out.split())
+    for variant in ("wide", "deep"):
+        assert f"{variant} has {facts[variant].solved}, which leaves " in said
+        number = facts[variant].solved.split()[-1]
+        assert f"models.decoder.mlp_dim = {number}\n" in facts[variant].settings
+    small.compare_here(file, "--gin.SEEDS=[0]")
+    assert "holds runs of" not in capsys.readouterr().err  # what was solved is unchanged
+    with open(file, "a") as out:
+        out.write(
+            EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
+        )
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 2
+    assert "solved to equal 'small', is to equal 'other'" in capsys.readouterr().err
+
+
 def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
     file, started = small.write(tmp_path, "budgets.text_tokens.number = 0"), small.here(monkeypatch)
     with open(file, "a") as out:

@@ -1,5 +1,7 @@
 """Scaling laws of comparisons: planted ones are found, shown and planned with."""
 
+import functools
+
 import pytest
 
 from pretrax import plan
@@ -7,6 +9,13 @@ from pretrax.comparing import laws, report, results, words
 from pretrax.comparing.summary import summary
 from tests.comparing import planted
 from tests.showing import pages
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_resamples():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(laws, "fit", functools.partial(laws.fit, resamples=60))
+        yield
 
 
 @pytest.fixture(scope="module")

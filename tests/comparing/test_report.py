@@ -138,6 +138,14 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
     assert heads[-1] == "targets, a token" and first[-1] == "0.15"
 
 
+def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
+    lines = {**made.asked.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
+    found = summary(made._replace(asked=made.asked._replace(variants=lines)))
+    told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs a token against 15%."
+    assert words.matched(found) == [told]
+    assert told in page(found) and told in markdown(found)
+
+
 def test_the_best_is_the_lowest_where_lower_is_better(made):
     best = {c.name: c.best for c in summary(made).columns}
     assert best["bits_per_byte"] == "40%"

@@ -94,6 +94,15 @@ def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compare
         (dict(yardsticks=[]), "yardsticks must be a list of functions, at least one"),
         (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
         (dict(base=[]), "base has no run"),
+        (
+            dict(variants={"a": ["X = %EQUAL_FLOPS"]}),
+            "'a'. has %EQUAL_FLOPS, which makes it equal to",
+        ),
+        (
+            dict(variants={"a": ["X = %EQUAL_FLOPS", "Y = %EQUAL_PARAMETERS"]}, reference="a"),
+            "Got both %EQUAL_PARAMETERS and %EQUAL_FLOPS in one variant",
+        ),
+        (dict(base=["X = %EQUAL_FLOPS"]), "base has %EQUAL_FLOPS, which is solved for a variant"),
         (dict(budget=700), "budget must be a function such as @budgets.text_tokens"),
         (dict(budget={}), "budget must be a function .*, or several by name, got {}"),
         (dict(budget={"a": 700}), "budget must be a function .*, got {'a': 700}"),

@@ -1,0 +1,61 @@
+"""Sizes that a comparison solves, so that a variant equals the reference in parameters or FLOPs a token.
+
+    "causal": ["models/decoder_tiny.gin", "models.decoder.mlp_dim = %EQUAL_PARAMETERS"]
+
+The macro stands for the whole number, from 1, that brings the variant nearest to the reference.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+
+PARAMETERS, FLOPS = "EQUAL_PARAMETERS", "EQUAL_FLOPS"
+WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs a token"}  # that each macro makes equal
+_MACRO = re.compile(rf"%({PARAMETERS}|{FLOPS})\b")
+_GIVEN = re.compile(rf"({PARAMETERS}|{FLOPS}) = \d+")
+_MOST = 2**20
+
+
+def macro_of(lines: Sequence[str]) -> str | None:
+    """Returns the macro that lines have solved; None where they have none.
+
+    >>> macro_of(["models/decoder_tiny.gin", "models.decoder.emb_dim = %EQUAL_FLOPS"])
+    'EQUAL_FLOPS'
+
+    Raises ValueError for lines with both, of which one number cannot be solved.
+    """
+    found = {name for line in lines for name in _MACRO.findall(line)}
+    if len(found) > 1:
+        raise ValueError(f"Got both %{PARAMETERS} and %{FLOPS} in one variant, expected one.")
+    return next(iter(found), None)
+
+
+def solved_line(macro: str, number: int) -> str:
+    """Returns the line that gives a macro its number."""
+    return f"{macro} = {number}"
+
+
+def macro_of_solved(lines: Sequence[str]) -> str | None:
+    """Returns the macro that lines were solved for, where a `solved_line` is among them."""
+    return next((found[1] for line in lines if (found := _GIVEN.fullmatch(line))), None)
+
+
+def nearest(cost: Callable[[int], float], target: float) -> int:
+    """Returns the whole number whose cost, which rises with it, is nearest to the target.
+
+    >>> nearest(lambda n: 100 + 7 * n, 1295)
+    171
+
+    Raises ValueError where the cost of 1 is more already, or that of any number less.
+    """
+    if (least := cost(1)) > target:
+        raise ValueError(f"With 1 it has {least:,.6g} already, more than the {target:,.6g}.")
+    high = 2
+    while cost(high) < target:
+        high *= 2
+        if high > _MOST:
+            raise ValueError(f"Even with {_MOST:,} it has less than the {target:,.6g}.")
+    low = high // 2  # its cost is the target's or less, that of `high` the target's or more
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if cost(middle) <= target else (low, middle)
+    return min(low, high, key=lambda number: abs(cost(number) - target))
