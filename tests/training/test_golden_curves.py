@@ -34,7 +34,8 @@ def configured(architecture):
     if architecture == "decoder":
         model = models.decoder(128, num_layers=2, **WIDTHS)
         return model, objectives.causal_lm(IDS), {"decoder": 32}
-    return tiny.encoder_decoder(), objectives.span_corruption(IDS), {"encoder": 32, "decoder": 16}
+    model = models.encoder_decoder(128, num_encoder_layers=2, num_decoder_layers=2, **WIDTHS)
+    return model, objectives.span_corruption(IDS), {"encoder": 32, "decoder": 16}
 
 
 def losses(architecture):

@@ -48,6 +48,10 @@ def model_of(build, objective, **settings):
     return lambda: build(128, objective().heads, **(SMALL | settings))
 
 
+def scanned_decoder():
+    return tiny.decoder(num_layers=2, scan_layers=True)
+
+
 @functools.cache
 def views():
     return objectives.contrastive(IDS, views="cropping", share=0.4, temperature=None)
@@ -80,7 +84,7 @@ CASES = {
         tiny.ROWS_OF_TWO_SHAPES,
         32,
     ),
-    "decoder_mixture": (tiny.decoder, tiny.span_and_prefix, {"decoder": 32}, 32),
+    "decoder_mixture": (scanned_decoder, tiny.span_and_prefix, {"decoder": 32}, 32),
     "two_towers": (model_of(models.two_towers, views), views, {"encoder": 32}, 32),
     "pairs_and_masks": (
         model_of(models.encoder, order_then_masks),

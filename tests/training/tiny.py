@@ -78,16 +78,19 @@ class TextStream(Stream):
         return piece._replace(tokens=documents(1, seed=int(piece.tokens[0]))[0])
 
 
-WIDTHS = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, remat_policy="none")
+# One layer, unrolled, compiles in two thirds of the time of two that are scanned.
+SIZES = dict(
+    emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, remat_policy="none", scan_layers=False
+)
 
 
 def decoder(**settings):
-    return models.decoder(128, **(WIDTHS | dict(num_layers=2) | settings))
+    return models.decoder(128, **(SIZES | dict(num_layers=1) | settings))
 
 
 def encoder_decoder(**settings):
     return models.encoder_decoder(
-        128, **(WIDTHS | dict(num_encoder_layers=2, num_decoder_layers=2) | settings)
+        128, **(SIZES | dict(num_encoder_layers=1, num_decoder_layers=1) | settings)
     )
 
 
@@ -192,8 +195,9 @@ models.decoder.emb_dim = 16
 models.decoder.num_heads = 2
 models.decoder.head_dim = 8
 models.decoder.mlp_dim = 32
-models.decoder.num_layers = 2
+models.decoder.num_layers = 1
 models.decoder.remat_policy = "none"
+models.decoder.scan_layers = False
 training.Run.mesh = @mesh.make_mesh
 training.Run.optimizer = @optimizers.adamw
 optimizers.adamw.learning_rate = @optimizers.warmup_constant
