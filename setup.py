@@ -31,6 +31,18 @@ DATA = [
     "rouge-score>=0.1.2,<0.2",
     "scipy>=1.17,<2",
 ]
+PREPARE = [  # raw text into a token store
+    "datatrove>=0.10.1,<0.11",
+    "orjson>=3.13,<4",
+    "xxhash>=3.8,<4",
+    "zstandard>=0.25,<0.26",
+    "pyarrow>=20",
+    "regex>=2025",  # which datatrove imports without naming it
+    "warcio>=1.8,<2",
+    "trafilatura>=1.11,<1.12",  # the text of web pages, with
+    "lxml_html_clean>=0.4.6,<0.5",
+    "lingua-language-detector>=2.1.1,<2.2",  # its models are in the wheel: 96 MB
+]
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
 TEST = [
     "pytest>=9.0,<10",
@@ -48,7 +60,10 @@ DOCS = [
 ]
 PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]
 
-FOLDERS = ("comparing", "inference", "models", "objectives", "showing", "tasks", "training")
+FOLDERS = (
+    *("comparing", "inference", "models", "objectives"),
+    *("preparing", "showing", "tasks", "training"),
+)
 
 
 class BuildWithoutSetup(build_py):
@@ -73,5 +88,11 @@ setup(
     cmdclass={"build_py": BuildWithoutSetup},
     entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
     install_requires=TRAINING + DATA,
-    extras_require={"test": TEST + SLURM, "parity": PARITY, "docs": DOCS, "slurm": SLURM},
+    extras_require={
+        "test": TEST + SLURM + PREPARE,
+        "parity": PARITY,
+        "docs": DOCS,
+        "slurm": SLURM,
+        "prepare": PREPARE,
+    },
 )

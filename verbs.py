@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 VERBS = {
+    "prepare": "clean, filter, deduplicate and tokenise raw text into a token store",
     "train": "train a model on a pre-training objective",
     "check": "check an objective of your own against the laws",
     "show": "show what an objective does to text",

@@ -15,7 +15,10 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("objectives", "models", "training", "inference", "tasks", "showing", "comparing")
+PACKAGES = (
+    *("objectives", "models", "training", "inference"),
+    *("tasks", "showing", "comparing", "preparing"),
+)
 RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # of docs/guide.py
 FROM_THE_ROOT = {
     "index.md": "README.md",

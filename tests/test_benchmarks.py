@@ -6,7 +6,7 @@ import shutil
 import jax
 import pytest
 
-from benchmarks import corruption, decode, finetuning, objectives, packing, train_step
+from benchmarks import corruption, decode, finetuning, objectives, packing, prepare, train_step
 from tests.tasks.short_library import short_library
 
 
@@ -33,6 +33,14 @@ def test_packing(capsys):
     packing.main(["--documents=20", "--tokens=1000", "--repeats=1"])
     said = capsys.readouterr().out
     assert len(re.findall(r"causal, 512 +log-normal +\d", said)) == 2
+
+
+def test_prepare(capsys):
+    prepare.main(["--documents=60", "--planted=2"])
+    said = capsys.readouterr().out
+    assert re.search(r"a phrase again and again +2 +2 +0 +0", said)
+    for row in ("pretrax prepare", "  read and tokenise alone", "datatrove: JsonlReader, .*"):
+        assert re.search(rf"{row} +\d+\.\d", said)
 
 
 def test_train_step(capsys):

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import types
 from pathlib import Path
+from pydoc_data import topics
 from typing import NamedTuple
 
 import numpy as np
@@ -162,6 +163,9 @@ def write_files(here: Path, texts: list[str]):
     (here / "shakespeare.txt").write_text("".join(lines))
     with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    (here / "raw").mkdir()
+    lines = [json.dumps({"text": text}) + "\n" for text in topics.topics.values()]
+    (here / "raw/topics.jsonl").write_text("".join(lines))
     (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
     (here / "questions.jsonl").write_text('{"question": "What is 2 + 2?"}\n')
     (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
@@ -182,6 +186,7 @@ TRAINED = {  # by one of their arguments
 # What keeps other verbs short.
 MORE = {
     "show": [],
+    "prepare": ["--gin.preparing.Preparation.executor=@executors.this_process"],
     "plan": [],
     "check": [],
     "predict": ["--max_new=4"],

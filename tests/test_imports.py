@@ -11,7 +11,10 @@ from pretrax import verbs
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
-PACKAGES = ("objectives", "models", "training", "inference", "showing", "tasks", "comparing")
+PACKAGES = (
+    *("objectives", "models", "training", "inference"),
+    *("showing", "tasks", "comparing", "preparing"),
+)
 VERBS = tuple(verbs.VERBS)
 MAY_IMPORT = {
     "objectives": {"objectives"},
@@ -21,6 +24,7 @@ MAY_IMPORT = {
     "showing": {"showing", "objectives"},
     "tasks": {"tasks", "training", "inference", "objectives", "models"},
     "comparing": {"comparing", "showing", "tasks", "training", "inference", "objectives", "models"},
+    "preparing": {"preparing", "showing", "tasks", "training", "objectives", "models"},
 }
 # `train.train` is what trains a run, for whoever compares some.
 MAY_IMPORT_VERBS = {"comparing": {"train"}}

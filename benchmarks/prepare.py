@@ -1,0 +1,295 @@
+"""What each step of `pretrax prepare` finds of what is planted, and how fast the chain is.
+
+    python benchmarks/prepare.py
+    python benchmarks/prepare.py --documents=60        # in seconds
+
+The text is Python's library and pydoc's topics, which every machine has. Planted beside it, from a
+seed: copies; copies in which a share of the words is another one; and junk of several kinds. Recall is
+the share of the planted that leave in the step that they were planted for; precision is the share of
+planted families among what this step drops. What else it drops is counted, and of near duplicates how
+many share at least 0.7 of their 5-grams with a document that was kept.
+
+Then, on one core, of whose time that of other programs is left out: documents and tokens a second of
+the whole chain, of reading and tokenising alone, and of the same by datatrove's own reader and
+tokeniser, all with one Hugging Face tokenizer.
+"""
+
+import argparse
+import contextlib
+import functools
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ["JAX_PLATFORMS"] = "cpu"
+sys.path.insert(0, str(ROOT))
+
+from datatrove.pipeline.readers import JsonlReader  # noqa: E402
+from datatrove.pipeline.tokens import DocumentTokenizer  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from pretrax.preparing import blocks, executors, running  # noqa: E402
+from pretrax.preparing.preparation import read_preparation  # noqa: E402
+from pretrax.preparing.report import StepReport  # noqa: E402
+from pretrax.preparing.words import WORDS  # noqa: E402
+from pretrax.tasks.python_sources import library_documents  # noqa: E402
+
+SEED = 0
+CHANGED = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of words that differ in near copies
+JUNK: dict[str, Callable[[random.Random], str]] = {
+    "a phrase again and again": lambda rng: "buy now " * rng.randrange(100, 300),
+    "a line again and again": lambda rng: "Click here to read more of this story.\n" * 60,
+    "numbers": lambda rng: " ".join(str(rng.randrange(10**6)) for _ in range(300)),
+    "long strings": lambda rng: " ".join(rng.randbytes(16).hex() for _ in range(100)),
+    "a few words": lambda rng: "Page not found. Go back to the start.",
+    "a list of links": lambda rng: "\n".join(f"- item {rng.randrange(999)} ..." for _ in range(80)),
+}
+RULES = ("gopher_repetition", "gopher_quality")
+
+
+class Planted(NamedTuple):
+    kind: str
+    step: tuple[str, ...]  # in one of which it should leave
+    text: str
+    family: str  # the id of the document that it is a copy of
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    console = Console(width=110)
+    texts = {f"own/{d.name}": d.read() for d in library_documents()[-options.documents :]}
+    planted = plant(texts, options.planted)
+    with tempfile.TemporaryDirectory() as folder, one_core():
+        write(Path(folder) / "raw.jsonl", texts, planted)
+        steps = run_chain(Path(folder), "all", every_example=True)
+        print_found(console, texts, planted, steps)
+        print_speed(console, Path(folder))
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--documents", type=int, default=2_000, help="of the library, at most")
+    parser.add_argument("--planted", type=int, default=50, help="of each kind")
+    return parser.parse_args(arguments)
+
+
+# --- what is planted -----------------------------------------------------------------------------
+
+
+def plant(texts: dict[str, str], number: int) -> dict[str, Planted]:
+    """Returns {id: what is planted}, so many of each kind."""
+    rng = random.Random(SEED)
+    long_ones = [name for name, text in texts.items() if len(text.split()) >= 100]
+    found = {}
+    for k in range(number):
+        name = rng.choice(long_ones)
+        found[f"copy/{k}"] = Planted("copies", ("exact_duplicates",), texts[name], name)
+        for share in CHANGED:
+            name = rng.choice(long_ones)
+            kind = f"copies, {share:.0%} of the words changed"
+            step = ("near_duplicates",)
+            found[f"near/{share}/{k}"] = Planted(kind, step, changed(texts[name], share, rng), name)
+        for kind, make in JUNK.items():
+            found[f"junk/{kind}/{k}"] = Planted(kind, RULES, make(rng), "")
+    return found
+
+
+def changed(text: str, share: float, rng: random.Random) -> str:
+    """Returns a text of which a share of the words is another word."""
+    parts = text.split(" ")
+    words = [i for i, part in enumerate(parts) if part.strip()]
+    for i in rng.sample(words, max(1, round(share * len(words)))):
+        parts[i] = f"word{rng.randrange(10_000)}"
+    return " ".join(parts)
+
+
+def write(file: Path, texts: dict[str, str], planted: dict[str, Planted]) -> None:
+    """Writes all of it in random order."""
+    records = [*texts.items(), *((name, one.text) for name, one in planted.items())]
+    random.Random(SEED).shuffle(records)
+    lines = (json.dumps({"id": name, "text": text}) + "\n" for name, text in records)
+    file.write_text("".join(lines))
+
+
+# --- the chain -----------------------------------------------------------------------------------
+
+
+def run_chain(
+    folder: Path, out: str, *bindings: str, every_example: bool = False
+) -> Sequence[StepReport]:
+    """Runs the default steps, or others, in this process."""
+    given = [f"FILES = {str(folder / 'raw.jsonl')!r}", f"OUT = {str(folder / out)!r}", *bindings]
+    p = read_preparation([], given)
+    object.__setattr__(p, "executor", executors.this_process)
+    parts = p.source(), [step() for step in p.steps], p.output()
+    before = blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS
+    if every_example:
+        blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS = 10**9, 10**9
+    try:
+        (folder / out).mkdir()
+        return running.run(p, *parts, 1, silent)
+    finally:
+        blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS = before
+
+
+@contextlib.contextmanager
+def silent(what: str, tasks: int) -> Iterator[Callable[[int], None]]:
+    yield lambda done: None
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Keeps this process, and the threads of its libraries, on one core."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+# --- what is printed -----------------------------------------------------------------------------
+
+
+def print_found(
+    console: Console,
+    texts: dict[str, str],
+    planted: dict[str, Planted],
+    steps: Sequence[StepReport],
+) -> None:
+    dropped = {
+        step.name: [one for some in step.examples.values() for one in some] for step in steps
+    }
+    where = {one["id"]: name for name, some in dropped.items() for one in some}
+    table = Table("planted", title="Recall: what is planted, and where it leaves", box=None)
+    for heading in ("number", "in its step", "in another", "stays"):
+        table.add_column(heading, justify="right")
+    kinds = dict.fromkeys(one.kind for one in planted.values())
+    for kind in kinds:
+        names = [name for name, one in planted.items() if one.kind == kind]
+        # Of a family one member leaves, whichever comes first.
+        left = [left_in(name, planted[name], where) for name in names]
+        own = sum(step in planted[name].step for name, step in zip(names, left))
+        stays = sum(step is None for step in left)
+        counts = (len(names), own, len(names) - own - stays, stays)
+        table.add_row(kind, *map(str, counts))
+    console.print(table)
+    families = {one.family for one in planted.values() if one.family}
+    table = Table("step", title="\nPrecision: what leaves", box=None)
+    for heading in (
+        "dropped",
+        "planted",
+        "of the library",
+        "precision",
+        "of these, near a kept one",
+    ):
+        table.add_column(heading, justify="right")
+    kept = {name: text for name, text in texts.items() if name not in where}
+    kept |= {name: one.text for name, one in planted.items() if name not in where}
+    for step in (*RULES, "exact_duplicates", "near_duplicates"):
+        names = [one["id"] for one in dropped[step]]
+        own = [name for name in names if name in texts and name not in families]
+        if step in RULES:
+            own = [name for name in names if not name.startswith("junk/")]
+        near = sum(is_near(texts.get(name) or planted[name].text, kept) for name in own)
+        share = f"{1 - len(own) / len(names):.3f}" if names else ""
+        cells = [len(names), len(names) - len(own), len(own), share]
+        told = str(near) if step.endswith("duplicates") else ""
+        table.add_row(step, *map(str, cells), told)
+    console.print(table)
+
+
+def left_in(name: str, one: Planted, where: dict[str, str]) -> str | None:
+    """Returns the step in which a planted document left, or the document that it copies."""
+    return where.get(name) or (where.get(one.family) if one.family else None)
+
+
+def is_near(text: str, kept: dict[str, str], least: float = 0.7) -> bool:
+    """Whether a kept document shares so many 5-grams with a text (Jaccard)."""
+    own = n_grams(text)
+    for other in map(n_grams, kept.values()):
+        if len(own & other) >= least * len(own | other):
+            return True
+    return False
+
+
+@functools.cache
+def n_grams(text: str) -> frozenset[int]:
+    from datatrove.utils.text import simplify_text
+
+    words = WORDS.word_tokenize(simplify_text(text))
+    return frozenset(hash(tuple(words[i : i + 5])) for i in range(len(words) - 4))
+
+
+def print_speed(console: Console, folder: Path) -> None:
+    raw = folder / "raw.jsonl"
+    records = raw.read_text().splitlines()
+    tokenizer = write_tokenizer(folder, [json.loads(line)["text"] for line in records[::10]])
+    vocabulary = (
+        "outputs.token_store.vocabulary = @vocabularies.from_file",
+        f"vocabularies.from_file.path = {tokenizer!r}",
+    )
+    table = Table("on one core", title="\nSpeed", box=None)
+    for heading in ("seconds", "documents/s", "tokens written", "tokens/s"):
+        table.add_column(heading, justify="right")
+
+    def timed(name: str, run: Callable[[], int]) -> None:
+        began = time.process_time()
+        tokens = run()
+        seconds = time.process_time() - began
+        cells = (f"{seconds:.1f}", f"{len(records) / seconds:,.0f}", f"{tokens:,}")
+        table.add_row(name, *cells, f"{tokens / seconds:,.0f}")
+
+    timed("pretrax prepare", lambda: run_chain(folder, "chain", *vocabulary)[-1].tokens)
+    alone = ("preparing.Preparation.steps = []", *vocabulary)
+    timed("  read and tokenise alone", lambda: run_chain(folder, "alone", *alone)[-1].tokens)
+    timed("datatrove: JsonlReader, DocumentTokenizer", lambda: datatrove_tokens(folder, tokenizer))
+    console.print(table)
+
+
+def write_tokenizer(folder: Path, texts: Sequence[str]) -> str:
+    """Trains a byte-level BPE tokenizer, writes it, and returns its path."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=8192, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return str(folder / "tokenizer.json")
+
+
+def datatrove_tokens(folder: Path, tokenizer: str) -> int:
+    """Tokenises the raw text by datatrove's own blocks, and returns the number of tokens."""
+    tokenise = DocumentTokenizer(
+        str(folder / "datatrove"),
+        tokenizer_name_or_path=tokenizer,
+        eos_token="<|endoftext|>",
+        shuffle_documents=False,
+    )
+    read = JsonlReader(str(folder), glob_pattern="raw.jsonl")
+    executors.this_process([read, tokenise], 1, str(folder / "log"), 1).run()
+    (file,) = (folder / "datatrove").glob("*.ds")
+    return file.stat().st_size // 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What pipelines are made of: a source, steps, passes, and the documents between them.
+
+A *step* is what a user names: a filter, a deduplication. Where a document's fate depends on the
+others, as a duplicate's does, it has *passes* over all documents first. Then its *block*, a datatrove
+`PipelineStep`, runs over the documents of each task, which a *share* of the source gave.
+"""
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+import zstandard
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+
+EXAMPLES = 3  # dropped documents that are kept for the report, of each rule and task
+EXAMPLE_CHARACTERS = 2_000
+RULE = "filter_reason"  # the key of metadata at which datatrove says why it dropped a document
+
+
+class Pass(NamedTuple):
+    """Work before the documents of a step can be judged."""
+
+    name: str
+    blocks: Sequence[PipelineStep]
+    tasks: int | None = None  # None: one for each task of the documents, which the blocks read
+
+
+class Step(NamedTuple):
+    """What a user names in a pipeline."""
+
+    name: str
+    # (folder of what the passes wrote, where dropped documents are shown) -> its block
+    block: Callable[[str, "Dropped"], PipelineStep]
+    passes: Callable[[str], Sequence[Pass]] = lambda folder: ()  # (folder to write to) -> in order
+    rule: str = "dropped"  # the name of a rule that its block does not name
+
+
+class Source(NamedTuple):
+    """Raw text in tasks: a fixed division, so that results do not depend on the workers."""
+
+    name: str
+    tasks: int
+    version: Sequence[Any]  # plain values, of which one changes when the text or its reading does
+    block: Callable[["Dropped"], PipelineStep]  # gives the documents of a task
+    about: str  # in words
+
+
+class Dropped:
+    """Keeps the first dropped documents of each rule; datatrove takes it for an exclusion writer."""
+
+    def __init__(self, folder: str, rule: str):
+        self._folder, self._rule = folder, rule
+        self._kept: dict[str, list[dict[str, str]]] = {}
+        self._rank = 0
+
+    def __enter__(self) -> "Dropped":
+        return self
+
+    def write(self, document: Document, rank: int = 0) -> None:
+        self.note(document.metadata.get(RULE, self._rule), document.id, document.text, rank)
+
+    def note(self, rule: str, name: str, text: str, rank: int) -> None:
+        self._rank = rank
+        some = self._kept.setdefault(rule, [])
+        if len(some) < EXAMPLES:
+            some.append({"id": name, "text": text[:EXAMPLE_CHARACTERS]})
+
+    def __exit__(self, *_: object) -> None:
+        if self._kept:
+            os.makedirs(self._folder, exist_ok=True)
+            with open(os.path.join(self._folder, f"{self._rank:05d}.json"), "w") as file:
+                json.dump(self._kept, file)
+
+
+def examples_in(folder: str) -> dict[str, list[dict[str, str]]]:
+    """Returns the first dropped documents of each rule that `Dropped` kept, over all tasks."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        with open(os.path.join(folder, name)) as file:
+            for rule, some in json.load(file).items():
+                known = found.setdefault(rule, [])
+                known += some[: EXAMPLES - len(known)]
+    return found
+
+
+class WriteDocuments(PipelineStep):
+    """Writes the documents of each task to a file of its own, whole or not at all."""
+
+    type, name = "Writer", "documents"
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self.folder = folder
+
+    def run(self, data, rank: int = 0, world_size: int = 1):
+        os.makedirs(self.folder, exist_ok=True)
+        path = document_file(self.folder, rank)
+        with open(path + ".tmp", "wb") as raw, zstandard.open(raw, "wb") as file:
+            for document in data:
+                record = {"text": document.text, "id": document.id, "metadata": document.metadata}
+                file.write(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
+                yield document
+        os.replace(path + ".tmp", path)
+
+
+class ReadDocuments(PipelineStep):
+    """Gives the documents that `WriteDocuments` wrote for a task."""
+
+    type, name = "Reader", "documents"
+
+    def __init__(self, folder: str):
+        super().__init__()
+        self.folder = folder
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        yield from documents_of(self.folder, rank)
+
+
+def documents_of(folder: str, rank: int) -> Iterator[Document]:
+    """Yields the documents of a task."""
+    with zstandard.open(document_file(folder, rank), "rb") as raw:
+        for line in io.BufferedReader(raw):
+            yield Document(**orjson.loads(line))
+
+
+def document_file(folder: str, rank: int) -> str:
+    return os.path.join(folder, f"{rank:05d}.jsonl.zst")

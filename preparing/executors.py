@@ -1,0 +1,226 @@
+"""What runs the tasks of a pipeline: processes of this machine, a Slurm cluster, or Ray.
+
+    preparing.Preparation.executor = @executors.slurm
+    executors.slurm.partition = "cpu"
+
+Each is called as `(blocks, tasks, log, workers)` for one pass and returns what `run_tasks` runs: a
+datatrove executor. A task that is complete has a file in LOG/completions, and is not run again.
+"""
+
+import contextlib
+import copy
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from datatrove.executor.base import DistributedEnvVars, PipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+from datatrove.utils.logging import logger
+
+_LOOK = 2.0  # seconds between two looks at the tasks of a cluster
+
+Blocks = Sequence[PipelineStep]
+
+
+def local(blocks: Blocks, tasks: int, log: str, workers: int) -> PipelineExecutor:
+    """Processes of this machine."""
+    return _Local(list(blocks), tasks, log, workers)
+
+
+def this_process(blocks: Blocks, tasks: int, log: str, workers: int) -> PipelineExecutor:
+    """This process, one task after another: for a debugger, and for figures of one core."""
+    return _ThisProcess(list(blocks), tasks, log, workers)
+
+
+def slurm(
+    blocks: Blocks,
+    tasks: int,
+    log: str,
+    workers: int,
+    *,
+    partition: str,
+    time: str = "24:00:00",
+    cpus_per_task: int = 1,
+    gib_per_cpu: int = 2,
+    command: str = "",
+    sbatch_args: Mapping[str, Any] | None = None,
+) -> PipelineExecutor:
+    """Jobs of a Slurm cluster, which share OUT with the machine that this command waits on.
+
+    Args:
+      partition: of the jobs.
+      time: their limit.
+      cpus_per_task, gib_per_cpu: of a task.
+      command: that a job starts with, such as one that activates an environment; "": the one this
+        command runs in.
+      sbatch_args: others of sbatch, by name.
+    """
+    from datatrove.executor.slurm import SlurmPipelineExecutor
+
+    return SlurmPipelineExecutor(
+        list(blocks),
+        tasks,
+        time,
+        partition,
+        cpus_per_task=cpus_per_task,
+        mem_per_cpu_gb=gib_per_cpu,
+        workers=workers,
+        job_name="pretrax",
+        env_command=command or f'export PATH="{os.path.dirname(sys.executable)}:$PATH"',
+        sbatch_args=dict(sbatch_args or {}),
+        logging_dir=log,
+        slurm_logs_folder=os.path.join(log, "slurm"),
+        qos="",  # one of `sbatch_args`, where a cluster has some
+    )
+
+
+def ray(
+    blocks: Blocks,
+    tasks: int,
+    log: str,
+    workers: int,
+    *,
+    cpus_per_task: int = 1,
+    gib_per_cpu: int = 2,
+) -> PipelineExecutor:
+    """Tasks of a Ray cluster that is there (`pip install ray`), whose nodes share OUT."""
+    from datatrove.executor.ray import RayPipelineExecutor
+
+    return RayPipelineExecutor(
+        list(blocks),
+        tasks,
+        workers,
+        cpus_per_task=cpus_per_task,
+        mem_per_cpu_gb=gib_per_cpu,
+        logging_dir=log,
+    )
+
+
+def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> None:
+    """Runs what is not complete of an executor's tasks, and waits for all.
+
+    Args:
+      executor: of `local`, `slurm` or `ray`.
+      advance: called with numbers of tasks as they are completed, those that were before included.
+
+    Raises what a task raised on this machine; ValueError for a worker that died, and for jobs that
+    ended before their tasks.
+    """
+    waiting = executor.get_incomplete_ranks()
+    advance(executor.world_size - len(waiting))
+    if not waiting:
+        return
+    if isinstance(executor, _Local):
+        executor.run_ranks(waiting, advance)
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        executor.run()
+    logger.remove()  # else it writes on to what is closed
+    while waiting:
+        runs = _is_running(executor)  # asked first, so that what ends meanwhile is seen as complete
+        still = executor.get_incomplete_ranks()
+        advance(len(waiting) - len(still))
+        waiting = still
+        if waiting and not runs:
+            raise ValueError(
+                f"{len(waiting):,} of {executor.world_size:,} tasks have not come to their end, and nothing "
+                f"runs them any more: see their logs in {executor.logging_dir.path}. The same command "
+                "goes on."
+            )
+        if waiting:
+            time.sleep(_LOOK)
+
+
+def _is_running(executor: PipelineExecutor) -> bool:
+    """Whether jobs that an executor has submitted wait or run; Ray's `run` has waited for its own."""
+    job = getattr(executor, "job_id", None)
+    if job is None:
+        return False
+    asked = subprocess.run(["squeue", "--noheader", f"--jobs={job}"], capture_output=True)
+    return asked.returncode == 0 and bool(asked.stdout.strip())
+
+
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+
+
+class _Local(PipelineExecutor):
+    """Runs tasks in processes that end when this one does, however it ends.
+
+    datatrove's own goes on after its parent was killed, so that a second start would write the same
+    files beside it, and waits without end for a worker that was killed.
+    """
+
+    def __init__(self, pipeline: list, tasks: int, log: str, workers: int):
+        super().__init__(pipeline, log)
+        self.tasks, self.workers = tasks, workers
+
+    @property
+    def world_size(self) -> int:
+        return self.tasks
+
+    def get_distributed_env(self, node_rank: int = -1) -> DistributedEnvVars:
+        one = dict.fromkeys(("cpus_per_task", "mem_per_cpu", "gpus_on_node"), "-1")
+        named = {f"datatrove_{name}": value for name, value in one.items()}
+        return DistributedEnvVars(
+            datatrove_node_ips="localhost", datatrove_executor="LOCAL", **named
+        )
+
+    def run(self) -> None:
+        run_tasks(self, lambda tasks: None)
+
+    def run_ranks(self, ranks: Sequence[int], advance: Callable[[int], None]) -> None:
+        context = multiprocessing.get_context("forkserver")  # a fork of this process would copy JAX
+        context.set_forkserver_preload([__name__])
+        alive, held = context.Pipe(duplex=False)
+        workers = min(self.workers, len(ranks))
+        pool = ProcessPoolExecutor(workers, context, _begin_worker, (alive,))
+        try:
+            for future in as_completed([pool.submit(_run_rank, self, rank) for rank in ranks]):
+                future.result()
+                advance(1)
+            pool.shutdown()
+        except BrokenProcessPool:
+            raise ValueError(
+                "A worker process was ended from outside, as Linux does where memory is short: the same "
+                "command goes on; give it fewer --workers."
+            ) from None
+        finally:
+            held.close()  # which ends workers in the middle of a task
+            pool.shutdown(cancel_futures=True)
+
+
+class _ThisProcess(_Local):
+    def run_ranks(self, ranks: Sequence[int], advance: Callable[[int], None]) -> None:
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+            for rank in ranks:
+                copy.deepcopy(self)._run_for_rank(rank)  # blocks count what they do
+                advance(1)
+        logger.remove()  # else it writes on to what is closed
+
+
+def _begin_worker(alive: Any) -> None:
+    """Silences a worker, and ends it when the process that started it closes a pipe, or dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.stderr = open(os.devnull, "w")  # datatrove's log of each task is in a file of its own
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            alive.recv()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _run_rank(executor: PipelineExecutor, rank: int) -> None:
+    executor._run_for_rank(rank)

@@ -1,0 +1,339 @@
+"""Steps that judge or mend one document at a time.
+
+    preparing.Preparation.steps = [@filters.clean, @filters.gopher_quality, @mine/filters.rule]
+    mine/filters.rule.function = @my_rules.no_short_lines
+
+Each is a function with settings that returns a `Step`. The rules of C4, Gopher and FineWeb, and the
+replacement of personal data, are datatrove's; words are those of `preparing.words`.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+from datatrove.pipeline.filters import (
+    C4QualityFilter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+)
+from datatrove.pipeline.filters.base_filter import BaseFilter
+from datatrove.pipeline.formatters import PIIFormatter
+
+from pretrax.preparing.blocks import Step
+from pretrax.preparing.words import WORDS
+from pretrax.training.bound import bound, name_of
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
+_LINE_END = re.compile(r"[ \t]*(?:\r\n?|\n)")
+_BLANK_LINES = re.compile(r"\n{4,}")
+
+
+def clean() -> Step:
+    r"""Mends what is no text: control characters, byte order marks, line ends, runs of blank lines.
+
+    >>> cleaned("a\x00b  \r\nc\n\n\n\n\n\nd\n")
+    'ab\nc\n\n\nd'
+
+    Line ends become "\n" without spaces before them, more than two blank lines become two, and a text
+    has no blank lines around it. Indentation stays. Drops what is then `empty`.
+    """
+    return Step("clean", lambda folder, dropped: _Mend(cleaned, dropped))
+
+
+def cleaned(text: str) -> str:
+    """Returns the text as `clean` leaves it."""
+    text = _LINE_END.sub("\n", _CONTROL.sub("", text))
+    return _BLANK_LINES.sub("\n\n\n", text).strip("\n").rstrip()
+
+
+def personal_data(*, emails: bool = True, public_ips: bool = True) -> Step:
+    """Replaces e-mail addresses by email@example.com, and public IP addresses by 0.0.0.0.
+
+    As FineWeb does (arXiv:2406.17557, section 3.5), with one replacement of each kind.
+
+    Args:
+      emails: whether to replace e-mail addresses.
+      public_ips: whether to replace IP addresses that are routed in the internet; others tell of
+        nobody.
+    """
+    formatter = PIIFormatter(
+        remove_emails=emails,
+        remove_ips=public_ips,
+        email_replacement="email@example.com",
+        ip_replacement="0.0.0.0",
+    )
+    return Step("personal_data", lambda folder, dropped: _Mend(formatter.format, dropped))
+
+
+def length(*, least: int = 0, most: int | None = None) -> Step:
+    """Drops documents of fewer characters than `least` (`too_short`) or more than `most` (`too_long`)."""
+    within = functools.partial(_within, least, most)
+    return Step("length", lambda folder, dropped: _Rule(within, dropped))
+
+
+def _within(least: int, most: int | None, text: str, metadata: dict) -> tuple[bool, str]:
+    if len(text) < least:
+        return False, "too_short"
+    return most is None or len(text) <= most, "too_long"
+
+
+def rule(*, function: Callable[[str, dict], Any]) -> Step:
+    """Drops what a function of yours does not keep.
+
+    Args:
+      function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. It is looked up by
+        name in each worker, so it is defined at the top of a module.
+    """
+    name = name_of(bound(function).function).rpartition(".")[2]
+    return Step(name, lambda folder, dropped: _Rule(function, dropped))
+
+
+def gopher_quality(
+    *,
+    min_words: int = 50,
+    max_words: int = 100_000,
+    min_mean_word_length: float = 3,
+    max_mean_word_length: float = 10,
+    max_symbols_per_word: float = 0.1,
+    max_bullet_lines: float = 0.9,
+    max_ellipsis_lines: float = 0.3,
+    min_words_with_letters: float = 0.8,
+    min_stop_words: int = 2,
+    stop_words: Sequence[str] | None = None,
+) -> Step:
+    """Drops what reads unlike prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, section A.1.1).
+
+    Args:
+      min_words, max_words: words of a document.
+      min_mean_word_length, max_mean_word_length: characters of a word, in the mean.
+      max_symbols_per_word: of "#", and of ellipses.
+      max_bullet_lines: share of lines that start with a bullet.
+      max_ellipsis_lines: share of lines that end with an ellipsis.
+      min_words_with_letters: share of words with a letter.
+      min_stop_words: different stop words that a document has at least; 0 asks for none.
+      stop_words: None: eight of English.
+    """
+    return _datatrove(
+        "gopher_quality",
+        GopherQualityFilter,
+        min_doc_words=min_words,
+        max_doc_words=max_words,
+        min_avg_word_length=min_mean_word_length,
+        max_avg_word_length=max_mean_word_length,
+        max_symbol_word_ratio=max_symbols_per_word,
+        max_bullet_lines_ratio=max_bullet_lines,
+        max_ellipsis_lines_ratio=max_ellipsis_lines,
+        max_non_alpha_words_ratio=min_words_with_letters,
+        min_stop_words=min_stop_words,
+        stop_words=None if stop_words is None else list(stop_words),
+    )
+
+
+def gopher_repetition(
+    *,
+    duplicate_lines: float = 0.3,
+    duplicate_paragraphs: float = 0.3,
+    duplicate_line_characters: float = 0.2,
+    duplicate_paragraph_characters: float = 0.2,
+    top_n_grams: Sequence[Sequence[float]] = ((2, 0.2), (3, 0.18), (4, 0.16)),
+    duplicate_n_grams: Sequence[Sequence[float]] = (
+        *((5, 0.15), (6, 0.14), (7, 0.13)),
+        *((8, 0.12), (9, 0.11), (10, 0.10)),
+    ),
+) -> Step:
+    """Drops what repeats itself, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, table A1).
+
+    Args:
+      duplicate_lines, duplicate_paragraphs: their largest share.
+      duplicate_line_characters, duplicate_paragraph_characters: the largest share of characters in
+        them.
+      top_n_grams: (n, largest share of characters in the most frequent n-gram).
+      duplicate_n_grams: (n, largest share of characters in n-grams that come again).
+    """
+    return _datatrove(
+        "gopher_repetition",
+        GopherRepetitionFilter,
+        dup_line_frac=duplicate_lines,
+        dup_para_frac=duplicate_paragraphs,
+        dup_line_char_frac=duplicate_line_characters,
+        dup_para_char_frac=duplicate_paragraph_characters,
+        top_n_grams=tuple(map(tuple, top_n_grams)),
+        dup_n_grams=tuple(map(tuple, duplicate_n_grams)),
+    )
+
+
+def c4(
+    *,
+    terminal_punctuation: bool = True,
+    min_sentences: int = 5,
+    min_words_per_line: int = 3,
+    max_word_length: int = 1000,
+    citations: bool = True,
+    lorem_ipsum: bool = True,
+    javascript: bool = True,
+    curly_bracket: bool = True,
+    policy: bool = True,
+) -> Step:
+    """Drops lines and documents of web pages by the rules of C4 (Raffel et al. 2020, arXiv:1910.10683, 2.2).
+
+    The lines that stay lose their indentation. C4's list of bad words is not here.
+
+    Args:
+      terminal_punctuation: drop lines that do not end a sentence.
+      min_sentences: of a document's remaining lines; -1 asks for none.
+      min_words_per_line: drop shorter lines; -1: none.
+      max_word_length: drop lines with a longer word, in characters; -1: none.
+      citations: remove "[12]" and "[edit]" from lines.
+      lorem_ipsum, curly_bracket: drop documents with these.
+      javascript, policy: drop lines that mention Javascript, cookies or terms of use.
+    """
+    return _datatrove(
+        "c4",
+        C4QualityFilter,
+        filter_no_terminal_punct=terminal_punctuation,
+        min_num_sentences=min_sentences,
+        min_words_per_line=min_words_per_line,
+        max_word_length=max_word_length,
+        remove_citations=citations,
+        filter_lorem_ipsum=lorem_ipsum,
+        filter_javascript=javascript,
+        filter_curly_bracket=curly_bracket,
+        filter_policy=policy,
+    )
+
+
+def fineweb_quality(
+    *,
+    lines_with_punctuation: float = 0.12,
+    short_lines: float = 0.67,
+    short_line_length: int = 30,
+    duplicate_line_characters: float = 0.01,
+    line_ends_per_word: float = 0.3,
+) -> Step:
+    """Drops lists and fragments by FineWeb's own rules (Penedo et al. 2024, arXiv:2406.17557, section 3.6).
+
+    Args:
+      lines_with_punctuation: least share of lines that end a sentence.
+      short_lines: largest share of lines with `short_line_length` characters or fewer.
+      short_line_length: in characters.
+      duplicate_line_characters: largest share of characters in lines that come again.
+      line_ends_per_word: at most.
+    """
+    return _datatrove(
+        "fineweb_quality",
+        FineWebQualityFilter,
+        line_punct_thr=lines_with_punctuation,
+        short_line_thr=short_lines,
+        short_line_length=short_line_length,
+        char_duplicates_ratio=duplicate_line_characters,
+        new_line_ratio=line_ends_per_word,
+    )
+
+
+def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int = 1_000) -> Step:
+    """Drops documents that are in none of some languages, as lingua identifies them, without a download.
+
+    Args:
+      keep: ISO 639-1 codes, such as ["en", "de"].
+      confidence: the probability that one of these languages must have; FineWeb's is 0.65.
+      characters: how much of a document is looked at, from its start.
+
+    Drops others by the likeliest language, such as `language_fr`, or as `language_unsure`.
+
+    Raises ValueError for a code that lingua does not know.
+    """
+    _check_languages(keep)
+    return Step(
+        "language",
+        lambda folder, dropped: _Rule(_Languages(keep, confidence, characters), dropped),
+    )
+
+
+def _check_languages(keep: Sequence[str]) -> None:
+    from lingua import Language  # a hundred megabytes of models, which other steps do without
+
+    codes = {one.iso_code_639_1.name.lower() for one in Language.all()}
+    unknown = [code for code in keep if code not in codes]
+    if not keep or isinstance(keep, str) or unknown:
+        raise ValueError(
+            f"filters.language.keep must be a list of ISO 639-1 codes such as ['en'], got {keep!r}; "
+            f"known: {', '.join(sorted(codes))}."
+        )
+
+
+class _Languages:
+    """The rule of `language`; its models are loaded once in each worker."""
+
+    def __init__(self, keep: Sequence[str], confidence: float, characters: int):
+        self._keep, self._confidence, self._characters = set(keep), confidence, characters
+        self._detector: Any = None
+
+    def __call__(self, text: str, metadata: dict) -> tuple[bool, str]:
+        if self._detector is None:
+            from lingua import LanguageDetectorBuilder
+
+            builder = LanguageDetectorBuilder.from_all_languages()
+            self._detector = (
+                builder.with_low_accuracy_mode().build()
+            )  # 70 MB, and made for longer text
+        found = self._detector.compute_language_confidence_values(text[: self._characters])
+        of = {one.language.iso_code_639_1.name.lower(): one.value for one in found}
+        metadata["language"] = likeliest = max(of, key=lambda code: of[code])
+        kept = sum(of[code] for code in self._keep) >= self._confidence
+        return kept, "language_unsure" if likeliest in self._keep else f"language_{likeliest}"
+
+
+def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
+    """Returns the step of a filter of datatrove."""
+    return Step(
+        name, lambda folder, dropped: block(exclusion_writer=dropped, language=WORDS, **settings)
+    )
+
+
+class _Rule(BaseFilter):
+    """Drops what a function of text and metadata does not keep."""
+
+    name = "rule"
+
+    def __init__(self, function: Callable[[str, dict], Any], dropped):
+        super().__init__(dropped)
+        self.function = function
+
+    def filter(self, doc: Document) -> bool | tuple[bool, str]:
+        found = self.function(doc.text, doc.metadata)
+        kept, reason = found if isinstance(found, tuple) else (found, "")
+        if not isinstance(kept, bool):
+            raise ValueError(
+                f"The rule {name_of(bound(self.function).function)} returned {found!r} for {doc.id}: expected True to keep the "
+                "text, False, or (False, 'a reason')."
+            )
+        return True if kept else (False, reason or "rule")
+
+
+class _Mend(PipelineStep):
+    """Changes the text of documents, and drops those that have none left."""
+
+    type, name = "Formatter", "mend"
+
+    def __init__(self, function: Callable[[str], str], dropped):
+        super().__init__()
+        self.function, self.dropped = function, dropped
+
+    def run(self, data, rank: int = 0, world_size: int = 1):
+        with self.dropped:
+            for document in data:
+                text = self.function(document.text)
+                self.stat_update("total")
+                if text != document.text:
+                    self.stat_update("changed")
+                if not text.strip():
+                    self.stat_update("dropped", "dropped_empty")
+                    self.dropped.note("empty", document.id, document.text, rank)
+                    continue
+                document.text = text
+                self.stat_update("forwarded")
+                yield document

@@ -1,0 +1,184 @@
+"""What a preparation leaves: a token store, or documents.
+
+preparing.Preparation.output = @outputs.token_store
+outputs.token_store.vocabulary = @vocabularies.trained
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from datatrove.pipeline.base import PipelineStep
+
+from pretrax.preparing.blocks import documents_of
+
+HELDOUT_TOKENS = 2048  # of the longest held-out record, so that a few thousand tokens are of many
+_VOCABULARY_CHARACTERS = 30_000_000  # read at most to sample a vocabulary's training text from
+_BATCH_CHARACTERS = 1 << 20  # tokenised at a time
+
+
+class Output(NamedTuple):
+    """What is left of the documents of the last step."""
+
+    name: str
+    # (its folder, folder of the documents, their tasks) -> None: a vocabulary, before the tasks
+    begin: Callable[[str, str, int], None] | None
+    # (its folder, folder of the documents) -> what each task does
+    block: Callable[[str, str], PipelineStep]
+    # (its folder, tasks, what is said of its making) -> None: what comes after
+    end: Callable[[str, int, Mapping[str, Any]], None]
+    next_command: Callable[[str], str]  # (its folder) -> the command that uses it
+
+
+def token_store(*, vocabulary: Callable, heldout_every: int = 100) -> Output:
+    """Tokens for `--gin_file=corpora/token_store.gin`, with their vocabulary, and held-out documents.
+
+    Args:
+      vocabulary: a factory of `tasks.vocabularies`, which is given a sample of the documents.
+      heldout_every: one document in so many is held out, by a hash of its text, so that it is held out
+        whatever else there is; of a task that would have none, the document of the smallest hash, or
+        the end of its only one.
+
+    Raises ValueError for a share that holds out all, and for documents without a token.
+    """
+    if heldout_every < 2:
+        raise ValueError(
+            f"outputs.token_store.heldout_every must be at least 2, got {heldout_every}."
+        )
+
+    def begin(out: str, documents: str, tasks: int) -> None:
+        from pretrax.tasks.vocabularies import Source
+
+        texts = _Training(documents, tasks)
+        vocabulary(out, Source(texts=texts))
+
+    def end(out: str, tasks: int, about: Mapping[str, Any]) -> None:
+        from pretrax.tasks.vocabularies import load_vocabulary
+        from pretrax.training.run_directory import VOCABULARY
+        from pretrax.training.token_store_files import is_sealed, seal
+
+        if is_sealed(out):
+            return
+        tokenizer = load_vocabulary(out).tokenizer
+        files = [VOCABULARY, *([os.path.basename(tokenizer.path)] if tokenizer.path else [])]
+        seal(out, {"train": tasks, "heldout": tasks}, about=about, vocabulary=files)
+
+    return Output(
+        "tokenise",
+        begin,
+        lambda out, documents: _Tokenise(out, documents, heldout_every),
+        end,
+        lambda out: (
+            "pretrax train --gin_file=runs/decoder.gin --gin_file=corpora/token_store.gin "
+            f"--gin.STORE=\"'{out}'\""
+        ),
+    )
+
+
+def documents() -> Output:
+    """The documents of the last step in OUT/documents, as JSONL: text, id and metadata; zstd."""
+    from pretrax.preparing.blocks import WriteDocuments
+
+    return Output(
+        "write",
+        None,
+        lambda out, documents: _Counted(WriteDocuments(os.path.join(out, "documents"))),
+        lambda out, tasks, about: None,
+        lambda out: (
+            f"pretrax prepare --gin.FILES=\"'{out}/documents/*'\" --gin.OUT=\"'stores/mine'\""
+        ),
+    )
+
+
+def heldout_hash(text: str) -> int:
+    """Returns the hash by which documents are held out."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+class _Training:
+    """Texts to train a vocabulary on: of each task its share of a bounded amount."""
+
+    def __init__(self, documents: str, tasks: int):
+        self._documents, self._tasks = documents, tasks
+
+    def __call__(self) -> Iterator[str]:
+        share = _VOCABULARY_CHARACTERS // self._tasks
+        for rank in range(self._tasks):
+            left = share
+            for document in documents_of(self._documents, rank):
+                yield document.text[:left]
+                left -= len(document.text)
+                if left <= 0:
+                    break
+
+
+class _Tokenise(PipelineStep):
+    """Writes the documents of a task as one part of each split of a store."""
+
+    type, name = "Tokenizer", "token store"
+
+    def __init__(self, out: str, documents: str, heldout_every: int):
+        super().__init__()
+        self.out, self.documents, self.heldout_every = out, documents, heldout_every
+
+    def run(self, data, rank: int = 0, world_size: int = 1):
+        # Here: JAX comes with them, which other blocks do without.
+        from pretrax.tasks.vocabularies import load_vocabulary
+        from pretrax.training.data import Piece
+        from pretrax.training.token_store_files import StoreWriter
+
+        tokenizer, ids, _ = load_vocabulary(self.out)
+        hashes = [heldout_hash(one.text) for one in documents_of(self.documents, rank)]
+        held_out = {one for one in hashes if one % self.heldout_every == 0} or {
+            min(hashes, default=0)
+        }
+        with (
+            StoreWriter(self.out, "train", rank, ids) as train,
+            StoreWriter(self.out, "heldout", rank, ids, longest=HELDOUT_TOKENS) as heldout,
+        ):
+            for batch in _batches(document.text for document in data):
+                for text, tokens in zip(batch, tokenizer.encode_batch(batch)):
+                    self.stat_update("total")
+                    if not tokens.size:
+                        self.stat_update("dropped", "dropped_empty")
+                        continue
+                    if len(hashes) == 1:
+                        cut = tokens.size - -(-tokens.size // self.heldout_every)
+                        train.add(Piece(tokens[:cut], True))
+                        heldout.add(Piece(tokens[cut:], True))
+                    else:
+                        writer = heldout if heldout_hash(text) in held_out else train
+                        writer.add(Piece(tokens, True))
+                    self.stat_update("forwarded")
+                    self.stat_update("tokens", value=int(tokens.size))
+        yield from ()
+
+
+class _Counted(PipelineStep):
+    """Counts the documents that another block takes."""
+
+    type, name = "Writer", "counted"
+
+    def __init__(self, block: PipelineStep):
+        super().__init__()
+        self.block = block
+
+    def run(self, data, rank: int = 0, world_size: int = 1):
+        for document in self.block.run(data, rank, world_size):
+            self.stat_update("total", "forwarded")
+            yield document
+
+
+def _batches(texts: Iterable[str]) -> Iterator[Sequence[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,110 @@
+"""`Preparation`: what becomes of raw text, as a value."""
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pretrax.training.bound import flattened
+from pretrax.training.configuration import read_settings
+
+DEFAULT = "preparing/default.gin"
+_EXTRA = ("datatrove", "orjson", "xxhash", "zstandard")  # of the extra `prepare`, always needed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A source, steps, an output and an executor.
+
+    Preparation(
+        out="stores/mine",
+        source=Bound(sources.files, files="raw/*.jsonl"),
+        steps=[Bound(filters.clean), Bound(duplicates.exact_duplicates)],
+        output=Bound(outputs.token_store, vocabulary=Bound(vocabularies.trained)),
+        executor=Bound(executors.local),
+    )
+    """
+
+    out: str  # the folder for the result and its report
+    source: Callable  # () -> blocks.Source
+    steps: Sequence[Callable]  # each () -> blocks.Step, in order
+    output: Callable  # () -> outputs.Output
+    executor: Callable  # (blocks, tasks, log, workers) -> what runs them
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Preparation))
+
+
+def read_preparation(
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Sequence[str] = (),
+) -> Preparation:
+    """Returns the preparation of gin files, `DEFAULT` where there are none.
+
+        read_preparation([], ["FILES = 'raw/*.jsonl'", "OUT = 'stores/mine'"])
+
+    Raises ValueError for what cannot be read, a field that is missing, a binding that nothing uses,
+    and where the extra `prepare` is not installed.
+    """
+    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
+        raise ValueError(
+            f"Preparing text needs {', '.join(missing)}, not installed here: pip install -e "
+            "'.[prepare]'"
+        )
+    found = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
+    if missing := [name for name in FIELDS if name not in found]:
+        raise ValueError(
+            f"The gin files give no {', no '.join(missing)}: bind preparing.Preparation.{missing[0]}, "
+            f"or include {DEFAULT!r} at the head of yours."
+        )
+    return check(Preparation(**found))
+
+
+def check(preparation: Preparation) -> Preparation:
+    """Raises ValueError for settings that nothing can be prepared by: got, expected, change."""
+    p = preparation
+    if not isinstance(p.out, str) or not p.out:
+        raise ValueError(f"OUT must be a folder's name, got {p.out!r}.")
+    if "://" in p.out:
+        raise ValueError(
+            f"OUT is a folder on a disk that all workers share, got {p.out}: copy the finished store "
+            "to the bucket."
+        )
+    if not isinstance(p.steps, list | tuple) or not all(map(callable, p.steps)):
+        raise ValueError(
+            f"preparing.Preparation.steps must be a list of steps such as [@filters.clean], got {p.steps!r}."
+        )
+    for name in ("source", "output", "executor"):
+        if not callable(getattr(p, name)):
+            raise ValueError(
+                f"preparing.Preparation.{name} must be a function, got {getattr(p, name)!r}."
+            )
+    return p
+
+
+def plain_settings(name: str, value: Any) -> dict[str, str]:
+    """Returns all settings within a value by their path, as text; those by default too.
+
+    >>> plain_settings("steps", [Bound(filters.length, least=100)])
+    {'steps[0]': "'preparing.filters.length'", 'steps[0].least': '100', 'steps[0].most': 'None'}
+    """
+    return {path: repr(one) for path, one in flattened(name, value)}
+
+
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Returns how settings differ, in words; of a step that is another one, its name alone.
+
+    >>> differences({"steps[0].least": "100"}, {"steps[0].least": "200"})
+    ['steps[0].least was 100, is 200']
+    """
+    differ = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    names = [n for n in differ if not any(n.startswith(f"{other}.") for other in differ)]
+    return [f"{n} was {before.get(n, 'not set')}, is {now.get(n, 'not set')}" for n in names]
+
+
+def out_path(preparation: Preparation, *names: str) -> str:
+    """Returns a path within the folder of the result."""
+    return os.path.join(os.path.expanduser(preparation.out), *names)

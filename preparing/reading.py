@@ -1,0 +1,278 @@
+"""Reads records from files of all kinds, on disk or in a bucket, naming every one that is bad.
+
+What a file is, its name says, once `.gz` or `.zst` is taken off it: `.jsonl`, `.ndjson` and `.json`
+hold a document a line, `.parquet` and `.arrow` one a row, `.warc` and `.wet` one a record; any other
+file is a document of plain text.
+"""
+
+import glob
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import fsspec
+
+from pretrax.tasks.text_readers import JSONL_SUFFIXES, MalformedLine, find_files, text_of
+
+LONGEST = 1 << 26  # bytes of a JSONL line or of a plain text file, which are in memory whole
+_ARROW_FOLDERS = ("state.json", "dataset_info.json", "dataset_dict.json")  # one of a saved dataset
+_ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
+
+
+class Record(NamedTuple):
+    """A document as a file holds it."""
+
+    text: str
+    name: str  # where it is: file, and line, row or record
+    metadata: dict[str, Any]
+
+
+class Bad(NamedTuple):
+    """A record that is no document."""
+
+    name: str  # where it is
+    rule: str  # `malformed`, `empty` or `damaged`
+    reason: str
+
+
+class Reading(NamedTuple):
+    """How records are read."""
+
+    text_field: str  # of JSONL, Parquet and Arrow
+    on_malformed: str  # "error" or "skip"
+
+
+class Piece(NamedTuple):
+    """A file, or the lines of one that start within a range of its bytes."""
+
+    path: str
+    start: int = 0
+    end: int | None = None  # None: to its end
+
+
+def found_files(patterns: str | Sequence[str]) -> list[str]:
+    """Returns the files that match, in order: paths or glob patterns, a list or separated by commas.
+
+    A pattern with "://" is looked for in its bucket (`fsspec`); a folder that `datasets` saved stands
+    for its Arrow files. Raises ValueError and FileNotFoundError as `text_readers.find_files`.
+    """
+    if isinstance(patterns, str):
+        patterns = [pattern.strip() for pattern in patterns.split(",")]
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        folder = os.path.expanduser(pattern)
+        if "://" in pattern:
+            found |= dict.fromkeys(_remote(pattern))
+        elif any(os.path.exists(os.path.join(folder, name)) for name in _ARROW_FOLDERS):
+            found |= dict.fromkeys(find_files([os.path.join(glob.escape(folder), "**/*.arrow")]))
+        else:
+            found |= dict.fromkeys(find_files([pattern]))
+    return list(found) or find_files([])
+
+
+def _remote(pattern: str) -> list[str]:
+    filesystem, path = fsspec.core.url_to_fs(pattern)
+    paths = filesystem.glob(path) if glob.has_magic(path) else filesystem.find(path)
+    if not paths:
+        raise FileNotFoundError(f"No file matches {pattern!r}.")
+    return sorted(filesystem.unstrip_protocol(one) for one in paths)
+
+
+def size_and_version(path: str) -> tuple[int, str]:
+    """Returns the bytes of a file, and a text that changes when the file does."""
+    if "://" not in path:
+        stat = os.stat(path)
+        return stat.st_size, str(stat.st_mtime_ns)
+    filesystem, inner = fsspec.core.url_to_fs(path)
+    info = filesystem.info(inner)
+    known = (info.get(name) for name in ("ETag", "etag", "generation", "mtime", "created"))
+    return info["size"], str(next((one for one in known if one), ""))
+
+
+def is_splittable(path: str) -> bool:
+    """Whether a file can be read from its middle: JSONL that is not compressed."""
+    return path.endswith(JSONL_SUFFIXES)
+
+
+def records(piece: Piece, reading: Reading) -> Iterator[Record | Bad]:
+    """Yields the documents of a file and its bad records, in order.
+
+    Raises MalformedLine at the first malformed record where `on_malformed` is "error", OSError for a
+    file that cannot be opened, and ValueError for a format whose package is not installed.
+    """
+    for one in _found_in(piece, reading.text_field):
+        if isinstance(one, Bad) and one.rule != "empty" and reading.on_malformed == "error":
+            raise MalformedLine(
+                f"{one.name}: {one.reason}. Mend it, or skip such records: "
+                "--gin.sources.files.on_malformed=\"'skip'\""
+            )
+        if isinstance(one, Record) and not one.text.strip():
+            one = Bad(one.name, "empty", "no text")
+        yield one
+
+
+def texts_of(path: str, reading: Reading) -> Iterator[str]:
+    """Yields the texts of a file; raises as `records`."""
+    for one in records(Piece(path), reading):
+        if isinstance(one, Record):
+            yield one.text
+
+
+def _found_in(piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    plain = piece.path.removesuffix(".gz").removesuffix(".zst")
+    kinds: dict[tuple[str, ...], Callable[..., Iterator[Record | Bad]]] = {
+        JSONL_SUFFIXES: _lines,
+        (".parquet",): _parquet,
+        (".arrow",): _arrow,
+        (".warc", ".wet"): _warc,
+    }
+    read = next((kinds[ends] for ends in kinds if plain.endswith(ends)), _text)
+    try:
+        with _opened(piece.path) as file:
+            yield from read(file, piece, text_field)
+    except (EOFError, zlib.error) as error:
+        yield Bad(piece.path, "damaged", f"the file breaks off or is damaged ({error})")
+
+
+def _opened(path: str) -> Any:
+    if path.endswith(
+        ".warc.gz"
+    ):  # of several members, each a record, which warcio wants as they are
+        return fsspec.open(path, "rb").open()
+    compression = {".gz": "gzip", ".zst": "zstd"}.get(os.path.splitext(path)[1])
+    return fsspec.open(path, "rb", compression=compression).open()
+
+
+def _lines(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    at = piece.start
+    if at:  # the line that a range starts in is the business of the range before
+        file.seek(at - 1)
+        at += len(file.readline()) - 1
+    first, number = at, 0
+    while (piece.end is None or at < piece.end) and (line := file.readline(LONGEST + 1)):
+        start, at, number = at, at + len(line), number + 1
+        if len(line) > LONGEST:
+            while not line.endswith(b"\n") and (line := file.readline(1 << 20)):
+                at += len(line)
+            found: dict | str = f"longer than {LONGEST >> 20} MiB"
+        else:
+            found = _object(line)
+        if found == {}:
+            continue
+        try:
+            if isinstance(found, str):
+                raise ValueError(found)
+            text = text_of(text_field, found)
+        except ValueError as error:
+            line_number = number + _lines_before(piece.path, first)
+            yield Bad(f"{piece.path}:{line_number}", "malformed", str(error))
+            continue
+        yield _record(text, found, f"{piece.path}@{start}", text_field)
+
+
+def _object(line: bytes) -> dict | str:
+    """Returns the object of a line of JSON; {} for a blank line; a text that says what is wrong."""
+    if not line.strip():
+        return {}
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 ({error.reason} at byte {error.start})"
+    except (ValueError, RecursionError) as error:
+        return f"not JSON ({error})"
+    if not isinstance(value, dict) or not value:
+        return f"expected a JSON object with fields, got {line[:40].decode('utf-8', 'replace').strip()}"
+    return value
+
+
+def _lines_before(path: str, end: int) -> int:
+    with _opened(path) as file:
+        count = 0
+        while end > 0 and (block := file.read(min(end, 1 << 20))):
+            count, end = count + block.count(b"\n"), end - len(block)
+    return count
+
+
+def _record(text: str, fields: dict[str, Any], where: str, text_field: str) -> Record:
+    known = fields.get("id")
+    name = str(known) if isinstance(known, str | int) else where
+    others = {key: value for key, value in fields.items() if key not in (text_field, "id")}
+    return Record(text, name, {"file": where.rpartition("@")[0], **others})
+
+
+def _text(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        reason = f"longer than {LONGEST >> 20} MiB: cut it into documents, such as lines of JSONL"
+        yield Bad(piece.path, "malformed", reason)
+        return
+    try:
+        yield Record(content.decode("utf-8-sig"), piece.path, {"file": piece.path})
+    except UnicodeDecodeError as error:
+        yield Bad(piece.path, "malformed", f"not UTF-8 text ({error.reason} at byte {error.start})")
+
+
+def _parquet(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+        yield from _rows(table.iter_batches(1000), piece, text_field)
+    except (pyarrow.ArrowException, OSError) as error:
+        yield Bad(piece.path, "damaged", f"no whole Parquet file ({error})")
+
+
+def _arrow(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    import pyarrow
+
+    try:
+        yield from _rows(pyarrow.ipc.open_stream(file), piece, text_field)
+    except (pyarrow.ArrowException, OSError) as error:
+        yield Bad(piece.path, "damaged", f"no whole Arrow stream ({error})")
+
+
+def _rows(batches, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    number = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            where, number = f"{piece.path}@{number}", number + 1
+            try:
+                yield _record(text_of(text_field, row), row, where, text_field)
+            except ValueError as error:
+                yield Bad(where, "malformed", str(error))
+
+
+def _warc(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    from warcio.archiveiterator import ArchiveIterator
+    from warcio.exceptions import ArchiveLoadFailed
+
+    try:
+        for number, record in enumerate(ArchiveIterator(file)):
+            kind = _ARCHIVED.get(record.rec_type)
+            if kind is None:
+                continue
+            url = record.rec_headers.get_header("WARC-Target-URI") or f"{piece.path}@{number}"
+            content = record.content_stream().read()
+            header = record.http_headers
+            media = header.get_header("Content-Type", "") if header else ""
+            if kind == "page" and "html" not in media:
+                continue
+            text = _main_text(content) if kind == "page" else content.decode("utf-8", "replace")
+            metadata = {
+                "file": piece.path,
+                "url": url,
+                "date": record.rec_headers.get_header("WARC-Date"),
+            }
+            yield Record(text, url, metadata)
+    except (ArchiveLoadFailed, ValueError) as error:
+        yield Bad(piece.path, "damaged", f"no whole WARC file ({error})")
+
+
+def _main_text(page: bytes) -> str:
+    """Returns the text of a web page without its menus, as FineWeb extracts it; "" for none."""
+    import trafilatura  # lxml and its friends, which no other format needs
+
+    return trafilatura.extract(page, favor_precision=True, include_comments=False) or ""

@@ -1,0 +1,212 @@
+"""Runs a preparation: stages one after another, each of tasks, and continues what was begun.
+
+OUT/work holds a folder for each stage:
+
+    00_read/made_of.json     what the stage and those before it are made of
+            passes/          what the passes of its first step wrote
+            documents/       the documents that are left, a file for each task
+            dropped/STEP/    the first documents that each rule dropped
+            log/PASS/        datatrove's completions/, stats/ and logs/ of each task
+
+A stage is as many steps as one look at the documents allows: a step with passes begins a new one. A
+stage that is made of something else than before is made again, with all that follow. In the end
+OUT/report.json says that the preparation is finished, and OUT/work goes.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from datatrove.pipeline.base import PipelineStep
+
+from pretrax.preparing.blocks import (
+    Dropped,
+    ReadDocuments,
+    Source,
+    Step,
+    WriteDocuments,
+    examples_in,
+)
+from pretrax.preparing.executors import run_tasks
+from pretrax.preparing.outputs import Output
+from pretrax.preparing.preparation import Preparation, out_path, plain_settings
+from pretrax.preparing.report import LOG, StepReport, words_of
+from pretrax.training.run_directory import read_json, write_json
+
+WORK = "work"
+_MADE_OF = "made_of.json"
+_DOCUMENTS = "documents"  # the folder of what is left, and the pass that writes it
+
+# (what runs, its number of tasks) -> a context that gives `advance(tasks)`
+Watch = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
+
+
+class Stage(NamedTuple):
+    """Steps whose blocks run one after another on a document."""
+
+    folder: str
+    steps: Sequence[
+        Step
+    ]  # those of the first stage follow the source; in others the first has passes
+    made_of: str  # a fingerprint of its settings and of all before it
+
+
+def run(
+    preparation: Preparation,
+    source: Source,
+    steps: Sequence[Step],
+    output: Output,
+    workers: int,
+    watch: Watch,
+) -> list[StepReport]:
+    """Runs what is not done yet, and returns what each step did. Raises what a task raises."""
+
+    def run_pass(what: str, blocks: Sequence[PipelineStep], tasks: int, log: str) -> None:
+        with watch(what, tasks) as advance:
+            run_tasks(preparation.executor(blocks, tasks, log, workers), advance)
+
+    reports: list[StepReport] = []
+    documents = ""  # the folder of those of the stage before
+    *stages, last = stages_of(preparation, source, steps, output)
+    for stage in stages:
+        folder = stage.folder
+        _begin(stage)
+        named = [] if documents else [(source.name, "malformed")]
+        named += [(step.name, step.rule) for step in stage.steps]
+        shown = [Dropped(dropped_folder(folder, name), rule) for name, rule in named]
+        head = ReadDocuments(documents) if documents else source.block(shown[0])
+        passes = os.path.join(folder, "passes")
+        for one in stage.steps[0].passes(passes) if documents else ():
+            blocks = [head, *one.blocks] if one.tasks is None else one.blocks
+            what = f"{stage.steps[0].name}: {one.name}"
+            run_pass(what, blocks, one.tasks or source.tasks, log_folder(folder, one.name))
+        own = [
+            step.block(passes, where)
+            for step, where in zip(stage.steps, shown[-len(stage.steps) :])
+        ]
+        first = bool(documents)  # the number of the first block with a name
+        documents = os.path.join(folder, _DOCUMENTS)
+        log = log_folder(folder, _DOCUMENTS)
+        what = ", ".join(name for name, _ in named)
+        run_pass(what, [head, *own, WriteDocuments(documents)], source.tasks, log)
+        reports += [
+            _report(name, rule, log, source.tasks, first + k, dropped_folder(folder, name))
+            for k, (name, rule) in enumerate(named)
+        ]
+    if not reports[-1].given:
+        told = "; ".join(f"{one.name} dropped {words_of(one)}" for one in reports if one.dropped)
+        raise ValueError(f"No document is left of {source.about}: {told or 'there was none'}.")
+    if _begin(last):
+        _clear(out_path(preparation))
+    if output.begin:
+        with watch("vocabulary", 1) as advance:
+            output.begin(out_path(preparation), documents, source.tasks)
+            advance(1)
+    log = log_folder(last.folder, output.name)
+    blocks = [ReadDocuments(documents), output.block(out_path(preparation), documents)]
+    run_pass(output.name, blocks, source.tasks, log)
+    reports.append(_report(output.name, "empty", log, source.tasks, 1, ""))
+    return reports
+
+
+def stages_of(
+    preparation: Preparation, source: Source, steps: Sequence[Step], output: Output
+) -> list[Stage]:
+    """Returns the stages of a preparation; the last one is the output's, and has no steps.
+
+    >>> [[step.name for step in stage.steps] for stage in stages_of(…)]
+    [['clean', 'gopher_quality'], ['exact_duplicates'], ['near_duplicates', 'personal_data'], []]
+    """
+    groups: list[list[int]] = [[]]
+    for k, step in enumerate(steps):
+        if step.passes(""):
+            groups.append([])
+        groups[-1].append(k)
+    made_of = [plain_settings("source", preparation.source), list(source.version)]
+    stages = []
+    for number, group in enumerate(groups):
+        made_of += [plain_settings("step", preparation.steps[k]) for k in group]
+        name = steps[group[0]].name if number else source.name
+        stages.append(_stage(preparation, number, name, [steps[k] for k in group], made_of))
+    made_of.append(plain_settings("output", preparation.output))
+    return [*stages, _stage(preparation, len(groups), output.name, (), made_of)]
+
+
+def _stage(
+    preparation: Preparation, number: int, name: str, steps: Sequence[Step], made_of: list
+) -> Stage:
+    folder = out_path(preparation, WORK, f"{number:02d}_{name}")
+    return Stage(folder, steps, hashlib.sha256(json.dumps(made_of).encode()).hexdigest())
+
+
+def _begin(stage: Stage) -> bool:
+    """Makes the folder of a stage; returns whether there was none that is made of the same."""
+    file = os.path.join(stage.folder, _MADE_OF)
+    if os.path.exists(file) and read_json(file) == stage.made_of:
+        return False
+    shutil.rmtree(stage.folder, ignore_errors=True)
+    write_json(file, stage.made_of)
+    return True
+
+
+def _clear(out: str) -> None:
+    """Removes what an output of other settings had begun."""
+    for name in os.listdir(out):
+        path = os.path.join(out, name)
+        if os.path.isdir(path) and name != WORK:
+            shutil.rmtree(path)
+        elif os.path.isfile(path) and not name.startswith("."):
+            os.unlink(path)
+
+
+def finish(out: str) -> None:
+    """Keeps the logs of all tasks in one file, and removes what a finished preparation needs no more."""
+    work = os.path.join(out, WORK)
+    if not os.path.isdir(work):
+        return
+    with open(os.path.join(out, LOG), "wb") as log:
+        for path in _logs(work):
+            with open(path, "rb") as file:
+                shutil.copyfileobj(file, log)
+    shutil.rmtree(work)
+
+
+def _logs(work: str) -> Iterator[str]:
+    for folder, inner, names in os.walk(work):
+        inner.sort()
+        yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith(".log"))
+
+
+def dropped_folder(folder: str, name: str) -> str:
+    return os.path.join(folder, "dropped", name)
+
+
+def log_folder(folder: str, name: str) -> str:
+    return os.path.join(folder, "log", name)
+
+
+def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str) -> StepReport:
+    """Returns what the block of a number did in all tasks of a pass, which datatrove has counted."""
+    totals: dict[str, int] = {}
+    for rank in range(tasks):
+        stats = read_json(os.path.join(log, "stats", f"{rank:05d}.json"))[block]["stats"]
+        for key, value in stats.items():
+            totals[key] = totals.get(key, 0) + (
+                value["total"] if isinstance(value, dict) else value
+            )
+    rules = {k.removeprefix("dropped_"): n for k, n in totals.items() if k.startswith("dropped_")}
+    if rest := totals.get("dropped", 0) - sum(rules.values()):
+        rules[rule] = rest
+    return StepReport(
+        name=name,
+        taken=totals.get("total", 0),
+        given=totals.get("forwarded", 0),
+        dropped=dict(sorted(rules.items(), key=lambda item: (-item[1], item[0]))),
+        changed=totals.get("changed", 0),
+        tokens=totals.get("tokens", 0),
+        examples=examples_in(dropped),
+    )

@@ -1,0 +1,105 @@
+"""Where raw text comes from.
+
+preparing.Preparation.source = @sources.files
+sources.files.files = "raw/*.jsonl.zst, s3://bucket/more/*.parquet"
+"""
+
+from collections.abc import Sequence
+
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+
+from pretrax.preparing.blocks import Source
+from pretrax.preparing.reading import (
+    Bad,
+    Piece,
+    Reading,
+    found_files,
+    is_splittable,
+    records,
+    size_and_version,
+)
+
+MOST_TASKS = 512  # near duplicates are found with a file of each task open
+
+
+def files(
+    *,
+    files: str | Sequence[str],
+    text_field: str = "text",
+    on_malformed: str = "error",
+    task_bytes: int = 8 << 20,
+) -> Source:
+    """Plain text, source code, JSONL, Parquet, Arrow, WARC and WET, each also as .gz or .zst.
+
+    Args:
+      files: paths or glob patterns (`**` for any depth), a list or separated by commas; with a
+        protocol, such as s3://, in a bucket; a folder that Hugging Face's `datasets` saved.
+      text_field: the field or column that holds the text; the others are the document's metadata.
+      on_malformed: "error" ends at the first record that cannot be read, "skip" counts and shows them.
+      task_bytes: of files that one task reads; more where there would be more than 512 tasks.
+
+    Raises ValueError and FileNotFoundError for settings that no file follows.
+    """
+    if on_malformed not in ("error", "skip"):
+        raise ValueError(
+            f"sources.files.on_malformed must be 'error' or 'skip', got {on_malformed!r}."
+        )
+    if task_bytes < 1:
+        raise ValueError(f"sources.files.task_bytes must be at least 1, got {task_bytes}.")
+    paths = found_files(files)
+    known = {path: size_and_version(path) for path in paths}
+    sizes = {path: size for path, (size, _) in known.items()}
+    shares = shares_of(sizes, max(task_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1))))
+    total = sum(sizes.values()) / 1e6
+    return Source(
+        "read",
+        len(shares),
+        [(path, *version) for path, version in known.items()],
+        lambda dropped: _Read(shares, Reading(text_field, on_malformed), dropped),
+        f"{len(paths):,} file{'s' * (len(paths) != 1)}, {total:,.1f} MB",
+    )
+
+
+def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[Piece]]:
+    """Returns what each task reads: consecutive files, and ranges of long ones that can be split.
+
+    >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.txt": 9}, 6)
+    [[Piece('a.txt'), Piece('b.txt')], [Piece('c.jsonl', 0, 6)], [Piece('c.jsonl', 6, 12)], [Piece('d.txt')]]
+    """
+    shares: list[list[Piece]] = [[]]
+    left = share_bytes
+    for path, size in sizes.items():
+        cuts = range(0, size, share_bytes) if is_splittable(path) and size > share_bytes else [0]
+        for start in cuts:
+            end = min(start + share_bytes, size)
+            whole = len(cuts) == 1
+            taken = size if whole else end - start
+            if shares[-1] and taken > left:
+                shares.append([])
+                left = share_bytes
+            shares[-1].append(Piece(path) if whole else Piece(path, start, end))
+            left -= taken
+    return shares
+
+
+class _Read(PipelineStep):
+    """Gives the documents of the pieces of a task."""
+
+    type, name = "Reader", "files"
+
+    def __init__(self, shares: Sequence[Sequence[Piece]], reading: Reading, dropped):
+        super().__init__()
+        self.shares, self.reading, self.dropped = shares, reading, dropped
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        with self.dropped:
+            for piece in self.shares[rank]:
+                for one in records(piece, self.reading):
+                    self.stat_update("total")
+                    if isinstance(one, Bad):
+                        self.stat_update("dropped", f"dropped_{one.rule}")
+                        self.dropped.note(one.rule, one.name, one.reason, rank)
+                        continue
+                    self.stat_update("forwarded")
+                    yield Document(one.text, one.name, metadata=one.metadata)

@@ -1,0 +1,159 @@
+"""Sources: every format, and every bad record by its name."""
+
+import gzip
+import io
+import json
+
+import fsspec
+import pyarrow
+import pyarrow.parquet
+import pytest
+import zstandard
+
+from pretrax.preparing.reading import Bad, Piece, Reading, Record, found_files, records
+from pretrax.preparing.sources import files, shares_of
+from pretrax.tasks.text_readers import MalformedLine
+
+SKIP, STRICT = Reading("text", "skip"), Reading("text", "error")
+TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]
+LINES = "".join(json.dumps({"id": i, "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS))
+
+
+def read(path, reading=SKIP):
+    return list(records(Piece(str(path)), reading))
+
+
+def texts(path):
+    return [one.text for one in read(path) if isinstance(one, Record)]
+
+
+def test_text_source_code_and_compressed_files(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufeffA text.\n")
+    (tmp_path / "code.py").write_text("print(1)\n")
+    (tmp_path / "a.jsonl").write_text(LINES)
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(LINES.encode()))
+    (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(LINES.encode()))
+    assert texts(tmp_path / "a.txt") == ["A text.\n"] and texts(tmp_path / "code.py") == [
+        "print(1)\n"
+    ]
+    for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
+        assert texts(tmp_path / name) == TEXTS
+    first = read(tmp_path / "a.jsonl")[0]
+    assert first.name == "0" and first.metadata == {"file": str(tmp_path / "a.jsonl"), "n": 0}
+
+
+def test_parquet_arrow_and_a_saved_dataset(tmp_path):
+    table = pyarrow.table({"text": [*TEXTS, None], "n": [1, 2, 3, 4]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    saved = tmp_path / "saved" / "train"
+    saved.mkdir(parents=True)
+    (tmp_path / "saved" / "dataset_dict.json").write_text("{}")
+    with pyarrow.ipc.new_stream(saved / "data-00000-of-00001.arrow", table.schema) as stream:
+        stream.write_table(table)
+    (arrow,) = found_files(str(tmp_path / "saved"))
+    for path in (tmp_path / "a.parquet", arrow):
+        assert texts(path) == TEXTS
+        bad = read(path)[-1]
+        assert bad.name == f"{path}@3" and "is NoneType, expected a string" in bad.reason
+    (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
+    assert read(tmp_path / "b.parquet")[0].rule == "damaged"
+
+
+def test_web_archives(tmp_path):
+    from warcio.statusandheaders import StatusAndHeaders
+    from warcio.warcwriter import WARCWriter
+
+    page = "<html><body><nav>Menu</nav><article>" + "<p>A sentence of the article's text.</p>" * 4
+    for name, kind, content in (
+        ("a.warc.gz", "response", page + "</article></body></html>"),
+        ("a.wet", "conversion", "Plain text of a page."),
+    ):
+        with open(tmp_path / name, "wb") as file:
+            writer = WARCWriter(file, gzip=name.endswith(".gz"))
+            headers = [("Content-Type", "text/html")]
+            http = StatusAndHeaders("200 OK", headers, protocol="HTTP/1.0")
+            record = writer.create_warc_record(
+                "http://example.com/",
+                kind,
+                payload=io.BytesIO(content.encode()),
+                http_headers=http if kind == "response" else None,
+            )
+            writer.write_record(record)
+    (found,) = read(tmp_path / "a.warc.gz")
+    assert "A sentence of the article's text." in found.text and "Menu" not in found.text
+    assert found.name == found.metadata["url"] == "http://example.com/"
+    assert texts(tmp_path / "a.wet") == ["Plain text of a page."]
+    (tmp_path / "b.warc.gz").write_bytes((tmp_path / "a.warc.gz").read_bytes()[20:])
+    assert [one.rule for one in read(tmp_path / "b.warc.gz")] == ["damaged"]
+
+
+def test_bad_lines_are_named(tmp_path):
+    lines = [b'{"text": "a"}', b"{not json", b"", b'{"txt": 1}', b'{"text": 2}', b'"text"', b"\xff"]
+    lines += [b'{"text": "  "}', b'{"text": "\\ud800"}', b"{}"]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    found = {one.name.rpartition(":")[2]: one for one in read(tmp_path / "a.jsonl")[1:]}
+    assert list(found) == [
+        "2",
+        "4",
+        "5",
+        "6",
+        "7",
+        f"{tmp_path}/a.jsonl@69".rpartition(":")[2],
+        "9",
+        "10",
+    ]
+    reasons = [one.reason for one in found.values()]
+    for reason, words in zip(
+        reasons, ("not JSON", "no field 'text', the line has 'txt'", "is int, ")
+    ):
+        assert words in reason
+    assert found["7"].reason.startswith("not UTF-8") and "half a surrogate" in found["9"].reason
+    with pytest.raises(MalformedLine, match=r"a\.jsonl:2: not JSON.*Mend it, or skip such records"):
+        read(tmp_path / "a.jsonl", STRICT)
+
+
+def test_damaged_and_binary_files_are_named(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode() * 200)[:60])
+    (tmp_path / "a.bin").write_bytes(b"\x80\x81")
+    assert read(tmp_path / "a.jsonl.gz")[-1].rule == "damaged"
+    assert read(tmp_path / "a.bin") == [
+        Bad(str(tmp_path / "a.bin"), "malformed", "not UTF-8 text (invalid start byte at byte 0)")
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 20, 33, 1000])
+def test_each_line_is_in_one_share_and_bad_ones_keep_their_number(tmp_path, size):
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": "x" * k}) for k in (1, 30, 2, 5)]
+    path.write_text("\n".join([*lines, "bad", *lines]))
+    pieces = [p for s in shares_of({str(path): path.stat().st_size}, size) for p in s]
+    found = [one for piece in pieces for one in records(piece, SKIP)]
+    assert [one.text for one in found if isinstance(one, Record)] == [
+        json.loads(x)["text"] for x in lines * 2
+    ]
+    assert [one.name for one in found if isinstance(one, Bad)] == [f"{path}:5"]
+
+
+def test_shares_of_files():
+    whole = shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.gz": 9}, 6)
+    assert [[piece.path[0] for piece in share] for share in whole] == [
+        ["a", "b"],
+        ["c"],
+        ["c"],
+        ["d"],
+    ]
+    assert [(piece.start, piece.end) for share in whole[1:3] for piece in share] == [
+        (0, 6),
+        (6, 12),
+    ]
+
+
+def test_files_of_a_bucket():
+    with fsspec.open("memory://bucket/raw/a.jsonl", "w") as file:
+        file.write(LINES)
+    (path,) = found_files("memory://bucket/raw/*.jsonl")
+    assert texts(path) == TEXTS
+    source = files(files="memory://bucket/raw/*.jsonl")
+    assert source.tasks == 1 and "1 file" in source.about
+    with pytest.raises(FileNotFoundError, match=r"No file matches 'memory://bucket/none\*'"):
+        found_files("memory://bucket/none*")

@@ -1,0 +1,150 @@
+"""The steps alone: what each keeps and drops, and by which rule."""
+
+import json
+
+import pytest
+import zstandard
+from datatrove.data import Document
+
+from pretrax.preparing import filters
+from pretrax.preparing.blocks import Dropped
+from pretrax.preparing.words import Words
+from tests.preparing import planted
+
+PROSE = (
+    "The committee met on Tuesday to discuss the budget, and it heard that the roof of the old library "
+    "would have to be repaired before the winter. Nobody was surprised by the sum that the builder had "
+    "named, but several members asked for a second offer. It was agreed that the matter should be "
+    "decided in a month, when the figures of the year will be known to all of them."
+)
+
+
+def outcome(step, text, metadata=None):
+    """Runs a step on one document; returns its text, or the rule that dropped it."""
+    dropped = Dropped("/nonexistent", step.rule)
+    dropped.__class__ = type("Unwritten", (Dropped,), {"__exit__": lambda *_: None})
+    document = Document(text, "id", metadata=metadata or {})
+    left = list(step.block("", dropped).run(iter([document])))
+    return left[0].text if left else f"dropped: {next(iter(dropped._kept))}"
+
+
+def test_clean_mends_what_is_no_text():
+    assert outcome(filters.clean(), "\ufeffa\x00b  \r\n\tc\r\n\n\n\n\n\nd\n\n") == "ab\n\tc\n\n\nd"
+    assert outcome(filters.clean(), "\x00 \n") == "dropped: empty"
+
+
+def test_personal_data_is_replaced():
+    text = "Write to jane.doe@mail.co.uk at 8.8.8.8, not from 127.0.0.1 or v1.2.3."
+    expected = "Write to email@example.com at 0.0.0.0, not from 127.0.0.1 or v1.2.3."
+    assert outcome(filters.personal_data(), text) == expected
+    assert "jane" in outcome(filters.personal_data(emails=False), text)
+
+
+@pytest.mark.parametrize(
+    "step, text, expected",
+    [
+        (filters.length(least=10), "short", "dropped: too_short"),
+        (filters.length(most=3), "long", "dropped: too_long"),
+        (filters.gopher_quality(), PROSE, PROSE),
+        (filters.gopher_quality(), "Too short.", "dropped: gopher_short_doc"),
+        (filters.gopher_quality(), "12 34 56 the and " * 30, "dropped: gopher_below_avg_threshold"),
+        (filters.gopher_quality(), "kein Wort davon englisch " * 30, "dropped: gopher_enough_stop_words"),
+        (filters.gopher_quality(min_stop_words=0), "kein Wort davon " * 30, "kein Wort davon " * 30),
+        (filters.gopher_repetition(), PROSE, PROSE),
+        (filters.gopher_repetition(), "buy now " * 200, "dropped: top_2_gram"),
+        (filters.c4(), PROSE, "dropped: too_few_sentences"),
+        (filters.c4(min_sentences=3), PROSE, PROSE),
+        (filters.c4(min_sentences=3), PROSE + "\nnavigation", PROSE),
+        (filters.c4(), "int main() { return 0; } is code.", "dropped: curly_bracket"),
+        (filters.fineweb_quality(), PROSE, PROSE),
+        (filters.fineweb_quality(), "a\nb\nc\n" * 5, "dropped: line_punct_ratio"),
+    ],
+)  # fmt: skip
+def test_rules(step, text, expected):
+    assert outcome(step, text) == expected
+
+
+def test_languages_without_a_download():
+    german = "Der Ausschuss hat am Dienstag lange über das Dach der alten Bücherei gesprochen."
+    assert outcome(filters.language(keep=["en"]), PROSE) == PROSE
+    assert outcome(filters.language(keep=["en"]), german) == "dropped: language_de"
+    assert outcome(filters.language(keep=["en", "de"]), german) == german
+    with pytest.raises(ValueError, match="list of ISO 639-1 codes such as .*got 'english'"):
+        filters.language(keep="english")
+
+
+def no_shouting(text, metadata):
+    return not text.isupper(), f"shouting_{metadata['source']}"
+
+
+def returns_nothing(text, metadata):
+    return None
+
+
+def test_a_rule_of_ones_own():
+    step = filters.rule(function=no_shouting)
+    assert step.name == "no_shouting"
+    assert outcome(step, "quiet", {"source": "a"}) == "quiet"
+    assert outcome(step, "LOUD", {"source": "a"}) == "dropped: shouting_a"
+    with pytest.raises(
+        ValueError, match="rule .*returns_nothing returned None for id: expected True"
+    ):
+        outcome(filters.rule(function=returns_nothing), "text")
+
+
+def test_words_and_sentences():
+    assert Words().word_tokenize("It's 3.5 km, 東京") == ["It's", "3.5", "km,", "東", "京"]
+    text = 'He left. "Why?" Nobody knew. 東京。 3.5 km'
+    assert Words().sent_tokenize(text) == ["He left.", '"Why?"', "Nobody knew.", "東京。", "3.5 km"]
+
+
+def kept_texts(folder):
+    found = []
+    for file in sorted((folder / "out" / "documents").iterdir()):
+        lines = zstandard.ZstdDecompressor().stream_reader(file.read_bytes()).readall().splitlines()
+        found += [json.loads(line)["text"] for line in lines]
+    return found
+
+
+def test_exact_and_near_duplicates(tmp_path):
+    other = PROSE.upper().replace(
+        ",", " ;"
+    )  # equal to MinHash, which knows no case and punctuation
+    changed = PROSE.replace("winter", "summer")
+    texts = [PROSE, "Alone.", other, PROSE, changed, "Alone."]
+    planted.write_texts(tmp_path / "raw.jsonl", texts)
+    steps = "[@duplicates.exact_duplicates, @duplicates.near_duplicates]"
+    report = planted.run_steps(
+        tmp_path,
+        f"preparing.Preparation.steps = {steps}",
+        "--gin.sources.files.task_bytes=400",  # so that copies are in other tasks than their originals
+    )
+    dropped = {step["name"]: step["dropped"] for step in report["steps"]}
+    assert dropped["exact_duplicates"] == {"duplicate": 2}
+    assert dropped["near_duplicates"] == {"near_duplicate": 2}
+    kept = kept_texts(tmp_path)
+    assert len(kept) == 2 and "Alone." in kept
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "near_duplicate <small>2 dropped" in page
+
+
+def test_decontamination(tmp_path):
+    evaluation = tmp_path / "evaluation.txt"
+    evaluation.write_text(
+        "The roof of the old library would have to be repaired before the winter!"
+    )
+    planted.write_texts(tmp_path / "raw.jsonl", [PROSE, "Nothing of it is here. " * 5])
+    steps = f"""preparing.Preparation.steps = [@duplicates.decontaminate]
+duplicates.decontaminate.files = {str(evaluation)!r}"""
+    report = planted.run_steps(tmp_path, steps)
+    assert report["steps"][1]["dropped"] == {"contaminated": 1} and report["documents"] == 1
+
+
+def test_no_words_to_decontaminate_by(tmp_path, capsys):
+    (tmp_path / "evaluation.txt").write_text("Too short.")
+    planted.write_texts(tmp_path / "raw.jsonl", [PROSE])
+    steps = f"""preparing.Preparation.steps = [@duplicates.decontaminate]
+duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}"""
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps)
+    assert "have no 12 words in a row: give longer ones" in capsys.readouterr().err
