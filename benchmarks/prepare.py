@@ -237,22 +237,22 @@ def n_grams(text: str) -> frozenset[int]:
 
 def print_speed(console: Console, folder: Path) -> None:
     raw = folder / "raw.jsonl"
-    records = raw.read_text().splitlines()
+    records, size = raw.read_text().splitlines(), raw.stat().st_size
     tokenizer = write_tokenizer(folder, [json.loads(line)["text"] for line in records[::10]])
     vocabulary = (
         "outputs.token_store.vocabulary = @vocabularies.from_file",
         f"vocabularies.from_file.path = {tokenizer!r}",
     )
     table = Table("on one core", title="\nSpeed", box=None)
-    for heading in ("seconds", "documents/s", "tokens written", "tokens/s"):
+    for heading in ("seconds", "documents/s", "MB/s", "tokens written", "tokens/s"):
         table.add_column(heading, justify="right")
 
     def timed(name: str, run: Callable[[], int]) -> None:
         began = time.process_time()
         tokens = run()
         seconds = time.process_time() - began
-        cells = (f"{seconds:.1f}", f"{len(records) / seconds:,.0f}", f"{tokens:,}")
-        table.add_row(name, *cells, f"{tokens / seconds:,.0f}")
+        speed = (f"{len(records) / seconds:,.0f}", f"{size / 1e6 / seconds:.2f}")
+        table.add_row(name, f"{seconds:.1f}", *speed, f"{tokens:,}", f"{tokens / seconds:,.0f}")
 
     timed("pretrax prepare", lambda: run_chain(folder, "chain", *vocabulary)[-1].tokens)
     alone = ("preparing.Preparation.steps = []", *vocabulary)

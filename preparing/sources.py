@@ -5,6 +5,7 @@ sources.files.files = "raw/*.jsonl.zst, s3://bucket/more/*.parquet"
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
@@ -61,6 +62,54 @@ def files(
     )
 
 
+def seqio_task(
+    *,
+    name: str,
+    split: str = "train",
+    feature: str = "targets",
+    module: str | None = None,
+    data_dir: str | None = None,
+) -> Source:
+    """The text of a SeqIO task, as it is before it is tokenised.
+
+    Args:
+      name: of the task, one of yours or of `tasks.tfds_tasks`.
+      split, feature: which text.
+      module: a module, or a file, that registers the task.
+      data_dir: where TensorFlow Datasets lie; None: ~/tensorflow_datasets.
+
+    Raises ValueError for a mixture, and what the task does not have.
+    """
+    from pretrax.tasks.seqio_texts import TaskTexts
+
+    return _of_tensorflow(TaskTexts(name, split, feature, module, data_dir))
+
+
+def tensorflow_dataset(
+    *, name: str, split: str = "train", feature: str = "text", data_dir: str | None = None
+) -> Source:
+    """The text of a data set of TensorFlow Datasets that `tfds build` has prepared.
+
+    Args:
+      name: such as "wikipedia/20230601.en:1.0.0".
+      split, feature: which text.
+      data_dir: where it lies; None: ~/tensorflow_datasets.
+
+    Raises FileNotFoundError where it is not there, ValueError for what it does not have.
+    """
+    from pretrax.tasks.seqio_texts import DatasetTexts
+
+    return _of_tensorflow(DatasetTexts(name, split, feature, data_dir))
+
+
+def _of_tensorflow(texts: Any) -> Source:
+    tasks = min(texts.shards(), MOST_TASKS)
+    about = f"{texts.name}, {texts.split}, of {texts.shards():,} files"
+    return Source(
+        "read", tasks, list(texts), lambda dropped: _ReadTexts(texts, tasks, dropped), about
+    )
+
+
 def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[Piece]]:
     """Returns what each task reads: consecutive files, and ranges of long ones that can be split.
 
@@ -103,3 +152,25 @@ class _Read(PipelineStep):
                         continue
                     self.stat_update("forwarded")
                     yield Document(one.text, one.name, metadata=one.metadata)
+
+
+class _ReadTexts(PipelineStep):
+    """Gives the documents of a task's share of `tasks.seqio_texts`."""
+
+    type, name = "Reader", "TensorFlow"
+
+    def __init__(self, texts: Any, tasks: int, dropped):
+        super().__init__()
+        self.texts, self.tasks, self.dropped = texts, tasks, dropped
+
+    def run(self, data=None, rank: int = 0, world_size: int = 1):
+        with self.dropped:
+            for number, text in enumerate(self.texts.read(rank, self.tasks)):
+                self.stat_update("total")
+                name = f"{self.texts.name}/{rank}/{number}"
+                if not text.strip():
+                    self.stat_update("dropped", "dropped_empty")
+                    self.dropped.note("empty", name, "no text", rank)
+                    continue
+                self.stat_update("forwarded")
+                yield Document(text, name)

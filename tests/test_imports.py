@@ -74,8 +74,23 @@ def test_there_are_files_to_look_at():
     assert len(FILES) > 20 and all((ROOT / p / "__init__.py").exists() for p in PACKAGES)
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
+def test_datatrove_is_for_preparing_alone(file):
+    assert file.parent == ROOT / "preparing" or "datatrove" not in imported(file)
+
+
+def test_the_verb_prepare_starts_without_datatrove():
+    program = "import sys; import pretrax.prepare; print('datatrove' in sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=tiny.environment(), capture_output=True, text=True
+    )
+    assert said.stdout == "False\n", said.stderr
+
+
 def modules_without_tasks() -> list[str]:
-    files = [f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tasks", "comparing")]
+    files = [
+        f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tasks", "comparing", "preparing")
+    ]
     names = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files]
     return [f"pretrax.{name.removesuffix('.__init__')}" for name in [*names, "train"]]
 

@@ -1,13 +1,14 @@
 """The steps alone: what each keeps and drops, and by which rule."""
 
 import json
+import tempfile
 
 import pytest
 import zstandard
 from datatrove.data import Document
 
 from pretrax.preparing import filters
-from pretrax.preparing.blocks import Dropped
+from pretrax.preparing.blocks import Dropped, examples_in
 from pretrax.preparing.words import Words
 from tests.preparing import planted
 
@@ -21,11 +22,11 @@ PROSE = (
 
 def outcome(step, text, metadata=None):
     """Runs a step on one document; returns its text, or the rule that dropped it."""
-    dropped = Dropped("/nonexistent", step.rule)
-    dropped.__class__ = type("Unwritten", (Dropped,), {"__exit__": lambda *_: None})
     document = Document(text, "id", metadata=metadata or {})
-    left = list(step.block("", dropped).run(iter([document])))
-    return left[0].text if left else f"dropped: {next(iter(dropped._kept))}"
+    with tempfile.TemporaryDirectory() as folder:
+        block = step.block("", Dropped(folder, step.rule))
+        left = list(block.run(iter([document])))
+        return left[0].text if left else f"dropped: {next(iter(examples_in(folder)))}"
 
 
 def test_clean_mends_what_is_no_text():

@@ -1,0 +1,62 @@
+"""Texts of SeqIO tasks and TensorFlow Datasets before any vocabulary."""
+
+import pytest
+
+from pretrax.preparing.blocks import Dropped
+from pretrax.preparing.sources import seqio_task, tensorflow_dataset
+from pretrax.tasks.quiet_tensorflow import seqio
+from pretrax.tasks.seqio_texts import DatasetTexts, TaskTexts
+
+TEXTS = ["One text.", "Zwei Wörter.", " ", "three"]
+
+
+def register(name, *steps):
+    """Registers a task whose vocabulary is nowhere to be had."""
+    if name not in seqio.TaskRegistry.names():
+        text = seqio.preprocessors.rekey
+        source = seqio.FunctionDataSource(examples, splits=["train"])
+        unread = seqio.SentencePieceVocabulary("gs://nowhere/spiece.model")
+        seqio.TaskRegistry.add(
+            name,
+            source=source,
+            preprocessors=[lambda dataset: text(dataset, {"targets": "text"}), *steps],
+            output_features={"targets": seqio.Feature(unread)},
+        )
+
+
+def examples(split, shuffle_files=False, seed=None):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices({"text": TEXTS})
+
+
+def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):
+    register("texts_to_prepare", seqio.preprocessors.tokenize)
+    source = seqio_task(name="texts_to_prepare")
+    block = source.block(Dropped(str(tmp_path), "malformed"))
+    documents = list(block.run(None, 0, source.tasks))
+    assert [document.text for document in documents] == [text for text in TEXTS if text.strip()]
+    assert [document.id.rpartition("/")[2] for document in documents] == ["0", "1", "3"]
+
+
+def test_what_a_task_does_not_have():
+    register("texts_without_tokens")
+    with pytest.raises(ValueError, match="expected 'targets_pretokenized', the text"):
+        list(TaskTexts("texts_without_tokens").read(0, 1))
+    with pytest.raises(ValueError, match="no split 'test'"):
+        TaskTexts("texts_without_tokens", "test").shards()
+    with pytest.raises(ValueError, match="is a mixture: prepare its tasks one by one"):
+        TaskTexts("c4_wikipedia_text").shards()
+
+
+def test_a_data_set_in_shares(tfds_dir):
+    texts = DatasetTexts("tiny_texts:1.0.0", data_dir=tfds_dir)
+    assert texts.shards() == 4 and tensorflow_dataset(name=texts.name, data_dir=tfds_dir).tasks == 4
+    shares = [list(texts.read(shard, 4)) for shard in range(4)]
+    assert sorted(sum(shares, [])) == sorted(texts.read(0, 1)) and all(shares)
+    with pytest.raises(ValueError, match="has text, expected 'words'"):
+        list(texts._replace(feature="words").read(0, 1))
+    with pytest.raises(ValueError, match="no split 'test'"):
+        texts._replace(split="test").shards()
+    with pytest.raises(FileNotFoundError, match="is not there .*prepare it with `tfds build`"):
+        DatasetTexts("tiny_texts:2.0.0", data_dir=tfds_dir).shards()
