@@ -33,6 +33,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
 
+# Files that take longest. They come first, else one process would end with one of them, alone.
+LONGEST = {
+    *("test_docs", "test_benchmarks", "test_gin_runs", "test_step", "test_compare", "test_resume"),
+    *("test_two_processes", "test_speculation", "test_evaluation", "test_decoding", "test_wheel"),
+}
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 def pytest_collection_finish():
     """What is imported by now stays: the garbage collector need not look through it again, and
     what tracing a program makes is looked through less often."""
