@@ -72,6 +72,12 @@ class MixtureStream:
         for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
             task.go_to([int(x) for x in place])
 
+    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        raise ValueError(
+            f"The run was begun with data_shards = {len(states)}, and SeqIO's tasks are read by their "
+            "files: set it back, or start a new run directory. A token store may change it."
+        )
+
 
 @functools.lru_cache(maxsize=1024)
 def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> np.ndarray:

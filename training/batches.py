@@ -197,12 +197,27 @@ class Batches:
         """Returns the data position of the shards that this process saves, by file name."""
         earlier = set().union(*map(self._shards_of, range(jax.process_index())))
         mine = [s for s in self._readers if s not in earlier]
-        return {f"shard_{s:05d}.npz": _to_bytes(self._readers[s].state()) for s in mine}
+        shards = {"data_shards": np.array(self._shards)}
+        return {_file(s): _to_bytes(self._readers[s].state() | shards) for s in mine}
 
     def restore(self, step: int, read: Callable[[str], bytes]) -> None:
-        """Continues after `step` steps; `read(name)` returns the file `name` of `state`."""
-        for shard, reader in self._readers.items():
-            reader.restore(_from_bytes(read(f"shard_{shard:05d}.npz")))
+        """Continues after `step` steps; `read(name)` returns the file `name` of `state`.
+
+        Raises ValueError for positions of another corpus, and of another number of shards where the
+        corpus cannot change it.
+        """
+
+        def state_of(shard: int) -> dict[str, np.ndarray]:
+            return _from_bytes(read(_file(shard)))
+
+        saved = int(state_of(0).get("data_shards", self._shards))
+        if saved == self._shards:
+            for shard, reader in self._readers.items():
+                reader.restore(state_of(shard))
+        else:
+            states = [state_of(shard) for shard in range(saved)]
+            for shard, reader in self._readers.items():
+                reader.redeal(states, shard, self._shards)
         self.step = step
 
     def _read(self, shard: int) -> list[Row]:
@@ -251,6 +266,10 @@ def _transposed(blocks: dict[int, list[Row]], group: int) -> list[dict[int, np.n
     of_shards = {shard: rows[group] for shard, rows in blocks.items()}
     fields = [{s: row[f] for s, row in of_shards.items()} for f in range(len(Row._fields))]
     return [None if any(x is None for x in field.values()) else field for field in fields]
+
+
+def _file(shard: int) -> str:
+    return f"shard_{shard:05d}.npz"
 
 
 def _to_bytes(arrays: dict[str, np.ndarray]) -> bytes:

@@ -50,6 +50,13 @@ class DocumentStream(Protocol):
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Continues exactly where the stream that returned `state` was."""
 
+    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        """Continues where shards of another number, of which these are all states, were together.
+
+        Over all new shards, no document is lost and none is read twice. Raises ValueError where a
+        corpus cannot change its number of shards.
+        """
+
 
 class Codec(NamedTuple):
     """Conversion of text to token ids and back, for display and for tasks."""
@@ -102,7 +109,7 @@ class _Checked:
     """A stream whose documents are checked as they are read."""
 
     def __init__(self, stream: DocumentStream, check: Callable[[Piece], Piece]):
-        self.state, self.restore = stream.state, stream.restore
+        self.state, self.restore, self.redeal = stream.state, stream.restore, stream.redeal
         self._stream, self._check = stream, check
 
     def next_document(self) -> Piece:

@@ -20,6 +20,7 @@ Source: Liu et al. 2019, "RoBERTa", section 4.2, for FULL-SENTENCES; Ding et al.
 Truncations Improve Language Modeling", for best-fit packing.
 """
 
+import itertools
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from operator import getitem
@@ -235,21 +236,38 @@ class ShardReader:
 
         Raises ValueError for the state of a version of this code that read in another order.
         """
+        self._waiting.replace(self._pieces_of(state))
+        self._stream.restore(_stream_state(state))
+
+    def redeal(
+        self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
+    ) -> None:
+        """Continues where the readers of another number of shards, of all of which these are the
+        states, were together: the pieces that wait are dealt to the new shards, the oldest first.
+
+        Raises ValueError as `restore`, and as `DocumentStream.redeal`.
+        """
+        by_age = itertools.zip_longest(*map(self._pieces_of, states))
+        pieces = [piece for of_age in by_age for piece in of_age if piece is not None]
+        self._waiting.replace(pieces[shard::num_shards])
+        self._stream.redeal([_stream_state(state) for state in states])
+
+    def _pieces_of(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if state.get("order") != ORDER:
             raise ValueError(
                 "It was saved by another version of pretrax, which read the rows of a step in another "
                 "order. Continue this run with that version, or start a new run directory."
             )
         columns = np.stack([state[name] for name in self._columns()])
-        ends = np.cumsum(state["waiting_lengths"])
-        self._waiting.replace(np.split(columns, ends, axis=1)[:-1])
-        prefix = "stream."
-        self._stream.restore(
-            {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        )
+        return np.split(columns, np.cumsum(state["waiting_lengths"]), axis=1)[:-1]
 
     def _columns(self) -> list[str]:
         return ["waiting"] + ([f"waiting_{self._column}"] if self._column else [])
+
+
+def _stream_state(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    prefix = "stream."
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def _documents(stream: DocumentStream) -> Iterator[Piece]:

@@ -83,7 +83,7 @@ _FREE = (
     *("log_every", "evaluate_every", "checkpoint_every", "model.remat_policy"),
 )
 # What may be changed between two starts of a run as well.
-_ADJUSTED = ("optimizer", "heldout_tokens", "evaluation_tasks")
+_ADJUSTED = ("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards")
 
 
 def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
@@ -100,7 +100,7 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
             raise ValueError(
                 f"{run.run_dir} holds checkpoints of a run with other values:\n"
                 f"{indented(_first(other, 12))}\nA run that is resumed keeps them; its steps, "
-                "optimizer, devices and schedule of evaluations may change. Set them back, or give "
+                "optimizer, devices, data_shards and schedule of evaluations may change. Set them back, or give "
                 "another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
             )
     return changed

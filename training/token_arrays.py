@@ -1,6 +1,6 @@
-"""Corpora of token arrays: endless streams of training documents, and held-out documents.
+"""Corpora of token arrays: their documents as records, and held-out documents.
 
-The files are described in `training.token_array_files`.
+The files are described in `training.token_array_files`, the order in `training.records`.
 """
 
 import dataclasses
@@ -11,11 +11,13 @@ import numpy as np
 
 from pretrax.objectives import TokenIds
 from pretrax.training.data import Codec, Corpus, Piece
+from pretrax.training.records import Loaded, RecordStream, Shuffled
 from pretrax.training.token_array_files import COLUMNS, TokenArray, open_token_array
 
 LONGEST_PIECE = 16384  # tokens; longer documents are read in pieces, so that shuffling can mix them
 UNCUT = 2048  # tokens; shorter documents are never cut, so that the following is had
 PIECES = 256  # pieces of an array: with fewer, rows of one step would be of one piece
+BLOCK = 256  # pieces of a block, see `training.records`
 LONGEST_HELDOUT_PIECE = 2048  # shorter, so that a few thousand held-out tokens span many documents
 
 
@@ -77,9 +79,14 @@ def array_corpus(
         f"{array.path}: {array.documents:,} documents, {array.size:,} tokens; held out "
         f"{heldout.path}: {heldout.documents:,} documents, {heldout.size:,} tokens"
     )
+
+    @functools.cache
+    def order() -> Shuffled:
+        return Shuffled(ArrayRecords(array, longest or UNCUT), seed)
+
     return Corpus(
         ids=array.ids,
-        train=functools.partial(TokenArrayStream, array, seed=seed, uncut=longest or UNCUT),
+        train=lambda shard, shards: RecordStream(order(), shard, shards),
         heldout=lambda n: heldout_documents(heldout, n, longest or LONGEST_HELDOUT_PIECE),
         codec=codec,
         longest=longest,
@@ -88,69 +95,29 @@ def array_corpus(
     )
 
 
-class TokenArrayStream:
-    """One shard's endless stream over a token array: a `DocumentStream`.
+class ArrayRecords:
+    """The documents of a token array as `Records`, of which those over `LONGEST_PIECE` are cut.
 
-    Each epoch passes over the shard's documents once, in an order drawn from `(seed, epoch, shard)`.
-    Documents longer than `LONGEST_PIECE` are read in pieces; piece i belongs to shard
-    i mod `num_shards`. Should there be fewer than `PIECES` pieces (one file of text, say), they are
-    made shorter, but documents of `uncut` tokens are left whole. Should there be fewer pieces than
-    shards, they are made shorter still until each shard has one.
-
-    The state is two integers and a fingerprint of the array, so that resuming with other text raises
-    an error.
+    Should there be fewer than `PIECES` pieces (one file of text, say), they are made shorter, but
+    documents of `uncut` tokens are left whole.
     """
 
-    def __init__(
-        self,
-        array: TokenArray,
-        shard: int,
-        num_shards: int,
-        *,
-        seed: int = 0,
-        uncut: int = UNCUT,
-    ):
-        if not 0 <= shard < num_shards:
-            raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
-        self._array = array
-        pieces = _pieces(array, _longest_piece(array, num_shards, uncut))
-        self._starts, self._ends, self._closed = (each[shard::num_shards] for each in pieces)
-        self._fingerprint = _fingerprint(array, shard, num_shards, seed)
-        self._key = (seed, shard)
-        self._epoch, self._position = 0, 0
-        self._order = self._draw_order()
+    def __init__(self, array: TokenArray, uncut: int = UNCUT):
+        self.name = array.path
+        self._starts, self._ends, self._closed = _pieces(array, _longest_piece(array, uncut))
+        columns = {name: getattr(array, name) for name in ("tokens", *COLUMNS)}
+        self._columns = {name: column for name, column in columns.items() if column is not None}
+        whole, rest = divmod(len(self._starts), BLOCK)
+        self.counts = np.asarray([BLOCK] * whole + [rest] * (rest > 0), np.int64)
+        self.fingerprint = _fingerprint(array, len(self._starts))
 
-    def next_document(self) -> Piece:
-        if self._position == len(self._order):
-            self._epoch, self._position = self._epoch + 1, 0
-            self._order = self._draw_order()
-        i = self._order[self._position]
-        self._position += 1
-        return self._array.piece(self._starts[i], self._ends[i], self._closed[i])
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {
-            "epoch": np.array(self._epoch, np.int64),
-            "position": np.array(self._position, np.int64),
-            "fingerprint": np.array(self._fingerprint, np.int64),
-        }
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        if int(state["fingerprint"]) != self._fingerprint:
-            raise ValueError(
-                f"The saved data position belongs to other data than {self._array.path} as it is "
-                "now (other text, seed or number of shards): bring back what the run was started "
-                "with, or start a new run directory."
-            )
-        self._epoch, self._position = int(state["epoch"]), int(state["position"])
-        self._order = self._draw_order()
-
-    def _draw_order(self) -> np.ndarray:
-        # Raw Philox bits and a stable sort: NumPy promises the same bits in every version, which
-        # it does not for Generator.permutation.
-        seed, shard = self._key
-        bits = np.random.Philox(np.random.SeedSequence((seed, self._epoch, shard)))
-        return np.argsort(bits.random_raw(len(self._starts)), kind="stable")
+    def load(self, blocks: np.ndarray) -> Loaded:
+        records = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
+        records = records[records < len(self._starts)]
+        pieces = (self._starts[records], self._ends[records], self._closed[records])
+        return Loaded(
+            [self._columns], np.zeros(len(records), np.int64), *pieces, records.nbytes * 4
+        )
 
 
 def heldout_documents(
@@ -208,19 +175,12 @@ def split_heldout(array: TokenArray, *, every: int = 20) -> tuple[TokenArray, To
     )
 
 
-def _longest_piece(array: TokenArray, num_shards: int, uncut: int) -> int:
-    """Returns the tokens of the longest piece, see `TokenArrayStream`."""
-    if array.size < num_shards:
-        raise ValueError(
-            f"{array.path}: {array.size} tokens cannot be shared among {num_shards} shards: "
-            "give more text or fewer shards."
-        )
+def _longest_piece(array: TokenArray, uncut: int) -> int:
+    """Returns the tokens of the longest piece, see `ArrayRecords`."""
     longest = LONGEST_PIECE
-    while True:
-        pieces = int(np.sum(-(-(array.ends - array.starts) // longest)))
-        if pieces >= num_shards and (pieces >= PIECES or longest < 2 * uncut):
-            return longest
+    while np.sum(-(-(array.ends - array.starts) // longest)) < PIECES and longest >= 2 * uncut:
         longest //= 2
+    return longest
 
 
 def _pieces(array: TokenArray, longest: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -241,9 +201,9 @@ def _pieces(array: TokenArray, longest: int) -> tuple[np.ndarray, np.ndarray, np
     )
 
 
-def _fingerprint(array: TokenArray, shard: int, num_shards: int, seed: int) -> int:
-    """Returns a fingerprint of a data order: of the array's shape, its ends, and the sharding."""
+def _fingerprint(array: TokenArray, pieces: int) -> int:
+    """Returns a fingerprint of an array: of its shape and of the ends of its tokens."""
     tokens = array.tokens
     ends = np.concatenate([tokens[:4096], tokens[-4096:]]).astype(np.int32)
-    numbers = np.asarray([len(tokens), array.documents, shard, num_shards, seed], np.int64)
+    numbers = np.asarray([len(tokens), array.documents, pieces], np.int64)
     return zlib.crc32(ends.tobytes() + numbers.tobytes())

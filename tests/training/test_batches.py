@@ -1,5 +1,8 @@
 """Rows for every step: order, members, position, and independence of how they are read."""
 
+import functools
+import io
+
 import jax
 import numpy as np
 import pytest
@@ -14,7 +17,9 @@ from pretrax.training.batches import (
     schedule,
 )
 from pretrax.training.packing import POOL, ShardReader
+from pretrax.training.records import RecordStream, Shuffled
 from tests.training import tiny
+from tests.training.test_records import Numbers
 
 EOS = 1
 
@@ -135,6 +140,27 @@ def test_going_on_from_a_position_is_exact(packing):
         again.restore(step, position.__getitem__)
         assert_same(steps(again, 2), expected)
         assert again.step == step + 2
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "whole"])
+def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
+    """Each token is an id of its own: none is lost and none read twice, whatever waits for a row."""
+    records = Numbers(*[5] * 800, tokens=7)
+    order = Shuffled(records, 0)
+    one = setup(packing=packing)
+    rows, seen = None, []
+    for num_shards, n in ((8, 3), (2, 4), (4, 3), (1, 6)):
+        before, open_shard = rows, functools.partial(RecordStream, order)
+        settings = {"data_shards": num_shards, "packing": one.packing}
+        rows = tiny.batches(one, tiny.mesh_of(1), stream=open_shard, **settings)
+        if before is not None:
+            rows.restore(before.step, before.state().__getitem__)
+        seen += [g.tokens[g.segments > 0] for step in steps(rows, n) for g in step]
+    seen.append(np.load(io.BytesIO(rows.state()["shard_00000.npz"]))["waiting"])
+    alone = RecordStream(order, 0, 1)
+    expected = [alone.next_document().tokens for _ in range(sum(map(len, seen)) // 7)]
+    got, expected = np.bincount(np.concatenate(seen)), np.bincount(np.concatenate(expected))
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():

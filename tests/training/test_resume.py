@@ -244,7 +244,6 @@ def test_a_changed_rate_goes_on_and_is_said(half, capsys):
     [
         ({"models__decoder__emb_dim": 32}, "model.emb_dim: was 16, is 32"),
         ({"objectives__span_corruption__noise_density": 0.5}, "noise_density: was 0.15, is 0.5"),
-        ({"training__Run__data_shards": 2}, "data_shards: was 4, is 2"),
         ({"training__Run__batch_size": 16}, "batch_size: was 8, is 16"),
         ({"training__Run__seed": 1}, "seed: was 0, is 1"),
         ({"training__Run__initial_run": "/absent"}, "initial_run: was None, is '/absent'"),
@@ -262,6 +261,13 @@ def test_checkpoints_of_another_run_are_left_alone(half, capsys, changed, expect
     assert "steps: was" not in said and "Set them back" in said
     assert (half.dir / "config.gin").read_text() == before
     assert {p.name for p in (half.dir / "checkpoints").iterdir()} >= {"4", "8"}
+
+
+def test_data_may_be_dealt_to_another_number_of_shards(half, capsys):
+    said = half.here(capsys, training__Run__data_shards=2)
+    assert "data_shards: was 4, is 2" in said and "Done" in said
+    shards = sorted(path.name for path in (half.dir / "checkpoints").glob("12/data/shard_*"))
+    assert shards == ["shard_00000.npz", "shard_00001.npz"]
 
 
 def test_a_run_without_a_checkpoint_may_become_another(half):

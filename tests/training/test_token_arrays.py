@@ -7,9 +7,10 @@ from pretrax.objectives import TokenIds, causal_lm, text_to_text
 from pretrax.objectives.contract import NO_LABEL
 from pretrax.training import token_arrays
 from pretrax.training.data import Piece, checked_for, in_parts
+from pretrax.training.records import RecordStream, Shuffled
 from pretrax.training.token_array_files import open_token_array, write_token_array
 from pretrax.training.token_arrays import (
-    TokenArrayStream,
+    ArrayRecords,
     heldout_documents,
     split_heldout,
     token_array,
@@ -34,6 +35,10 @@ def documents(n=50, longest=40):
 def array(tmp_path):
     write_token_array(tmp_path / "array", documents(), IDS)
     return open_token_array(tmp_path / "array")
+
+
+def stream_of(array, shard=0, num_shards=1, seed=0, **settings):
+    return RecordStream(Shuffled(ArrayRecords(array, **settings), seed), shard, num_shards)
 
 
 def read(stream, n):
@@ -76,54 +81,22 @@ def test_nothing_is_left_of_an_array_that_fails(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("num_shards", [1, 3, 8])
-def test_shards_are_disjoint_and_cover_everything_each_epoch(array, num_shards):
-    orders = []
-    for epoch in range(2):
-        seen = []
-        for shard in range(num_shards):
-            stream = TokenArrayStream(array, shard, num_shards)
-            n = len(range(shard, 50, num_shards))
-            seen += read(stream, n * (epoch + 1))[-n:]
-        assert sorted(seen) == sorted(d.tolist() for d in documents())
-        orders.append(seen)
-    assert orders[0] != orders[1] != sorted(orders[1])
-
-
-def test_a_stream_goes_on_exactly(array):
-    for shard, num_shards in ((0, 1), (2, 4)):
-        whole = read(TokenArrayStream(array, shard, num_shards, seed=5), 200)
-        for stop in (0, 1, 12, 50, 51, 137):
-            stream = TokenArrayStream(array, shard, num_shards, seed=5)
-            read(stream, stop)
-            state = {k: np.array(v) for k, v in stream.state().items()}
-            read(stream, 7)
-            other = TokenArrayStream(array, shard, num_shards, seed=5)
-            other.restore(state)
-            assert read(other, 200 - stop) == whole[stop:]
-    assert read(TokenArrayStream(array, 0, 1, seed=6), 50) != read(
-        TokenArrayStream(array, 0, 1), 50
-    )
-
-
 def test_the_order_is_the_same_for_ever(array):
     """Pinned: a NumPy that draws otherwise would break every checkpoint's data position."""
-    firsts = [document[1] - 3 for document in read(TokenArrayStream(array, 0, 1, seed=1), 8)]
+    firsts = [document[1] - 3 for document in read(stream_of(array, seed=1), 8)]
     assert firsts == [2, 41, 20, 19, 21, 0, 1, 27]
 
 
 def test_a_position_in_other_data_is_refused(array, tmp_path):
-    state = TokenArrayStream(array, 0, 2).state()
+    stream = stream_of(array)
     write_token_array(tmp_path / "other", documents()[:-1], IDS)
     other = open_token_array(tmp_path / "other")
-    for stream in (
-        TokenArrayStream(other, 0, 2),
-        TokenArrayStream(array, 1, 2),
-        TokenArrayStream(array, 0, 3),
-        TokenArrayStream(array, 0, 2, seed=1),
-    ):
-        with pytest.raises(ValueError, match="other data"):
-            stream.restore(state)
+    for changed in (stream_of(other), stream_of(array, seed=1)):
+        for go_on in (changed.restore, lambda state: changed.redeal([state])):  # noqa: B023
+            with pytest.raises(ValueError, match="other data"):
+                go_on(stream.state())
+    with pytest.raises(ValueError, match="an earlier version of pretrax"):
+        stream.restore({"epoch": 0, "position": 3, "fingerprint": 1})
 
 
 def test_long_documents_are_read_in_pieces(tmp_path, monkeypatch):
@@ -131,29 +104,27 @@ def test_long_documents_are_read_in_pieces(tmp_path, monkeypatch):
     write_token_array(tmp_path / "a", [long, [7, 7]], IDS)
     array = open_token_array(tmp_path / "a")
     uncut = {}, {"uncut": 5000}, {"uncut": 60_000}
-    longest = [max(map(len, read(TokenArrayStream(array, 0, 1, **each), 200))) for each in uncut]
+    longest = [max(map(len, read(stream_of(array, **each), 200))) for each in uncut]
     assert longest == [2000, 7143, 12_500]  # shorter where there are few
     monkeypatch.setattr(token_arrays, "PIECES", 3)
-    pieces = read(TokenArrayStream(array, 0, 1), 5)
+    pieces = read(stream_of(array), 5)
     assert sorted(map(len, pieces)) == [2, 12_500, 12_500, 12_500, 12_500]
     held = [len(piece.tokens) for piece in heldout_documents(array, 10**6)]
     assert max(held) <= 2048 and sum(held) == 50_002
     assert [len(piece.tokens) for piece in heldout_documents(array, 3000)] == held[:2]
-    shards = [TokenArrayStream(array, shard, 64).next_document().tokens for shard in range(64)]
-    assert {len(shard) for shard in shards} <= {2, 510, 511}  # fewer pieces than shards: shorter
 
 
 def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
     long = np.arange(50_000) % 250 + 3
     write_token_array(tmp_path / "a", [long, [7, 7]], IDS)
     array = open_token_array(tmp_path / "a")
-    stream = TokenArrayStream(array, 0, 1)
+    stream = stream_of(array)
     epoch = [stream.next_document() for _ in range(26)]
     for pieces in (epoch, heldout_documents(array, 10**6)):
         last = [piece.tokens.tolist() for piece in pieces if piece.ends]
         assert len(pieces) > len(last) == 2 and [7, 7] in last
         assert all(long.tolist()[-len(tokens) :] == tokens for tokens in last if len(tokens) > 2)
-    text = text_of(TokenArrayStream(array, 0, 1), 50_004, end=1)  # an epoch
+    text = text_of(stream_of(array), 50_004, end=1)  # an epoch
     assert np.sum(text == 1) == 2
 
 
@@ -186,7 +157,7 @@ def test_columns_are_written_and_read_beside_the_tokens(tmp_path, column):
     pieces = [Piece(tokens, True, **{column: values}) for tokens, values in each]
     write_token_array(tmp_path / "a", pieces, IDS)
     array = open_token_array(tmp_path / "a")
-    stream = TokenArrayStream(array, 0, 1)
+    stream = stream_of(array)
     for read in ([stream.next_document() for _ in range(3)], heldout_documents(array, 99, 3)):
         for piece in read:
             values = getattr(piece, column)
@@ -198,16 +169,6 @@ def test_columns_are_written_and_read_beside_the_tokens(tmp_path, column):
     np.save(tmp_path / "a" / f"{column}.npy", np.zeros(3, np.int32))
     with pytest.raises(ValueError, match=rf"{column}.npy: got int32\[3\], expected int32\[15\]"):
         open_token_array(tmp_path / "a")
-
-
-def test_more_shards_than_tokens(tmp_path):
-    write_token_array(tmp_path / "a", [[5, 6, 7]], IDS)
-    array = open_token_array(tmp_path / "a")
-    assert [read(TokenArrayStream(array, s, 3), 1) for s in range(3)] == [[[5]], [[6]], [[7]]]
-    with pytest.raises(ValueError, match="3 tokens cannot be shared among 4 shards"):
-        TokenArrayStream(array, 0, 4)
-    with pytest.raises(ValueError, match="shard must be in"):
-        TokenArrayStream(array, 3, 3)
 
 
 @pytest.mark.parametrize("n", [1, 2, 19, 20, 50])

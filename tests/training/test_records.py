@@ -1,0 +1,121 @@
+"""The order of records: a function of the position, whoever reads and however often it is dealt anew."""
+
+import numpy as np
+import pytest
+
+from pretrax.training import records
+from pretrax.training.records import ALL, Loaded, RecordStream, Shuffled
+
+
+class Numbers:
+    """Record i is the token i, or so many successive ones of its own; blocks of these sizes."""
+
+    name, fingerprint = "numbers", 7
+
+    def __init__(self, *counts: int, tokens: int = 1):
+        self.counts, self.tokens = np.asarray(counts, np.int64), tokens
+        self.size = tokens * sum(counts)
+        self.loaded: list[list[int]] = []
+
+    def load(self, blocks):
+        self.loaded.append(blocks.tolist())
+        first = np.cumsum(self.counts) - self.counts
+        starts = np.concatenate([first[b] + np.arange(self.counts[b]) for b in blocks])
+        starts, ends = starts * self.tokens, (starts + 1) * self.tokens
+        column = np.arange(self.size, dtype=np.uint16)
+        zeros = np.zeros(len(starts), np.int64)
+        return Loaded([{"tokens": column}], zeros, starts, ends, starts >= 0, 1)
+
+
+SEVERAL_GROUPS = (5, 3, 5, 1) * 50
+
+
+def numbers(stream, n):
+    return [int(stream.next_document().tokens[0]) for _ in range(n)]
+
+
+def whole(counts, n, seed=0):
+    return numbers(RecordStream(Shuffled(Numbers(*counts), seed), 0, 1), n)
+
+
+def test_every_epoch_reads_every_record_once_in_an_order_of_its_own():
+    for counts in [(5,), (5, 5, 2), SEVERAL_GROUPS]:
+        size = sum(counts)
+        both = whole(counts, 2 * size)
+        epochs = both[:size], both[size:]
+        assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(size))
+        assert list(range(size)) != epochs[0] != epochs[1]
+        assert whole(counts, size, seed=1) != epochs[0]
+
+
+def test_the_order_is_the_same_for_ever():
+    """Pinned: another order would break every checkpoint's data position."""
+    assert whole(SEVERAL_GROUPS, 6, seed=1) == [630, 2, 696, 106, 50, 435]
+    assert whole((5, 4), 9, seed=1) == [2, 0, 1, 4, 5, 6, 7, 8, 3]
+
+
+@pytest.mark.parametrize("num_shards", [1, 2, 3, 8, 1000])
+def test_shards_share_the_positions_and_the_groups(num_shards):
+    """Also where there are more shards than records."""
+    source = Numbers(*SEVERAL_GROUPS)
+    order = Shuffled(source, 0)
+    shards = [RecordStream(order, shard, num_shards) for shard in range(num_shards)]
+    n = 1500 // num_shards + 1
+    found = [numbers(shard, 1)[0] for _ in range(n) for shard in shards]
+    assert found == whole(SEVERAL_GROUPS, n * num_shards)
+    assert len(source.loaded) == len({tuple(blocks) for blocks in source.loaded})
+    with pytest.raises(ValueError, match="shard must be in"):
+        RecordStream(order, num_shards, num_shards)
+
+
+def test_a_stream_goes_on_exactly_without_reading_what_it_skips():
+    source = Numbers(*SEVERAL_GROUPS)
+    for shard, num_shards in ((0, 1), (2, 4)):
+        expected = whole(SEVERAL_GROUPS, 8000)[shard::num_shards]
+        for stop in (0, 1, 700, 1399):
+            stream = RecordStream(Shuffled(source, 0), shard, num_shards)
+            numbers(stream, stop)
+            other = RecordStream(Shuffled(source, 0), shard, num_shards)
+            numbers(other, 3)
+            other.restore({k: np.array(v) for k, v in stream.state().items()})
+            source.loaded.clear()
+            assert numbers(other, 7) == expected[stop : stop + 7]
+            assert len(source.loaded) <= 2
+
+
+def test_another_number_of_shards_reads_what_was_not_read():
+    """Whatever each shard had read, and also where the number changes again and again."""
+    rng = np.random.default_rng(0)
+    order = Shuffled(Numbers(*SEVERAL_GROUPS), 0)
+    for _ in range(20):
+        positions, states = [], None
+        for num_shards in rng.integers(1, 9, 4):
+            shards = [RecordStream(order, shard, num_shards) for shard in range(num_shards)]
+            for shard, n in zip(shards, rng.integers(0, 40, num_shards)):
+                if states is not None:
+                    shard.redeal(states)
+                    shard.restore(shard.state())
+                for _ in range(n):
+                    positions.append(shard.position)
+                    shard.next_document()
+            states = [shard.state() for shard in shards]
+        last = RecordStream(order, 0, 1)
+        last.redeal(states)
+        while len(positions) <= max(positions, default=0):
+            positions.append(last.position)
+            last.next_document()
+        assert sorted(positions) == list(range(len(positions)))
+
+
+def test_unread_positions_of_one_reading():
+    unread = ALL.after([3, 1])  # 0, 2, 4 and 1 were read
+    assert (unread.first, unread.taken.tolist()) == (3, [4])
+    assert [unread.position(i) for i in range(3)] == [3, 5, 6]
+
+
+def test_groups_are_let_go_beyond_a_limit(monkeypatch):
+    monkeypatch.setattr(records, "CACHED_BYTES", 2)
+    order = Shuffled(Numbers(*SEVERAL_GROUPS), 0)
+    for position in range(0, order.size, 50):
+        order.group(position)
+    assert len(order._groups) == 2
