@@ -138,7 +138,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     results.write(result)
     if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
         print_warning(console, failed)
-    said = closing_words(run, planned.corpus.codec is not None)
+    said = closing_words(run, planned.corpus.codec is not None, batches.progress())
     console.print(verbs.as_typed(said), markup=False)
     return result
 

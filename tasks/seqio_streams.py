@@ -9,12 +9,12 @@ import numpy as np
 from pretrax.tasks.quiet_tensorflow import seqio
 from pretrax.tasks.seqio_examples import Examples
 from pretrax.tasks.seqio_tasks import readable
-from pretrax.training.data import Piece
+from pretrax.training.data import DocumentStream, Piece
 
 _DRAWS = 1024  # draws of the mixture made at a time
 
 
-class MixtureStream:
+class MixtureStream(DocumentStream):
     """One shard's endless stream over the tasks of a mixture: a `DocumentStream`.
 
     Each document's task is drawn by the rates, from `(seed, shard, document number)`. A task is
@@ -71,12 +71,6 @@ class MixtureStream:
         self._documents = int(state["documents"])
         for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
             task.go_to([int(x) for x in place])
-
-    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
-        raise ValueError(
-            f"The run was begun with data_shards = {len(states)}, and SeqIO's tasks are read by their "
-            "files: set it back, or start a new run directory. A token store may change it."
-        )
 
 
 @functools.lru_cache(maxsize=1024)

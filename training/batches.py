@@ -220,9 +220,27 @@ class Batches:
                 reader.redeal(states, shard, self._shards)
         self.step = step
 
+    def progress(self) -> dict[str, float]:
+        """Returns the shares of the stores in the tokens read, and how often each was read.
+
+        {"data/web/share": 0.7, "data/web/epochs": 0.02, "data/books/share": 0.3, …}
+
+        They are of this process's shards since the run began; nothing for a corpus without stores.
+        """
+        shards = [reader.progress() for reader in self._readers.values()]
+        total = sum(one.tokens for shard in shards for one in shard.values())
+        figures = {}
+        for name in shards[0]:
+            tokens = sum(shard[name].tokens for shard in shards)
+            figures[f"data/{name}/share"] = tokens / max(total, 1)
+            epochs = [shard[name].epochs for shard in shards]
+            figures[f"data/{name}/epochs"] = sum(epochs) / len(epochs)
+        return figures
+
     def _read(self, shard: int) -> list[Row]:
         """Returns the shard's block of rows in every group."""
         rows = []
+        self._readers[shard].begin_step(self.step)
         for group, schedule in zip(self._groups, self._schedules):
             size = schedule.rows // self._shards
             # Shifted by one row after every full cycle, so that members rotate over the shards.

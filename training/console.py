@@ -213,11 +213,20 @@ def print_metrics(console: Console, scores: Sequence[Score], step: int | None = 
         console.print(words, markup=False, soft_wrap=True)
 
 
-def closing_words(run: Run, reads_text: bool) -> str:
-    """Returns the closing lines of a run: its files, and next commands; to predict is for text alone."""
+def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
+    """Returns the closing lines of a run: its files, and next commands; to predict is for text alone.
+
+    `read` is the `progress` of its `Batches`.
+    """
+    stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
+    shares = [
+        f"{name} {read[f'data/{name}/share']:.1%} of the tokens, {read[f'data/{name}/epochs']:.3g} epochs"
+        for name in stores
+    ]
+    data = f"\nRead of the stores: {'; '.join(shares)}." if shares else ""
     apply = f'`pretrax predict --run={run.run_dir} "TEXT"` applies the model, ' * reads_text
     return (
-        f"\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, checkpoints/ "
+        f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, checkpoints/ "
         f"and config.gin.\nNext: {apply}`pretrax evaluate --run={run.run_dir} --heldout` gives these figures "
         f"again, `tensorboard --logdir={run.run_dir}` shows the curves, and `--gin.STEPS="
         f"{2 * run.steps}` with the same command trains on, which stretches the learning rate's "

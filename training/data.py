@@ -54,8 +54,27 @@ class DocumentStream(Protocol):
         """Continues where shards of another number, of which these are all states, were together.
 
         Over all new shards, no document is lost and none is read twice. Raises ValueError where a
-        corpus cannot change its number of shards.
+        corpus cannot change its number of shards, as one that does not define this.
         """
+        raise ValueError(
+            f"The run was begun with data_shards = {len(states)}, and this corpus cannot change it: "
+            "set it back, or start a new run directory. A token store can."
+        )
+
+    def begin_step(self, step: int) -> None:
+        """Is called before the documents of each step are read; rates may follow the step."""
+        return None
+
+    def progress(self) -> dict[str, "Progress"]:
+        """Returns how much of each store was read, by name; nothing for a corpus without stores."""
+        return {}
+
+
+class Progress(NamedTuple):
+    """How much of a store a stream has read."""
+
+    tokens: int
+    epochs: float
 
 
 class Codec(NamedTuple):
@@ -105,12 +124,26 @@ def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
     )
 
 
-class _Checked:
+class _Checked(DocumentStream):
     """A stream whose documents are checked as they are read."""
 
     def __init__(self, stream: DocumentStream, check: Callable[[Piece], Piece]):
-        self.state, self.restore, self.redeal = stream.state, stream.restore, stream.redeal
         self._stream, self._check = stream, check
 
     def next_document(self) -> Piece:
         return self._check(self._stream.next_document())
+
+    def state(self) -> dict[str, np.ndarray]:
+        return self._stream.state()
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._stream.restore(state)
+
+    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        self._stream.redeal(states)
+
+    def begin_step(self, step: int) -> None:
+        self._stream.begin_step(step)
+
+    def progress(self) -> dict[str, Progress]:
+        return self._stream.progress()

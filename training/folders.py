@@ -84,5 +84,8 @@ class Folder:
 
     def _map(self, name: str) -> np.ndarray:
         if name not in self._maps:
-            self._maps[name] = np.memmap(self._within(name), np.uint8, mode="r")
+            file = self._within(name)
+            empty = self._files.size(file) == 0  # which cannot be mapped
+            mapped = np.zeros(0, np.uint8) if empty else np.memmap(file, np.uint8, mode="r")
+            self._maps[name] = np.asarray(mapped)  # slices of a memmap take three times as long
         return self._maps[name]

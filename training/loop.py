@@ -68,7 +68,7 @@ def take_steps(
             saving = last or stopping or _is_due(step, run.checkpoint_every)
             # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
             if saving or _is_due(step, run.log_every):
-                monitor.report(step)
+                monitor.report(step, batches.progress())
             if last or _is_due(step, run.evaluate_every):
                 evaluation = evaluate(step, state.params)
                 monitor.restart_clock()

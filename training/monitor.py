@@ -1,7 +1,7 @@
 """Monitors the steps: stops at losses that are not finite, and logs means of metrics."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import numpy as np
@@ -76,10 +76,13 @@ class Monitor:
             self._recent.append(values)
         self._unseen.clear()
 
-    def report(self, step: int) -> None:
-        """Writes and shows means over the steps since the last report."""
+    def report(self, step: int, read: Mapping[str, float]) -> None:
+        """Writes and shows means over the steps since the last report, and what the data were.
+
+        `read` is the `progress` of the run's `Batches`.
+        """
         self.check()
-        line = self._means()
+        line = self._means() | dict(read)
         line |= self._speed(line["text_tokens"])
         if self._learning_rate is not None:
             line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step

@@ -31,7 +31,7 @@ import numpy as np
 from pretrax.objectives import Objective, Row, RowGroup, members_of
 from pretrax.objectives.contract import ROWS, column_of, joint_rows
 from pretrax.objectives.layouts import Layout
-from pretrax.training.data import DocumentStream, Piece
+from pretrax.training.data import DocumentStream, Piece, Progress
 
 # Pieces that wait for a row. They are saved with the data position: fewer if they are long.
 POOL = 256
@@ -214,6 +214,12 @@ class ShardReader:
         pool = max(POOL, rows_of_a_step)
         self._waiting = _Waiting(pieces, column, pool=pool, at_least=rows_of_a_step)
         self._fill = _FILL[policy]
+
+    def begin_step(self, step: int) -> None:
+        self._stream.begin_step(step)
+
+    def progress(self) -> dict[str, Progress]:
+        return self._stream.progress()
 
     def row(self, limits: Limits) -> PackedRow:
         """Returns the next row, of the member with these limits.

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pretrax.training.data import Piece
+from pretrax.training.data import DocumentStream, Piece
 
 GROUP = 64  # blocks of a group
 CACHED_BYTES = 1 << 30  # of groups that a process keeps, which its shards share
@@ -149,7 +149,7 @@ class Unread:
 ALL = Unread(0, np.zeros(0, np.int64))
 
 
-class RecordStream:
+class RecordStream(DocumentStream):
     """One shard's endless stream of shuffled records: a `DocumentStream`.
 
     Its state is the number of records that it has read, and where the number of shards has changed,
@@ -159,8 +159,8 @@ class RecordStream:
     def __init__(self, order: Shuffled, shard: int, num_shards: int):
         if not 0 <= shard < num_shards:
             raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
-        self._order, self._shard, self._num_shards = order, shard, num_shards
-        self._fingerprint = zlib.crc32(repr((order.records.fingerprint, order.seed)).encode())
+        self._order, self.shard, self.num_shards = order, shard, num_shards
+        self.fingerprint = zlib.crc32(repr((order.records.fingerprint, order.seed)).encode())
         self._start([], 0)
 
     def _start(self, earlier: list[np.ndarray], read: int) -> None:
@@ -183,23 +183,29 @@ class RecordStream:
     @property
     def position(self) -> int:
         """Returns the position of the next record in the order of all."""
-        i = self._shard + self._read * self._num_shards
+        i = self.shard + self._read * self.num_shards
         return i + self._shift if i >= self._plain else self._unread.position(i)
+
+    @property
+    def epochs(self) -> float:
+        """Returns how often the records were read, if all shards have read as many as this one."""
+        before = sum(int(counts.sum()) for counts in self._earlier)
+        return (before + self._read * self.num_shards) / self._order.size
 
     def state(self) -> dict[str, np.ndarray]:
         earlier = [np.append(len(counts), counts) for counts in self._earlier]
         return {
             "read": np.array(self._read, np.int64),
             "earlier": np.concatenate([np.zeros(0, np.int64), *earlier]),
-            "fingerprint": np.array(self._fingerprint, np.int64),
+            "fingerprint": np.array(self.fingerprint, np.int64),
         }
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+    def restore(self, state: dict[str, np.ndarray]) -> None:
         """Raises ValueError for a state of other records, or of an earlier version."""
         self._check(state)
         self._start(_counts(state["earlier"]), int(state["read"]))
 
-    def redeal(self, states: Sequence[Mapping[str, np.ndarray]]) -> None:
+    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
         for state in states:
             self._check(state)
         read = np.asarray([int(state["read"]) for state in states], np.int64)
@@ -211,7 +217,7 @@ class RecordStream:
                 "It was saved by an earlier version of pretrax, which read documents in another order. "
                 "Continue this run with that version, or start a new run directory."
             )
-        if int(state["fingerprint"]) != self._fingerprint:
+        if int(state["fingerprint"]) != self.fingerprint:
             raise ValueError(
                 f"The saved data position belongs to other data than {self._order.records.name} as "
                 "it is now (other text or another seed): bring back what the run was started with, "

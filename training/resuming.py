@@ -83,7 +83,10 @@ _FREE = (
     *("log_every", "evaluate_every", "checkpoint_every", "model.remat_policy"),
 )
 # What may be changed between two starts of a run as well.
-_ADJUSTED = ("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards")
+_ADJUSTED = (
+    *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards"),
+    *("corpus.stores", "corpus.temperature"),  # rates of token stores; other stores are refused
+)
 
 
 def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:

@@ -106,7 +106,7 @@ class ArrayRecords:
         self.name = array.path
         self._starts, self._ends, self._closed = _pieces(array, _longest_piece(array, uncut))
         columns = {name: getattr(array, name) for name in ("tokens", *COLUMNS)}
-        self._columns = {name: column for name, column in columns.items() if column is not None}
+        self._columns = {n: np.asarray(x) for n, x in columns.items() if x is not None}
         whole, rest = divmod(len(self._starts), BLOCK)
         self.counts = np.asarray([BLOCK] * whole + [rest] * (rest > 0), np.int64)
         self.fingerprint = _fingerprint(array, len(self._starts))

@@ -34,6 +34,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.training": ("Run",),
     "pretrax.training.mesh": ("make_mesh",),
     "pretrax.training.optimizers": (),
+    "pretrax.training.store_mixtures": ("token_store",),
     "pretrax.training.token_arrays": ("token_array",),
 }
 MODULE = "module"  # the setting of those of SeqIO that names what registers tasks, and is imported

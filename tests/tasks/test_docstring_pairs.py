@@ -116,7 +116,7 @@ def test_docstring_pairs(tmp_path, few):
     settings |= {"heldout_every": 5}
     corpus = docstring_pairs(str(tmp_path / "a"), **settings)
     stream, train = corpus.train(0, 1), []
-    while int(stream.state()["epoch"]) == 0:
+    while stream.epochs < 1:
         train.append(stream.next_document())
     heldout = corpus.heldout(10**9)
     assert len(train) > 500 and len(heldout) > 100

@@ -52,10 +52,17 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
 
 
 def test_a_run_ends_with_commands_that_use_it(plan):
-    said = closing_words(plan.run, reads_text=True)
+    said = closing_words(plan.run, True, {})
     assert 'pretrax predict --run=unused "TEXT"' in said
     assert "pretrax evaluate --run=unused --heldout" in said
-    assert "predict" not in closing_words(plan.run, reads_text=False)
+    assert "predict" not in closing_words(plan.run, False, {})
+
+
+def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
+    read = {"data/web/share": 0.25, "data/web/epochs": 0.01, "data/a/b/share": 0.75}
+    said = closing_words(plan.run, False, read | {"data/a/b/epochs": 1.234})
+    shares = "web 25.0% of the tokens, 0.01 epochs; a/b 75.0% of the tokens, 1.23 epochs."
+    assert said.startswith(f"\nRead of the stores: {shares}\nDone.")
 
 
 def test_a_finished_run_says_how_many_steps_it_took(plan):

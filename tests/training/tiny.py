@@ -18,7 +18,7 @@ from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul
 from pretrax.training import planning, token_arrays
 from pretrax.training.batches import Batches
 from pretrax.training.configuration import read_fields
-from pretrax.training.data import Codec, Corpus, Piece
+from pretrax.training.data import Codec, Corpus, DocumentStream, Piece
 from pretrax.training.mesh import make_mesh
 from pretrax.training.packing import POOL, columns_of
 from pretrax.training.run import Run as Settings
@@ -50,7 +50,7 @@ def write_array(path) -> str:
     return str(path)
 
 
-class Stream:
+class Stream(DocumentStream):
     """Documents 0, 1, 2, … of one shard: document k is [k, k, …], so that each can be told.
 
     Every third one is a piece with which no document ends.
@@ -280,7 +280,9 @@ def run_here(arguments) -> None:
 
 
 LEFT_OPEN = {  # by gin files that users complete on the command line
-    **dict.fromkeys(("FILES", "TOKENS", "MIXTURE_OR_TASK_NAME", "TASK", "RUN_DIR"), "none"),
+    **dict.fromkeys(
+        ("FILES", "TOKENS", "STORE", "MIXTURE_OR_TASK_NAME", "TASK", "RUN_DIR"), "none"
+    ),
     **{"MODULE": None, "CLASSES": ["no", "yes"], "STEPS": 100},
 }
 

@@ -1,0 +1,176 @@
+"""Several stores at rates: shares of tokens, schedules, rates that change in mid-run."""
+
+import numpy as np
+import pytest
+
+from pretrax.training.data import Piece
+from pretrax.training.records import RecordStream, Shuffled
+from pretrax.training.store_mixtures import (
+    MixedStream,
+    corpus_of_stores,
+    open_stores,
+    rates_of,
+    token_store,
+)
+from tests.training.test_records import Numbers
+from tests.training.test_token_store import store_of
+
+
+def text(first, n, tokens):
+    """Documents whose tokens are all `first`."""
+    return [np.full(tokens, first) for _ in range(n)]
+
+
+@pytest.fixture
+def stores(tmp_path):
+    """Of many short documents and of a few long ones."""
+    store_of(tmp_path / "short", text(5, 900, 10), heldout=text(6, 50, 10))
+    store_of(tmp_path / "long", text(7, 30, 100), heldout=text(8, 5, 100))
+    return [str(tmp_path / name) for name in ("short", "long")]
+
+
+def shares(stream, n=3000):
+    """The share of each first token in the tokens read."""
+    pieces = [stream.next_document() for _ in range(n)]
+    total = sum(len(piece.tokens) for piece in pieces)
+    return {k: sum(len(p.tokens) for p in pieces if p.tokens[0] == k) / total for k in (5, 7)}
+
+
+def opened(stores, seed=0, temperature=1.0):
+    return token_store("unused", stores=stores, seed=seed, temperature=temperature)
+
+
+def test_rates_are_shares_of_tokens(stores):
+    mixed = opened(dict(zip(stores, (3, 1))))
+    assert shares(mixed.train(0, 1))[7] == pytest.approx(0.25, abs=0.02)
+    stream = mixed.train(0, 1)
+    shares(stream)
+    progress = stream.progress()
+    assert list(progress) == ["short", "long"]
+    tokens = sum(one.tokens for one in progress.values())
+    assert progress["long"].tokens / tokens == pytest.approx(0.25, abs=0.02)
+    assert progress["short"].epochs == pytest.approx(progress["short"].tokens / 9000, abs=1e-3)
+    assert progress["long"].epochs == pytest.approx(progress["long"].tokens / 3000, abs=0.04)
+
+
+@pytest.mark.parametrize("temperature, share", [(1.0, 0.25), (2.0, 0.366), (100.0, 0.497)])
+def test_a_temperature_evens_out_sizes(stores, temperature, share):
+    rates = rates_of(open_stores(stores), stores, temperature)
+    assert rates[1] / sum(rates) == pytest.approx(share, abs=1e-3)
+    stream = opened(stores, temperature=temperature).train(0, 1)
+    assert shares(stream)[7] == pytest.approx(share, abs=0.03)
+
+
+def test_rates_follow_the_step(stores):
+    def rising(step):
+        return step / 10
+
+    stream = opened(dict(zip(stores, (1.0, rising)))).train(0, 1)
+    for step, share in ((0, 0.0), (10, 0.5), (30, 0.75)):
+        stream.begin_step(step)
+        assert shares(stream)[7] == pytest.approx(share, abs=0.03)
+
+
+def test_a_mixture_goes_on_exactly_and_rates_may_change(stores):
+    def tokens(stream, n):
+        return [stream.next_document().tokens.tolist() for _ in range(n)]
+
+    for shard, num_shards in ((0, 1), (2, 3)):
+        stream = opened(stores).train(shard, num_shards)
+        tokens(stream, 100)
+        state = {k: np.array(v) for k, v in stream.state().items()}
+        expected = tokens(stream, 300)
+        again = opened(stores).train(shard, num_shards)
+        tokens(again, 7)
+        again.restore(state)
+        assert again.progress()["short"].tokens > 0
+        assert tokens(again, 300) == expected
+        changed = opened(dict(zip(stores, (1, 0)))).train(shard, num_shards)
+        changed.restore(state)
+        assert shares(changed) == {5: 1.0, 7: 0.0}
+
+
+def test_a_store_may_join_and_none_may_leave(stores):
+    alone, both = opened(stores[0]).train(0, 1), opened(stores).train(0, 1)
+    shares(alone, 100)
+    both.restore(alone.state())
+    assert both.progress()["short"].tokens == 1000 and both.progress()["long"].tokens == 0
+    for go_on in (alone.restore, lambda state: alone.redeal([state, state])):
+        with pytest.raises(ValueError, match="other data than short as .* a rate of 0"):
+            go_on(both.state())
+
+
+def test_another_number_of_shards_reads_each_store_on():
+    """Nothing twice and nothing lost, of each store; what was read is counted on."""
+    orders = [Shuffled(Numbers(*[5] * 200), 0), Shuffled(Numbers(*[5] * 300, tokens=3), 1)]
+
+    def streams(num_shards):
+        for shard in range(num_shards):
+            each = {name: RecordStream(o, shard, num_shards) for name, o in zip("ab", orders)}
+            yield MixedStream(each, (1, 1), (1, 3), seed=0)
+
+    states, found = None, {1: [], 3: []}
+    for num_shards, n in ((4, 20), (3, 30), (1, 200)):
+        shards = list(streams(num_shards))
+        for i, shard in enumerate(shards):
+            if states is not None:
+                shard.redeal(states)
+            for _ in range(n + 3 * i):
+                piece = shard.next_document()
+                found[len(piece.tokens)].append(int(piece.tokens[0]))
+        states = [shard.state() for shard in shards]
+    (last,) = shards
+    assert last.progress()["a"].tokens == len(found[1])
+    assert last.progress()["b"].tokens == 3 * len(found[3])
+    for size, order in zip((1, 3), orders):
+        alone = RecordStream(order, 0, 1)
+        n = len(found[size])
+        assert sorted(found[size]) == sorted(int(alone.next_document().tokens[0]) for _ in range(n))
+
+
+def test_heldout_text_is_of_all_stores(stores):
+    mixed = opened(dict(zip(stores, (1, 0))))
+    held = [int(piece.tokens[0]) for piece in mixed.heldout(400)]
+    assert held == [6] * 20 + [8] * 2
+    assert len(mixed.heldout(10**6)) == 55
+    assert "short: 900 documents, 9,000 tokens to train on; 50 documents" in mixed.summary
+
+
+def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
+    given = [np.array([5 + i % 200, 5 + i // 200]) for i in range(256 * 42)]
+    corpus = token_store("unused", stores=str(store_of(tmp_path / "a", given).folder.path))
+    held = {tuple(piece.tokens) for piece in corpus.heldout(10**6)}
+    stream = corpus.train(0, 1)
+    train = {tuple(stream.next_document().tokens) for _ in range(256 * 40)}
+    assert len(held) == 512 and len(train) == 256 * 40 and not held & train
+    store_of(tmp_path / "b", given[:9])
+    with pytest.raises(ValueError, match="no split 'heldout', and too few documents"):
+        token_store("unused", stores=str(tmp_path / "b")).train(0, 1)
+
+
+def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
+    labelled = [Piece(np.array([5, 6]), True, labels=[1, 1])]
+    store_of(tmp_path / "labels", labelled, heldout=labelled, columns=["labels"])
+    corpus = token_store("unused", stores=str(tmp_path / "labels"))
+    assert corpus.columns == ("labels",) and corpus.longest == 2
+    for given, said in [
+        ([stores[0], str(tmp_path / "labels")], "other token ids or columns"),
+        ([stores[0], stores[0]], "two are the same"),
+        ([], "stores is empty"),
+        (dict(zip(stores, (0, 0))), "none below 0 and some above"),
+        (dict(zip(stores, (1, -1))), "none below 0 and some above"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            opened(given)
+    with pytest.raises(ValueError, match="rates and a temperature"):
+        opened(dict(zip(stores, (1, 1))), temperature=2.0)
+    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+        opened(stores, temperature=0.0)
+
+
+def test_stores_of_one_name_are_told_by_their_paths(tmp_path):
+    for folder in ("a", "b"):
+        store_of(tmp_path / folder / "store", text(5, ord(folder), 2), heldout=text(5, 2, 2))
+    paths = [str(tmp_path / folder / "store") for folder in ("a", "b")]
+    corpus = corpus_of_stores(open_stores(paths), (1, 1), seed=0)
+    assert list(corpus.train(0, 1).progress()) == paths

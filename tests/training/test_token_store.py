@@ -1,0 +1,112 @@
+"""Token stores as they are read: same order as arrays, any file system, and damage named."""
+
+import json
+
+import numpy as np
+import pytest
+
+from pretrax.training import token_store_files
+from pretrax.training.data import Piece
+from pretrax.training.records import RecordStream, Shuffled
+from pretrax.training.token_array_files import open_token_array, write_token_array
+from pretrax.training.token_arrays import ArrayRecords
+from pretrax.training.token_store import open_store
+from pretrax.training.token_store_files import StoreWriter, seal
+from tests.training.test_token_store_files import IDS, documents
+
+
+def store_of(path, *parts, heldout=None, **settings):
+    """A store of these documents, a part for each list of them."""
+    splits = {"train": parts} | ({} if heldout is None else {"heldout": [heldout]})
+    for split, each in splits.items():
+        for i, pieces in enumerate(each):
+            with StoreWriter(path, split, i, IDS, **settings) as writer:
+                for piece in pieces:
+                    writer.add(piece)
+    seal(path, {split: len(each) for split, each in splits.items()})
+    return open_store(path)
+
+
+def read(records, n, seed=0):
+    stream = RecordStream(Shuffled(records, seed), 0, 1)
+    return [stream.next_document() for _ in range(n)]
+
+
+def assert_same(pieces, others):
+    for a, b in zip(pieces, others, strict=True):
+        assert a.ends == b.ends and a.tokens.dtype == b.tokens.dtype == np.int32
+        np.testing.assert_array_equal(a.tokens, b.tokens)
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request, tmp_path):
+    """A folder on a disk, and one of fsspec's memory file system, as a bucket."""
+    return str(tmp_path / "store") if request.param == "disk" else f"memory:/{tmp_path}/store"
+
+
+def test_a_store_is_read_in_the_order_of_an_array_of_the_same_documents(place, tmp_path):
+    given = documents(700)
+    store = store_of(place, given)
+    write_token_array(tmp_path / "array", given, IDS)
+    array = ArrayRecords(open_token_array(tmp_path / "array"))
+    assert_same(read(store.records("train"), 1500, seed=3), read(array, 1500, seed=3))
+    assert (store.ids, store.counts("train").documents) == (IDS, 700)
+
+
+def test_all_parts_files_and_columns_are_read(place, monkeypatch):
+    monkeypatch.setattr(token_store_files, "FILE_BYTES", 3000)
+    each = [np.arange(n) % 250 + 3 for n in range(1, 600)]
+    pieces = [Piece(tokens, True, labels=tokens % 7 - 1) for tokens in each]
+    store = store_of(place, pieces[:300], pieces[300:301], pieces[301:], columns=["labels"])
+    assert len(store.splits["train"]["files"]) > 3
+    found = read(store.records("train"), len(pieces))
+    assert sorted(len(piece.tokens) for piece in found) == list(range(1, 600))
+    for piece in found:
+        assert piece.parts is None and piece.ends and piece.labels.dtype == np.int32
+        np.testing.assert_array_equal(piece.tokens, np.arange(len(piece.tokens)) % 250 + 3)
+        np.testing.assert_array_equal(piece.labels, piece.tokens % 7 - 1)
+
+
+def test_opening_reads_the_description_and_the_table_of_blocks_alone(tmp_path, monkeypatch):
+    store_of(tmp_path / "store", documents(600))
+    for file in (tmp_path / "store" / "train").iterdir():
+        file.unlink()
+    assert open_store(tmp_path / "store").records("train").counts.tolist() == [256, 256, 88]
+
+
+@pytest.mark.parametrize("kind", ["tokens", "index"])
+def test_a_flipped_byte_is_named(tmp_path, kind):
+    store = store_of(tmp_path / "store", documents(600))
+    file = tmp_path / "store" / "train" / f"00000-0000.{kind}"
+    content = bytearray(file.read_bytes())
+    at = len(content) - 5
+    content[at] ^= 16
+    file.write_bytes(content)
+    said = rf"00000-0000.{kind} is not as it was written: block 2, its bytes [\d,]+ to {len(content):,}"
+    for look in (store.records("train").verify, lambda: read(store.records("train"), 1)):
+        with pytest.raises(ValueError, match=said):
+            look()
+    for kept, block in ((len(content) - 9, 2), (0, 0)):
+        file.unlink()  # what is mapped stays as it was
+        file.write_bytes(content[:kept])
+        with pytest.raises(ValueError, match=rf"{kind} is not as it was written: block {block}"):
+            open_store(tmp_path / "store").records("train").verify()
+
+
+def test_folders_that_are_no_store_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no finished token store: it holds no store.json"):
+        open_store(tmp_path)
+    store_of(tmp_path, documents(5))
+    blocks = tmp_path / "train.blocks"
+    blocks.write_bytes(blocks.read_bytes()[::-1])
+    with pytest.raises(ValueError, match="train.blocks is not as it was written"):
+        open_store(tmp_path).records("train")
+    described = json.loads((tmp_path / "store.json").read_text())
+    (tmp_path / "store.json").write_text(json.dumps(described | {"format": 2}))
+    with pytest.raises(ValueError, match="got a store of format 2, expected 1"):
+        open_store(tmp_path)
+    (tmp_path / "store.json").write_text("{")
+    with pytest.raises(ValueError, match="store.json is damaged"):
+        open_store(tmp_path)
+    with pytest.raises(ValueError, match="nowhere://a cannot be opened"):
+        open_store("nowhere://a")

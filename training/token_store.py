@@ -1,0 +1,151 @@
+"""Token stores: opened in constant time and memory, read by blocks, mixed at rates.
+
+The files are described in `training.token_store_files`, the order of records in `training.records`.
+"""
+
+import dataclasses
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pretrax.objectives import TokenIds
+from pretrax.training.folders import Folder
+from pretrax.training.records import Loaded
+from pretrax.training.token_ids import ids_from_json
+from pretrax.training.token_store_files import FORMAT, STORE, Counts, block_dtype, token_dtype
+
+TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """An open store: its description. `records` opens a split."""
+
+    folder: Folder
+    ids: TokenIds
+    columns: tuple[str, ...]  # beyond tokens: "parts" or "labels"
+    about: Mapping[str, Any]
+    vocabulary: tuple[str, ...]  # names of files in the folder
+    splits: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.folder.path.rstrip("/"))
+
+    def counts(self, split: str) -> Counts:
+        return Counts(**self.splits[split]["counts"])
+
+    def records(self, split: str) -> "StoreRecords":
+        """Raises ValueError where the table of its blocks is not as it was written."""
+        return StoreRecords(self, split)
+
+
+def open_store(path: str | os.PathLike) -> TokenStore:
+    """Opens a token store; reads its description alone.
+
+    Raises ValueError for a folder that is no finished store, or one of another version of the format.
+    """
+    folder = Folder(path)
+    try:
+        described = json.loads(folder.read(STORE))
+    except FileNotFoundError:
+        raise ValueError(
+            f"{folder.path} is no finished token store: it holds no {STORE}, which is written last. "
+            "Give the folder that `pretrax prepare` has filled, or start that command again."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{folder.where(STORE)} is damaged ({error}).") from error
+    if described.get("format") != FORMAT:
+        raise ValueError(
+            f"{folder.where(STORE)}: got a store of format {described.get('format')!r}, expected "
+            f"{FORMAT}: read it with the version of pretrax that wrote it, or write it anew."
+        )
+    return TokenStore(
+        folder,
+        ids_from_json(described["ids"]),
+        tuple(described["columns"]),
+        described["about"],
+        tuple(described["vocabulary"]),
+        described["splits"],
+    )
+
+
+class StoreRecords:
+    """The records of a split of a store, as `Records`.
+
+    Of a store on a disk the columns are mapped, and a block's checksums are verified when it is first
+    read; of one in a bucket they are read, and verified whenever they are.
+    """
+
+    def __init__(self, store: TokenStore, split: str):
+        self.name = store.folder.where(split)
+        self._folder, described = store.folder, store.splits[split]
+        self._files = described["files"]
+        self._dtypes = {"tokens": token_dtype(store.ids)}
+        self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
+        table = self._folder.read(f"{split}.blocks")
+        self.fingerprint = zlib.crc32(table)
+        if self.fingerprint != described["blocks_crc32"]:
+            raise ValueError(
+                f"{self._folder.where(split)}.blocks is not as it was written: its checksum differs. "
+                "Bring it back from a copy."
+            )
+        self._blocks = np.frombuffer(table, block_dtype(store.columns))
+        self.counts = self._blocks["records"].astype(np.int64)
+        self._verified = np.zeros(len(self._blocks), bool)
+
+    def load(self, blocks: np.ndarray) -> Loaded:
+        """Raises ValueError for a block whose checksums differ, naming its file."""
+        rows = self._blocks[blocks]
+        kinds = ("index", *self._dtypes)
+        wanted = [self._range(row, kind) for kind in kinds for row in rows]
+        found = iter(self._folder.ranges(wanted))
+        contents = {kind: [next(found) for _ in rows] for kind in kinds}
+        for i, block in enumerate(blocks):
+            self._verify(int(block), {kind: contents[kind][i] for kind in kinds})
+        entries = np.concatenate([content.view("<u4") for content in contents["index"]])
+        block = np.repeat(np.arange(len(rows)), rows["records"])
+        ends = np.cumsum(entries >> 1, dtype=np.int64)
+        ends -= np.append(0, np.cumsum(rows["tokens"], dtype=np.int64)[:-1])[block]
+        columns = [
+            {kind: contents[kind][i].view(dtype) for kind, dtype in self._dtypes.items()}
+            for i in range(len(rows))
+        ]
+        held = 0 if self._folder.is_local else sum(x.nbytes for x in sum(contents.values(), []))
+        starts = ends - (entries >> 1)
+        closed = (entries & 1).astype(bool)
+        return Loaded(columns, block, starts, ends, closed, held + 4 * ends.nbytes)
+
+    def verify(self) -> None:
+        """Reads all blocks. Raises ValueError for the first whose checksums differ."""
+        for block in range(len(self._blocks)):
+            self._verified[block] = False
+            self.load(np.array([block]))
+
+    def _range(self, row: np.void, kind: str) -> tuple[str, int, int]:
+        """Returns the file of a kind of a block's content, and where it starts and ends there."""
+        if kind == "index":
+            start, count, size = row["first_record"], row["records"], 4
+        else:
+            start, count = row["first_token"], row["tokens"]
+            size = self._dtypes[kind].itemsize
+        first = int(start) * size
+        return f"{self._files[row['file']]}.{kind}", first, first + int(count) * size
+
+    def _verify(self, block: int, contents: Mapping[str, np.ndarray]) -> None:
+        if self._folder.is_local and self._verified[block]:
+            return
+        row = self._blocks[block]
+        for kind, content in contents.items():
+            if zlib.crc32(content.data) != row[f"{kind}_crc32"]:
+                name, start, end = self._range(row, kind)
+                raise ValueError(
+                    f"{self._folder.where(name)} is not as it was written: block {block}, its bytes "
+                    f"{start:,} to {end:,}, has another checksum. Bring the file back from a copy, or "
+                    "write the store anew."
+                )
+        self._verified[block] = True
