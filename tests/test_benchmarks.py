@@ -6,7 +6,16 @@ import shutil
 import jax
 import pytest
 
-from benchmarks import corruption, decode, finetuning, objectives, packing, prepare, train_step
+from benchmarks import (
+    corruption,
+    decode,
+    finetuning,
+    objectives,
+    packing,
+    prepare,
+    token_store,
+    train_step,
+)
 from tests.tasks.short_library import short_library
 
 
@@ -41,6 +50,15 @@ def test_prepare(capsys):
     assert re.search(r"a phrase again and again +2 +2 +0 +0", said)
     for row in ("pretrax prepare", "  read and tokenise alone", "datatrove: JsonlReader, .*"):
         assert re.search(rf"{row} +\d+\.\d", said)
+
+
+def test_token_store(capsys):
+    tiny = ["--documents=20000", "--tokens=1000", "--repeats=1", "--processes", "1", "2"]
+    token_store.main(tiny)
+    said = capsys.readouterr().out
+    assert len(re.findall(r"(?:opened|resumed).* \d+\.\d\d +\d\.\d\d", said)) == 3
+    assert len(re.findall(r"token (?:store|array) +\d", said)) == 2
+    assert len(set(re.findall(r" [12] +([0-9a-f]{16})", said))) == 1
 
 
 def test_train_step(capsys):
