@@ -35,7 +35,7 @@ class Step(NamedTuple):
     name: str
     # (folder of what the passes wrote, where dropped documents are shown) -> its block
     block: Callable[[str, "Dropped"], PipelineStep]
-    passes: Callable[[str], Sequence[Pass]] = lambda folder: ()  # (folder to write to) -> in order
+    passes: Callable[[str], Sequence[Pass]] | None = None  # (folder to write to) -> in order
     rule: str = "dropped"  # the name of a rule that its block does not name
 
 

@@ -107,6 +107,8 @@ def gopher_quality(
 ) -> Step:
     """Drops what reads unlike prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, section A.1.1).
 
+    A setting of 0 switches its rule off.
+
     Args:
       min_words, max_words: words of a document.
       min_mean_word_length, max_mean_word_length: characters of a word, in the mean.
@@ -114,7 +116,7 @@ def gopher_quality(
       max_bullet_lines: share of lines that start with a bullet.
       max_ellipsis_lines: share of lines that end with an ellipsis.
       min_words_with_letters: share of words with a letter.
-      min_stop_words: different stop words that a document has at least; 0 asks for none.
+      min_stop_words: different stop words that a document has at least.
       stop_words: None: eight of English.
     """
     return _datatrove(

@@ -13,8 +13,8 @@ STYLE = """
 .tile b { display:block; font-size:1.4rem; font-variant-numeric:tabular-nums }
 .tile span { color:var(--soft); font-size:.85rem }
 .scroll { overflow-x:auto }
-td.words, th.words { text-align:left; overflow-wrap:anywhere } td { vertical-align:top }
-.share { min-width:7rem; height:.55rem; margin-top:.45rem; background:var(--chip); border-radius:4px;
+td.words, th.words { text-align:left; min-width:11rem } td { vertical-align:top }
+.share { min-width:5rem; height:.55rem; margin-top:.45rem; background:var(--chip); border-radius:4px;
   overflow:hidden } .share i { display:block; height:100%; background:var(--first) }
 details.card { padding-bottom:.6rem }
 pre { white-space:pre-wrap; overflow-wrap:anywhere; font:12px/1.5 ui-monospace, Menlo,

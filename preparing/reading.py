@@ -6,6 +6,7 @@ file is a document of plain text.
 """
 
 import glob
+import io
 import json
 import os
 import zlib
@@ -142,7 +143,8 @@ def _opened(path: str) -> Any:
     ):  # of several members, each a record, which warcio wants as they are
         return fsspec.open(path, "rb").open()
     compression = {".gz": "gzip", ".zst": "zstd"}.get(os.path.splitext(path)[1])
-    return fsspec.open(path, "rb", compression=compression).open()
+    file: Any = fsspec.open(path, "rb", compression=compression).open()
+    return io.BufferedReader(file) if compression == "zstd" else file  # it has no lines of its own
 
 
 def _lines(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:

@@ -25,6 +25,7 @@ from datatrove.pipeline.base import PipelineStep
 
 from pretrax.preparing.blocks import (
     Dropped,
+    Pass,
     ReadDocuments,
     Source,
     Step,
@@ -80,7 +81,7 @@ def run(
         shown = [Dropped(dropped_folder(folder, name), rule) for name, rule in named]
         head = ReadDocuments(documents) if documents else source.block(shown[0])
         passes = os.path.join(folder, "passes")
-        for one in stage.steps[0].passes(passes) if documents else ():
+        for one in _passes(stage, passes):
             blocks = [head, *one.blocks] if one.tasks is None else one.blocks
             what = f"{stage.steps[0].name}: {one.name}"
             run_pass(what, blocks, one.tasks or source.tasks, log_folder(folder, one.name))
@@ -113,6 +114,11 @@ def run(
     return reports
 
 
+def _passes(stage: Stage, folder: str) -> Sequence[Pass]:
+    first = stage.steps[0] if stage.steps else None
+    return first.passes(folder) if first and first.passes else ()
+
+
 def stages_of(
     preparation: Preparation, source: Source, steps: Sequence[Step], output: Output
 ) -> list[Stage]:
@@ -123,7 +129,7 @@ def stages_of(
     """
     groups: list[list[int]] = [[]]
     for k, step in enumerate(steps):
-        if step.passes(""):
+        if step.passes:
             groups.append([])
         groups[-1].append(k)
     made_of = [plain_settings("source", preparation.source), list(source.version)]
@@ -168,10 +174,13 @@ def finish(out: str) -> None:
     work = os.path.join(out, WORK)
     if not os.path.isdir(work):
         return
-    with open(os.path.join(out, LOG), "wb") as log:
-        for path in _logs(work):
-            with open(path, "rb") as file:
-                shutil.copyfileobj(file, log)
+    log = os.path.join(out, LOG)
+    if not os.path.exists(log):  # else it was killed below, when some logs had gone
+        with open(log + ".tmp", "wb") as whole:
+            for path in _logs(work):
+                with open(path, "rb") as file:
+                    shutil.copyfileobj(file, whole)
+        os.replace(log + ".tmp", log)
     shutil.rmtree(work)
 
 

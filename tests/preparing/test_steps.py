@@ -129,6 +129,20 @@ def test_exact_and_near_duplicates(tmp_path):
     assert "near_duplicate <small>2 dropped" in page
 
 
+def test_bad_records_end_it_or_are_counted(tmp_path, capsys):
+    lines = [json.dumps({"text": PROSE}), "{broken", '{"txt": 1}', json.dumps({"text": " "})]
+    (tmp_path / "raw.jsonl").write_text("\n".join(lines))
+    steps = "preparing.Preparation.steps = []"
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps)
+    assert f"{tmp_path / 'raw.jsonl'}:2: not JSON" in capsys.readouterr().err
+    report = planted.run_steps(tmp_path, steps, "--gin.sources.files.on_malformed='skip'")
+    assert report["steps"][0]["dropped"] == {"malformed": 2, "empty": 1}
+    assert report["steps"][0]["in"] == 4 and report["documents"] == 1
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "raw.jsonl:2" in page and "raw.jsonl:3" in page and "no field &#x27;text&#x27;" in page
+
+
 def test_decontamination(tmp_path):
     evaluation = tmp_path / "evaluation.txt"
     evaluation.write_text(
