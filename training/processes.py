@@ -1,7 +1,7 @@
 """The processes of a run on several hosts: how they find each other, and learn that one has ended.
 
-JAX misses a process that died after a minute or more, and then aborts the others in C++. So each
-process also keeps a connection to the first one. The operating system closes the connection of a
+JAX misses a process that died after a minute or more, and then aborts the others in C++. So JAX is
+told to wait for longer, and each process also keeps a connection to the first one. The operating system closes the connection of a
 process that ends, however it ends, and keeps that of a process that compiles, saves or is paused; only
 a host that answers nothing for `UNREACHABLE_AFTER` seconds counts as lost.
 """
@@ -26,14 +26,18 @@ from jax.experimental import multihost_utils
 
 from pretrax.training import run_directory
 from pretrax.training.command_line import explanation
-from pretrax.training.run import Run
+from pretrax.training.config_file import gin_text
+from pretrax.training.run import Run, fields_of
 
 T = TypeVar("T")
 
-UNREACHABLE_AFTER = 60  # seconds; JAX itself aborts after 100
+UNREACHABLE_AFTER = 60  # seconds
+_MISSING_AFTER = 300  # seconds in which all processes are started
+_SAY_SO_EVERY = 30  # seconds, meanwhile
+_PAUSED_AT_MOST = 600  # seconds; then JAX aborts the others, in C++
 _IDLE, _BETWEEN = 15, 5  # seconds until a silent host is probed, and between two probes
 _NEWS = 2  # seconds in which the end of another process is heard of
-_ADDRESS = "pretrax/watch"  # a key of JAX's key-value store
+_ADDRESS, _SETTINGS = "pretrax/watch", "pretrax/settings"  # keys of JAX's key-value store
 
 
 class Ended(NamedTuple):
@@ -150,7 +154,8 @@ def join_processes(run: Run) -> None:
 
     From then on, where one process ends before the others, they end too, see `Watch`.
 
-    Raises ValueError when the processes are not found.
+    Raises ValueError when the processes are not found, or are of runs with other settings. Ends the
+    program where one of them is not started in time, as JAX does, but in words.
     """
     global _watch
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -159,9 +164,20 @@ def join_processes(run: Run) -> None:
         missing = [name for name, value in zip(names, given) if not value]
         raise ValueError(f"A run of several processes also needs {missing} in the environment.")
     address, *numbers = given
+    if address and not address.rpartition(":")[2].isdecimal():
+        raise ValueError(
+            f"Got {names[0]}={address}, expected HOST:PORT of the first process, such as host-0:1234."
+        )
     try:
         processes, number = (int(n) if n else None for n in numbers)
-        jax.distributed.initialize(address, processes, number)
+        with _waiting_said(address):
+            jax.distributed.initialize(
+                address,
+                processes,
+                number,
+                initialization_timeout=2 * _MISSING_AFTER,  # `_waiting_said` is before it
+                heartbeat_timeout_seconds=_PAUSED_AT_MOST,
+            )
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f"The processes of this run do not find each other: {error} Set {', '.join(names)} "
@@ -169,6 +185,62 @@ def join_processes(run: Run) -> None:
         ) from error
     if distributed.global_state.num_processes > 1:
         _watch = Watch(run)
+        _check_same_settings(run)
+
+
+@contextlib.contextmanager
+def _waiting_said(address: str | None) -> Iterator[None]:
+    """A context in which other processes are awaited, which says so, and in the end that none came."""
+    found = threading.Event()
+
+    def say() -> None:
+        where = f"at {address}" if address else "where JAX looks for them"
+        for seconds in range(_SAY_SO_EVERY, _MISSING_AFTER + 1, _SAY_SO_EVERY):
+            if found.wait(_SAY_SO_EVERY):
+                return
+            print(
+                f"Waiting for the other processes of this run, {where}, {seconds} seconds.",
+                file=sys.stderr,
+                flush=True,
+            )
+        print(
+            "\nerror: Some processes of this run were not started, or cannot be reached. Start all at "
+            "once, with the same JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES, each with a "
+            "JAX_PROCESS_ID of its own, from 0.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(2)  # the main thread waits in C++
+
+    _start(say)
+    try:
+        yield
+    finally:
+        found.set()
+
+
+def _check_same_settings(run: Run) -> None:
+    """Raises ValueError where this process and the first one were started with different settings:
+    they would wait for each other without end, or train two halves of a model on two objectives."""
+    state: Any = distributed.global_state
+    lines = [
+        f"{state.num_processes} processes",
+        *filter(None, gin_text(fields_of(run)).text.splitlines()),
+    ]  # as text, for functions are not the same object in two processes
+    if state.process_id == 0:
+        state.client.key_value_set(_SETTINGS, json.dumps(lines))
+        return
+    first = json.loads(state.client.blocking_key_value_get(_SETTINGS, 60_000))
+    if lines == first:
+        return
+    different = [
+        *(f"  process 0: {line}" for line in first if line not in lines),
+        *(f"  process {state.process_id}: {line}" for line in lines if line not in first),
+    ]
+    raise ValueError(
+        "The processes of this run were started with different settings; what one does not name has "
+        "its default there:\n" + "\n".join(different) + "\nStart all with the same ones."
+    )
 
 
 def check_alone(verb: str) -> None:

@@ -46,21 +46,29 @@ c.Checkpoints._load = load_or_not
 train.main(sys.argv[1:])
 """
 
-# A process that has joined the other one in a run, and waits; the first is given the run's folder.
+# A process that has joined the other one in a run, and waits; it is given the run's folder.
 JOINED = """
-import sys, time, types
+import os, sys, time
 from pretrax.training import processes
-processes.join_processes(types.SimpleNamespace(run_dir=sys.argv[1], checkpoint_dir=None))
-print("joined", flush=True)
-time.sleep(100)
+from pretrax.training.run import Run
+run = Run(
+    run_dir=sys.argv[1], corpus=Run, objective=Run, model=Run, optimizer=Run, steps=1,
+    sequence_lengths={}, batch_size=1, seed=int(os.getenv("SEED", "0")),
+)
+with processes.without_shutdown(), processes.others_told():
+    processes.join_processes(run)
+    print("joined", flush=True)
+    time.sleep(100)
 """
 
 # `train.py` whose second process lacks the data.
 MISSING_ON_ONE = """
 import os, sys
+import pretrax.training.token_arrays as arrays
 from pretrax import train
+open_token_array = arrays.open_token_array
 if os.environ["JAX_PROCESS_ID"] == "1":
-    sys.argv = [a.replace("array", "arrow") if "DATA" in a else a for a in sys.argv]
+    arrays.open_token_array = lambda path, ids: open_token_array(path.replace("array", "arrow"), ids)
 train.main(sys.argv[1:])
 """
 
@@ -187,27 +195,49 @@ def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_pa
     for env, words in (
         ({}, "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID on every host"),
         ({"JAX_COORDINATOR_ADDRESS": "localhost:1"}, "also needs ['JAX_NUM_PROCESSES',"),
+        (places()[0] | {"JAX_COORDINATOR_ADDRESS": "localhost"}, "expected HOST:PORT"),
     ):
         process = run.start(env=env, training__Run__distributed=True)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2 and words in err and "Traceback" not in err
 
 
+def start_joined(run_dir, program=JOINED, **env) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", program, run_dir],
+        cwd=tiny.ROOT,
+        env=tiny.environment(**env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_processes_with_other_settings_are_refused(tmp_path):
+    """They would train one model with two learning rates, or wait for each other for ever."""
+    both = [start_joined(tmp_path, **place, SEED=seed) for place, seed in zip(places(), "05")]
+    errs = [p.communicate(timeout=60)[1] for p in both]
+    assert [p.returncode for p in both] == [1, 1]
+    assert re.search(r"process 1 of 2, on \S+, failed: .* started with different settings", errs[0])
+    assert "  process 1: training.Run.seed = 5\n" in errs[1] and "  process 0:" not in errs[1]
+
+
+def test_a_process_says_that_it_waits_and_ends_when_the_others_do_not_come(tmp_path):
+    hurried = JOINED.replace(
+        "run =", "processes._SAY_SO_EVERY, processes._MISSING_AFTER = 1, 2\nrun ="
+    )
+    one = start_joined(tmp_path, hurried, **places()[0])
+    _, err = one.communicate(timeout=60)
+    assert one.returncode == 2
+    assert "Waiting for the other processes of this run, at localhost:" in err
+    assert "error: Some processes of this run were not started" in err and "stack trace" not in err
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_says_which_other_one_died(tmp_path, victim):
     for name in ("4", "8", "12.orbax-checkpoint-tmp"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOINED, tmp_path],
-            cwd=tiny.ROOT,
-            env=tiny.environment(**place),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for place in places()
-    ]
+    both = [start_joined(tmp_path, **place) for place in places()]
     died, other = both[victim], both[1 - victim]
     assert [p.stdout.readline() for p in both] == ["joined\n"] * 2
     time.sleep(0.5)  # until they are connected
