@@ -236,3 +236,31 @@ def _counts(flat: np.ndarray) -> list[np.ndarray]:
         found.append(flat[at + 1 : at + 1 + flat[at]])
         at += 1 + int(flat[at])
     return found
+
+
+class Joined:
+    """The records of several corpora, one after another, as `Records`."""
+
+    def __init__(self, records: Sequence[Records]):
+        self._records = list(records)
+        self.name = ", ".join(one.name for one in records)
+        self.counts = np.concatenate([one.counts for one in records])
+        self.fingerprint = zlib.crc32(repr([one.fingerprint for one in records]).encode())
+        self._ends = np.cumsum([len(one.counts) for one in records])
+
+    def load(self, blocks: np.ndarray) -> Loaded:
+        owners = np.searchsorted(self._ends, blocks, side="right")
+        loaded, before = [], 0
+        for i in np.unique(owners):
+            first = self._ends[i] - len(self._records[i].counts)
+            one = self._records[i].load(blocks[owners == i] - first)
+            loaded.append(one._replace(block=one.block + before))
+            before += len(one.columns)
+        return Loaded(
+            [columns for one in loaded for columns in one.columns],
+            np.concatenate([one.block for one in loaded]),
+            np.concatenate([one.starts for one in loaded]),
+            np.concatenate([one.ends for one in loaded]),
+            np.concatenate([one.closed for one in loaded]),
+            sum(one.bytes for one in loaded),
+        )

@@ -13,6 +13,7 @@ from pretrax.tasks.corpora.dialogue_files import dialogues
 from pretrax.tasks.corpora.labelled_files import labelled_text
 from pretrax.tasks.corpora.library import docstring_pairs, python_library
 from pretrax.tasks.corpora.text import text_files
+from pretrax.tasks.corpora.token_files import token_files
 from pretrax.tasks.corpora.token_stores import token_store
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "labelled_text",
     "python_library",
     "text_files",
+    "token_files",
     "token_store",
 ]

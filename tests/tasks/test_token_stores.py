@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -83,3 +84,22 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path)
     assert after["data/one/share"] < before["data/one/share"]
     assert after["data/one/epochs"] == pytest.approx(before["data/one/epochs"], abs=0.02)
     assert after["data/two/epochs"] > before["data/two/epochs"] + 0.5
+
+
+def test_token_files_of_another_program_are_shown_as_text(tmp_path):
+    made = vocabularies.utf8_bytes(str(tmp_path / "made"), vocabularies.Source())
+    texts = [f"text {i}" for i in range(100)]
+    tokens = [np.append(ids, made.ids.eos) for ids in made.tokenizer.encode_batch(texts)]
+    (tmp_path / "train.bin").write_bytes(np.concatenate(tokens).astype(np.uint16).tobytes())
+    files = str(tmp_path / "*.bin")
+    corpus = corpora.token_files(
+        str(tmp_path / "run"), files=files, vocabulary=vocabularies.utf8_bytes
+    )
+    stream = corpus.train(0, 1)
+    train = {corpus.codec.decode(stream.next_document().tokens.tolist()) for _ in range(95)}
+    held = {corpus.codec.decode(piece.tokens.tolist()) for piece in corpus.heldout(10**6)}
+    assert train | held == set(texts) and len(held) == 5
+    assert "1 token files: 95 documents" in corpus.summary
+    given = {"files": files, "heldout_files": files, "vocabulary": vocabularies.utf8_bytes}
+    both = corpora.token_files(str(tmp_path / "run"), **given)
+    assert len(both.heldout(10**6)) == 100

@@ -1,0 +1,70 @@
+"""The corpus of token files that other programs have written: Megatron, nanoGPT, datatrove."""
+
+import functools
+from collections.abc import Sequence
+
+from pretrax.tasks.text_readers import find_files
+from pretrax.tasks.vocabularies import Factory, Source
+from pretrax.training.data import Corpus, Piece
+from pretrax.training.records import Joined, RecordStream, Shuffled
+from pretrax.training.token_array_formats import open_token_file
+from pretrax.training.token_arrays import ArrayRecords, heldout_documents, split_heldout
+
+
+def token_files(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    vocabulary: Factory,
+    heldout_files: str | Sequence[str] | None = None,
+    heldout_every: int = 20,
+    seed: int = 0,
+) -> Corpus:
+    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds), read as they are.
+
+        training.Run.corpus = @corpora.token_files
+        corpora.token_files.files = "openwebtext/train.bin"
+        corpora.token_files.heldout_files = "openwebtext/val.bin"
+        corpora.token_files.vocabulary = @vocabularies.from_file
+        vocabularies.from_file.path = "gpt2/tokenizer.json"
+
+    Args:
+        run_dir: where the vocabulary is kept; the tokens stay where they are.
+        files: paths or glob patterns of the `.bin` or `.ds` files, a list or separated by commas.
+        vocabulary: a factory of `tasks.vocabularies`: of the tokenizer that made the files, whose
+            end-of-sequence id ends documents in them.
+        heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
+        heldout_every: one document of each file in so many is held out; where there are fewer, the
+            last part of its tokens.
+        seed: of the order of the documents.
+
+    Raises:
+        ValueError, FileNotFoundError: what was got, what is expected, what to change.
+    """
+    made = vocabulary(run_dir, Source())
+    train = [open_token_file(path, made.ids) for path in find_files(files)]
+    if heldout_files is not None:
+        heldout = [open_token_file(path, made.ids) for path in find_files(heldout_files)]
+    else:
+        pairs = [split_heldout(array, every=heldout_every) for array in train]
+        train, heldout = [one for one, _ in pairs], [one for _, one in pairs]
+
+    @functools.cache
+    def order() -> Shuffled:
+        return Shuffled(Joined([ArrayRecords(array) for array in train]), seed)
+
+    def first_tokens(n: int) -> list[Piece]:
+        shares = [heldout_documents(array, -(-n // len(heldout))) for array in heldout]
+        return sum(shares, [])
+
+    def counted(arrays) -> str:
+        documents, tokens = sum(a.documents for a in arrays), sum(a.size for a in arrays)
+        return f"{documents:,} documents, {tokens:,} tokens"
+
+    return Corpus(
+        ids=made.ids,
+        train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
+        heldout=first_tokens,
+        codec=made.codec,
+        summary=f"{len(train)} token files: {counted(train)} to train on; {counted(heldout)} held out",
+    )

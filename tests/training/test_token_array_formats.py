@@ -1,0 +1,135 @@
+"""Token files of other programs: the same documents from each, and what is none is refused."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from pretrax.objectives import TokenIds
+from pretrax.training.records import Joined, RecordStream, Shuffled
+from pretrax.training.token_array_files import open_token_array, write_token_array
+from pretrax.training.token_array_formats import open_token_file
+from pretrax.training.token_arrays import ArrayRecords
+
+GPT2 = TokenIds(size=50_257, text=(0, 50_256), pad=50_256, eos=50_256, bos=50_256)
+END = GPT2.eos
+
+
+def documents(n=600, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 50_256, rng.integers(1, 40)) for _ in range(n)]
+
+
+def ended(given):
+    return [np.append(document, END) for document in given]
+
+
+def write_megatron(path, given, dtype=np.uint16, code=8, end=True, sentences=1):
+    """Each document in so many sequences, as BERT's are."""
+    given = ended(given) if end else given
+    cut = [np.array_split(document, sentences) for document in given]
+    lengths = [len(part) for parts in cut for part in parts]
+    places = (np.cumsum(lengths) - lengths) * np.dtype(dtype).itemsize
+    firsts = np.arange(len(given) + 1) * sentences
+    index = struct.pack("<9sQBQQ", b"MMIDIDX\x00\x00", 1, code, len(lengths), len(firsts))
+    index += np.array(lengths, np.int32).tobytes() + places.astype(np.int64).tobytes()
+    path.with_suffix(".idx").write_bytes(index + firsts.astype(np.int64).tobytes())
+    path.with_suffix(".bin").write_bytes(np.concatenate(given).astype(dtype).tobytes())
+    return str(path.with_suffix(".bin"))
+
+
+def write_nanogpt(path, given, end=True):
+    path = path.with_suffix(".bin")
+    path.write_bytes(np.concatenate(ended(given) if end else given).astype(np.uint16).tobytes())
+    return str(path)
+
+
+def write_datatrove(path, given, dtype=np.uint16, end=True):
+    given = ended(given) if end else given
+    path = path.with_suffix(".ds")
+    path.write_bytes(np.concatenate(given).astype(dtype).tobytes())
+    ends = np.cumsum([len(document) for document in given])
+    path.with_suffix(".ds.index").write_bytes(ends.astype(np.uint64).tobytes())
+    return str(path)
+
+
+WRITERS = {
+    "megatron": write_megatron,
+    "megatron of int32": lambda p, given: write_megatron(p, given, np.int32, 4),
+    "megatron of sentences": lambda p, given: write_megatron(p, given, sentences=3),
+    "megatron without ends": lambda p, given: write_megatron(p, given, end=False),
+    "nanogpt": write_nanogpt,
+    "datatrove": write_datatrove,
+    "datatrove of uint32": lambda p, given: write_datatrove(p, given, np.uint32),
+    "datatrove without ends": lambda p, given: write_datatrove(p, given, end=False),
+}
+
+
+@pytest.mark.parametrize("program", WRITERS)
+def test_the_documents_are_those_that_were_written_in_the_order_of_an_array(program, tmp_path):
+    given = documents()
+    array = open_token_file(WRITERS[program](tmp_path / "a", given), GPT2)
+    assert array.documents == len(given) and array.closed.all()
+    for i, document in enumerate(given):
+        piece = array.piece(array.starts[i], array.ends[i], True)
+        np.testing.assert_array_equal(piece.tokens, document)
+    write_token_array(tmp_path / "array", given, GPT2)
+    both = array, open_token_array(tmp_path / "array")
+    streams = [RecordStream(Shuffled(ArrayRecords(each), 0), 0, 1) for each in both]
+    for _ in range(700):
+        a, b = (stream.next_document() for stream in streams)
+        assert a.tokens.dtype == np.int32 and a.ends == b.ends
+        np.testing.assert_array_equal(a.tokens, b.tokens)
+
+
+def test_empty_documents_are_left_out_and_an_open_end_is_one(tmp_path):
+    stream = np.array([END, 5, 6, END, END, 7, 8], np.uint16)
+    (tmp_path / "a.bin").write_bytes(stream.tobytes())
+    array = open_token_file(str(tmp_path / "a.bin"), GPT2)
+    assert array.starts.tolist() == [1, 5] and array.ends.tolist() == [3, 7]
+    ends = np.array([1, 1, 4, 5, 7], np.uint64)
+    (tmp_path / "a.ds").write_bytes(stream.tobytes())
+    (tmp_path / "a.ds.index").write_bytes(ends.tobytes())
+    array = open_token_file(str(tmp_path / "a.ds"), GPT2)
+    assert array.starts.tolist() == [1, 5] and array.ends.tolist() == [3, 7]
+
+
+def test_several_files_are_one_corpus(tmp_path):
+    given = [documents(n, seed=n) for n in (300, 10, 700)]
+    arrays = [open_token_file(write_datatrove(tmp_path / str(len(d)), d), GPT2) for d in given]
+    joined = Joined([ArrayRecords(array) for array in arrays])
+    assert joined.counts.tolist() == [256, 44, 10, 256, 256, 188]
+    stream = RecordStream(Shuffled(joined, 0), 0, 1)
+    found = sorted(stream.next_document().tokens.tolist() for _ in range(1010))
+    assert found == sorted(document.tolist() for document in sum(given, []))
+
+
+def test_what_is_no_such_file_is_refused(tmp_path):
+    def refused(path, said, ids=GPT2, error=ValueError):
+        with pytest.raises(error, match=said):
+            open_token_file(str(path), ids)
+
+    refused(tmp_path / "a.bin", "does not exist", error=FileNotFoundError)
+    (tmp_path / "a.txt").write_text("a")
+    refused(tmp_path / "a.txt", "expected a .bin file of Megatron or nanoGPT, or datatrove's .ds")
+    path = write_nanogpt(tmp_path / "n", documents())
+    refused(path, "got ids .* expected 0…299", TokenIds(size=300, text=(3, 200)))
+    refused(path, "special ids", GPT2._replace(text=(0, 1), mask=int(documents()[0][0])))
+    (tmp_path / "n.bin").write_bytes(b"")
+    refused(path, "empty or cut short")
+    (tmp_path / "n.bin").write_bytes(np.array([END, END], np.uint16).tobytes())
+    refused(path, "no document with text")
+    path = write_megatron(tmp_path / "m", documents())
+    content, index = (tmp_path / "m.bin").read_bytes(), (tmp_path / "m.idx").read_bytes()
+    (tmp_path / "m.bin").write_bytes(content[:-2])
+    refused(path, "expected [0-9,]+ ids of uint16, .*cut short")
+    for wrong in (b"", index[:900], b"X" + index[1:], index[:17] + b"\x06" + index[18:]):
+        (tmp_path / "m.idx").write_bytes(wrong)
+        refused(path, "m.idx cannot be read .*expected an index of Megatron-Core's")
+    (tmp_path / "m.idx").write_bytes(index[:40] + b"\x09" + index[41:])
+    refused(path, "sequences do not follow each other")
+    path = write_datatrove(tmp_path / "d", documents())
+    (tmp_path / "d.ds.index").write_bytes(np.array([5, 3], np.uint64).tobytes())
+    refused(path, "d.ds.index is not that of")
+    (tmp_path / "d.ds.index").unlink()
+    refused(path, "d.ds.index does not exist", error=FileNotFoundError)
