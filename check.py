@@ -12,20 +12,21 @@ import ast
 import sys
 from collections.abc import Sequence
 
-import numpy as np
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
 from pretrax import verbs
-from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids, members_of
-from pretrax.objectives.contract import ROWS
+from pretrax.objectives import Objective, members_of
+from pretrax.objectives.contract import ROWS, specimen_ids
 from pretrax.objectives.laws import LAWS, USUAL, broken, raised
 from pretrax.training.bound import parameters
 from pretrax.training.command_line import mistakes_in_words
 from pretrax.training.user_modules import import_module
 from pretrax.verbs import as_typed
+
+SPECIMEN = specimen_ids(1000)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -54,7 +55,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def built(name: str, settings: Sequence[str]) -> Objective:
-    """The objective that the builder `name` makes of `specimen`."""
+    """The objective that the builder `name` makes of `SPECIMEN`."""
     module, _, builder = name.rpartition(".")
     if not module:
         raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
@@ -70,7 +71,7 @@ def built(name: str, settings: Sequence[str]) -> Objective:
             f"{', '.join(known) or 'none'}."
         )
     try:
-        objective = build(specimen(), **given)
+        objective = build(SPECIMEN, **given)
     except ValueError:
         raise
     except Exception as error:  # of a user's function: any
@@ -93,25 +94,6 @@ def _setting(text: str) -> tuple[str, object]:
         return name, value
 
 
-def specimen() -> TokenIds:
-    """A vocabulary with everything that an objective may ask for."""
-    every = np.arange(1000)
-    return check_token_ids(
-        TokenIds(
-            size=1000,
-            text=(2, 600),
-            mask=600,
-            cls=601,
-            sep=602,
-            modes=(("R", 603), ("S", 604), ("X", 605)),
-            fim=(606, 607, 608),
-            sentinels=tuple(range(999, 608, -1)),
-            word_starts=bitmap(every % 2 == 0),
-            sentence_ends=bitmap(every % 8 == 0),
-        )
-    )
-
-
 def print_laws(console: Console, objective: Objective) -> int:
     """Prints which laws hold, for each member; returns how many are broken that must hold."""
     names = [escape(m.name) for m in objective.members] or ["this objective"]
@@ -119,7 +101,7 @@ def print_laws(console: Console, objective: Objective) -> int:
     said, count = [], 0
     laws, quiet = (LAWS | USUAL).items(), not console.is_terminal
     for name, law in track(laws, "Checking", console=console, transient=True, disable=quiet):
-        found = [broken(law, m.objective, specimen()) for m in members_of(objective)]
+        found = [broken(law, m.objective, SPECIMEN) for m in members_of(objective)]
         no = "no, as it may" if name in USUAL else "BROKEN"
         table.add_row(name, *("holds" if reason is None else no for reason in found))
         count += sum(reason is not None for reason in found if name not in USUAL)

@@ -11,8 +11,7 @@ import jax
 
 from pretrax import objectives
 from pretrax.models.builders import abstract_params
-from pretrax.objectives import TokenIds, bitmap
-from pretrax.objectives.contract import with_counted_classes
+from pretrax.objectives.contract import specimen_ids, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.bound import bound
 from pretrax.training.packing import documents_of_a_row, resolve
@@ -23,7 +22,6 @@ GIB = 2**30
 DAY = 86_400  # seconds
 PETAFLOP_DAY = 1e15 * DAY
 VOCABULARY = 32_128  # rows of T5's, where a run does not say
-SPECIAL = 512  # ids of a stand-in that are no text
 
 # GiB of one chip, from the makers' data sheets. Of a TPU v3 two cores share them, and JAX calls a core
 # a device.
@@ -70,7 +68,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
                 f"The gin files give no {name}, from which the cost of a step follows."
             )
     rows = fields.get("vocabulary_rows") or VOCABULARY
-    ids = stand_in(rows)
+    ids = specimen_ids(rows)
     # Two, where a run counts its classes: how many there are changes its cost by next to nothing.
     objective = with_counted_classes(fields["objective"](ids), 2)
     model = fields["model"](rows, objective.heads)
@@ -102,31 +100,6 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
         steps=steps,
         state_bytes=4 * 2 * number
         + _optimizer_bytes(fields.get("optimizer"), steps or 1000, params),
-    )
-
-
-def stand_in(size: int) -> TokenIds:
-    """Returns a vocabulary with everything that an objective may ask for.
-
-    Raises ValueError where it is too small for that.
-    """
-    text = size - SPECIAL
-    if text < 3:
-        raise ValueError(f"A vocabulary must have more than {SPECIAL + 2} rows, got {size}.")
-    every = bitmap([True] * size)
-    return objectives.check_token_ids(
-        TokenIds(
-            size=size,
-            text=(2, text),
-            mask=text,
-            cls=text + 1,
-            sep=text + 2,
-            modes=(("R", text + 3), ("S", text + 4), ("X", text + 5)),
-            fim=(text + 6, text + 7, text + 8),
-            sentinels=tuple(range(size - 1, text + 8, -1)),
-            word_starts=every,
-            sentence_ends=every,
-        )
     )
 
 

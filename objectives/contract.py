@@ -93,6 +93,32 @@ def bitmap(flags) -> bytes:
     return np.packbits(np.asarray(flags, bool)).tobytes()
 
 
+def specimen_ids(size: int) -> TokenIds:
+    """Returns a vocabulary with everything that an objective may ask for, to check or to plan with.
+
+    Its first 60% of ids are text, of which every second begins a word, and every eighth ends a sentence.
+
+    Raises ValueError for fewer than 50 ids, which leave too few for text or sentinels.
+    """
+    if size < 50:
+        raise ValueError(f"Got a vocabulary of {size} ids, expected 50 or more.")
+    every, text = np.arange(size), size * 6 // 10
+    return check_token_ids(
+        TokenIds(
+            size=size,
+            text=(2, text),
+            mask=text,
+            cls=text + 1,
+            sep=text + 2,
+            modes=(("R", text + 3), ("S", text + 4), ("X", text + 5)),
+            fim=(text + 6, text + 7, text + 8),
+            sentinels=tuple(range(size - 1, text + 8, -1)),
+            word_starts=bitmap(every % 2 == 0),
+            sentence_ends=bitmap(every % 8 == 0),
+        )
+    )
+
+
 def check_token_ids(ids: TokenIds) -> TokenIds:
     """Returns `ids` if its special ids are distinct, in range and no text; else raises ValueError.
 
