@@ -138,11 +138,30 @@ class VocabularyHead(nn.Module):
 
 def embed_tokens(module, table_VxE, tokens_BxT):
     """Returns the table's row of each token: [B, T, E]."""
-    # A lookup in a sharded table makes XLA fall back to copying the whole activation to every
-    # device. The cast comes after the lookup: its gradient adds up all occurrences of a token,
-    # and in bfloat16 the sum for a frequent one would stop growing.
-    rows_BxTxE = _constrain(table_VxE, None, None)[tokens_BxT].astype(module.config.dtype)
+    # The cast comes after the lookup: its gradient adds up all occurrences of a token, and in
+    # bfloat16 the sum for a frequent one would stop growing.
+    rows_BxTxE = _looked_up(table_VxE, tokens_BxT).astype(module.config.dtype)
     return _constrain(rows_BxTxE, *_STREAM)
+
+
+@jax.custom_vjp
+def _looked_up(table_VxE, tokens_BxT):
+    # A lookup in a sharded table makes XLA fall back to copying the whole activation to every device.
+    return _constrain(table_VxE, None, None)[tokens_BxT]
+
+
+def _looked_up_forward(table_VxE, tokens_BxT):
+    return _looked_up(table_VxE, tokens_BxT), (table_VxE, tokens_BxT)
+
+
+def _looked_up_backward(saved, d_rows_BxTxE):
+    # Sharded as the table is: left to itself, XLA sums the whole table's gradient on every device.
+    table_VxE, tokens_BxT = saved
+    d_table_VxE = jnp.zeros_like(table_VxE).at[tokens_BxT].add(d_rows_BxTxE)
+    return _constrain(d_table_VxE, None, "embed"), None
+
+
+_looked_up.defvjp(_looked_up_forward, _looked_up_backward)
 
 
 class Pattern(NamedTuple):

@@ -5,9 +5,12 @@ Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered 
 """
 
 import contextlib
+from collections.abc import Sequence
 
 import flax.linen as nn
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -34,7 +37,12 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
     >>> make_mesh(data=2, fsdp=2, tensor=2).shape  # on eight devices
     {'data': 2, 'fsdp': 2, 'tensor': 2}
 
-    Raises ValueError when the axes do not multiply to the number of devices.
+    Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several slices,
+    which a slower network joins, are spread over `data`: once a step their gradients are summed, and
+    nothing else crosses that network.
+
+    Raises ValueError when the axes do not multiply to the number of devices, or `data` is no multiple
+    of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [data, fsdp, tensor]
@@ -52,7 +60,23 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
             f"The mesh {requested} takes {known} devices, there are {len(devices)}: "
             "choose data, fsdp and tensor (mesh.make_mesh) so that they multiply to that."
         )
-    return jax.make_mesh(sizes, AXES, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * 3)
+
+
+def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
+    # An axis may be longer than an axis of the slice, such as 64 on 4x4x8: it takes parts of several.
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    data, *others = sizes
+    if data % slices:
+        raise ValueError(
+            f"The mesh {dict(zip(AXES, sizes))} is spread over {slices} slices, whose number must divide "
+            "data: raise mesh.make_mesh.data, and lower fsdp."
+        )
+    return mesh_utils.create_hybrid_device_mesh(
+        (data // slices, *others), (slices, 1, 1), devices, allow_split_physical_axes=True
+    )
 
 
 @contextlib.contextmanager
@@ -97,16 +121,23 @@ def shardings_like(opt_state, params, shardings, mesh: Mesh):
     """Returns the shardings of an optimizer's state, from those of the parameters.
 
     An array is sharded as the parameter that its path ends with, if it has that one's shape: with
-    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded as `mlp/wi`. All others are
-    replicated, among them Adafactor's rows and columns of second moments, which are small.
+    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded as `mlp/wi`. If it has that shape
+    without one axis, as Adafactor's rows and columns of second moments, it is sharded as the others. All
+    else is replicated.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     known = {path: (x.shape, s) for (path, x), s in zip(flat, jax.tree.leaves(shardings))}
 
     def sharding(path, x):
         ends = (path[i:] for i in range(len(path)))
-        shape, found = next((known[end] for end in ends if end in known), (None, None))
-        return found if shape == x.shape else replicated(mesh)
+        shape, found = next((known[end] for end in ends if end in known), ((), replicated(mesh)))
+        if shape == x.shape:
+            return found
+        spec = (*found.spec, *[None] * len(shape))[: len(shape)]
+        for axis in reversed(range(len(shape))):
+            if shape[:axis] + shape[axis + 1 :] == x.shape:
+                return NamedSharding(mesh, P(*spec[:axis], *spec[axis + 1 :]))
+        return replicated(mesh)
 
     return jax.tree_util.tree_map_with_path(sharding, opt_state)
 
