@@ -20,7 +20,8 @@ from rich.console import Console
 from pretrax import verbs
 from pretrax.comparing.laws import law_of_directory
 from pretrax.comparing.plan_tables import print_budget, print_run, print_size
-from pretrax.comparing.requirements import MEMORY, Chips, chip_kind, requirements
+from pretrax.comparing.requirements import Chips, requirements
+from pretrax.training.accelerators import kind_of_name, short_names
 from pretrax.training.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
 from pretrax.training.configuration import read_fields
 
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(highlight=False)
     with mistakes_in_words(options.traceback):
         law = law_of_directory(options.law) if options.law else None
-        chips = Chips(chip_kind(options.of), options.chips, options.mfu) if options.of else None
+        chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
         if given.files:
             fields = read_fields(given.files, given.bindings, given.search_paths, given.trusted)
             print_run(console, fields, requirements(fields), chips)
@@ -60,7 +61,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tokens", type=above_zero, metavar="N", help="that it is trained on, such as 2e12")
     add = parser.add_argument_group("chips").add_argument
     add("--chips", type=int, metavar="N", help="their number (default: 1)")
-    kinds = ", ".join(kind.split()[-1] for kind in MEMORY)
+    kinds = ", ".join(short_names())
     add("--of", metavar="KIND", help=f"one of {kinds}")
     share = "share of their peak that a step reaches (default: 0.4)"
     add("--mfu", type=above_zero, default=0.4, metavar="SHARE", help=share)

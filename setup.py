@@ -43,6 +43,8 @@ PREPARE = [  # raw text into a token store
     "lxml_html_clean>=0.4.6,<0.5",
     "lingua-language-detector>=2.1.1,<2.2",  # its models are in the wheel: 96 MB
 ]
+# The compiler for TPUs, of the version that jax 0.10.2 was made with.
+COMPILE = ["libtpu==0.0.42.1"]
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
 TEST = [
     "pytest>=9.0,<10",
@@ -94,5 +96,6 @@ setup(
         "docs": DOCS,
         "slurm": SLURM,
         "prepare": PREPARE,
+        "compile": COMPILE,
     },
 )

@@ -2,6 +2,7 @@
 
     pretrax train                                                       the quickstart, on any laptop
     pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
+    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8    its step, compiled for that slice
 
 A run directory holds everything that a run leaves. The same command started again continues from the
 last checkpoint, or says that the run is finished.
@@ -10,6 +11,7 @@ last checkpoint, or says that the run is finished.
 import argparse
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
@@ -23,12 +25,14 @@ from pretrax.inference.task_scores import task_figures
 from pretrax.training import results, run_directory
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
+from pretrax.training.compile_check import check
 from pretrax.training.config_file import write_run
 from pretrax.training.configuration import read_run
 from pretrax.training.console import (
     closing_words,
     finished_words,
     make_console,
+    print_check,
     print_plan,
     print_scores,
     print_task_scores,
@@ -47,8 +51,9 @@ from pretrax.training.processes import join_processes, others_told, without_shut
 from pretrax.training.results import Result
 from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
-from pretrax.training.state import Abstract, State, new_state, parameter_count
-from pretrax.training.warm_start import check_same_vocabulary, warm_start
+from pretrax.training.state import State, parameter_count
+from pretrax.training.topologies import EXAMPLE, read_topology
+from pretrax.training.warm_start import first_state
 
 QUICKSTART = "runs/quickstart.gin"
 
@@ -60,12 +65,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    words = f"train nothing: compile the step for TPU slices that are elsewhere, such as {EXAMPLE}"
+    parser.add_argument("--compile", metavar="TOPOLOGY", help=words)
     add_gin_arguments(parser, default=QUICKSTART)
     options, given = parse_with_gin(parser, argv)
     stopped = "\nInterrupted; the same command continues from the last checkpoint."
     with without_shutdown(), mistakes_in_words(options.traceback, stopped):
         files = given.files or [QUICKSTART]
         run = read_run(files, given.bindings, given.search_paths, given.trusted)
+        if options.compile:
+            sys.exit(not print_check(make_console(), check(run, read_topology(options.compile))))
         train(run, trusted=given.trusted)
 
 
@@ -105,7 +114,8 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     ):
         resumed = resume(run, checkpoints, shapes, batches, changed)
         if resumed is None:
-            state = first_state(planned, shapes, console)
+            state, started = first_state(run, shapes, planned.mesh)
+            console.print(started, markup=False, end="\n" * bool(started))
         else:
             state = resumed.state
             for message in resumed.damaged:
@@ -141,18 +151,6 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     said = closing_words(run, planned.corpus.codec is not None, batches.progress())
     console.print(verbs.as_typed(said), markup=False)
     return result
-
-
-def first_state(planned: Plan, shapes: Abstract, console: Console) -> State:
-    """Fresh parameters, or those of the run that this one starts from."""
-    run = planned.run
-    state = new_state(shapes, run.seed, planned.mesh)
-    if run.initial_run is None:
-        return state
-    check_same_vocabulary(run.initial_run, run.run_dir)
-    start = warm_start(run.initial_run, state)
-    console.print(start.describe(), markup=False)
-    return start.state
 
 
 class Evaluation(NamedTuple):

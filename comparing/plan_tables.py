@@ -14,13 +14,13 @@ from pretrax.comparing.requirements import (
     DAY,
     GIB,
     PETAFLOP_DAY,
-    VOCABULARY,
     Chips,
     Requirements,
     shards_of_state,
 )
 from pretrax.comparing.scaling import FLOPS_PER_PARAMETER, REPLICATED, Law
 from pretrax.training.console import print_warning
+from pretrax.training.planning import T5_VOCABULARY
 
 ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in float32
 
@@ -125,7 +125,7 @@ def print_run(
     )
     if not fields.get("vocabulary_rows"):
         console.print(
-            f"The vocabulary has {VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."
+            f"The vocabulary has {T5_VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."
         )
     print_utilisation(console, chips)
 

@@ -13,29 +13,15 @@ from pretrax import objectives
 from pretrax.models.builders import abstract_params
 from pretrax.objectives.contract import specimen_ids, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
+from pretrax.training.accelerators import ACCELERATORS
 from pretrax.training.bound import bound
 from pretrax.training.packing import documents_of_a_row, resolve
+from pretrax.training.planning import T5_VOCABULARY
 from pretrax.training.state import unboxed
-from pretrax.training.throughput import PEAK_FLOPS
 
 GIB = 2**30
 DAY = 86_400  # seconds
 PETAFLOP_DAY = 1e15 * DAY
-VOCABULARY = 32_128  # rows of T5's, where a run does not say
-
-# GiB of one chip, from the makers' data sheets. Of a TPU v3 two cores share them, and JAX calls a core
-# a device.
-MEMORY = {
-    "TPU v3": 16,
-    "TPU v4": 32,
-    "TPU v5e": 16,
-    "TPU v5p": 95,
-    "TPU v6e": 32,
-    "NVIDIA A100": 80,
-    "NVIDIA H100": 80,
-    "NVIDIA H200": 141,
-    "NVIDIA B200": 180,
-}
 
 
 class Requirements(NamedTuple):
@@ -67,7 +53,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
             raise ValueError(
                 f"The gin files give no {name}, from which the cost of a step follows."
             )
-    rows = fields.get("vocabulary_rows") or VOCABULARY
+    rows = fields.get("vocabulary_rows") or T5_VOCABULARY
     ids = specimen_ids(rows)
     # Two, where a run counts its classes: how many there are changes its cost by next to nothing.
     objective = with_counted_classes(fields["objective"](ids), 2)
@@ -120,30 +106,15 @@ def shards_of_state(fields: Mapping[str, Any]) -> int:
 class Chips(NamedTuple):
     """Accelerators of one kind."""
 
-    kind: str  # of `PEAK_FLOPS`
+    kind: str  # of `ACCELERATORS`
     number: int
     utilisation: float  # the share of their peak that a step reaches (MFU)
 
     @property
     def flops_per_second(self) -> float:
-        return self.number * self.utilisation * PEAK_FLOPS[self.kind]
+        return self.number * self.utilisation * ACCELERATORS[self.kind].flops
 
     @property
     def gib(self) -> int:
         """GiB of memory of one of them."""
-        return MEMORY[self.kind]
-
-
-def chip_kind(name: str) -> str:
-    """Returns the kind that a short name means.
-
-    >>> chip_kind("v5p"), chip_kind("h100")
-    ('TPU v5p', 'NVIDIA H100')
-
-    Raises ValueError for a name that is of none, or of several.
-    """
-    found = [kind for kind in MEMORY if name.lower() in (kind.lower(), kind.lower().split()[-1])]
-    if len(found) != 1:
-        short = ", ".join(kind.split()[-1] for kind in MEMORY)
-        raise ValueError(f"There is no chip {name!r}; expected one of {short}.")
-    return found[0]
+        return ACCELERATORS[self.kind].gib

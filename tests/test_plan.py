@@ -4,11 +4,12 @@ import jax
 import pytest
 
 from pretrax import models, plan
-from pretrax.comparing.requirements import PETAFLOP_DAY, chip_kind, requirements
+from pretrax.comparing.requirements import PETAFLOP_DAY, requirements
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import COUNTED, specimen_ids
 from pretrax.training import Bound
+from pretrax.training.accelerators import kind_of_name
 from pretrax.training.configuration import read_fields
 
 # Brown et al. 2020 (GPT-3, arXiv:2005.14165), table D.1: petaflop/s-days, and tokens. It counts six
@@ -129,4 +130,4 @@ def test_what_makes_no_plan_is_said(argv, words, capsys):
 
 
 def test_chips_by_short_names():
-    assert chip_kind("V5P") == chip_kind("TPU v5p") == "TPU v5p"
+    assert kind_of_name("V5P") == kind_of_name("TPU v5p") == "TPU v5p"

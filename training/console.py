@@ -12,10 +12,11 @@ import jax
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from pretrax.objectives import RowGroup, members_of
+from pretrax.training.compile_check import GIB, Check
 from pretrax.training.evaluation import Score
 from pretrax.training.planning import Plan
 from pretrax.training.run import Run
@@ -98,6 +99,56 @@ class StepProgress:
         ):
             self._printed = now
             self._console.print(f"step {step}/{self._steps}  {figures}")
+
+
+def print_check(console: Console, check: Check) -> bool:
+    """Prints what the compiler says of a run on a topology; returns whether it fits."""
+    chips = check.topology.chips
+    what = Table(box=None, show_header=False, title_justify="left")
+    what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
+    what.add_row("chips", f"{chips:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
+    what.add_row("parameters", f"{check.parameters:,}")
+    what.add_row("text", f"{check.text_tokens:,} tokens a step")
+    what.add_row(
+        "compute",
+        f"{check.flops / 1e12:,.4g} TFLOP a step, {check.flops / chips / 1e12:,.4g} a chip",
+    )
+    console.print(what)
+    if check.refusal:
+        console.print(f"\nThe compiler: {check.refusal}", markup=False, soft_wrap=True)
+    memory = Table("memory of a chip", Column("GiB", justify="right"), box=None)
+    for kind, size in check.memory._asdict().items():
+        if size or not check.refusal:
+            memory.add_row(f"  {kind}", f"{size / GIB:.2f}")
+    if not check.refusal:
+        memory.add_row("  in all", f"{check.memory.total / GIB:.2f} of {check.chip_gib}")
+    console.print(memory)
+    if check.traffic:
+        sent = Table("collectives", box=None)
+        sent.add_column("a step", justify="right")
+        sent.add_column("GiB a step, on a chip", justify="right")
+        for kind, one in check.traffic.items():
+            sent.add_row(f"  {kind}", f"{one.calls:,}", f"{one.bytes / GIB:.3f}")
+        console.print(sent)
+    if check.fits:
+        console.print("It fits.")
+        return True
+    state = check.memory.parameters + check.memory.optimizer
+    console.print("[bold red]It does not fit.[/]", Text(_advice(state, check.chip_gib * GIB)))
+    return False
+
+
+def _advice(state: int, most: int) -> str:
+    """Returns what to change, for bytes of state on a chip that has so many in all."""
+    if state > most / 2:
+        return (
+            "Most of a chip is taken by parameters and the optimizer: spread them over more chips "
+            "(--gin.mesh.make_mesh.fsdp=NUMBER, or tensor), or take a larger slice."
+        )
+    return (
+        "Most is taken by activations: raise --gin.training.Run.microbatches, recompute more (the model's "
+        "remat_policy = 'full'), lower batch_size or sequence_lengths, or take a larger slice."
+    )
 
 
 def print_plan(console: Console, plan: Plan) -> None:

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -26,6 +26,8 @@ from pretrax.training.run_directory import is_run
 from pretrax.training.state import Abstract, State, abstract_state
 from pretrax.training.step import Recipe, arranged, check_recipe, train_step
 from pretrax.training.warm_start import check_source
+
+T5_VOCABULARY = 32_128  # rows, for a run that is told without its vocabulary
 
 
 class Plan(NamedTuple):
@@ -136,7 +138,7 @@ def abstract_state_of(plan: Plan) -> Abstract:
     return abstract_state(recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh)
 
 
-def compiled_step(plan: Plan, shapes: State) -> Callable:
+def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
     """Returns (state, rows) -> (state, metrics), jitted; the old state is donated.
 
     The new state has the shardings of the old one, `shapes` (`Abstract.shapes`): XLA might choose

@@ -35,7 +35,7 @@ def abstract_state(model, optimizer: optax.GradientTransformation, batch, mesh: 
         params = unboxed(boxed(key))
         return State(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
-    with placed_on(mesh):
+    with placed_on(mesh.abstract_mesh):  # its devices may be elsewhere: nothing is computed
         boxes = jax.eval_shape(boxed, jax.random.key(0))
         params, of_params = unboxed(boxes), shardings_of(boxes, mesh)
         # The optimizer is given plain arrays here as in every step: it may tell them apart by their

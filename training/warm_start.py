@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 import jax
 from etils import epath
+from jax.sharding import Mesh
 
 from pretrax.models.directories import own_file
 from pretrax.models.trees import named
 from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, MismatchError, damage_in_words
-from pretrax.training.state import State
+from pretrax.training.run import Run
+from pretrax.training.state import Abstract, State, new_state
 
 
 class WarmStart(NamedTuple):
@@ -38,6 +40,21 @@ class WarmStart(NamedTuple):
         if self.unused:
             lines.append(f"There, and not used: {', '.join(self.unused)}")
         return "\n".join(lines)
+
+
+def first_state(run: Run, shapes: Abstract, mesh: Mesh) -> tuple[State, str]:
+    """Returns the state that a run starts with, and in words where its parameters are from.
+
+    They are fresh, without a word, or those of its `initial_run`.
+
+    Raises ValueError as `warm_start` and `check_same_vocabulary` do.
+    """
+    state = new_state(shapes, run.seed, mesh)
+    if run.initial_run is None:
+        return state, ""
+    check_same_vocabulary(run.initial_run, run.run_dir)
+    start = warm_start(run.initial_run, state)
+    return start.state, start.describe()
 
 
 def warm_start(source: str, state: State) -> WarmStart:

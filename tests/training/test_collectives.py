@@ -1,0 +1,80 @@
+"""Collectives of compiled programs, counted in their text."""
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pretrax.training.collectives import Traffic, traffic
+from pretrax.training.mesh import make_mesh
+
+
+def test_a_program_of_eight_devices():
+    mesh = make_mesh(data=1, fsdp=4, tensor=2)
+    sharded = NamedSharding(mesh, P(None, "fsdp", None))
+
+    def f(w_LxExE, x_E):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x_E, w_LxExE)[0]
+
+    w = jax.ShapeDtypeStruct((3, 8, 8), jnp.float32, sharding=sharded)
+    x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=NamedSharding(mesh, P()))
+    out = NamedSharding(mesh, P())
+    found = traffic(jax.jit(f, out_shardings=out).lower(w, x).compile().as_text())
+    assert found["all-reduce"] == Traffic(calls=3, bytes=3 * 8 * 4)  # once for each layer
+
+
+# As the compilers for TPUs and GPUs write them.
+PROGRAM = """HloModule jit_step, is_scheduled=true
+
+%all-reduce-scatter.1 (input.1: f32[128,352]) -> f32[32,352] {
+  %input.1 = f32[128,352]{1,0:T(8,128)} parameter(0)
+  %all-reduce.9 = f32[128,352]{1,0:T(8,128)} all-reduce(%input.1), channel_id=34, to_apply=%add
+  ROOT %dynamic-slice.1 = f32[32,352]{1,0:T(8,128)} dynamic-slice(%all-reduce.9, %i, %zero)
+}
+
+%body (p: (s32[], bf16[32,128])) -> (s32[], bf16[32,128]) {
+  %fusion.7 = f32[32,352]{1,0} fusion(%x), kind=kCustom, calls=%all-reduce-scatter.1
+  %all-gather.4 = bf16[128,128]{1,0:T(8,128)(2,1)} all-gather(%y), dimensions={0}
+  ROOT %t = (s32[], bf16[32,128]) tuple(%i, %y)
+}
+
+%condition (p: (s32[], bf16[32,128])) -> pred[] {
+  %constant.3 = s32[]{:T(128)} constant(5)
+  ROOT %lt = pred[]{:T(512)} compare(%i, %constant.3), direction=LT
+}
+
+%other_body (p: (s32[])) -> (s32[]) {
+  %all-reduce.8 = (f32[128]{0}, s32[2]{0}) all-reduce(%a, %b), to_apply=%add
+  ROOT %u = (s32[]) tuple(%i)
+}
+
+%wrapped (p: f32[64]) -> f32[16] {
+  %p.1 = f32[64]{0} parameter(0)
+  ROOT %reduce-scatter.2 = f32[16]{0} reduce-scatter(%p.1), dimensions={0}, to_apply=%add
+}
+
+ENTRY %main (p0: f32[8]) -> f32[8] {
+  %while.1 = (s32[], bf16[32,128]) while(%tuple.1), condition=%condition, body=%body
+  %while.2 = (s32[]) while(%tuple.2), condition=%c, body=%other_body, backend_config={"known_trip_count":{"n":"3"}}
+  %all-gather-start.1 = (f32[8]{0}, f32[64]{0}) all-gather-start(%p0), dimensions={0}
+  %all-gather-done.1 = f32[64]{0} all-gather-done(%all-gather-start.1)
+  %async-start.1 = ((f32[64]), f32[16]) async-start(%all-gather-done.1), calls=%wrapped
+  %async-done.1 = f32[16]{0} async-done(%async-start.1), calls=%wrapped
+  ROOT %permute = f32[8]{0} collective-permute(%p0), source_target_pairs={{0,1}}
+}
+"""
+
+
+def test_loops_asynchronous_pairs_and_hidden_reduce_scatters_count_as_they_run():
+    found = traffic(PROGRAM)
+    assert found == {
+        "reduce-scatter": Traffic(5 + 1, 5 * 4 * 128 * 352 + 4 * 64),
+        "all-gather": Traffic(5 + 1, 5 * 2 * 128 * 128 + 4 * 64),
+        "all-reduce": Traffic(3, 3 * 4 * (128 + 2)),
+        "collective-permute": Traffic(1, 4 * 8),
+    }
+    assert list(found)[0] == "reduce-scatter"  # with the most bytes
+
+
+def test_a_program_of_one_device_sends_nothing():
+    assert traffic(jax.jit(jnp.sum).lower(jnp.ones(4)).compile().as_text()) == {}

@@ -1,0 +1,145 @@
+"""The compile check, with the CPU's compiler and devices in the place of a TPU slice's."""
+
+import importlib.util
+
+import jax
+import pytest
+
+from pretrax import train
+from pretrax.training import compile_check, console, topologies
+from pretrax.training.accelerators import ACCELERATORS, kind_of_device, short_names
+from pretrax.training.compile_check import GIB, Check, Memory
+from pretrax.training.mesh import make_mesh
+from pretrax.training.topologies import Topology, read_topology
+
+
+class Chip:
+    """A TPU chip, as `mesh_utils` looks at it."""
+
+    platform, core_on_chip = "tpu", 0
+
+    def __init__(self, id: int, coords: tuple[int, ...], slice_index: int = 0):
+        self.id, self.coords, self.slice_index, self.process_index = (
+            id,
+            coords,
+            slice_index,
+            id // 4,
+        )
+        self.device_kind = "TPU v5"
+
+
+def chips(x: int, y: int, z: int, slices: int = 1) -> list[Chip]:
+    places = [(a, b, c) for c in range(z) for b in range(y) for a in range(x)]
+    several = [(place, number) for number in range(slices) for place in places]
+    return [Chip(id, place, number) for id, (place, number) in enumerate(several)]
+
+
+@pytest.mark.parametrize(
+    "text, topology",
+    [
+        ("v5p:4x4x8", Topology("TPU v5p", (4, 4, 8))),
+        ("2*v5e:16x16", Topology("TPU v5e", (16, 16), 2)),
+        ("V6E:4x4", Topology("TPU v6e", (4, 4))),
+    ],
+)
+def test_topologies(text, topology):
+    assert read_topology(text) == topology
+    assert read_topology(str(topology)) == topology
+
+
+@pytest.mark.parametrize(
+    "text", ["v5p", "v5p-128", "h100:8", "v9:2x2", "v5p:4x", "0*v5e:2x2", "v5e:0x4"]
+)
+def test_what_is_no_topology_is_said(text):
+    with pytest.raises(ValueError, match="Got the topology"):
+        read_topology(text)
+
+
+def test_without_the_compiler_it_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--gin_file=runs/decoder.gin", "--compile=v5e:2x4"])
+    assert ended.value.code == 2 and "pretrax[compile]" in capsys.readouterr().err
+
+
+def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
+    mesh = make_mesh(data=1, fsdp=64, tensor=2, devices=chips(4, 4, 8))
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "tensor": 2}
+    for one, other in mesh.devices.reshape(-1, 2):  # what tensor joins are neighbours
+        apart = [abs(a - b) for a, b in zip(one.coords, other.coords)]
+        assert sorted(apart) in ([0, 0, 1], [0, 0, 3], [0, 0, 7])
+
+
+def test_slices_are_spread_over_data():
+    mesh = make_mesh(data=4, fsdp=4, devices=chips(2, 2, 2, slices=2))
+    assert [{chip.slice_index for chip in some.flat} for some in mesh.devices] == [
+        {0},
+        {0},
+        {1},
+        {1},
+    ]
+    with pytest.raises(ValueError, match="2 slices, whose number must divide data"):
+        make_mesh(data=1, fsdp=16, devices=chips(2, 2, 2, slices=2))
+
+
+RUN = [
+    "--gin_file=runs/decoder.gin",
+    "--gin.models.decoder.num_layers=2",
+    "--gin.models.decoder.emb_dim=128",
+    "--gin.training.Run.vocabulary_rows=1024",
+    "--gin.mesh.make_mesh.fsdp=4",
+    "--gin.mesh.make_mesh.tensor=2",
+    "--gin.training.Run.data_shards=4",
+]
+
+
+def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
+    with pytest.raises(SystemExit) as ended:
+        train.main([*RUN, "--compile=v5e:2x4"])
+    said = capsys.readouterr().out
+    assert not ended.value.code and "It fits." in said
+    assert "compiled for v5e:2x4" in said and "'fsdp': 4, 'tensor': 2" in said
+    assert "all-gather" in said and "of 16" in said
+    assert not list(tmp_path.iterdir())  # no corpus, no run
+
+
+def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
+    monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices()[:4])
+    with pytest.raises(SystemExit) as ended:
+        train.main([*RUN, "--compile=v5e:2x2"])
+    assert ended.value.code == 2 and "there are 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "memory, refusal, advice",
+    [
+        (Memory(10 * GIB, 5 * GIB, 2 * GIB, 0), "", "fsdp"),
+        (Memory(1 * GIB, 1 * GIB, 20 * GIB, 0), "", "microbatches"),
+        (Memory(1 * GIB, 1 * GIB, 0, 0), "Used 40.1G of 15.75G hbm. Exceeded hbm", "microbatches"),
+    ],
+)
+def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsys):
+    check = Check(
+        Topology("TPU v5e", (2, 4)), {"data": 8}, 10**9, 10**12, 4096, memory, {}, 1.0, refusal
+    )
+    assert not console.print_check(console.make_console(), check)
+    said = capsys.readouterr().out
+    assert "It does not fit." in said and advice in said and refusal in said
+
+
+def test_kinds_of_devices():
+    assert {kind_of_device(name) for one in ACCELERATORS.values() for name in one.also} == {
+        "TPU v5e",
+        "TPU v5p",
+        "TPU v6e",
+    }
+    assert "v5p" in short_names() and kind_of_device("cpu") is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs pretrax[compile]")
+def test_the_flagship_on_its_slice():
+    assert len(topologies.devices_of(read_topology("v5p:4x4x8"))) == 128

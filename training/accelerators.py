@@ -1,0 +1,58 @@
+"""Accelerators: what one of each kind computes in a second and holds, from the makers' data sheets."""
+
+from typing import NamedTuple
+
+
+class Accelerator(NamedTuple):
+    """One device of a kind, as JAX counts devices: of a TPU v3, each of the two cores of a chip."""
+
+    flops: float  # FLOP/s, dense, in bfloat16
+    gib: int  # of memory
+    also: tuple[str, ...] = ()  # what JAX calls it
+
+
+ACCELERATORS = {
+    "TPU v3": Accelerator(61.5e12, 16),
+    "TPU v4": Accelerator(275e12, 32),
+    "TPU v5e": Accelerator(197e12, 16, ("TPU v5 lite",)),
+    "TPU v5p": Accelerator(459e12, 95, ("TPU v5",)),
+    "TPU v6e": Accelerator(918e12, 32, ("TPU v6 lite",)),
+    "NVIDIA A100": Accelerator(312e12, 80),
+    "NVIDIA H100": Accelerator(989e12, 80),
+    "NVIDIA H200": Accelerator(989e12, 141),
+    "NVIDIA B200": Accelerator(2250e12, 180),
+}
+
+
+def kind_of_name(name: str) -> str:
+    """Returns the kind that a short name means.
+
+    >>> kind_of_name("v5p"), kind_of_name("h100")
+    ('TPU v5p', 'NVIDIA H100')
+
+    Raises ValueError for a name that is of none.
+    """
+    for kind in ACCELERATORS:
+        if name.lower() in (kind.lower(), kind.lower().split()[-1]):
+            return kind
+    raise ValueError(f"There is no chip {name!r}; expected one of {', '.join(short_names())}.")
+
+
+def kind_of_device(device_kind: str) -> str | None:
+    """Returns the kind of a JAX device by its `device_kind`; None where it is not known (a CPU).
+
+    >>> kind_of_device("TPU v5 lite"), kind_of_device("NVIDIA H100 80GB HBM3"), kind_of_device("cpu")
+    ('TPU v5e', 'NVIDIA H100', None)
+    """
+    names = {name: kind for kind, one in ACCELERATORS.items() for name in (kind, *one.also)}
+    known = [name for name in names if device_kind.startswith(name)]
+    return names[max(known, key=len)] if known else None
+
+
+def short_names() -> list[str]:
+    """Returns the names that `kind_of_name` takes.
+
+    >>> short_names()[:3]
+    ['v3', 'v4', 'v5e']
+    """
+    return [kind.split()[-1] for kind in ACCELERATORS]

@@ -1,0 +1,123 @@
+"""The collectives of a compiled program, counted in its text."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+KINDS = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+)
+
+
+class Traffic(NamedTuple):
+    """The collectives of one kind in a run of a program, on one device; those of a loop at each turn."""
+
+    calls: int
+    bytes: int  # of whole arrays: what was gathered, or is to be reduced
+
+
+def traffic(text: str) -> dict[str, Traffic]:
+    """Returns the collectives of a compiled program by kind, that with the most bytes first.
+
+        traffic(jax.jit(f).lower(x).compile().as_text())  ->  {"all-gather": Traffic(calls=3, bytes=4096)}
+
+    A TPU's program has an all-reduce whose result is sliced at once, in a computation of that name,
+    where it means a reduce-scatter: it counts as one.
+
+    Args:
+      text: in HLO, after all optimisations: `Compiled.as_text()`.
+    """
+    computations = dict(_computations(text))
+    calls, sizes = Counter[str](), Counter[str]()
+    for name, times in _times(computations).items():
+        for kind, size in _collectives(name, computations[name]):
+            calls[kind] += times
+            sizes[kind] += times * size
+    return {kind: Traffic(calls[kind], size) for kind, size in sizes.most_common()}
+
+
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
+_CALLED = re.compile(r"(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_COLLECTIVE = re.compile(rf"= (\(?.*?\)?) ({'|'.join(KINDS)})(-start)?\((%?[\w.-]*)")
+_ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
+
+
+def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields (name, lines) of each computation; that of the entry is named ""."""
+    name, lines = None, list[str]()
+    for line in text.splitlines():
+        if name is None:
+            if header := _HEADER.match(line):
+                name, lines = "" if header[1] else header[2], []
+        elif line.startswith("}"):
+            yield name, lines
+            name = None
+        else:
+            lines.append(line)
+
+
+def _times(computations: Mapping[str, Sequence[str]]) -> Counter[str]:
+    """Returns how often each computation runs."""
+    times = Counter[str]()
+
+    def visit(name: str, number: int) -> None:
+        times[name] += number
+        for line in computations[name]:
+            for called, turns in _called(line, computations):
+                visit(called, number * turns)
+
+    if "" in computations:
+        visit("", 1)
+    return times
+
+
+def _called(line: str, computations: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, int]]:
+    """Yields (computation, turns) of those that an instruction runs."""
+    if re.search(r" async-(done|update)\(", line):  # the call stands in its start
+        return
+    turns = _turns(line, computations) if " while(" in line else 1
+    names = _CALLED.findall(line)
+    for branches in _BRANCHES.findall(line):
+        names += [branch.strip(" %") for branch in branches.split(",")]
+    yield from ((name, turns) for name in names if name in computations)
+
+
+def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
+    """Returns the turns of a loop: those that it states, or the only constant of its condition; else 1."""
+    if known := re.search(r'known_trip_count[^}]*?"n":"(\d+)"', line):
+        return int(known[1])
+    condition = re.search(r"condition=%?([\w.-]+)", line)
+    lines = computations.get(condition[1], ()) if condition else ()
+    numbers = re.findall(r"= s\d+\[\]\S* constant\((\d+)\)", "\n".join(lines))
+    return int(numbers[0]) if len(numbers) == 1 else 1
+
+
+def _collectives(name: str, lines: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yields (kind, bytes) of the collectives of a computation."""
+    for line in lines:
+        if not (found := _COLLECTIVE.search(line)):
+            continue
+        shape, kind, start, operand = found.groups()
+        sizes = [_bytes(*array) for array in _ARRAY.findall(shape)]
+        if kind == "reduce-scatter":  # its operand is the whole
+            whole = next((other for other in lines if f"{operand} = " in other), "")
+            whole = whole.partition(" = ")[2].partition("(")[0]
+            sizes = [_bytes(*array) for array in _ARRAY.findall(whole)] or sizes
+        if name.startswith("all-reduce-scatter"):
+            kind = "reduce-scatter"
+        yield kind, max(sizes, default=0) if start else sum(sizes)
+
+
+def _bytes(dtype: str, shape: str) -> int:
+    bits = 8 if dtype == "pred" else int(re.findall(r"\d+", dtype)[0])
+    size = 1
+    for length in filter(None, shape.split(",")):
+        size *= int(length)
+    return -(-size * bits // 8)

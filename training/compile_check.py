@@ -1,0 +1,165 @@
+"""The compile check: a run's own step, compiled for TPU slices that are elsewhere.
+
+    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8
+
+What cannot be seen from a run's numbers: whether its mesh suits the slice, how much memory the compiled
+step takes on a chip, and what it sends between chips. No corpus is opened, and nothing is trained.
+"""
+
+import dataclasses
+import functools
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from pretrax.objectives.contract import column_of, specimen_ids, with_counted_classes
+from pretrax.training.accelerators import ACCELERATORS
+from pretrax.training.collectives import Traffic, traffic
+from pretrax.training.data import Corpus
+from pretrax.training.mesh import batch_sharding, placed_on
+from pretrax.training.planning import (
+    T5_VOCABULARY,
+    abstract_rows,
+    abstract_state_of,
+    compiled_step,
+    plan,
+)
+from pretrax.training.run import Run
+from pretrax.training.state import parameter_count
+from pretrax.training.throughput import step_flops
+from pretrax.training.topologies import Topology, devices_of
+
+GIB = 2**30
+
+
+class Memory(NamedTuple):
+    """Bytes on one chip."""
+
+    parameters: int
+    optimizer: int
+    activations: (
+        int  # and gradients: all that lives within a step; more than there is, if it does not fit
+    )
+    program: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+class Check(NamedTuple):
+    """What the compiler says of a run on a topology."""
+
+    topology: Topology
+    mesh: Mapping[str, int]
+    parameters: int
+    flops: int  # of a step, on all chips; the backward pass included
+    text_tokens: int  # of a step whose rows are full
+    memory: Memory
+    traffic: Mapping[str, Traffic]
+    seconds: float  # that compilation took here
+    refusal: str = ""  # of the compiler, where the step does not fit
+
+    @property
+    def chip_gib(self) -> int:
+        return ACCELERATORS[self.topology.kind].gib
+
+    @property
+    def fits(self) -> bool:
+        return not self.refusal and self.memory.total <= self.chip_gib * GIB
+
+
+def check(run: Run, topology: Topology) -> Check:
+    """Returns what the compiler says of a run's step on a topology. Takes a minute or more.
+
+    The vocabulary is a stand-in of the run's `vocabulary_rows`, or of T5's size, and a run that counts
+    its classes is given two.
+
+    Raises ValueError as `topologies.devices_of` and `planning.plan` do.
+    """
+    planned = plan(_elsewhere(run, devices_of(topology)))
+    state, mesh = abstract_state_of(planned).shapes, planned.mesh
+    groups = zip(planned.recipe.groups, planned.schedules)
+    tokens = sum(
+        schedule.rows * schedule.share(number) * raw
+        for group, schedule in groups
+        for number, raw in zip(group.members, group.raw_lengths)
+    )
+    started = time.monotonic()
+    with placed_on(mesh.abstract_mesh):
+        step = compiled_step(planned, state)
+        lowered = step.lower(state, abstract_rows(planned, batch_sharding(mesh)))
+    memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(state.opt_state), 0, 0)
+    found: Mapping[str, Traffic] = {}
+    refusal = ""
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        refusal = _shortened(str(error))
+    else:
+        sizes: Any = compiled.memory_analysis()
+        found = traffic(compiled.as_text() or "")
+        new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+        memory = memory._replace(
+            activations=sizes.temp_size_in_bytes + new, program=sizes.generated_code_size_in_bytes
+        )
+    return Check(
+        topology=topology,
+        mesh=dict(mesh.shape),
+        parameters=parameter_count(state),
+        flops=step_flops(planned.recipe, planned.schedules),
+        text_tokens=round(tokens),
+        memory=memory,
+        traffic=found,
+        seconds=time.monotonic() - started,
+        refusal=refusal,
+    )
+
+
+def _elsewhere(run: Run, devices) -> Run:
+    """Returns the run on these devices, of a corpus of which nothing but its ids is known."""
+    ids = specimen_ids(run.vocabulary_rows or T5_VOCABULARY)
+    objective = run.objective(ids)
+    column = column_of(objective)
+    counts = with_counted_classes(objective, 2) != objective
+    corpus = Corpus(
+        ids,
+        train=_nothing,
+        heldout=_nothing,
+        classes=("first", "second") if counts else (),
+        columns=() if column is None else (column,),
+    )
+    return dataclasses.replace(
+        run,
+        corpus=lambda run_dir: corpus,
+        mesh=functools.partial(run.mesh, devices=devices),
+        initial_run=None,
+    )
+
+
+def _nothing(*_):
+    raise AssertionError("A compile check reads no text.")
+
+
+def _bytes_on_a_chip(tree) -> int:
+    return sum(
+        x.dtype.itemsize * _size(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(tree)
+    )
+
+
+def _size(shape) -> int:
+    size = 1
+    for length in shape:
+        size *= length
+    return size
+
+
+def _shortened(error: str) -> str:
+    """Returns the sentence of the compiler's error that gives figures."""
+    used = re.search(r"Used [^.]*\.\w+ of [^.]*\.\w+ \w+\. Exceeded[^.]*\.\w+", error)
+    return used[0] if used else error.splitlines()[0]
