@@ -44,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    workers = "tasks at a time (default: one a core); the result does not depend on it"
+    workers = (
+        "tasks at a time, on which the result does not depend (default: one a core, or as many as a "
+        "cluster gives)"
+    )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     add_gin_arguments(parser, default=DEFAULT)
     options, given = parse_with_gin(parser, argv)
@@ -60,7 +63,6 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     """Prepares text, or says that it is prepared already, and prints what was done."""
     # Here: datatrove, which --help does without.
     from pretrax.preparing import page, report, running
-    from pretrax.preparing.executors import cores
 
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -81,7 +83,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     else:
         check_is_own(out)
         console.print(f"Preparing {source.about}", markup=False)
-        reports = running.run(p, source, steps, output, workers or cores(), watch(console))
+        reports = running.run(p, source, steps, output, workers, watch(console))
         found = report.Report(source.about, reports, settings, made_of)
         report.print_table(console, reports)
         output.end(out, source.tasks, {"made_by": "pretrax prepare", "settings": settings})

@@ -30,12 +30,12 @@ _LOOK = 2.0  # seconds between two looks at the tasks of a cluster
 Blocks = Sequence[PipelineStep]
 
 
-def local(blocks: Blocks, tasks: int, log: str, workers: int) -> PipelineExecutor:
+def local(blocks: Blocks, tasks: int, log: str, workers: int | None) -> PipelineExecutor:
     """Processes of this machine."""
     return _Local(list(blocks), tasks, log, workers)
 
 
-def this_process(blocks: Blocks, tasks: int, log: str, workers: int) -> PipelineExecutor:
+def this_process(blocks: Blocks, tasks: int, log: str, workers: int | None) -> PipelineExecutor:
     """This process, one task after another: for a debugger, and for figures of one core."""
     return _ThisProcess(list(blocks), tasks, log, workers)
 
@@ -44,7 +44,7 @@ def slurm(
     blocks: Blocks,
     tasks: int,
     log: str,
-    workers: int,
+    workers: int | None,
     *,
     partition: str,
     time: str = "24:00:00",
@@ -72,7 +72,7 @@ def slurm(
         partition,
         cpus_per_task=cpus_per_task,
         mem_per_cpu_gb=gib_per_cpu,
-        workers=workers,
+        workers=workers or -1,  # as many as the cluster gives
         job_name="pretrax",
         env_command=command or f'export PATH="{os.path.dirname(sys.executable)}:$PATH"',
         sbatch_args=dict(sbatch_args or {}),
@@ -86,7 +86,7 @@ def ray(
     blocks: Blocks,
     tasks: int,
     log: str,
-    workers: int,
+    workers: int | None,
     *,
     cpus_per_task: int = 1,
     gib_per_cpu: int = 2,
@@ -97,7 +97,7 @@ def ray(
     return RayPipelineExecutor(
         list(blocks),
         tasks,
-        workers,
+        workers or -1,
         cpus_per_task=cpus_per_task,
         mem_per_cpu_gb=gib_per_cpu,
         logging_dir=log,
@@ -161,9 +161,9 @@ class _Local(PipelineExecutor):
     files beside it, and waits without end for a worker that was killed.
     """
 
-    def __init__(self, pipeline: list, tasks: int, log: str, workers: int):
+    def __init__(self, pipeline: list, tasks: int, log: str, workers: int | None):
         super().__init__(pipeline, log)
-        self.tasks, self.workers = tasks, workers
+        self.tasks, self.workers = tasks, workers or cores()
 
     @property
     def world_size(self) -> int:

@@ -61,7 +61,7 @@ def run(
     source: Source,
     steps: Sequence[Step],
     output: Output,
-    workers: int,
+    workers: int | None,
     watch: Watch,
 ) -> list[StepReport]:
     """Runs what is not done yet, and returns what each step did. Raises what a task raises."""

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from pydoc_data import topics
 
+import zstandard
+
 from pretrax import prepare
 
 DOCUMENTS = [text for text in topics.topics.values() if len(text) > 600]
@@ -67,6 +69,15 @@ def run_steps(folder: Path, steps: str, *more: str) -> dict:
 
 def write_texts(file: Path, texts) -> None:
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def kept_texts(folder: Path) -> list[str]:
+    """Returns the texts that `run_steps` has left."""
+    found = []
+    for file in sorted((folder / "out" / "documents").iterdir()):
+        lines = zstandard.ZstdDecompressor().stream_reader(file.read_bytes()).readall().splitlines()
+        found += [json.loads(line)["text"] for line in lines]
+    return found
 
 
 def tree(folder: Path, *but: str) -> dict[str, str]:

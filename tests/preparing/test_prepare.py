@@ -5,6 +5,7 @@ import subprocess
 import time
 
 import pytest
+import zstandard
 
 from pretrax.tasks.vocabularies import load_vocabulary
 from pretrax.training.token_store_files import is_sealed
@@ -16,12 +17,11 @@ LOG = "prepare.log"  # has times of day
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A folder with raw/ and a store that two workers made of it without interruption."""
+    """A folder with raw/ and a store that one process made of it without interruption."""
     folder = tmp_path_factory.mktemp("prepared")
     planted.write_raw(folder / "raw" / "a.jsonl")
-    planted.run(
-        *planted.arguments(str(folder / "raw" / "*.jsonl"), folder / "store"), "--workers=2"
-    )
+    here = "--gin.preparing.Preparation.executor=@executors.this_process"
+    planted.run(*again(folder, "store", here))
     return folder
 
 
@@ -137,13 +137,16 @@ def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
     assert "No document is left of 1 file" in (said := capsys.readouterr().err)
     assert "length dropped too_short 2" in said
     read = tmp_path / "out" / "work" / "00_read" / "documents" / "00000.jsonl.zst"
-    before = read.stat().st_mtime_ns
+    content = zstandard.ZstdDecompressor().stream_reader(read.read_bytes()).read()
+    read.write_bytes(zstandard.compress(content.replace(b"four", b"fourteen and")))
     report = planted.run_steps(tmp_path, steps + "two/filters.length.least = 15")
     assert report["documents"] == 1 and report["steps"][2]["dropped"] == {"too_short": 1}
-    assert not read.exists() and before  # read once: its folder was kept until the end
+    (kept,) = planted.kept_texts(tmp_path)
+    assert kept == "fourteen and five six seven"  # the file itself was not read again
 
 
 def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("Some text.")
     for flag, words in (
         ("--gin.OUT='s3://bucket/store'", "OUT is a folder on a disk that all workers share"),
         ("--gin.preparing.Preparation.steps='clean'", "must be a list of steps"),
@@ -151,6 +154,10 @@ def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
         ("--gin.sources.files.on_malformed='drop'", "must be 'error' or 'skip', got 'drop'"),
     ):
         with pytest.raises(SystemExit):
-            planted.run("--gin.FILES='nowhere/*'", f"--gin.OUT={str(tmp_path / 'o')!r}", flag)
+            planted.run(
+                f"--gin.FILES={str(tmp_path / 'a.txt')!r}",
+                f"--gin.OUT={str(tmp_path / 'o')!r}",
+                flag,
+            )
         assert words in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.json*"))

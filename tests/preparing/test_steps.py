@@ -4,7 +4,6 @@ import json
 import tempfile
 
 import pytest
-import zstandard
 from datatrove.data import Document
 
 from pretrax.preparing import filters
@@ -99,14 +98,6 @@ def test_words_and_sentences():
     assert Words().sent_tokenize(text) == ["He left.", '"Why?"', "Nobody knew.", "東京。", "3.5 km"]
 
 
-def kept_texts(folder):
-    found = []
-    for file in sorted((folder / "out" / "documents").iterdir()):
-        lines = zstandard.ZstdDecompressor().stream_reader(file.read_bytes()).readall().splitlines()
-        found += [json.loads(line)["text"] for line in lines]
-    return found
-
-
 def test_exact_and_near_duplicates(tmp_path):
     other = PROSE.upper().replace(
         ",", " ;"
@@ -123,7 +114,7 @@ def test_exact_and_near_duplicates(tmp_path):
     dropped = {step["name"]: step["dropped"] for step in report["steps"]}
     assert dropped["exact_duplicates"] == {"duplicate": 2}
     assert dropped["near_duplicates"] == {"near_duplicate": 2}
-    kept = kept_texts(tmp_path)
+    kept = planted.kept_texts(tmp_path)
     assert len(kept) == 2 and "Alone." in kept
     page = (tmp_path / "out" / "report.html").read_text()
     assert "near_duplicate <small>2 dropped" in page

@@ -1,5 +1,7 @@
 """Texts of SeqIO tasks and TensorFlow Datasets before any vocabulary."""
 
+import functools
+
 import pytest
 
 from pretrax.preparing.blocks import Dropped
@@ -13,13 +15,13 @@ TEXTS = ["One text.", "Zwei Wörter.", " ", "three"]
 def register(name, *steps):
     """Registers a task whose vocabulary is nowhere to be had."""
     if name not in seqio.TaskRegistry.names():
-        text = seqio.preprocessors.rekey
+        rekey = functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"})
         source = seqio.FunctionDataSource(examples, splits=["train"])
         unread = seqio.SentencePieceVocabulary("gs://nowhere/spiece.model")
         seqio.TaskRegistry.add(
             name,
             source=source,
-            preprocessors=[lambda dataset: text(dataset, {"targets": "text"}), *steps],
+            preprocessors=[rekey, *steps],
             output_features={"targets": seqio.Feature(unread)},
         )
 
@@ -40,7 +42,8 @@ def test_a_task_gives_its_text_without_its_vocabulary(tmp_path):
 
 
 def test_what_a_task_does_not_have():
-    register("texts_without_tokens")
+    without = functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False)
+    register("texts_without_tokens", without)
     with pytest.raises(ValueError, match="expected 'targets_pretokenized', the text"):
         list(TaskTexts("texts_without_tokens").read(0, 1))
     with pytest.raises(ValueError, match="no split 'test'"):
