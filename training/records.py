@@ -11,10 +11,10 @@ Shard s of S reads the positions s, s + S, s + 2 S, … The number of shards may
 share what the old ones had not read (`Unread`).
 """
 
+import concurrent.futures
 import dataclasses
 import functools
 import zlib
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ import numpy as np
 from pretrax.training.data import DocumentStream, Piece
 
 GROUP = 64  # blocks of a group
-CACHED_BYTES = 1 << 30  # of groups that a process keeps, which its shards share
+CACHED_BYTES = 1 << 30  # of groups of a corpus that a process keeps, which its shards share
 
 
 class Loaded(NamedTuple):
@@ -67,30 +67,45 @@ class Records(Protocol):
         """Returns the records of these blocks, one block after another."""
 
 
+# Loads groups before they are read, so that no step waits for a disk or a bucket.
+_LOADER = concurrent.futures.ThreadPoolExecutor(1, "records")
+
+
 class Shuffled:
     """Records in their shuffled order, by position; epoch after epoch. A process's shards share it."""
 
     def __init__(self, records: Records, seed: int):
         self.records, self.seed = records, seed
         self.size = int(records.counts.sum())
-        self._groups: OrderedDict[tuple[int, int], Loaded] = OrderedDict()
+        # By epoch and number, the one that was used last at the end.
+        self._groups: dict[tuple[int, int], concurrent.futures.Future[Loaded]] = {}
 
     def group(self, position: int) -> tuple[int, Loaded]:
         """Returns the first position of the group that holds `position`, and its permuted records."""
         epoch, at = divmod(position, self.size)
-        blocks, ends = self._epoch(epoch)
+        _, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, at, side="right"))
-        group = self._groups.pop((epoch, number), None)
-        if group is None:
-            members = np.sort(blocks[number * GROUP : (number + 1) * GROUP])
-            loaded = self.records.load(members)
-            group = loaded.permuted(_permutation((self.seed, epoch, number), len(loaded.starts)))
-        self._groups[epoch, number] = group
-        while sum(one.bytes for one in self._groups.values()) > CACHED_BYTES:
-            if len(self._groups) == 1:
-                break
-            self._groups.popitem(last=False)
+        group = self._loading(epoch, number).result()
+        last = number == len(ends) - 1
+        self._loading(*((epoch + 1, 0) if last else (epoch, number + 1)))
+        while len(self._groups) > 2 and self._bytes() > CACHED_BYTES:
+            self._groups.pop(next(iter(self._groups)))
         return epoch * self.size + int(ends[number]) - len(group.starts), group
+
+    def _loading(self, epoch: int, number: int) -> concurrent.futures.Future[Loaded]:
+        key = (epoch, number)
+        group = self._groups.pop(key, None) or _LOADER.submit(self._load, epoch, number)
+        self._groups[key] = group
+        return group
+
+    def _load(self, epoch: int, number: int) -> Loaded:
+        blocks, _ = self._epoch(epoch)
+        loaded = self.records.load(np.sort(blocks[number * GROUP : (number + 1) * GROUP]))
+        return loaded.permuted(_permutation((self.seed, epoch, number), len(loaded.starts)))
+
+    def _bytes(self) -> int:
+        ready = (group for group in self._groups.values() if group.done() and not group.exception())
+        return sum(group.result().bytes for group in ready)
 
     @functools.lru_cache(maxsize=4)  # noqa: B019  # lives as long as the corpus
     def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -80,7 +80,7 @@ def test_a_stream_goes_on_exactly_without_reading_what_it_skips():
             other.restore({k: np.array(v) for k, v in stream.state().items()})
             source.loaded.clear()
             assert numbers(other, 7) == expected[stop : stop + 7]
-            assert len(source.loaded) <= 2
+            assert len(source.loaded) <= 3  # of which the last is loaded ahead
 
 
 def test_another_number_of_shards_reads_what_was_not_read():
@@ -114,8 +114,38 @@ def test_unread_positions_of_one_reading():
 
 
 def test_groups_are_let_go_beyond_a_limit(monkeypatch):
-    monkeypatch.setattr(records, "CACHED_BYTES", 2)
+    monkeypatch.setattr(records, "CACHED_BYTES", 0)
     order = Shuffled(Numbers(*SEVERAL_GROUPS), 0)
     for position in range(0, order.size, 50):
         order.group(position)
     assert len(order._groups) == 2
+
+
+def test_a_group_that_cannot_be_loaded_is_an_error_when_it_is_read():
+    """And not when it is loaded ahead."""
+
+    class Damaged(Numbers):
+        def load(self, blocks):
+            if len(self.loaded) == 2:
+                raise ValueError("a damaged block")
+            return super().load(blocks)
+
+    stream = RecordStream(Shuffled(Damaged(*SEVERAL_GROUPS), 0), 0, 1)
+    assert len(set(numbers(stream, 400))) == 400
+    with pytest.raises(ValueError, match="a damaged block"):
+        numbers(stream, 300)
+
+
+def test_processes_read_the_same_and_their_number_may_change():
+    """Each has its share of the shards, and groups of its own."""
+    expected = whole(SEVERAL_GROUPS, 800)
+    found, states = [], [None] * 4
+    for processes in (1, 2, 4, 2):
+        orders = [Shuffled(Numbers(*SEVERAL_GROUPS), 0) for _ in range(processes)]
+        shards = [RecordStream(orders[shard % processes], shard, 4) for shard in range(4)]
+        for shard, state in zip(shards, states):
+            if state is not None:
+                shard.restore(state)
+        found += [numbers(shard, 1)[0] for _ in range(50) for shard in shards]
+        states = [shard.state() for shard in shards]
+    assert found == expected
