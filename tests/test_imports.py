@@ -8,6 +8,7 @@ import venv
 import pytest
 
 from pretrax import verbs
+from pretrax.training.token_store_files import StoreWriter, seal
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
@@ -120,7 +121,7 @@ class Without:
     def __getattr__(self, name):
         return getattr(self.finder, name)
     def find_spec(self, name, *more):
-        absent = name.partition(".")[0] in {HEAVY!r} or name == "pretrax.tasks"
+        absent = name.partition(".")[0] in {(*HEAVY, "datatrove")!r} or name == "pretrax.tasks"
         return None if absent else self.finder.find_spec(name, *more)
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 try:
@@ -141,6 +142,24 @@ def assert_trained(run):
 
 def test_a_token_array_is_trained_on_without_tensorflow(tmp_path):
     run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"))
+    assert "Done." in run.finish(program=("-c", WITHOUT), STEPS=4)
+    assert_trained(run)
+
+
+def test_a_token_store_is_trained_on_without_tensorflow(tmp_path):
+    """Nor datatrove, which wrote it."""
+    for split, seed in (("train", 0), ("heldout", 1)):
+        with StoreWriter(tmp_path / "store", split, 0, tiny.IDS) as writer:
+            for document in tiny.documents(200, seed):
+                writer.add(document)
+    seal(tmp_path / "store", {"train": 1, "heldout": 1})
+    run = tiny.Run(tmp_path, str(tmp_path / "store"))
+    for old, new in (
+        ("from tests.training import tiny", "from pretrax.training import store_mixtures"),
+        ("tiny.slow_token_array.path", "store_mixtures.token_store.stores"),
+        ("tiny.slow_token_array", "store_mixtures.token_store"),
+    ):
+        run.config.write_text(run.config.read_text().replace(old, new))
     assert "Done." in run.finish(program=("-c", WITHOUT), STEPS=4)
     assert_trained(run)
 
