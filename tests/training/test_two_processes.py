@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
 from pretrax import verbs
+from pretrax.training.batches import Batches
 from tests.training import tiny
 
 # `train.py` that keeps the rows it is given: one file for each block on each of its devices.
@@ -80,12 +82,22 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(data, tmp_path_factory):
-    """A run of eight steps in one process, and the rows it was given."""
-    folder = tmp_path_factory.mktemp("alone")
-    (folder / "rows").mkdir()
-    run = tiny.Run(folder, data, STEPS=8)
-    run.finish(program=("-c", KEEPING_ROWS), env={"ROWS": str(folder / "rows")})
-    return run, folder / "rows"
+    """A run of eight steps in this process, and the arrays of rows it was given at each step."""
+    run, rows, read = (
+        tiny.Run(tmp_path_factory.mktemp("alone"), data, STEPS=8),
+        [],
+        Batches.__next__,
+    )
+
+    def keep(self):
+        found = read(self)
+        rows.append(jax.device_get(jax.tree.leaves(found)))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Batches, "__next__", keep)
+        tiny.run_here(run.arguments())
+    return run, rows
 
 
 def places() -> list[dict[str, str]]:
@@ -130,7 +142,7 @@ def assert_close(lines, expected):
         assert mine == pytest.approx(its, rel=1e-4)
 
 
-def test_two_start_and_one_goes_on(alone, data, tmp_path):
+def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
     whole, rows = alone
     run = tiny.Run(tmp_path, data)
     (tmp_path / "rows").mkdir()
@@ -142,14 +154,14 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path):
     assert len(blocks) == 4 * 3 * 2  # steps, leaves of a row, devices
     for block in blocks:
         step, leaf, start = (int(x) for x in block.stem.split("-"))
-        mine, its = np.load(block), np.load(rows / f"{step}-{leaf}-0.npy")
+        mine, its = np.load(block), rows[step][leaf]
         assert len(mine) == len(its) // 2
         np.testing.assert_array_equal(mine, its[start : start + len(mine)])
     # each process wrote the position of the shards it reads, and all bytes are those of one
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
-    said = run.finish(STEPS=8, tiny__slow_token_array__shown=True)
+    said = run.here(capsys, STEPS=8, tiny__slow_token_array__shown=True)
     assert "Continuing from the checkpoint of step 4." in said
     assert_close([x for x in run.lines() if "loss" in x or x["step"] == 8], whole.lines())
 
