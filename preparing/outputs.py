@@ -1,7 +1,9 @@
 """What a preparation leaves: a token store, or documents.
 
-preparing.Preparation.output = @outputs.token_store
-outputs.token_store.vocabulary = @vocabularies.trained
+    preparing.Preparation.output = @outputs.token_store
+    outputs.token_store.vocabulary = @vocabularies.trained
+
+It is written by the tasks, each a part of its own.
 """
 
 import hashlib

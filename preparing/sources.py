@@ -1,7 +1,9 @@
 """Where raw text comes from.
 
-preparing.Preparation.source = @sources.files
-sources.files.files = "raw/*.jsonl.zst, s3://bucket/more/*.parquet"
+    preparing.Preparation.source = @sources.files
+    sources.files.files = "raw/*.jsonl.zst, s3://bucket/more/*.parquet"
+
+A source divides its text into tasks, by its sizes alone.
 """
 
 from collections.abc import Sequence
@@ -124,7 +126,7 @@ def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[Piece]]:
             end = min(start + share_bytes, size)
             whole = len(cuts) == 1
             taken = size if whole else end - start
-            if shares[-1] and taken > left:
+            if left <= 0:  # so that all but the last have their bytes
                 shares.append([])
                 left = share_bytes
             shares[-1].append(Piece(path) if whole else Piece(path, start, end))

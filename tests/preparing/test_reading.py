@@ -141,6 +141,12 @@ def test_shares_of_files():
     ]
 
 
+def test_there_are_no_more_tasks_than_files_may_be_open(tmp_path):
+    for k in range(600):
+        (tmp_path / f"{k}.txt").write_text("x" * (1 + 7 * (k % 5)))
+    assert 300 < files(files=f"{tmp_path}/*.txt", task_bytes=1).tasks <= 512
+
+
 def test_files_of_a_bucket():
     with fsspec.open("memory://bucket/raw/a.jsonl", "w") as file:
         file.write(LINES)
