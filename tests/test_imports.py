@@ -150,7 +150,7 @@ def test_a_token_store_is_trained_on_without_tensorflow(tmp_path):
     """Nor datatrove, which wrote it."""
     for split, seed in (("train", 0), ("heldout", 1)):
         with StoreWriter(tmp_path / "store", split, 0, tiny.IDS) as writer:
-            for document in tiny.documents(200, seed):
+            for document in tiny.documents(600, seed):
                 writer.add(document)
     seal(tmp_path / "store", {"train": 1, "heldout": 1})
     run = tiny.Run(tmp_path, str(tmp_path / "store"))

@@ -8,7 +8,10 @@ import numpy as np
 
 from pretrax.training.data import Corpus, DocumentStream, Piece, Progress
 from pretrax.training.records import Loaded, Records, RecordStream, Shuffled
+from pretrax.training.token_array_files import TokenArray
+from pretrax.training.token_arrays import PIECES, UNCUT, ArrayRecords, split_heldout
 from pretrax.training.token_store import HELDOUT, TRAIN, TokenStore, open_store
+from pretrax.training.token_store_files import BLOCK
 
 Rate = float | Callable[[int], float]  # of a store, or a function of the step
 
@@ -128,19 +131,37 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
     """Returns the records of both splits; of a store without held-out text, one block in 20 is.
 
-    Raises ValueError for a store without held-out text that is a single block.
+    A store of few records is a token array, whose documents are cut shorter (`ArrayRecords`), and
+    held out as those of one.
     """
-    records = store.records(TRAIN)
+    small = store.counts(TRAIN).records < max(PIECES, 2 * BLOCK)
     if HELDOUT in store.splits:
-        return records, store.records(HELDOUT)
+        heldout = store.records(HELDOUT)
+        return ArrayRecords(*_array(store)) if small else store.records(TRAIN), heldout
+    if small:
+        array, uncut = _array(store)
+        train, held = split_heldout(array, every=_HELDOUT_EVERY)
+        return ArrayRecords(train, uncut), ArrayRecords(held, uncut)
+    records = store.records(TRAIN)
     blocks = np.arange(len(records.counts))
-    if len(blocks) < 2:
-        raise ValueError(
-            f"{store.folder.path} has no split {HELDOUT!r}, and too few documents to hold some out: "
-            "write held-out documents into the store."
-        )
     held = blocks % _HELDOUT_EVERY == min(_HELDOUT_EVERY, len(blocks)) - 1
     return SomeBlocks(records, blocks[~held]), SomeBlocks(records, blocks[held])
+
+
+def _array(store: TokenStore) -> tuple[TokenArray, int]:
+    """Returns the training split in memory, and the tokens of documents that are not cut."""
+    records = store.records(TRAIN)
+    loaded = records.load(np.arange(len(records.counts)))
+    kinds = ("tokens", *store.columns)
+    columns = {k: np.concatenate([each[k] for each in loaded.columns]) for k in kinds}
+    # Records of one document are joined again.
+    first = np.append(True, loaded.closed[:-1])
+    last = np.append(first[1:], True)
+    ends = np.cumsum(loaded.ends - loaded.starts)
+    starts, ends, closed = np.append(0, ends[:-1])[first], ends[last], loaded.closed[last]
+    tokens = columns.pop("tokens")
+    array = TokenArray(records.name, tokens, starts, ends, closed, store.ids, {}, **columns)
+    return array, store.splits[TRAIN]["longest"] if store.columns else UNCUT
 
 
 class SomeBlocks:

@@ -12,8 +12,11 @@ from pretrax.training.store_mixtures import (
     rates_of,
     token_store,
 )
+from pretrax.training.token_array_files import open_token_array, write_token_array
+from pretrax.training.token_arrays import ArrayRecords, split_heldout
 from tests.training.test_records import Numbers
 from tests.training.test_token_store import store_of
+from tests.training.test_token_store_files import IDS
 
 
 def text(first, n, tokens):
@@ -143,9 +146,25 @@ def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
     stream = corpus.train(0, 1)
     train = {tuple(stream.next_document().tokens) for _ in range(256 * 40)}
     assert len(held) == 512 and len(train) == 256 * 40 and not held & train
-    store_of(tmp_path / "b", given[:9])
-    with pytest.raises(ValueError, match="no split 'heldout', and too few documents"):
-        token_store("unused", stores=str(tmp_path / "b")).train(0, 1)
+
+
+@pytest.mark.parametrize("heldout", [None, [np.array([5, 6])]])
+def test_a_store_of_few_documents_is_read_as_a_token_array(tmp_path, heldout):
+    """Its documents are cut shorter, so that the rows of a step are of different text."""
+    given = [np.arange(30_000) % 200 + 5, np.arange(9) + 5]
+    store_of(tmp_path / "store", given, heldout=heldout)
+    write_token_array(tmp_path / "array", given, IDS)
+    array = open_token_array(tmp_path / "array")
+    train, held = (array, None) if heldout else split_heldout(array)
+    corpus = token_store("unused", stores=str(tmp_path / "store"))
+    expected = RecordStream(Shuffled(ArrayRecords(train), 0), 0, 1)
+    stream = corpus.train(0, 1)
+    for _ in range(40):
+        a, b = stream.next_document(), expected.next_document()
+        assert len(a.tokens) <= 2048 and a.ends == b.ends
+        np.testing.assert_array_equal(a.tokens, b.tokens)
+    found = sum(len(piece.tokens) for piece in corpus.heldout(10**6))
+    assert found == (2 if heldout else held.size)
 
 
 def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
