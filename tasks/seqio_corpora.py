@@ -114,7 +114,10 @@ def seqio_pairs(
     corpus = _corpus(mixture_or_task_name, pairs, rates, splits, made, shuffle=shuffle, seed=seed)
     longest = given_tokens + (answer_tokens if answers == "text" else 0)
     columns = ("parts",) if answers == "text" else ("labels",)
-    return corpus._replace(classes=tuple(classes), longest=longest, columns=columns)
+    labels_of = None if answers == "text" else "tokens" if answers == "tags" else "documents"
+    return corpus._replace(
+        classes=tuple(classes), longest=longest, columns=columns, labels_of=labels_of
+    )
 
 
 def _unread(tasks: Sequence[seqio.Task], feature: str) -> str:

@@ -99,6 +99,7 @@ class Corpus(NamedTuple):
     longest: int | None = None
     # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
     columns: tuple[str, ...] = ()
+    labels_of: str | None = None  # "documents" or "tokens": what a label is of; None: not known
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines
 
 

@@ -259,8 +259,8 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
 
 
 def check_columns(corpus: Corpus, objective: Objective) -> None:
-    """Raises ValueError for an objective that reads other columns of documents than the corpus has, or
-    predicts numbers where it has classes."""
+    """Raises ValueError for an objective that reads other columns of documents than the corpus has,
+    predicts numbers where it has classes, or labels of tokens where those are of documents."""
     column = column_of(objective)
     if column is not None and column not in corpus.columns:
         raise ValueError(
@@ -280,6 +280,14 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             f"classes ({', '.join(corpus.classes[:8])}): choose sequence_classification "
             "(--gin_file=runs/finetune_classification.gin), or a corpus of numbers "
             '(seqio_corpora.seqio_pairs, answers "number").'
+        )
+    read = "tokens" if "labels" in objective.lengths(2) else "documents"
+    if column == "labels" and corpus.labels_of not in (None, read):
+        raise ValueError(
+            f"The objective predicts labels of {read}, and this corpus has labels of {corpus.labels_of}: "
+            "choose sequence_classification (--gin_file=runs/finetune_classification.gin) for classes of "
+            "texts, and for classes of words token_classification (--gin_file=runs/finetune_tags.gin) "
+            'with seqio_corpora.seqio_pairs, answers "tags".'
         )
 
 

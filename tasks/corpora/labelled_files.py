@@ -103,7 +103,8 @@ def labelled_text(
         seed=seed,
         longest=given_tokens + (answer_tokens or 0),
     )
-    return corpus._replace(classes=classes)
+    labels_of = "documents" if answer_tokens is None else None
+    return corpus._replace(classes=classes, labels_of=labels_of)
 
 
 @dataclasses.dataclass

@@ -126,7 +126,8 @@ def told(corpus, piece):
 def test_documents_are_texts_with_classes_or_answers(tmp_path, answer_tokens):
     found = corpus(tmp_path, answer_tokens=answer_tokens)
     assert found.classes == ("blue", "dark green", "red") == tuple(load_classes(tmp_path / "run"))
-    assert found.columns == (("labels",) if answer_tokens is None else ("parts",))
+    facts = (("labels",), "documents") if answer_tokens is None else (("parts",), None)
+    assert (found.columns, found.labels_of) == facts
     train, heldout = documents(found)
     assert train | heldout == set(LINES) and not train & heldout
     assert 1 <= len(heldout) <= 12 and "3 classes (blue, dark green, red)" in found.summary
@@ -184,11 +185,16 @@ def fine_tuning(tmp_path, run, file):
     return dataclasses.replace(one, mesh=lambda: mesh_of(1))
 
 
-def test_numbers_are_not_learned_from_classes(tmp_path):
-    with pytest.raises(
-        ValueError, match="predicts numbers, .* are 3 classes .blue, dark green, red"
-    ):
-        plan(fine_tuning(tmp_path, "finetune_regression", "labelled_text"))
+@pytest.mark.parametrize(
+    "run, words",
+    [
+        ("finetune_regression", "predicts numbers, .* are 3 classes .blue, dark green, red"),
+        ("finetune_tags", "predicts labels of tokens, and this corpus has labels of documents"),
+    ],
+)
+def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, words):
+    with pytest.raises(ValueError, match=words):
+        plan(fine_tuning(tmp_path, run, "labelled_text"))
 
 
 @pytest.mark.parametrize(
