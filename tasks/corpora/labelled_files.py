@@ -22,7 +22,7 @@ from pretrax.tasks.labelled_readers import Labelled, in_words, read_labelled
 from pretrax.tasks.tokenization import Tokenizer
 from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
 from pretrax.training.data import Corpus, Piece, in_parts
-from pretrax.training.run_directory import load_classes, save_classes
+from pretrax.training.run_directory import CLASSES, load_classes, save_classes
 from pretrax.training.token_array_files import TokenArray
 
 TRAIN, HELDOUT = "train", "heldout"
@@ -72,8 +72,7 @@ def labelled_text(
         if value < least:
             raise ValueError(f"{name} must be at least {least}, got {value}.")
     paths = found_files(run_dir, files, heldout_files)
-    classes = tuple(load_classes(run_dir)) if has_checkpoint(run_dir) else ()
-    classes = classes or _classes_of(paths[TRAIN])
+    classes = _kept_classes(run_dir) if has_checkpoint(run_dir) else _classes_of(paths[TRAIN])
     every = None if HELDOUT in paths else heldout_every
     train = functools.partial(_side, paths[TRAIN], TRAIN, every, classes)
     made = vocabulary(run_dir, Source(texts=lambda: (text for text, _ in train())))
@@ -115,6 +114,18 @@ class CutTexts:
 
     def describe(self) -> str:
         return f"the ends of {self.texts:,} texts beyond given_tokens" if self.texts else ""
+
+
+def _kept_classes(run_dir: str) -> tuple[str, ...]:
+    """The classes of a run's checkpoints. Raises ValueError where their file is gone: others, counted
+    anew, would name its answers wrongly."""
+    if classes := load_classes(run_dir):
+        return tuple(classes)
+    raise ValueError(
+        f"{run_dir} holds a checkpoint, and no {CLASSES}, which names its classes: bring it back from a "
+        "copy, write it as a JSON list of the labels it was trained on, sorted, or start anew in another "
+        "run directory."
+    )
 
 
 def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:

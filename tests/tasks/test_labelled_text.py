@@ -197,6 +197,14 @@ def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, words)
         plan(fine_tuning(tmp_path, run, "labelled_text"))
 
 
+def test_classes_of_checkpoints_are_not_counted_anew(tmp_path, monkeypatch):
+    corpus(tmp_path)
+    monkeypatch.setattr("pretrax.tasks.corpora.labelled_files.has_checkpoint", lambda run_dir: True)
+    (tmp_path / "run" / "classes.json").unlink()
+    with pytest.raises(ValueError, match="run holds a checkpoint, and no classes.json"):
+        corpus(tmp_path)
+
+
 @pytest.mark.parametrize(
     "run, file, heads",
     [
