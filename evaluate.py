@@ -84,7 +84,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data_dir", help="of TensorFlow Datasets")
     split = "of the task that is read (default: validation)"
     parser.add_argument("--split", default="validation", help=split)
-    examples = "score the first N examples; default: all"
+    examples = "score N examples: the first of a task, of a file any; default: all"
     parser.add_argument("--examples", type=at_least(1), metavar="N", help=examples)
     parser.add_argument("--heldout", action="store_true", help="the objective on held-out text")
     other = "with --heldout: another objective, such as causal_lm or mlm; repeatable"

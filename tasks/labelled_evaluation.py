@@ -1,9 +1,12 @@
 """Labelled text as what `inference.task_scores` evaluates: held-out text of a run, or a file."""
 
+import functools
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from pretrax.inference import Trained
 from pretrax.inference.task_scores import EvaluationTask
@@ -13,8 +16,6 @@ from pretrax.tasks.metrics import accuracy, macro_f1, majority
 from pretrax.tasks.vocabularies import load_vocabulary
 from pretrax.training.run_directory import DATA, load_classes
 from pretrax.training.token_array_files import TokenArray, open_token_array
-
-MOST_COUNTED = 20_000  # training texts among which the most frequent label is looked for
 
 
 def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[EvaluationTask]:
@@ -26,7 +27,7 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
 
     Args:
         run_dir: of the run, whose corpus has been opened.
-        examples: so many texts, evenly spaced; None: all.
+        examples: so many texts, drawn at random, always the same; None: all.
 
     Raises:
         ValueError: a run of another corpus.
@@ -37,11 +38,8 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
             f"{run_dir} holds no labelled text, which heldout_labels scores: train on "
             "corpora.labelled_text, or leave training.Run.evaluation_tasks out."
         )
-    most = array.documents if examples is None else examples
-    every = max(1, -(-array.documents // most))
-    return [
-        _task(run_dir, HELDOUT, list(itertools.islice(_labelled(run_dir, array), 0, None, every)))
-    ]
+    labelled = _drawn(_labelled(run_dir, array), array.documents, examples)
+    return [_task(run_dir, HELDOUT, labelled)]
 
 
 def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> EvaluationTask:
@@ -52,7 +50,7 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
     Args:
         run_dir: of the model.
         file: as `labelled_readers.read_labelled` reads it.
-        examples: the first so many; None: all.
+        examples: so many, drawn at random, always the same; None: all.
 
     Raises:
         ValueError: no file, none that can be read (by line), a label that is no class of the run.
@@ -60,10 +58,19 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
     if not os.path.isfile(file):
         raise ValueError(f"There is no file {file}: give the path of a TSV or JSONL file.")
     classes = load_classes(run_dir) or None
-    read = list(itertools.islice(read_labelled([file], classes), examples))
+    read = list(read_labelled([file], classes))
     if not read:
         raise ValueError(f"{file} holds no line with a text and a label, expected one or more.")
-    return _task(run_dir, Path(file).name.split(".")[0], read)
+    return _task(run_dir, Path(file).name.split(".")[0], _drawn(read, len(read), examples))
+
+
+def _drawn(labelled: Iterable[Labelled], size: int, examples: int | None) -> list[Labelled]:
+    """So many of `size` texts in their order: the first ones, or every second, may be of one class."""
+    if examples is None or examples >= size:
+        return list(labelled)
+    drawn = np.zeros(size, bool)
+    drawn[np.random.default_rng(0).choice(size, examples, replace=False)] = True
+    return list(itertools.compress(labelled, drawn))
 
 
 def check_names_classes(trained: Trained, mode: str) -> None:
@@ -83,7 +90,6 @@ def check_names_classes(trained: Trained, mode: str) -> None:
 def _task(run_dir: str, name: str, examples: Sequence[Labelled]) -> EvaluationTask:
     texts, labels = zip(*examples)
     train = _kept(run_dir, TRAIN)
-    counted = [] if train is None else itertools.islice(_labelled(run_dir, train), MOST_COUNTED)
     return EvaluationTask(
         name,
         texts,
@@ -91,7 +97,7 @@ def _task(run_dir: str, name: str, examples: Sequence[Labelled]) -> EvaluationTa
         lambda text, number, is_target: text,
         [accuracy, macro_f1],
         [],
-        majority([label for _, label in counted] or labels),
+        majority(labels if train is None else _answers(run_dir, train)),
         "these texts" if train is None else "training",
     )
 
@@ -106,12 +112,17 @@ def _kept(run_dir: str, side: str) -> TokenArray | None:
 
 
 def _labelled(run_dir: str, array: TokenArray) -> Iterator[Labelled]:
-    decode, classes = load_vocabulary(run_dir).codec.decode, load_classes(run_dir)
+    decode = load_vocabulary(run_dir).codec.decode
+    answers = _answers(run_dir, array)
+    for start, end, label in zip(array.starts, array.ends, answers):
+        tokens, _, parts, _ = array.piece(start, end, True)
+        yield Labelled(decode((tokens if parts is None else tokens[parts == 0]).tolist()), label)
+
+
+def _answers(run_dir: str, array: TokenArray) -> Iterator[str]:
+    """The label of each text, without decoding the text."""
+    classes, decode = load_classes(run_dir), load_vocabulary(run_dir).codec.decode
+    written = functools.cache(lambda tokens: decode(list(tokens)).strip())
     for start, end in zip(array.starts, array.ends):
         tokens, _, parts, labels = array.piece(start, end, True)
-        if labels is not None:
-            yield Labelled(decode(tokens.tolist()), classes[labels[0]])
-        else:
-            yield Labelled(
-                decode(tokens[parts == 0].tolist()), decode(tokens[parts == 1].tolist()).strip()
-            )
+        yield written(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]

@@ -233,18 +233,36 @@ def test_heldout_text_is_a_task(tmp_path, answer_tokens):
     assert set(zip(task.texts, task.targets)) == documents(found)[1]
     assert (task.guess, task.guessed_from) == ("red", "training")
     (few,) = labelled_evaluation.heldout_labels(run, examples=2)
-    assert 1 <= len(few.texts) <= 2 and few.texts[0] == task.texts[0]
+    assert len(few.texts) == 2 and set(few.texts) < set(task.texts)
     with pytest.raises(ValueError, match="holds no labelled text"):
         labelled_evaluation.heldout_labels(str(tmp_path))
+
+
+def test_so_many_examples_of_a_file_are_a_fair_sample(tmp_path):
+    """Neither its first lines nor every second one, which may all be of one class."""
+    for name, lines in (("sorted", sorted(LINES, key=lambda line: line[1])), ("in_turn", LINES)):
+        file = write_tsv(tmp_path / f"{name}.tsv", lines)
+        task = labelled_evaluation.labels_of_file(str(tmp_path), file, 20)
+        assert len(set(task.texts)) == 20 and set(task.targets) == {"red", "blue", "dark green"}
+        assert sorted(task.texts, key=[text for text, _ in lines].index) == list(task.texts)
+
+
+def test_the_most_frequent_label_is_counted_among_all_texts(tmp_path):
+    lines = [(f"{i}", "red" if i < 10_500 else "blue") for i in range(21_500)]
+    file = write_tsv(tmp_path / "lines.tsv", lines)
+    corpus(tmp_path, heldout_files=write_tsv(tmp_path / "heldout.tsv", lines[:3]), files=file)
+    (task,) = labelled_evaluation.heldout_labels(str(tmp_path / "run"))
+    assert task.guess == "blue"
 
 
 def test_a_file_is_a_task_with_the_classes_of_the_run(tmp_path):
     corpus(tmp_path)
     file = tmp_path / "new.jsonl"
     lines = [{"text": "a", "label": "blue"}, {"text": "b", "label": "green"}]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    task = labelled_evaluation.labels_of_file(str(tmp_path / "run"), str(file), 1)
+    file.write_text(json.dumps(lines[0]) + "\n")
+    task = labelled_evaluation.labels_of_file(str(tmp_path / "run"), str(file))
     assert (task.name, task.texts, task.targets) == ("new", ("a",), ("blue",))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(ValueError, match="new.jsonl:2: got the label 'green', which no text has"):
         labelled_evaluation.labels_of_file(str(tmp_path / "run"), str(file))
     # A run of no labelled text has any answer, and no training text that is counted.
