@@ -38,6 +38,7 @@ from pretrax.training.command_line import (
     add_device_arguments,
     add_trust_argument,
     at_least,
+    given_options,
     mistakes_in_words,
     opening,
 )
@@ -110,7 +111,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     kinds = options.task, options.labelled, options.heldout, options.yardstick
     if sum(map(bool, kinds)) != 1:
         parser.error("give one of --task=NAME, --labelled=FILE, --heldout and --yardstick=NAME")
-    given = {name for name, value in vars(options).items() if value != parser.get_default(name)}
+    given = given_options(parser, options, argv)
     of_text = options.heldout or options.yardstick
     if of_text and (idle := given & {*OF_TASKS, *OF_ANSWERS}):
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")

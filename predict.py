@@ -43,6 +43,7 @@ from pretrax.training.command_line import (
     add_device_arguments,
     add_trust_argument,
     at_least,
+    given_options,
     mistakes_in_words,
 )
 from pretrax.training.mesh import make_mesh, placed_on
@@ -65,7 +66,7 @@ def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
     mode = "score" if options.score else options.mode or mode_of(trained)
     if not options.score:
         check_mode(trained, mode)
-    check_used(options, make_parser(), mode)
+    check_used(options.given, mode)
     items = given_items(options, mode)
     counts: list[DraftCounts] = []
     how = dataclasses.replace(settings(options, trained, mesh), on_drafts=counts.append)
@@ -126,7 +127,9 @@ def answer_here(console: Console, options, trained: Trained, mode: str, items, h
 def answer_file(console: Console, options, trained: Trained, mode: str, items, how: Options):
     """Writes answers line by line, in order, after those that the file has already."""
     out = AnswerFile(options.out, items)
-    changes_nothing = "file out texts mode layer batch_size fsdp tensor traceback trust".split()
+    changes_nothing = (
+        "file out texts given mode layer batch_size fsdp tensor traceback trust".split()
+    )
     made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
     out.check_made_by({**made, "mode": mode, "step": trained.step})
     if out.done:
@@ -189,6 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser()
     options = parser.parse_args(argv)
+    options.given = given_options(parser, options, argv)
     if mistake := mistake_of(options):
         parser.error(mistake)
     return options

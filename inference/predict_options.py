@@ -1,6 +1,7 @@
 """Options of `pretrax predict`: how answers are decoded, and which modes use which option."""
 
 import argparse
+from collections.abc import Collection
 
 WRITING = ("continue", "complete", "respond", "restore")  # modes whose answer is a text of its own
 _DECODING = (*WRITING, "infill", "middle")
@@ -42,10 +43,10 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     add("--draft_tokens", type=int, metavar="N", default=4, help="drafts a step of that model")
 
 
-def check_used(options: argparse.Namespace, defaults: argparse.ArgumentParser, mode: str) -> None:
+def check_used(given: Collection[str], mode: str) -> None:
     """Raises ValueError for an option that was given and that the mode does not use."""
     for name, modes in _USED_BY.items():
-        if mode not in modes and getattr(options, name) != defaults.get_default(name):
+        if mode not in modes and name in given:
             raise ValueError(
                 f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give --mode; "
                 f"modes that use it: {', '.join(modes)}."

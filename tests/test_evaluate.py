@@ -236,6 +236,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
         ([f"--run={answering}", "--labelled=a.tsv", "--split=x"], "--split goes with --task"),
         ([f"--run={answering}", "--labelled=no.tsv"], "There is no file no.tsv"),
         ([f"--run={answering}", "--heldout", "--split=x"], "--split goes with --task"),
+        ([f"--run={answering}", "--heldout", "--split=validation"], "--split goes with --task"),
         ([f"--run={answering}", "--task=a", "--objective=clm"], "--objective goes with --heldout"),
         ([f"--run={answering}", "--heldout", "--gin.a.b=1"], "--gin.a.b=1 goes with --yardstick"),
         ([f"--run={answering}", "--heldout", "--text=1"], "unknown argument '--text=1'"),

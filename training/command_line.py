@@ -110,6 +110,20 @@ def _as_binding(argument: str) -> str:
     return f"--gin_bindings={name} = {value}"
 
 
+def given_options(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, argv: Sequence[str] | None
+) -> set[str]:
+    """Returns the names of the options that a command line gives, also of one given as its default.
+
+    Args:
+      options: what the parser made of it.
+      argv: None: the program's own.
+    """
+    absent = argparse.Namespace(**dict.fromkeys(vars(options)))
+    found, _ = parser.parse_known_args(argv, absent)
+    return {name for name, value in vars(found).items() if value is not None}
+
+
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds how a trained model is applied: texts at once, and the mesh of its parameters."""
     large = "rows are sharded over all devices; for a model too large for one of them:"
