@@ -47,6 +47,12 @@ def electra():
     return model, batch, init(model, batch)
 
 
+def test_pairs_of_stacks_say_how_long_a_row_they_read():
+    learned = dict(SHAPE, num_layers=1, positions="learned", max_positions=16)
+    assert models.electra(V, **learned).max_positions == 16
+    assert models.two_towers(V, **learned).max_positions == 16
+
+
 @functools.cache
 def draws(count=2000):
     """(judged tokens, which were replaced) i32[count, 2, 8]; the last draw is without a key.
