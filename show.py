@@ -30,7 +30,7 @@ from pretrax.showing.choice import Choice, layout_for
 from pretrax.showing.draws import draws, prepared, shortened
 from pretrax.showing.examples import Reader
 from pretrax.showing.listing import LEGEND, objectives_table
-from pretrax.showing.page import Heading, write_page
+from pretrax.showing.page import Heading, page
 from pretrax.showing.rows import subjects
 from pretrax.showing.statistics import measure_each
 from pretrax.showing.terminal import print_examples, print_heading
@@ -115,7 +115,7 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         )
         facts = [f"Layout: {layout.replace('_', '-')}", *choice.facts(layout)]
         heading = Heading(choice.name, facts, command, text.stream_name)
-        write_page(options.html, heading, examples, figures)
+        run_directory.write_text(options.html, page(heading, examples, figures))
         console.print(f"The page is {options.html}: open it in a browser.")
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from pathlib import Path
 from typing import NamedTuple
 
 from pretrax.showing.attention import rectangles
@@ -66,15 +65,6 @@ class Heading(NamedTuple):
     facts: Sequence[str]  # a line each: what it is good for, its paper, …
     command: str
     stream: str  # the name of the text that the statistics were counted on
-
-
-def write_page(
-    file: str, heading: Heading, examples: Sequence[Example], figures: Sequence[Figures]
-) -> None:
-    """Writes `page` to a file, whose folder is made."""
-    path = Path(file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(heading, examples, figures), encoding="utf-8")
 
 
 def page(heading: Heading, examples: Sequence[Example], figures: Sequence[Figures]) -> str:
