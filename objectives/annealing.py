@@ -12,6 +12,8 @@ from pretrax.objectives.arithmetic import MAX_DENOMINATOR, whole
 from pretrax.objectives.contract import Builder, Objective, TokenIds, build
 from pretrax.objectives.mixtures import mixture
 
+_DIGITS = len(str(MAX_DENOMINATOR)) - 1  # that densities may have
+
 
 def annealed(
     ids: TokenIds,
@@ -44,11 +46,17 @@ def annealed(
     >>> [round(member.rate(25), 2) for member in objective.members]
     [0.5, 0.5, 0.0]
 
-    Raises ValueError for fewer steps or stages, two ends that are one value, and as the builder does.
+    Raises ValueError for fewer steps or stages, two ends that are one value or have more
+    than three decimals, and as the builder does.
     """
     whole(steps, "steps", 1)
     whole(stages, "stages", 2)
     values = _between(first, last, stages)
+    if (values[0], values[-1]) != (first, last):
+        raise ValueError(
+            f"annealed takes numbers of at most {_DIGITS} decimals, got first={first} and last={last}: "
+            "round them."
+        )
     if len(values) < 2:
         raise ValueError(
             f"annealed goes from one value of {setting} to another, got {first} and {last}: give two "
@@ -79,8 +87,7 @@ def _between(first: float, last: float, stages: int) -> list:
     line = np.linspace(first, last, stages)
     if isinstance(first, int) and isinstance(last, int):
         return list(dict.fromkeys(int(round(x)) for x in line))
-    digits = len(str(MAX_DENOMINATOR)) - 1
-    return list(dict.fromkeys(round(float(x), digits) for x in line))
+    return list(dict.fromkeys(round(float(x), _DIGITS) for x in line))
 
 
 def _positions(first: float, last: float, values: list) -> np.ndarray:
