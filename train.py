@@ -114,7 +114,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
     ):
         resumed = resume(run, checkpoints, shapes, batches, changed)
         if resumed is None:
-            state, started = first_state(run, shapes, planned.mesh)
+            state, started = first_state(run, shapes, planned.mesh, planned.corpus.classes)
             console.print(started, markup=False, end="\n" * bool(started))
         else:
             state = resumed.state

@@ -5,7 +5,7 @@ Parameters are matched by name and shape; those left over on either side are rep
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from pretrax.models.directories import own_file
+from pretrax.models.heads import CLASSIFIERS
 from pretrax.models.trees import named
 from pretrax.training import run_directory
 from pretrax.training.checkpoints import Checkpoints, MismatchError, damage_in_words
@@ -25,7 +26,7 @@ class WarmStart(NamedTuple):
     source: str
     step: int  # of the checkpoint
     taken: tuple[str, ...]  # names of parameters
-    fresh: tuple[str, ...]  # not in the checkpoint: as initialised
+    fresh: tuple[str, ...]  # not in the checkpoint, or of other classes: as initialised
     unused: tuple[str, ...]  # of the checkpoint, not in the model
 
     def describe(self) -> str:
@@ -36,16 +37,20 @@ class WarmStart(NamedTuple):
             f"{len(self.taken)} arrays, {count:,} parameters."
         ]
         if self.fresh:
-            lines.append(f"Not there, and initialised: {', '.join(self.fresh)}")
+            lines.append(
+                f"Not there, or of other classes, and initialised: {', '.join(self.fresh)}"
+            )
         if self.unused:
             lines.append(f"There, and not used: {', '.join(self.unused)}")
         return "\n".join(lines)
 
 
-def first_state(run: Run, shapes: Abstract, mesh: Mesh) -> tuple[State, str]:
+def first_state(
+    run: Run, shapes: Abstract, mesh: Mesh, classes: Sequence[str]
+) -> tuple[State, str]:
     """Returns the state that a run starts with, and in words where its parameters are from.
 
-    They are fresh, without a word, or those of its `initial_run`.
+    They are fresh, without a word, or those of its `initial_run`; `classes` as for `warm_start`.
 
     Raises ValueError as `warm_start` and `check_same_vocabulary` do.
     """
@@ -53,16 +58,18 @@ def first_state(run: Run, shapes: Abstract, mesh: Mesh) -> tuple[State, str]:
     if run.initial_run is None:
         return state, ""
     check_same_vocabulary(run.initial_run, run.run_dir)
-    start = warm_start(run.initial_run, state)
+    start = warm_start(run.initial_run, state, classes)
     return start.state, start.describe()
 
 
-def warm_start(source: str, state: State) -> WarmStart:
+def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmStart:
     """Returns a fresh state with the parameters of the latest checkpoint of `source`.
 
     Args:
       source: a run directory, or a directory of checkpoints.
       state: step 0; its parameters keep their shardings. The optimizer starts anew.
+      classes: that the run predicts, in order. Where the source names others, or in another order,
+        the last layer of its classifiers would take one for another: it is left as initialised.
 
     Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
     no name matches, or where one is damaged.
@@ -71,7 +78,8 @@ def warm_start(source: str, state: State) -> WarmStart:
         saved = checkpoints.shapes(step)
         there = {n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")}
         wanted = named(state.params)
-        taken = sorted(wanted.keys() & there.keys())
+        of_others = _classifiers(wanted) if _other_classes(source, classes) else set()
+        taken = sorted((wanted.keys() & there.keys()) - of_others)
         _check_shapes(source, step, wanted, there, taken)
         loaded = checkpoints.load_params(step, _only(state.params, taken))
     return WarmStart(
@@ -79,9 +87,20 @@ def warm_start(source: str, state: State) -> WarmStart:
         source,
         step,
         tuple(taken),
-        tuple(sorted(wanted.keys() - there.keys())),
-        tuple(sorted(there.keys() - wanted.keys())),
+        tuple(sorted(wanted.keys() - set(taken))),
+        tuple(sorted(there.keys() - set(taken))),
     )
+
+
+def _other_classes(source: str, classes: Sequence[str]) -> bool:
+    there = run_directory.load_classes(source)
+    return bool(there and classes) and there != list(classes)
+
+
+def _classifiers(names: Iterable[str]) -> set[str]:
+    """The parameters of the last layers of classifiers, which have a column for each class."""
+    layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
+    return {name for name in names if name.startswith(layers)}
 
 
 def check_source(source: str) -> None:

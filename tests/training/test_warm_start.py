@@ -1,5 +1,6 @@
 """Starting from another run's parameters: what fits is taken, the rest is told."""
 
+import contextlib
 import shutil
 
 import flax.linen as nn
@@ -10,6 +11,7 @@ import optax
 import pytest
 
 from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.run_directory import save_classes
 from pretrax.training.state import abstract_state, new_state
 from pretrax.training.warm_start import warm_start
 from tests.training import tiny
@@ -79,6 +81,24 @@ def test_what_fits_is_taken_and_the_rest_is_told(source, inside):
 def test_a_model_that_does_not_fit_is_refused(source, shapes, message):
     with pytest.raises(ValueError, match=f"Checkpoint 7 of .* does not fit.*{message}"):
         warm_start(str(source[0]), state_of(2, **shapes))
+
+
+@pytest.mark.parametrize(
+    "classes, fresh",
+    [
+        ((), ()),
+        (("no", "yes"), ()),
+        (("yes", "no"), ("projections_classes/classifier/w",)),
+        (("a", "b"), ("projections_classes/classifier/w",)),
+    ],
+)
+def test_a_classifier_of_other_classes_is_not_taken(tmp_path, classes, fresh):
+    shapes = {"trunk": (8, 4), "projections_classes/classifier": (4, 2)}
+    with contextlib.closing(Checkpoints(f"{tmp_path}/checkpoints")) as checkpoints:
+        checkpoints.save(state_of(1, **shapes), {})
+    save_classes(tmp_path, ["no", "yes"])
+    start = warm_start(str(tmp_path), state_of(2, **shapes), classes)
+    assert (start.fresh, start.unused) == (fresh, fresh)
 
 
 def test_no_checkpoint_is_an_error(tmp_path):
