@@ -61,7 +61,8 @@ def pair_reader(answers: str, tokenizer: Tokenizer, classes: Sequence[str]) -> P
         if len(words) != len(names):
             raise ValueError(f"got {len(names)} tags for {len(words)} words: {text_of(given)!r}.")
         pieces = tokenizer.encode_batch([f" {word}" for word in words])
-        labels = [[number_of(n), *[NO_LABEL] * (len(p) - 1)] for n, p in zip(names, pieces)]
+        # A word may have no token: tokenizers drop some characters.
+        labels = [[number_of(n), *[NO_LABEL] * len(p)][: len(p)] for n, p in zip(names, pieces)]
         return Piece(np.concatenate(pieces), True, labels=np.concatenate(labels).astype(np.int32))
 
     readers = {

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import types
 import warnings
 
 import numpy as np
@@ -123,6 +124,15 @@ def test_tags(tmp_path):
     assert document.labels.tolist() == [0, no, no, no, 1, no, no, no, 0, no, no]
     with pytest.raises(ValueError, match="'pairs_tags': got 1 tags for 2 words: 'one two'"):
         documents(corpus, 2)
+
+
+def test_a_word_without_a_token_has_no_tag():
+    tokenizer = types.SimpleNamespace(
+        decode=lambda ids: {1: "a \ufffd b", 2: "red blue blue"}[ids[0]],
+        encode_batch=lambda words: [np.arange(len(w.strip(" \ufffd"))) for w in words],
+    )
+    piece = pair_reader("tags", tokenizer, ["red", "blue"])(np.array([1]), np.array([2]))
+    assert piece.tokens.size == 2 and piece.labels.tolist() == [0, 1]
 
 
 def test_tags_are_read_as_they_were_written(tmp_path):
