@@ -64,12 +64,13 @@ def test_files_hold_what_their_description_says(tmp_path, monkeypatch):
 def test_the_bytes_do_not_depend_on_who_writes_or_how_often(tmp_path):
     given = [documents(300, seed) for seed in range(3)]
     write(tmp_path / "a", given)
+    write(tmp_path / "b", given)
     with pytest.raises(RuntimeError), StoreWriter(tmp_path / "b", "train", 1, IDS) as writer:
         for document in documents(600, seed=9):
             writer.add(document)
         raise RuntimeError("killed")
-    assert not is_complete(tmp_path / "b", "train", 1)
-    with pytest.raises(ValueError, match="Part 0 of 'train' .* is not complete"):
+    assert is_complete(tmp_path / "b", "train", 0) and not is_complete(tmp_path / "b", "train", 1)
+    with pytest.raises(ValueError, match="Part 1 of 'train' .* is not complete"):
         seal(tmp_path / "b", {"train": 3})
     for i in (2, 1, 0, 1):
         with StoreWriter(tmp_path / "b", "train", i, IDS) as writer:
