@@ -101,10 +101,21 @@ class WriteDocuments(PipelineStep):
         path = document_file(self.folder, rank)
         with open(path + ".tmp", "wb") as raw, zstandard.open(raw, "wb") as file:
             for document in data:
-                record = {"text": document.text, "id": document.id, "metadata": document.metadata}
-                file.write(orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE))
+                file.write(_as_line(document))
                 yield document
         os.replace(path + ".tmp", path)
+
+
+def _as_line(document: Document) -> bytes:
+    record = {"text": document.text, "id": document.id, "metadata": document.metadata}
+    try:
+        return orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE)
+    except (
+        TypeError
+    ):  # a number of more than 64 bits, or half a surrogate pair: kept as Python writes it
+        others = {ascii(key): ascii(value) for key, value in document.metadata.items()}
+        record |= {"id": ascii(document.id), "metadata": others}
+        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class ReadDocuments(PipelineStep):

@@ -1,5 +1,6 @@
 """The steps alone: what each keeps and drops, and by which rule."""
 
+import datetime
 import json
 import tempfile
 
@@ -7,7 +8,7 @@ import pytest
 from datatrove.data import Document
 
 from pretrax.preparing import filters
-from pretrax.preparing.blocks import Dropped, examples_in
+from pretrax.preparing.blocks import Dropped, WriteDocuments, documents_of, examples_in
 from pretrax.preparing.words import Words
 from tests.preparing import planted
 
@@ -132,6 +133,15 @@ def test_bad_records_end_it_or_are_counted(tmp_path, capsys):
     assert report["steps"][0]["in"] == 4 and report["documents"] == 1
     page = (tmp_path / "out" / "report.html").read_text()
     assert "raw.jsonl:2" in page and "raw.jsonl:3" in page and "no field &#x27;text&#x27;" in page
+
+
+def test_documents_between_stages(tmp_path):
+    metadata = [{"n": 1, "day": datetime.date(2026, 1, 2)}, {"n": 10**30, "t": "\ud800"}]
+    documents = [Document(f"text {k}", str(k), metadata=of) for k, of in enumerate(metadata)]
+    assert list(WriteDocuments(str(tmp_path)).run(documents, rank=3)) == documents
+    first, second = documents_of(str(tmp_path), 3)
+    assert (first.text, first.metadata) == ("text 0", {"n": 1, "day": "2026-01-02"})
+    assert (second.text, second.metadata["'n'"]) == ("text 1", str(10**30))
 
 
 def test_decontamination(tmp_path):
