@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from typing import Any
 
 from datatrove.executor.base import DistributedEnvVars, PipelineExecutor
@@ -182,6 +183,8 @@ class _Local(PipelineExecutor):
     def run_ranks(self, ranks: Sequence[int], advance: Callable[[int], None]) -> None:
         context = multiprocessing.get_context("forkserver")  # a fork of this process would copy JAX
         context.set_forkserver_preload([__name__])
+        errors = os.path.join(self.logging_dir.path, "workers.log")
+        _start_forkserver(errors)
         alive, held = context.Pipe(duplex=False)
         workers = min(self.workers, len(ranks))
         pool = ProcessPoolExecutor(workers, context, _begin_worker, (alive,))
@@ -193,7 +196,7 @@ class _Local(PipelineExecutor):
         except BrokenProcessPool:
             raise ValueError(
                 "A worker process was ended from outside, as Linux does where memory is short: the same "
-                "command goes on; give it fewer --workers."
+                f"command goes on; give it fewer --workers. What workers wrote: {errors}."
             ) from None
         finally:
             held.close()  # which ends workers in the middle of a task
@@ -209,9 +212,24 @@ class _ThisProcess(_Local):
         logger.remove()  # else it writes on to what is closed
 
 
+def _start_forkserver(errors: str) -> None:
+    """Starts what workers are forked from, where it does not run yet: it leaves Ctrl-C to this process,
+    and what goes wrong before a worker begins is written to a file."""
+    os.makedirs(os.path.dirname(errors), exist_ok=True)
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    own = os.dup(2)
+    try:
+        with open(errors, "ab") as file:
+            os.dup2(file.fileno(), 2)
+        forkserver.ensure_running()
+    finally:
+        os.dup2(own, 2)
+        os.close(own)
+        signal.signal(signal.SIGINT, interrupt)
+
+
 def _begin_worker(alive: Any) -> None:
-    """Silences a worker, and ends it when the process that started it closes a pipe, or dies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ends a worker when the process that started it closes a pipe, or dies."""
     sys.stderr = open(os.devnull, "w")  # datatrove's log of each task is in a file of its own
 
     def watch() -> None:

@@ -13,7 +13,11 @@ from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
 
-from pretrax.preparing.blocks import documents_of
+from pretrax.preparing.blocks import WriteDocuments, documents_of
+from pretrax.tasks.vocabularies import Source, load_vocabulary
+from pretrax.training.data import Piece
+from pretrax.training.run_directory import VOCABULARY
+from pretrax.training.token_store_files import StoreWriter, is_sealed, seal
 
 HELDOUT_TOKENS = 2048  # of the longest held-out record, so that a few thousand tokens are of many
 _VOCABULARY_CHARACTERS = 30_000_000  # read at most to sample a vocabulary's training text from
@@ -50,16 +54,10 @@ def token_store(*, vocabulary: Callable, heldout_every: int = 100) -> Output:
         )
 
     def begin(out: str, documents: str, tasks: int) -> None:
-        from pretrax.tasks.vocabularies import Source
-
         texts = _Training(documents, tasks)
         vocabulary(out, Source(texts=texts))
 
     def end(out: str, tasks: int, about: Mapping[str, Any]) -> None:
-        from pretrax.tasks.vocabularies import load_vocabulary
-        from pretrax.training.run_directory import VOCABULARY
-        from pretrax.training.token_store_files import is_sealed, seal
-
         if is_sealed(out):
             return
         tokenizer = load_vocabulary(out).tokenizer
@@ -80,8 +78,6 @@ def token_store(*, vocabulary: Callable, heldout_every: int = 100) -> Output:
 
 def documents() -> Output:
     """The documents of the last step in OUT/documents, as JSONL: text, id and metadata; zstd."""
-    from pretrax.preparing.blocks import WriteDocuments
-
     return Output(
         "write",
         None,
@@ -126,11 +122,6 @@ class _Tokenise(PipelineStep):
         self.out, self.documents, self.heldout_every = out, documents, heldout_every
 
     def run(self, data, rank: int = 0, world_size: int = 1):
-        # Here: JAX comes with them, which other blocks do without.
-        from pretrax.tasks.vocabularies import load_vocabulary
-        from pretrax.training.data import Piece
-        from pretrax.training.token_store_files import StoreWriter
-
         tokenizer, ids, _ = load_vocabulary(self.out)
         hashes = [heldout_hash(one.text) for one in documents_of(self.documents, rank)]
         held_out = {one for one in hashes if one % self.heldout_every == 0} or {
