@@ -56,7 +56,8 @@ def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> Eval
     if not read:
         raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
     some = itertools.islice(_examples(task, "train"), MOST_COUNTED)
-    guess = majority([_text(task, example, "targets") for example in some])
+    counted = [_text(task, example, "targets") for example in some]
+    first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
 
     def postprocess(text: str, number: int, is_target: bool):
         return task.postprocess_fn(text, example=read[number], is_target=is_target)
@@ -68,7 +69,8 @@ def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> Eval
         postprocess,
         task.predict_metric_fns,
         task.score_metric_fns,
-        guess,
+        majority(counted),
+        f"{first}training",
     )
 
 

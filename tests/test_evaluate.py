@@ -100,9 +100,16 @@ def test_examples_are_texts(name):
     (task,) = evaluation_tasks("", names=[name])
     assert (task.texts, task.targets) == (list("efgh"), ["red", "green", "blue", "red"])
     assert (task.name, task.guess) == (name, "blue")  # most frequent among the training examples
+    assert task.guessed_from == "training"
     assert len(task.score_metrics) == (name == "colours_ids")
     (first,) = evaluation_tasks("", names=[name], split="train", examples=3)
     assert first.texts == list("abc")
+
+
+def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
+    monkeypatch.setattr("pretrax.tasks.seqio_evaluation.MOST_COUNTED", 2)
+    (task,) = evaluation_tasks("", names=["colours"])
+    assert task.guessed_from == "the first 2 examples of training"
 
 
 def test_a_mixture_is_its_tasks_and_none_comes_twice():
