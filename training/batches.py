@@ -230,7 +230,7 @@ class Batches:
         shards = [reader.progress() for reader in self._readers.values()]
         total = sum(one.tokens for shard in shards for one in shard.values())
         figures = {}
-        for name in shards[0]:
+        for name in shards[0] if shards else ():
             tokens = sum(shard[name].tokens for shard in shards)
             figures[f"data/{name}/share"] = tokens / max(total, 1)
             epochs = [shard[name].epochs for shard in shards]

@@ -23,7 +23,8 @@ class Folder:
         self.path = os.fspath(path)
         self.is_local = "://" not in self.path
         try:
-            self._files, self._root = url_to_fs(self.path)
+            # What other processes write must be seen.
+            self._files, self._root = url_to_fs(self.path, use_listings_cache=False)
         except (ImportError, ValueError) as error:  # which says what package to install
             raise ValueError(f"{self.path} cannot be opened: {error}") from error
         self._maps: dict[str, np.ndarray] = {}
