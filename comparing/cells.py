@@ -130,7 +130,7 @@ def train_and_measure(cell: Cell) -> int:
     """
     run = cell.run
     with _failures(run.run_dir) as failed:
-        if not is_trained(run):
+        if not is_trained(run.run_dir, run.steps):
             link_shared(cell.directory, run.run_dir)
             console = Console(width=120, highlight=False)
             if not train.train(run, console, cell.trusted).finished:

@@ -66,7 +66,7 @@ def _draw_curves(axes, curves, colours) -> None:
         axes.plot(x, y.mean(0), color=colour(number), linestyle=dashes(number), linewidth=1.4)
         if len(some) > 1:
             axes.fill_between(x, y.min(0), y.max(0), color=colour(number), alpha=0.2, linewidth=0)
-        tops.append(y[:, math.ceil(BEGINNING * GRID) :].max())
+        tops.append(y[:, x > BEGINNING * last].max())
     low, _ = axes.get_ylim()
     top = max(tops)
     axes.set(xlabel="text tokens seen", ylim=(low, top + 0.05 * (top - low)))
@@ -108,6 +108,8 @@ def _draw_law(axes, law: FittedLaw) -> None:
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     assert law.fit is not None
+    tokens = [point.run.text_tokens for point in law.points]
+    x = np.geomspace(min(tokens), max(tokens), GRID)
     for number, size in enumerate(sizes_of(law)):
         points = [point for point in law.points if point.run.parameters == size]
         axes.plot(
@@ -119,8 +121,6 @@ def _draw_law(axes, law: FittedLaw) -> None:
             alpha=0.65,
             markeredgewidth=0,
         )
-        tokens = [point.run.text_tokens for point in points]
-        x = np.geomspace(min(tokens), max(tokens), GRID)
         flops = x * points[0].run.flops_per_token
         style = dict(color=colour(number), linestyle=dashes(number), linewidth=1.4)
         axes.plot(flops, law.fit.law.loss(size, x), **style)

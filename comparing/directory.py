@@ -102,10 +102,20 @@ def settings_text(run: Run) -> str:
     return gin_text({k: v for k, v in fields_of(run).items() if k not in _SET}).text
 
 
-def budget_text(budget: Callable | Mapping[str, Callable]) -> str:
-    """Returns a budget with its settings in a line: "text_tokens(number=400,000)"; of several all."""
+def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
+    """Returns a budget in words: "400,000 text tokens"; of several all."""
     if isinstance(budget, Mapping):
-        return ", ".join(map(budget_text, budget.values()))
+        return ", ".join(map(budget_words, budget.values()))
+    one = bound(budget)
+    if [*one.settings] != ["number"]:
+        return budget_text(budget)
+    number = one.settings["number"]
+    name = one.function.__name__.replace("_", " ").replace("flops", "FLOPs")
+    return f"{number:,} {name}" if number < 1e9 else f"{number:.4g} {name}".replace("e+", "e")
+
+
+def budget_text(budget: Callable) -> str:
+    """Returns a budget with its settings in a line: "text_tokens(number=400,000)"."""
     one = bound(budget)
     settings = (
         f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
@@ -169,13 +179,13 @@ def link_shared(directory: str, run_dir: str) -> None:
 # --- what was measured -----------------------------------------------------------------------------
 
 
-def is_trained(run: Run) -> bool:
+def is_trained(run_dir: str, steps: int) -> bool:
     """Returns whether a run has taken its steps and been evaluated."""
-    path = Path(run.run_dir) / run_directory.RESULT
+    path = Path(run_dir) / run_directory.RESULT
     if not path.exists():
         return False
     record = run_directory.read_json(path)
-    return record["finished"] and record["step"] == run.steps
+    return record["finished"] and record["step"] == steps
 
 
 def read_measured(run_dir: str, yardstick: Callable) -> Measured | None:
@@ -221,7 +231,9 @@ def forget_refusals(run_dir: str) -> None:
 
 def is_complete(run: Run, yardsticks: Sequence[Callable]) -> bool:
     """Returns whether a run is trained, and all yardsticks have measured it or said why they cannot."""
-    return is_trained(run) and all(read_measured(run.run_dir, y) is not None for y in yardsticks)
+    return is_trained(run.run_dir, run.steps) and all(
+        read_measured(run.run_dir, y) is not None for y in yardsticks
+    )
 
 
 def refusals(run_dir: str, yardsticks: Sequence[Callable]) -> dict[str, str]:
@@ -250,7 +262,7 @@ def results_of(comparison: Comparison) -> Results:
     asked = Question(
         name=Path(c.directory).name,
         question=c.question,
-        budget=budget_text(c.budget),
+        budget=budget_words(c.budget),
         variants={
             variant: (*one.lines, *([solved[variant]] if variant in solved else []))
             for variant, one in trained_variants(c).items()
@@ -265,8 +277,8 @@ def results_of(comparison: Comparison) -> Results:
         facts = read_facts(c.directory, variant)
         for seed in c.seeds:
             run_dir = run_dir_of(c.directory, Key(variant, seed))
-            if facts is None or not Path(run_dir).is_dir():
-                continue
+            if facts is None or not (failure_of(run_dir) or is_trained(run_dir, facts.steps)):
+                continue  # it has not been trained, or not to its end
             named = variant, seed, Path(run_dir).relative_to(c.directory).as_posix()
             runs.append(_trained_run(named, run_dir, facts, refusals(run_dir, c.yardsticks)))
             for yardstick in c.yardsticks:

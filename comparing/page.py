@@ -24,7 +24,7 @@ from pretrax.showing.svg import SERIES
 
 Links = Mapping[tuple[str, int], str]  # of a run's variant and seed: its folder, from the page
 
-MANY = 24  # differences, of which those that do not hold are folded away
+MANY = 24  # differences, of which those that do not hold are folded away; so are all of one seed
 DASHES = {"-": "none", "--": "6 3", ":": "2 3"}  # of lines, as SVG has them
 STYLE = """
 .scroll { overflow-x:auto; background:  /* a shadow at the side where there is more */
@@ -39,6 +39,7 @@ STYLE = """
 figure h3 { margin:0 0 .2rem; overflow-wrap:anywhere }
 .legend svg { width:1.7em; height:.7em; margin-right:.35em; vertical-align:baseline }
 .legend span { overflow-wrap:anywhere }
+th small { display:inline-block; max-width:8.5rem; white-space:normal }
 td b { color:var(--first) } td small { color:var(--soft) }
 th, td { vertical-align:top; white-space:nowrap; text-align:right }
 td.left, th.left { text-align:left }
@@ -147,7 +148,8 @@ def _differences(summary: Summary) -> str:
     if not summary.differences:
         return ""
     body = _table_of_differences(summary, summary.differences)
-    if len(summary.differences) > MANY:
+    tested = any(math.isfinite(d.p) for d in summary.differences)
+    if len(summary.differences) > MANY or not tested:
         found = [d for d in summary.differences if d.holds]
         few = _table_of_differences(summary, found) if found else ""
         everything = f"All {len(summary.differences)} differences"

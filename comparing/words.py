@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, NEITHER
 from pretrax.comparing.laws import FittedLaw
 from pretrax.comparing.matching import FLOPS, PARAMETERS, WHAT, macro_of_solved
-from pretrax.comparing.results import TrainedRun
+from pretrax.comparing.results import HELDOUT, TrainedRun
 from pretrax.comparing.statistics import LEVEL, MOST_SEEDS, POWER, Difference, Estimate
 from pretrax.comparing.summary import Column, Summary
 
@@ -56,10 +56,12 @@ def number(value: float, places: int | None, sign: bool = False) -> str:
     """
     >>> number(-0.03149, 3), number(0.5, 3, sign=True), number(1234567.0, None)
     ('−0.031', '+0.500', '1.235e+06')
+    >>> number(0.45, None)
+    '0.4500'
     """
     if not math.isfinite(value):
         return MISSING
-    kind = f".{DIGITS}g" if places is None else f",.{places}f"
+    kind = f"#.{DIGITS}g" if places is None else f",.{places}f"
     return format(value, ("+" if sign else "") + kind).replace("-", MINUS)
 
 
@@ -172,7 +174,7 @@ def baselines(columns: Sequence[Column]) -> list[str]:
     """Returns what a model that knows nothing reaches at each; nothing where none of them says it."""
     if all(column.baseline is None for column in columns):
         return []
-    return [number(math.nan if c.baseline is None else c.baseline, None) for c in columns]
+    return [MISSING if c.baseline is None else f"{c.baseline:.{DIGITS}g}" for c in columns]
 
 
 class Told(NamedTuple):
@@ -261,8 +263,8 @@ def law_in_short(law: FittedLaw) -> list[str]:
     trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
     within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
     return [
-        f"{law.figure} of N parameters and D tokens: {one.E:.3g} + {one.A:.3g} / N^{one.alpha:.3g} + "
-        f"{one.B:.3g} / D^{one.beta:.3g} {NATS}, which misses {len(law.points)} runs by "
+        f"{law.figure} of N parameters and D tokens: {_short(one.E)} + {_short(one.A)} / "
+        f"N^{_short(one.alpha)} + {_short(one.B)} / D^{_short(one.beta)} {NATS}, which misses {len(law.points)} runs by "
         f"{100 * law.error:.2g}% (root mean square).",
         f"The most FLOPs of a run, {amount(most)}, it would spend on "
         f"{_within(best.parameters, low.parameters, high.parameters)} parameters and "
@@ -275,11 +277,21 @@ def _within(value: float, low: float, high: float) -> str:
     return f"{amount(value)} ({amount(low)} to {amount(high)})"
 
 
+def _short(value: float) -> str:
+    """
+    >>> _short(0.3478), _short(2085.43), _short(6e-14)
+    ('0.348', '2,085', '0')
+    """
+    if value >= 1000:
+        return amount(value)
+    return "0" if abs(value) < 5e-4 else f"{value:.3g}"
+
+
 def law_table(law: FittedLaw) -> tuple[list[str], list[list[str]]]:
     """Returns the headings and lines of a law's numbers with their intervals."""
     assert law.fit is not None
     lines = [
-        [name, f"{value:.3g}", f"{low:.3g} to {high:.3g}"]
+        [name, _short(value), f"{_short(low)} to {_short(high)}"]
         for name, value, low, high in zip(law.fit.law._fields, *law.fit[:3])
     ]
     return ["", "fitted", f"{1 - LEVEL:.0%} interval"], lines
@@ -375,8 +387,14 @@ def unequal(summary: Summary) -> str:
 
 
 def about_curve(name: str) -> str:
-    """Such as "training loss"; what a run logs by another name keeps it."""
-    return "training loss, nats per target" if name == "loss" else f"{name}, nats per target"
+    """
+    >>> about_curve("loss"), about_curve("heldout/all/tokens")
+    ('training loss, nats per target', 'held-out loss (all/tokens), nats per target')
+    """
+    said = "training loss"
+    if name != "loss":
+        said = f"held-out loss ({name.removeprefix(HELDOUT)})" if name.startswith(HELDOUT) else name
+    return f"{said}, {NATS}"
 
 
 def next_one(difference: Difference) -> str:

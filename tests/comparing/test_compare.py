@@ -14,7 +14,7 @@ import pytest
 import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
 
 from pretrax.comparing import cells, cluster, processes
-from pretrax.comparing.directory import read_facts, refusals
+from pretrax.comparing.directory import read_facts, refusals, results_of
 from pretrax.comparing.variants import Key, read_comparison, runs_of, runs_of_variants
 from pretrax.training import run_directory
 from tests.comparing import small
@@ -152,6 +152,15 @@ def test_two_commands_in_one_directory(own, capsys):
     with run_directory.locked(lock, "it"):
         assert small.compare_here(file) == 2
     assert "is compared already, in another process" in capsys.readouterr().err and not started
+
+
+def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
+    file, _ = own
+    result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
+    result.write_text(json.dumps({**json.loads(result.read_text()), "finished": False}))
+    found = results_of(read_comparison(file, trusted=["tests"]))
+    seeds = [(run.variant, run.seed) for run in found.runs]
+    assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
 
 def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):

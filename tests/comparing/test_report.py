@@ -6,13 +6,15 @@ import re
 import pytest
 from rich.console import Console
 
-from pretrax.comparing import report, results, words
+from pretrax.comparing import budgets, charts, report, results, words
+from pretrax.comparing.directory import budget_words
 from pretrax.comparing.figures import LOWER, NEITHER, Figure
 from pretrax.comparing.markdown import markdown
 from pretrax.comparing.page import page
 from pretrax.comparing.results import Measurement
 from pretrax.comparing.statistics import Estimate
 from pretrax.comparing.summary import summary
+from pretrax.training.bound import Bound
 from tests.comparing import planted
 from tests.showing import pages
 
@@ -135,7 +137,7 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
     assert {d.figure for d in found.differences} == {"minimal_pairs", "bits_per_byte", "classify"}
     assert [c.name for c in found.costs] == ["targets"] and len(found.parts) == 6
     heads, (first, *_) = words.cost_table(found)
-    assert heads[-1] == "targets, a token" and first[-1] == "0.15"
+    assert heads[-1] == "targets, a token" and first[-1] == "0.1500"
 
 
 def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
@@ -188,6 +190,38 @@ def test_figures_of_fewer_seeds_are_told(made):
     assert told == ["30% has figures of 4 of 5 seeds", "40% has figures of 3 of 5 seeds"]
 
 
+def test_the_first_of_few_points_is_in_the_chart():
+    class Axes:
+        def __getattr__(self, name):
+            return lambda *_, **given: given
+
+        def set(self, **given):
+            self.top = given["ylim"][1]
+
+        def get_ylim(self):
+            return 4.7, 6.0
+
+        xaxis = property(lambda self: self)
+
+    axes = Axes()
+    curve = ((400_000.0, 5.6), (800_000.0, 4.6), (900_000.0, 4.7))
+    charts._draw_curves(axes, {"10%": [curve]}, {"10%": 0})
+    assert axes.top > 5.6
+
+
+@pytest.mark.parametrize(
+    "budget, said",
+    [
+        (Bound(budgets.text_tokens, number=900_000), "900,000 text tokens"),
+        (Bound(budgets.model_flops, number=2.6e12), "2.6e12 model FLOPs"),
+        (Bound(planted.results, number=3, random=2), "results(number=3, random=2)"),
+        ({"a": Bound(budgets.seconds, number=60)}, "60 seconds"),
+    ],
+)
+def test_budgets_in_words(budget, said):
+    assert budget_words(budget) == said
+
+
 @pytest.mark.parametrize("seeds", [[], [0]])
 def test_without_seeds_there_are_no_claims(seeds, tmp_path):
     made = planted.results(["a", "b"], seeds=seeds)
@@ -196,7 +230,9 @@ def test_without_seeds_there_are_no_claims(seeds, tmp_path):
     short = (tmp_path / "report.md").read_text()
     assert "is better than" not in short and "nan" not in short
     assert ("nothing is known of their noise" if seeds else "nothing to compare") in short
-    pages.assert_elements_are_closed((tmp_path / "report.html").read_text())
+    text = (tmp_path / "report.html").read_text()
+    pages.assert_elements_are_closed(text)
+    assert ("<summary>All 3 differences" in text) == bool(seeds)  # which cannot be tested
 
 
 def test_a_variant_without_runs_is_shown_without_figures(made):
