@@ -1,12 +1,13 @@
 """`Subject`: a run that has been trained, as yardsticks read it."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pretrax.inference import Trained
 from pretrax.tasks.corpora import library
 from pretrax.tasks.python_sources import HELDOUT_EVERY
 from pretrax.tasks.trained_models import open_trained
+from pretrax.training import run_directory
 from pretrax.training.bound import bound
 from pretrax.training.configuration import read_directory, run_of_directory
 from pretrax.training.planning import Plan, plan
@@ -57,18 +58,34 @@ class Subject:
         return open_trained(self.directory, self.step, trusted=self.trusted)
 
     def check_library_unseen(self) -> None:
-        """Checks that a run of Python's library holds out all files that the library's split holds out.
+        """Checks that a run of Python's library holds out all files that the library's split holds out,
+        and so do the runs that it began from (`training.Run.initial_run`).
 
         Every yardstick that reads those files calls it.
 
         Raises ValueError for a run that has trained on some of them.
         """
-        if self.corpus is None or bound(self.corpus).function.__module__ != library.__name__:
-            return
-        every = bound(self.corpus).settings.get("heldout_every", HELDOUT_EVERY)
-        if HELDOUT_EVERY % every:
-            raise ValueError(
-                f"{self.directory} has trained on files of Python's library that are read here: it "
-                f"holds out one document in {every}, expected one in {HELDOUT_EVERY}, or in a divisor "
-                "of it."
-            )
+        for directory, corpus in self._corpora():
+            if corpus is None or bound(corpus).function.__module__ != library.__name__:
+                continue
+            every = bound(corpus).settings.get("heldout_every", HELDOUT_EVERY)
+            if HELDOUT_EVERY % every:
+                raise ValueError(
+                    f"{directory} has trained on files of Python's library that are read here: it "
+                    f"holds out one document in {every}, expected one in {HELDOUT_EVERY}, or in a "
+                    "divisor of it."
+                    + (f" {self.directory} began from it." if directory != self.directory else "")
+                )
+
+    def _corpora(self) -> Iterator[tuple[str, Callable | None]]:
+        """Yields this run's directory and corpus, and those of the runs that it began from, if they
+        are there."""
+        yield self.directory, self.corpus
+        seen, directory = {self.directory}, self.directory
+        while run_directory.is_run(directory):
+            initial = read_directory(directory, self.trusted).get("initial_run")
+            if initial is None or initial in seen or not run_directory.is_run(initial):
+                return
+            yield initial, read_directory(initial, self.trusted).get("corpus")
+            seen.add(initial)
+            directory = initial

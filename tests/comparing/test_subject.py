@@ -2,6 +2,7 @@
 
 import pytest
 
+from pretrax.comparing.subject import Subject
 from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.tasks.corpora import docstring_pairs, python_library, text_files
 from pretrax.training.bound import Bound
@@ -21,6 +22,21 @@ def test_no_yardstick_reads_files_that_a_run_has_trained_on(name):
     )
     with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
         YARDSTICKS[name](subject)
+
+
+def test_a_run_that_began_from_one_that_has_read_the_files_is_refused(tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    for here, initial, every in ((first, None, 40), (second, first, 20), (third, second, 20)):
+        here.mkdir()
+        corpus = "from pretrax import training\nfrom pretrax.tasks import corpora\n"
+        corpus += "training.Run.corpus = @corpora.python_library\n"
+        corpus += f"corpora.python_library.heldout_every = {every}\n"
+        begun = f"training.Run.initial_run = '{initial}'\n" if initial else ""
+        (here / "config.gin").write_text(corpus + begun)
+    with pytest.raises(ValueError, match=f"{first} has trained on .* {third} began from it"):
+        Subject(str(third)).check_library_unseen()
+    (first / "config.gin").unlink()
+    Subject(str(third)).check_library_unseen()
 
 
 def test_a_run_that_holds_out_the_files_is_measured():
