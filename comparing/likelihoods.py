@@ -19,6 +19,11 @@ from pretrax.objectives import PromptForm
 EXACT = "exact"  # each token given those before it: a probability of the text
 BOUND = "bound"  # a bound on that probability, by hiding any share of the text
 CONDITIONAL = "conditional"  # the exact probability of the rest of a text whose beginning is read
+BY_BLANK = "by a blank"  # the same, where training never completed a text: the rest fills a blank
+BY_RESTORING = (
+    "by restoring"  # the same, where training restored texts: the beginning is written too
+)
+AFTER_READING = (CONDITIONAL, BY_BLANK, BY_RESTORING)  # the rest of a text, given its beginning
 PSEUDO = "pseudo"  # each token given all others: no probability of the text
 
 
@@ -34,7 +39,9 @@ class Reading(NamedTuple):
 _KINDS: dict[str, Callable[[PromptForm], bool]] = {
     EXACT: lambda form: form.causal,
     BOUND: lambda form: form.mode == "unmask",
-    CONDITIONAL: lambda form: form.mode in ("complete", "infill", "restore"),
+    CONDITIONAL: lambda form: form.mode == "complete",
+    BY_BLANK: lambda form: form.mode == "infill",
+    BY_RESTORING: lambda form: form.mode == "restore",
     PSEUDO: lambda form: form.mode == "mask",
 }
 
@@ -48,10 +55,8 @@ def reading_of(trained: Trained) -> Reading:
     Raises ValueError for a model that predicts no text, such as one that embeds.
     """
     forms = trained.prompt_forms or (prompt_form(trained, mode_of(trained)),)
-    # An objective lists its forms with the default first; those that complete are for suffixes.
-    ordered = sorted(forms, key=lambda form: form.mode != "complete")
     for kind, fits in _KINDS.items():
-        for form in ordered:
+        for form in forms:
             if fits(form):
                 return Reading(kind, form)
     raise ValueError(
@@ -69,7 +74,7 @@ def log_probs(
     Each is predicted from the given tokens and those of the rest before it; for PSEUDO and BOUND from
     all other tokens, one masked at a time. Ends of documents are no tokens here. `given` may be empty.
     """
-    if reading.kind in (EXACT, CONDITIONAL):
+    if reading.kind in (EXACT, *AFTER_READING):
         prompts = [_prompt(trained, reading.form, [*given], [*rest]) for given, rest in texts]
         return answer_log_probs(trained, prompts)
     alone = [([*given, *rest], [len(given) + k]) for given, rest in texts for k in range(len(rest))]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pretrax.comparing.figures import HIGHER, Figure
-from pretrax.comparing.likelihoods import CONDITIONAL, Reading, log_probs, reading_of
+from pretrax.comparing.likelihoods import AFTER_READING, Reading, log_probs, reading_of
 from pretrax.comparing.python_pairs import MinimalPair, python_pairs
 from pretrax.comparing.subject import Subject
 from pretrax.inference import Trained
@@ -59,7 +59,7 @@ def scored(trained: Trained, reading: Reading, pairs: Sequence[MinimalPair]) -> 
     texts = []
     for pair in pairs:
         good, bad = trained.encode(pair.good), trained.encode(pair.bad)
-        shared = _shared(good, bad) if reading.kind == CONDITIONAL else 0
+        shared = _shared(good, bad) if reading.kind in AFTER_READING else 0
         texts += [(good[:shared], good[shared:]), (bad[:shared], bad[shared:])]
     found = [math.fsum(one) for one in log_probs(trained, reading, texts)]
     return [_point(good, bad) for good, bad in zip(found[::2], found[1::2])]

@@ -13,7 +13,10 @@ import numpy as np
 
 from pretrax.comparing.figures import LOWER, NEITHER, Figure
 from pretrax.comparing.likelihoods import (
+    AFTER_READING,
     BOUND,
+    BY_BLANK,
+    BY_RESTORING,
     CONDITIONAL,
     EXACT,
     PSEUDO,
@@ -32,12 +35,17 @@ UNITS = {
     EXACT: "bits per byte",
     BOUND: "bits per byte, upper bound",
     CONDITIONAL: "conditional bits per byte",
+    BY_BLANK: "conditional bits per byte, by a blank",
+    BY_RESTORING: "conditional bits per byte, by restoring",
     PSEUDO: "pseudo bits per byte",
 }
 NOTES = {
     EXACT: "each token given those before it in its row",
     BOUND: "the average over any number of hidden tokens of a row, each given those left",
     CONDITIONAL: "of the second half of each row, given the first",
+    BY_BLANK: "of the second half of each row, which fills a blank after the first: training had no blanks "
+    "of that length",
+    BY_RESTORING: "of the second half of each row, after the first is restored from itself",
     PSEUDO: "each token given all others of its row, which is no probability of the text",
 }
 
@@ -67,7 +75,9 @@ def bits_per_byte(
 
         bits per byte                of a causal model: its exact likelihood of the text
         bits per byte, upper bound   of masked diffusion: the bound on its likelihood
-        conditional bits per byte    of one that reads and writes: second halves, given the first
+        conditional bits per byte    of one that reads and writes: second halves, given the first; of one
+                                     that was never trained to complete a text, ", by a blank" that
+                                     the second half fills, or ", by restoring" the whole
         pseudo bits per byte         of a masked model: each token given all others (Salazar et al.
                                      2020, arXiv:1910.14659)
 
@@ -89,7 +99,7 @@ def bits_per_byte(
     reading = reading_of(trained)
     rows = heldout_rows(corpus, tokens, row_tokens)
     asked = [row.tokens for row in rows]
-    if reading.kind == CONDITIONAL:
+    if reading.kind in AFTER_READING:
         pairs = [
             (row.tokens[: row.tokens.size // 2], row.tokens[row.tokens.size // 2 :]) for row in rows
         ]
@@ -101,7 +111,7 @@ def bits_per_byte(
         nats = pseudo_nats(trained, asked, positions)
     else:
         nats = diffusion_nats(trained, asked, draws)
-    size = sum(row.rest_bytes if reading.kind == CONDITIONAL else row.bytes for row in rows)
+    size = sum(row.rest_bytes if reading.kind in AFTER_READING else row.bytes for row in rows)
     bits = 1 / math.log(2) / size  # a byte, of a nat of the whole text
     baseline = unigram_nats(corpus, asked, 8 * tokens) * bits
     unit, note = UNITS[reading.kind], f"{NOTES[reading.kind]}; rows of {row_tokens} tokens"
@@ -114,8 +124,8 @@ def bits_per_byte(
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[Row]:
     """Returns rows of the first held-out documents, of `row_tokens` and fewer at their ends.
 
-    Bytes are differences of decoded beginnings of the document, for a token that is decoded alone may
-    lose its space, and part of a character is no text. A last row of one token is left out.
+    Bytes are differences of decoded stretches that begin a row earlier, for a token that is decoded
+    alone may lose its space, and part of a character is no text. A last row of one token is left out.
     """
     if corpus.codec is None:
         raise ValueError(
@@ -126,12 +136,14 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[Row]:
         document = piece.tokens[:tokens]
         tokens -= document.size
 
-        def size(end: int, document=document) -> int:
-            return len(decode(document[:end].tolist()).encode())
-
         for first in range(0, document.size - 1, row_tokens):
             row = document[first : first + row_tokens]
-            start, middle, end = map(size, (first, first + row.size // 2, first + row.size))
+            before = document[max(first - row_tokens, 0) :]  # what comes before the row, and it
+            given = first - max(first - row_tokens, 0)
+            start, middle, end = (
+                len(decode(before[: given + size].tolist()).encode())
+                for size in (0, row.size // 2, row.size)
+            )
             rows.append(Row(row, end - start, end - middle))
     return rows
 

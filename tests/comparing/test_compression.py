@@ -39,6 +39,8 @@ def subject(one, of=None):
         ("decoder", "causal_lm", "bits per byte"),
         ("encoder", "masked_diffusion", "bits per byte, upper bound"),
         ("encoder_decoder", "prefix_lm", "conditional bits per byte"),
+        ("encoder_decoder", "span_corruption", "conditional bits per byte, by a blank"),
+        ("encoder_decoder", "bart", "conditional bits per byte, by restoring"),
         ("encoder", "masked_lm", "pseudo bits per byte"),
     ],
 )
@@ -68,6 +70,17 @@ def test_rows_are_of_the_text_and_bytes_are_not_lost():
     assert sum(row.tokens.size for row in heldout_rows(corpus(), 10, 7)) == 10
     with pytest.raises(ValueError, match="token ids without text"):
         heldout_rows(corpus(codec=None), 10, 7)
+
+
+def test_a_long_document_is_decoded_by_rows():
+    read = []
+
+    def decode(tokens):
+        read.append(len(tokens))
+        return CODEC.decode(tokens)
+
+    rows = heldout_rows(corpus(["Zoë " * 200], CODEC._replace(decode=decode)), 10_000, 7)
+    assert sum(row.bytes for row in rows) == 1000 and max(read) <= 14
 
 
 def by_token(_, texts):

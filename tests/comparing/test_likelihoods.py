@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from pretrax.comparing.likelihoods import BOUND, CONDITIONAL, EXACT, PSEUDO, log_probs, reading_of
+from pretrax.comparing.likelihoods import (
+    BOUND,
+    BY_BLANK,
+    BY_RESTORING,
+    CONDITIONAL,
+    EXACT,
+    PSEUDO,
+    log_probs,
+    reading_of,
+)
 from pretrax.inference.scoring import score
 from tests.inference.runs import CODEC, trained
 
@@ -18,8 +27,9 @@ GIVEN, REST = "Ada wrote", " all of it"
         ("decoder", ["masked_next_token", "causal_lm"], EXACT),
         ("encoder", ["masked_diffusion"], BOUND),
         ("encoder_decoder", ["span_corruption", "prefix_lm"], CONDITIONAL),
-        ("decoder", ["blank_infilling"], CONDITIONAL),
-        ("encoder_decoder", ["bart"], CONDITIONAL),
+        ("encoder_decoder", ["span_corruption"], BY_BLANK),
+        ("decoder", ["blank_infilling"], BY_BLANK),
+        ("encoder_decoder", ["bart"], BY_RESTORING),
         ("encoder", ["masked_lm"], PSEUDO),
         ("decoder", [], EXACT),
     ],
