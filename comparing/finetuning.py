@@ -24,6 +24,7 @@ from pretrax.comparing.probing import choosing
 from pretrax.inference import Trained
 from pretrax.inference.batching import by_length, jitted
 from pretrax.inference.states import TextRow, rows_batch, text_row
+from pretrax.inference.windows import check_texts
 
 MOST_CHOOSING = 500  # training examples that choose the learning rate
 WARMUP_SHARE = 0.1
@@ -131,7 +132,9 @@ def _logits(model, params, batch, own_BxT):
 
 
 def _rows(trained: Trained, texts: Sequence[str], tokens: int) -> list[TextRow]:
-    return [text_row(trained, trained.encode(text)[:tokens]) for text in texts]
+    rows = [text_row(trained, trained.encode(text)[:tokens]) for text in texts]
+    check_texts(trained, [row.tokens for row in rows])
+    return rows
 
 
 def _batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:

@@ -4,17 +4,21 @@ The text and the rows are the same for every run of a corpus, and noise depends 
 alone. What a model was not trained for it may do badly: that is what the figures tell.
 """
 
+import math
 import statistics
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure
 from pretrax.comparing.subject import Subject
+from pretrax.inference.windows import BeyondTraining
 from pretrax.objectives import Objective, TokenIds
 from pretrax.objectives.catalogue import CATALOGUE, find
+from pretrax.objectives.mixtures import longest
 from pretrax.training.configuration import read_fields
 from pretrax.training.evaluation import Evaluator, Score
 from pretrax.training.heldout import evaluator_under, recipe_under
-from pretrax.training.planning import Plan
+from pretrax.training.planning import Plan, longest_rows
 
 TOKENS = 20_000  # of held-out text
 ROW_TOKENS = 120  # with its special tokens a row fits the 128 slots of the small runs
@@ -34,36 +38,39 @@ def loss_under(
 
     The first figure is the share of the baseline's nats that the model saves, on average over the
     objectives: losses of different objectives have no mean. Where it is worse than the baseline the share
-    is below 0. Under an objective that it cannot compute it saves nothing, 0: without that objective the
-    mean would be of others than another model's. It has no figure of its own and is named in the first
-    one's note. The baseline knows frequencies alone, as in `training.evaluation`.
+    is below 0. A model that cannot compute one of them has no mean, nan, for it would be of others than
+    another model's; the note says which and why. The baseline knows frequencies alone, as in
+    `training.evaluation`.
 
     Args:
       objectives: names of gin_configs/objectives, or short ones ("mlm").
       tokens: of held-out text.
       row_tokens: of each row, before corruption.
 
-    Raises ValueError for a name that is none, or where the model computes none of the objectives.
+    Raises ValueError for a name that is none, settings below 1, or where the model computes none of the
+    objectives.
     """
     if not objectives:
         raise ValueError("Got no objectives, expected names such as causal_lm.")
+    if min(tokens, row_tokens) < 1:
+        raise ValueError(f"Got tokens={tokens} and row_tokens={row_tokens}, expected 1 or more.")
     plan, names = subject.plan, [*map(find, objectives)]
-    refused = [name for name in names if not _is_computable(plan, name, row_tokens)]
+    refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):
         evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which says why
     figures, gains = [], []
     for name in names:
         if name in refused:
             continue
-        evaluate = evaluator_under(plan, _objective(name, plan.recipe.ids), tokens, row_tokens)
+        objective = _builder(name)(plan.recipe.ids)
+        _warn_beyond_training(plan, objective, row_tokens)
+        evaluate = evaluator_under(plan, objective, tokens, row_tokens)
         scores = [score for score in evaluate(subject.saved.params) if not score.metric]
         gains.append(statistics.fmean(score.gain for score in scores))
         figures += _figures(name, scores)
-    mean = sum(gains) / len(names)
+    mean = math.nan if refused else statistics.fmean(gains)
     unit = "share of the baseline's nats saved"
-    note = (
-        f"not computable by this model, so 0 of the mean: {', '.join(refused)}" if refused else ""
-    )
+    note = " ".join(f"No mean: it cannot compute {name}. {why}" for name, why in refused.items())
     return [Figure("loss_under", mean, unit, HIGHER, 0.0, note), *figures]
 
 
@@ -75,8 +82,9 @@ def evaluator(
     Raises ValueError, naming those that can be, for one that its model cannot compute.
     """
     name = find(name)
+    builder = _builder(name)
     try:
-        return evaluator_under(plan, _objective(name, plan.recipe.ids), tokens, row_tokens)
+        return evaluator_under(plan, builder(plan.recipe.ids), tokens, row_tokens)
     except ValueError as error:
         able = ", ".join(computable(plan, row_tokens)) or "none of the catalogue"
         raise ValueError(
@@ -87,19 +95,31 @@ def evaluator(
 
 def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
     """Returns the names of the objectives that a run's model can compute; nothing is run."""
-    return [name for name in CATALOGUE if _is_computable(plan, name, row_tokens)]
+    return [name for name in CATALOGUE if not _refusal(plan, name, row_tokens)]
 
 
-def _is_computable(plan: Plan, name: str, row_tokens: int) -> bool:
+def _refusal(plan: Plan, name: str, row_tokens: int) -> str:
+    """Returns why a run's model cannot compute an objective; "" where it can."""
+    builder = _builder(name)
     try:
-        recipe_under(plan, _objective(name, plan.recipe.ids), row_tokens)
-    except ValueError:
-        return False
-    return True
+        recipe_under(plan, builder(plan.recipe.ids), row_tokens)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
-def _objective(name: str, ids: TokenIds) -> Objective:
-    return read_fields([f"objectives/{name}.gin"])["objective"](ids)
+def _builder(name: str) -> Callable[[TokenIds], Objective]:
+    return read_fields([f"objectives/{name}.gin"])["objective"]
+
+
+def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> None:
+    """Warns of `BeyondTraining` where the rows of an objective are longer than those of training."""
+    recipe, *_ = recipe_under(plan, objective, row_tokens)
+    trained = longest_rows(plan.run.sequence_lengths)
+    for stack, slots in longest(group.stacks for group in recipe.groups).items():
+        if slots > trained.get(stack, slots):
+            said = "Give fewer row_tokens."
+            warnings.warn(BeyondTraining(stack, slots, trained[stack], said), stacklevel=2)
 
 
 def _figures(name: str, scores: Sequence[Score]) -> list[Figure]:

@@ -1,6 +1,8 @@
 """Held-out loss under other objectives: the same rows for every model, and clear refusals."""
 
+import dataclasses
 import functools
+import math
 import types
 
 import jax
@@ -10,6 +12,7 @@ import pytest
 from pretrax import models
 from pretrax.comparing.yardsticks import heldout
 from pretrax.comparing.yardsticks.heldout import loss_under
+from pretrax.inference.windows import BeyondTraining
 from pretrax.objectives import causal_lm, masked_lm, prefix_lm
 from pretrax.training.data import Piece
 from pretrax.training.heldout import evaluator_under
@@ -69,11 +72,22 @@ def test_a_model_whose_outputs_are_constant_is_not_flattered():
     assert (one.name, one.value) == ("loss_under/causal_lm", pytest.approx(np.log(128), rel=1e-5))
 
 
-def test_an_objective_that_cannot_be_computed_saves_nothing_and_is_named():
+def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
     small = dict(tokens=TOKENS, row_tokens=ROW)
     summary, one = loss_under(subject("encoder"), objectives=["masked_lm", "causal_lm"], **small)
-    assert summary.note == "not computable by this model, so 0 of the mean: causal_lm"
-    assert summary.value == pytest.approx(one.gain / one.baseline / 2)
+    said = "No mean: it cannot compute causal_lm. An encoder predicts in place"
+    assert math.isnan(summary.value) and summary.note.startswith(said)
+    assert one.name == "loss_under/masked_lm"
+    with pytest.raises(ValueError, match="tokens=300 and row_tokens=0, expected 1 or more"):
+        loss_under(subject("encoder"), objectives=["masked_lm"], tokens=TOKENS, row_tokens=0)
+
+
+def test_rows_longer_than_those_of_training_are_told():
+    one = subject("decoder")
+    short = dataclasses.replace(one.plan.run, sequence_lengths={"decoder": 16})
+    one = types.SimpleNamespace(plan=one.plan._replace(run=short), saved=one.saved)
+    with pytest.warns(BeyondTraining, match="of the decoder, and the rows of training had 16"):
+        loss_under(one, objectives=["causal_lm"], tokens=TOKENS, row_tokens=ROW)
 
 
 def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
