@@ -144,7 +144,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
             key: Cell(directory, run, tuple(comparison.yardsticks), trusted_by(run, given))
             for key, run in runs.items()
             if not is_complete(run, comparison.yardsticks)
-            or refusals(run.run_dir, comparison.yardsticks)
+            or refusals(run.run_dir, run.steps, comparison.yardsticks)
         }
         start: Start = start_cell
         on_accelerators = any(one.platform != "cpu" for one in facts.values())

@@ -16,15 +16,18 @@ from pretrax.comparing.directory import (
     FAILURE,
     SHARED,
     Facts,
-    Measured,
     budget_text,
-    forget_refusals,
     is_trained,
     link_shared,
     read_facts,
-    read_measured,
     settings_text,
     write_facts,
+)
+from pretrax.comparing.kept_figures import (
+    Measured,
+    forget_refusals,
+    measure,
+    read_measured,
     write_measured,
 )
 from pretrax.comparing.matching import FLOPS, PARAMETERS, WHAT, macro_of, nearest, solved_line
@@ -138,14 +141,14 @@ def train_and_measure(cell: Cell) -> int:
         forget_refusals(run.run_dir)
         subject = Subject(run.run_dir, trusted=cell.trusted)
         for yardstick in cell.yardsticks:
-            if read_measured(run.run_dir, yardstick) is None:
+            if read_measured(run.run_dir, run.steps, yardstick) is None:
                 print(f"Measuring {bound(yardstick).function.__name__} …", flush=True)
                 try:
-                    measured = Measured(tuple(yardstick(subject)), "")
+                    measured = Measured(measure(yardstick, subject), "")
                 except ValueError as error:
                     traceback.print_exc()
                     measured = Measured((), str(error))
-                write_measured(run.run_dir, yardstick, measured)
+                write_measured(run.run_dir, run.steps, yardstick, measured)
     return failed.status
 
 

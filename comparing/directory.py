@@ -6,7 +6,7 @@ compiled/                 what JAX compiled, for all processes
 runs/VARIANT/facts.json   a variant's settings, the steps that the budget gave, its size and cost
 runs/VARIANT/seed_S/      a run directory, and beside the run's own files:
     compare.log           what it printed
-    figures.json          what each yardstick measured
+    evaluation/           what each yardstick measured, see `kept_figures`
     failure.txt           why it failed, in words; absent if it did not
 results.jsonl …           what `comparing.results` writes, and the report
 """
@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pretrax.comparing.comparison import Comparison, folder_of, trained_variants
-from pretrax.comparing.figures import Figure, settings_of_yardstick
+from pretrax.comparing.kept_figures import Measured, read_measured
 from pretrax.comparing.results import (
     Measurement,
     Question,
     Results,
     TrainedRun,
     learning_curves,
-    read_figure,
     read_record,
 )
 from pretrax.comparing.variants import RUNS, Key, run_dir_of
@@ -37,7 +36,7 @@ from pretrax.training.metrics import read_metrics
 from pretrax.training.run import Run, fields_of
 
 SHARED, COMPILED = "shared", "compiled"
-FACTS, FIGURES, LOG, FAILURE = "facts.json", "figures.json", "compare.log", "failure.txt"
+FACTS, LOG, FAILURE = "facts.json", "compare.log", "failure.txt"
 Named = tuple[str, int, str]  # variant, seed, run directory within that of the comparison
 _SET = ("run_dir", "steps", "seed")  # fields of a run that the comparison sets
 
@@ -54,16 +53,6 @@ class Facts(NamedTuple):
     platform: str  # that it was planned on: "cpu", "gpu", "tpu"
     solved: str = ""  # a line that gives the number which makes it equal to another variant
     equal_to: str = ""  # that variant
-
-
-class Measured(NamedTuple):
-    """What a yardstick measured of a run."""
-
-    figures: tuple[Figure, ...]
-    refusal: str  # why this run cannot be measured so; "": it was
-
-
-Kept = tuple[dict[str, Any], Measured]  # a yardstick's settings, and what it measured
 
 
 # --- before training -------------------------------------------------------------------------------
@@ -188,59 +177,18 @@ def is_trained(run_dir: str, steps: int) -> bool:
     return record["finished"] and record["step"] == steps
 
 
-def read_measured(run_dir: str, yardstick: Callable) -> Measured | None:
-    """Returns what a yardstick measured of a run; None where it has not."""
-    asked = settings_of_yardstick(yardstick)
-    return next((found for settings, found in _kept(run_dir) if settings == asked), None)
-
-
-def write_measured(run_dir: str, yardstick: Callable, measured: Measured) -> None:
-    """Adds what a yardstick measured to a run's figures."""
-    _write_kept(run_dir, [*_kept(run_dir), (settings_of_yardstick(yardstick), measured)])
-
-
-def _kept(run_dir: str) -> list[Kept]:
-    """Raises ValueError, naming the file, where it is damaged or of another version."""
-    path = Path(run_dir) / FIGURES
-    return read_record(path, lambda records: [*map(_measured, records)]) if path.exists() else []
-
-
-def _measured(record: Mapping[str, Any]) -> Kept:
-    figures = tuple(read_figure(one) for one in record["figures"])
-    return record["yardstick"], Measured(figures, record["refusal"])
-
-
-def _write_kept(run_dir: str, kept: Sequence[Kept]) -> None:
-    records = [
-        {
-            "yardstick": settings,
-            "figures": [figure._asdict() for figure in measured.figures],
-            "refusal": measured.refusal,
-        }
-        for settings, measured in kept
-    ]
-    run_directory.write_json(Path(run_dir) / FIGURES, records)
-
-
-def forget_refusals(run_dir: str) -> None:
-    """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing files."""
-    kept = _kept(run_dir)
-    if any(measured.refusal for _, measured in kept):
-        _write_kept(run_dir, [one for one in kept if not one[1].refusal])
-
-
 def is_complete(run: Run, yardsticks: Sequence[Callable]) -> bool:
     """Returns whether a run is trained, and all yardsticks have measured it or said why they cannot."""
     return is_trained(run.run_dir, run.steps) and all(
-        read_measured(run.run_dir, y) is not None for y in yardsticks
+        read_measured(run.run_dir, run.steps, y) is not None for y in yardsticks
     )
 
 
-def refusals(run_dir: str, yardsticks: Sequence[Callable]) -> dict[str, str]:
+def refusals(run_dir: str, step: int, yardsticks: Sequence[Callable]) -> dict[str, str]:
     """Returns why yardsticks could not measure a run, by their names."""
     found = {}
     for yardstick in yardsticks:
-        measured = read_measured(run_dir, yardstick)
+        measured = read_measured(run_dir, step, yardstick)
         if measured is not None and measured.refusal:
             label = _label(_settings_in_words(yardstick, yardsticks))
             found[bound(yardstick).function.__name__ + label] = measured.refusal
@@ -280,9 +228,10 @@ def results_of(comparison: Comparison) -> Results:
             if facts is None or not (failure_of(run_dir) or is_trained(run_dir, facts.steps)):
                 continue  # it has not been trained, or not to its end
             named = variant, seed, Path(run_dir).relative_to(c.directory).as_posix()
-            runs.append(_trained_run(named, run_dir, facts, refusals(run_dir, c.yardsticks)))
+            why = refusals(run_dir, facts.steps, c.yardsticks)
+            runs.append(_trained_run(named, run_dir, facts, why))
             for yardstick in c.yardsticks:
-                measured = read_measured(run_dir, yardstick)
+                measured = read_measured(run_dir, facts.steps, yardstick)
                 if measured is not None and measured.figures:
                     found.append((named, yardstick, measured))
     return Results(asked, runs, _measurements(c.yardsticks, found))

@@ -1,7 +1,4 @@
-"""Yardsticks by name, as `pretrax evaluate` takes them, and where their figures are kept.
-
-RUN/evaluation/yardsticks.jsonl    a line each time: the yardstick, its settings with defaults, step, figures
-"""
+"""Yardsticks by name, as `pretrax evaluate` takes them."""
 
 import ast
 import difflib
@@ -12,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pretrax.comparing.figures import Figure, settings_of_yardstick
+from pretrax.comparing.figures import Figure
+from pretrax.comparing.kept_figures import Measured, measure, write_measured
 from pretrax.comparing.subject import Subject
 from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.training import run_directory
@@ -62,16 +60,10 @@ def _or(names) -> str:
 
 def measured(subject: Subject, chosen: Mapping[str, Bound]) -> list[Figure]:
     """Returns the figures of these yardsticks, each kept in RUN/evaluation/yardsticks.jsonl as it comes."""
-    found = []
-    for name, yardstick in chosen.items():
-        figures = yardstick(subject)
-        line = {
-            "yardstick": name,
-            "step": subject.step,
-            "settings": settings_of_yardstick(yardstick),
-            "figures": [figure._asdict() for figure in figures],
-        }
-        run_directory.add_evaluation(subject.directory, run_directory.FIGURES, line)
+    found: list[Figure] = []
+    for yardstick in chosen.values():
+        figures = measure(yardstick, subject)
+        write_measured(subject.directory, subject.step, yardstick, Measured(figures, ""))
         found += figures
     return found
 

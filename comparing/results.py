@@ -116,9 +116,7 @@ def read(directory: str | Path) -> Results:
             "`pretrax compare` writes."
         )
     asked = read_record(folder / COMPARISON, _question)
-    return Results(
-        asked, _read_lines(folder / RUNS, _run), _read_lines(folder / RESULTS, _measured)
-    )
+    return Results(asked, read_lines(folder / RUNS, _run), read_lines(folder / RESULTS, _measured))
 
 
 def read_record(path: Path, build: Callable[[Any], One]) -> One:
@@ -195,7 +193,7 @@ def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     run_directory.write_text(path, "".join(lines))
 
 
-def _read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[One]:
+def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[One]:
     """Raises ValueError, naming the file and the line, where one is missing or damaged."""
     if not path.exists():
         raise run_directory.damaged(path, "it is missing")

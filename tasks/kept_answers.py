@@ -4,7 +4,7 @@ import json
 import os
 
 from pretrax.inference.task_scores import TaskScores
-from pretrax.training.run_directory import EVALUATION, METRICS, add_evaluation, write_text
+from pretrax.training.run_directory import EVALUATION, add_evaluation, write_text
 
 
 def keep_answers(run_dir: str, task: str, step: int | None, found: TaskScores) -> None:
@@ -12,4 +12,4 @@ def keep_answers(run_dir: str, task: str, step: int | None, found: TaskScores) -
     RUN/evaluation/metrics.jsonl."""
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in found.records)
     write_text(os.path.join(run_dir, EVALUATION, f"{task}-{step}.jsonl"), "".join(lines))
-    add_evaluation(run_dir, METRICS, {"task": task, "step": step, **found.metrics})
+    add_evaluation(run_dir, {"task": task, "step": step, **found.metrics})

@@ -41,11 +41,11 @@ def is_run(directory: str | os.PathLike) -> bool:
     return os.path.isfile(os.path.join(directory, CONFIG))
 
 
-def add_evaluation(directory: str | os.PathLike, name: str, record: dict[str, Any]) -> None:
-    """Adds a line to a JSONL file of the run's evaluations, `METRICS` or `FIGURES`."""
+def add_evaluation(directory: str | os.PathLike, record: dict[str, Any]) -> None:
+    """Adds a line to the figures of a run's downstream tasks, `METRICS` in `EVALUATION`."""
     folder = os.path.join(directory, EVALUATION)
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, name), "a", encoding="utf-8") as file:
+    with open(os.path.join(folder, METRICS), "a", encoding="utf-8") as file:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 

@@ -351,7 +351,7 @@ def test_jobs_of_a_cluster(own):
     start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
     failed = processes.run_cells({key: cell}, start, [[0]], lambda *_: None)
     assert "has no len" in failed[key]
-    assert refusals(cell.run.run_dir, cell.yardsticks) == {
+    assert refusals(cell.run.run_dir, 6, cell.yardsticks) == {
         "refusing": "no such model can be measured"
     }
 

@@ -1,10 +1,16 @@
-"""What `pretrax evaluate --yardstick` keeps of its figures."""
+"""What is kept of the figures of yardsticks, and when they are measured again."""
 
 import json
+import math
+import warnings
 from types import SimpleNamespace
 
-from pretrax.comparing import measuring
+import pytest
+
+from pretrax.comparing import kept_figures, measuring
 from pretrax.comparing.figures import LOWER, Figure
+from pretrax.comparing.kept_figures import Measured, read_measured, write_measured
+from pretrax.inference.windows import BeyondTraining
 from pretrax.training.bound import Bound
 
 
@@ -22,3 +28,63 @@ def test_settings_that_json_lacks_are_kept_with_the_defaults(tmp_path):
         "yardstick.text": "b'x'",
         "yardstick.times": 1,
     }
+
+
+def warned(subject, *, others: bool = False) -> list[Figure]:
+    for slots in (140, 168, 131):
+        warnings.warn(BeyondTraining("encoder", slots, 128, "Give a shorter text."), stacklevel=1)
+    if others:
+        warnings.warn("something else", stacklevel=1)
+    return [
+        Figure("warned", 1.0, "x", LOWER, note="of 3 texts"),
+        Figure("warned/part", 1.0, "x", LOWER),
+    ]
+
+
+def test_texts_longer_than_the_rows_of_training_are_noted():
+    first, part = kept_figures.measure(warned, None)
+    said = "texts of up to 168 slots of the encoder, where the rows of training had 128"
+    assert first.note == f"of 3 texts; {said}" and not part.note
+    with pytest.warns(UserWarning, match="something else"):
+        kept_figures.measure(Bound(warned, others=True), None)
+
+
+def test_the_latest_figures_of_a_step_count(tmp_path):
+    yardstick, run = Bound(sized, times=2), str(tmp_path)
+    for step, value in ((3, 1.0), (3, 2.0), (4, float("nan"))):
+        figure = Figure("sized", value, "layers", LOWER)
+        write_measured(run, step, yardstick, Measured((figure,), ""))
+    assert read_measured(run, 3, yardstick).figures[0].value == 2.0
+    assert math.isnan(read_measured(run, 4, yardstick).figures[0].value)
+    assert read_measured(run, 5, yardstick) is read_measured(run, 3, sized) is None
+
+
+def test_a_yardstick_whose_code_has_changed_is_measured_again(tmp_path, monkeypatch):
+    write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
+    assert read_measured(str(tmp_path), 3, sized).refusal
+    monkeypatch.setattr(kept_figures, "checksum_of_code", lambda module: "another")
+    assert read_measured(str(tmp_path), 3, sized) is None
+
+
+def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch):
+    files = {
+        "mine": "from pretrax.comparing import probing\nimport json\nX = 1",
+        "pretrax.comparing.probing": '"""Probes."""\nfrom pretrax.tasks.python_x import f',
+        "pretrax.tasks.python_x": "def f():\n    return 2",
+    }
+    monkeypatch.setattr(kept_figures, "_source", lambda name: files.get(name))
+
+    def checksum(**changed):
+        monkeypatch.setattr(kept_figures, "_source", lambda name: (files | changed).get(name))
+        return kept_figures.checksum_of_code.__wrapped__("mine")
+
+    now = checksum()
+    assert (
+        checksum(
+            **{"pretrax.comparing.probing": files["pretrax.comparing.probing"].splitlines()[1]}
+        )
+        == now
+    )
+    assert checksum(json="X = 2") == now
+    for name, source in files.items():
+        assert checksum(**{name: source.replace("1", "3").replace("2", "3") + "\nY = 0"}) != now

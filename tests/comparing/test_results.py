@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pretrax.comparing import directory, results
+from pretrax.comparing import directory, kept_figures, results
 from pretrax.comparing.directory import Facts
 from pretrax.comparing.figures import HIGHER, Figure
 from pretrax.comparing.results import Measurement, learning_curves
@@ -67,12 +67,13 @@ def test_facts_of_another_kind_name_their_file(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    "content", ["3", "[3]", '[{"figures": []}]', '[{"yardstick": {}, "figures": [{"name": "x"}]}]']
+    "content", ["3", "{", '{"figures": []}', '{"refusal": "", "figures": [{"name": "x"}]}']
 )
 def test_figures_of_another_kind_name_their_file(tmp_path, content):
-    (tmp_path / "figures.json").write_text(content)
-    with pytest.raises(ValueError, match=r"figures\.json is damaged"):
-        directory.read_measured(str(tmp_path), len)
+    (tmp_path / "evaluation").mkdir()
+    (tmp_path / "evaluation/yardsticks.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=r"yardsticks\.jsonl is damaged \(line 1: "):
+        kept_figures.read_measured(str(tmp_path), 3, json.dumps)
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl"])

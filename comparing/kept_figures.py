@@ -1,0 +1,164 @@
+"""What yardsticks measured of a run, kept with what it was measured by.
+
+    RUN/evaluation/yardsticks.jsonl    a line for each measurement, of which the latest counts
+
+A line has the yardstick's settings with defaults, the checkpoint's step, and a checksum of the code, so
+that a yardstick that has changed is measured again.
+"""
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pretrax.comparing.figures import Figure, settings_of_yardstick
+from pretrax.comparing.results import read_figure, read_lines
+from pretrax.comparing.subject import Subject
+from pretrax.inference.windows import BeyondTraining
+from pretrax.training import run_directory
+from pretrax.training.bound import bound
+
+# Modules whose code is a yardstick's, beside its own: what is measured, and of which examples.
+CODE = ("pretrax.comparing.", "pretrax.tasks.python_")
+
+
+class Measured(NamedTuple):
+    """What a yardstick measured of a run."""
+
+    figures: tuple[Figure, ...]
+    refusal: str  # why this run cannot be measured so; "": it was
+
+
+Line = dict[str, Any]
+
+
+def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
+    """Returns a yardstick's figures; the first one's note says by how much texts were too long.
+
+    Raises ValueError where it cannot measure the run.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first, *parts = yardstick(subject)
+    beyond = [w.message for w in caught if isinstance(w.message, BeyondTraining)]
+    for one in caught:
+        if not isinstance(one.message, BeyondTraining):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if beyond:
+        longest = max(beyond, key=lambda message: message.slots)
+        said = (
+            f"texts of up to {longest.slots} slots of the {longest.stack}, where the rows of training "
+            f"had {longest.trained}"
+        )
+        first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), said))))
+    return (first, *parts)
+
+
+def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measured | None:
+    """Returns what a yardstick, as it is now, measured of a checkpoint last; None where it has not.
+
+    Raises ValueError, naming the file and the line, where it is damaged.
+    """
+    asked = _line(step, yardstick)
+    found = [measured for line, measured in _kept(run_dir) if asked.items() <= line.items()]
+    return found[-1] if found else None
+
+
+def write_measured(run_dir: str, step: int | None, yardstick: Callable, measured: Measured) -> None:
+    """Adds what a yardstick measured of a checkpoint to those of a run."""
+    figures = [
+        figure._asdict() | {"value": figure.value if math.isfinite(figure.value) else None}
+        for figure in measured.figures
+    ]
+    line = _line(step, yardstick) | {"figures": figures, "refusal": measured.refusal}
+    _write(run_dir, [*(kept for kept, _ in _kept(run_dir)), line])
+
+
+def forget_refusals(run_dir: str) -> None:
+    """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing files."""
+    kept = _kept(run_dir)
+    if any(measured.refusal for _, measured in kept):
+        _write(run_dir, [line for line, measured in kept if not measured.refusal])
+
+
+def _line(step: int | None, yardstick: Callable) -> Line:
+    function = bound(yardstick).function
+    return {
+        "yardstick": function.__name__,
+        "step": step,
+        "settings": settings_of_yardstick(yardstick),
+        "code": checksum_of_code(function.__module__),
+    }
+
+
+def _path(run_dir: str) -> Path:
+    return Path(run_dir) / run_directory.EVALUATION / run_directory.FIGURES
+
+
+def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
+    path = _path(run_dir)
+    return read_lines(path, _measured) if path.exists() else []
+
+
+def _measured(line: Mapping[str, Any]) -> tuple[Line, Measured]:
+    return dict(line), Measured(tuple(map(read_figure, line["figures"])), line["refusal"])
+
+
+def _write(run_dir: str, lines: Sequence[Line]) -> None:
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    run_directory.write_text(_path(run_dir), text)
+
+
+@functools.cache
+def checksum_of_code(module: str) -> str:
+    """Returns a checksum of a module and of those of `CODE` that it imports, and these import.
+
+    Comments and docstrings do not count.
+    """
+    trees: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        source = None if name in trees else _source(name)
+        if source is None:
+            continue
+        tree = ast.parse(source)
+        waiting += [one for one in _imported(tree) if one.startswith(CODE)]
+        trees[name] = ast.dump(_without_docstrings(tree))
+    return hashlib.sha256(repr(sorted(trees.items())).encode()).hexdigest()[:16]
+
+
+def _source(module: str) -> str | None:
+    """Returns a module's source; None of what is none, such as a function's name, or has no file."""
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            return Path(spec.origin).read_text(encoding="utf-8")
+    return None
+
+
+def _imported(tree: ast.Module) -> list[str]:
+    """Returns the names of modules that a module imports, and of what it imports from them."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:]
+    return tree
