@@ -200,7 +200,7 @@ EQUAL = """
 comparing.Comparison.variants = {
     "wide": ["models.decoder.mlp_dim = %EQUAL_PARAMETERS", "models.decoder.emb_dim = 12"],
     "small": [],
-    "deep": ["models.decoder.mlp_dim = %EQUAL_FLOPS", "models.decoder.num_layers = 3"],
+    "flat": ["models.decoder.mlp_dim = %EQUAL_FLOPS", "models.decoder.num_layers = 1"],
 }
 comparing.Comparison.reference = "small"
 """
@@ -211,14 +211,14 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
     small.here(monkeypatch)
     monkeypatch.setattr(cells.train, "train", lambda *_: SimpleNamespace(finished=False))
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
-    facts = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "deep")}
+    facts = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
     left = abs(facts["wide"].parameters - facts["small"].parameters)
     assert (
         left <= 2 * 3 * 12 / 2
     )  # half of what a unit more would add in two layers of three matrices
-    assert facts["deep"].flops_per_step == pytest.approx(facts["small"].flops_per_step, rel=0.02)
+    assert facts["flat"].flops_per_step == pytest.approx(facts["small"].flops_per_step, rel=0.02)
     said = " ".join(capsys.readouterr().out.split())
-    for variant in ("wide", "deep"):
+    for variant in ("wide", "flat"):
         assert f"{variant} has {facts[variant].solved}, which leaves " in said
         number = facts[variant].solved.split()[-1]
         assert f"models.decoder.mlp_dim = {number}\n" in facts[variant].settings
