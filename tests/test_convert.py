@@ -272,7 +272,8 @@ def test_training_goes_on_from_an_import(tmp_path, capsys):
     one = tiny.Run(tmp_path, data, STEPS=1, PEAK=1e-9)
     one.dir = tmp_path / "on"
     one.values["RUN_DIR"] = str(one.dir)
-    tiny.run_here([*one.arguments(), f"--gin_file={tmp_path}/run/config.gin"])
+    scanned = one.arguments(models__decoder__scan_layers=True)  # as the import is
+    tiny.run_here([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in said and "initialised" not in said
     after = named(open_run(str(one.dir), trusted=["tests"]).params)

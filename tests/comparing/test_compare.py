@@ -198,8 +198,12 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
 
 EQUAL = """
 comparing.Comparison.variants = {
-    "wide": ["models.decoder.mlp_dim = %EQUAL_PARAMETERS", "models.decoder.emb_dim = 12"],
-    "small": [],
+    "wide": [
+        "models.decoder.mlp_dim = %EQUAL_PARAMETERS",
+        "models.decoder.emb_dim = 12",
+        "models.decoder.num_layers = 2",
+    ],
+    "small": ["models.decoder.num_layers = 2"],
     "flat": ["models.decoder.mlp_dim = %EQUAL_FLOPS", "models.decoder.num_layers = 1"],
 }
 comparing.Comparison.reference = "small"
