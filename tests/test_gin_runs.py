@@ -129,8 +129,10 @@ def test_shakespeare_chars_is_nanogpts_run_for_a_cpu(tmp_path):
 
 @pytest.mark.parametrize("objective", cases(OBJECTIVES, SLOW_OBJECTIVES))
 def test_objective_trains_on_some_laptop_run(objective):
-    run = run_of(objective.stem)
-    traced(planned(read_run([f"runs/{run}.gin", str(objective)])))
+    small = f"runs/{run_of(objective.stem)}.gin"
+    run = read_run([small, str(objective)])
+    if run != read_run([small]):  # else the test above lowers its step
+        traced(planned(run))
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
