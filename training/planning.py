@@ -16,7 +16,7 @@ from pretrax.objectives.contract import ROWS, column_of, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.mixtures import longest
 from pretrax.training.batches import Batches, GroupSchedule, schedule
-from pretrax.training.checking import check_own
+from pretrax.training.checking import check_own, check_terms
 from pretrax.training.data import Corpus, checked_for
 from pretrax.training.mesh import batch_shards, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
@@ -85,7 +85,10 @@ def plan(run: Run) -> Plan:
     _check_longest(corpus, packing)
     check_own(recipe)
     end = ids.eos if mark_ends else None
-    return Plan(run, corpus, mesh, recipe, schedules, packing, end)
+    planned = Plan(run, corpus, mesh, recipe, schedules, packing, end)
+    if len({member.objective.loss for member in objective.members}) > 1:
+        check_terms(recipe, abstract_batch(planned))  # do their terms add up?
+    return planned
 
 
 def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:

@@ -270,6 +270,17 @@ def masked_and_causal():
     return objectives.mixture(IDS, members)
 
 
+def test_terms_of_a_mixture_that_do_not_add_up_are_refused_by_the_plan():
+    members = {}
+    for scale in (0.3, 0.1):
+        ahead = functools.partial(objectives.multi_token_prediction, tokens=2, ahead_scale=scale)
+        members[f"scale_{scale}"] = (ahead, 1)
+    objective = objectives.mixture(IDS, members)
+    model = tiny.decoder(num_layers=2, heads=tuple(objective.heads))
+    with pytest.raises(ValueError, match="a term 'ahead_2' in their losses, with the scales"):
+        tiny.plan(model, objective, {"decoder": 32})
+
+
 def diffusion():
     return objectives.masked_diffusion(IDS)
 
