@@ -77,6 +77,7 @@ class Shuffled:
     def __init__(self, records: Records, seed: int):
         self.records, self.seed = records, seed
         self.size = int(records.counts.sum())
+        self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
         # By epoch and number, the one that was used last at the end.
         self._groups: dict[tuple[int, int], concurrent.futures.Future[Loaded]] = {}
 
@@ -107,8 +108,7 @@ class Shuffled:
         ready = (group for group in self._groups.values() if group.done() and not group.exception())
         return sum(group.result().bytes for group in ready)
 
-    @functools.lru_cache(maxsize=4)  # noqa: B019  # lives as long as the corpus
-    def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def _drawn(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of blocks, and the number of records up to the end of each group."""
         # SeedSequence takes (seed, epoch) for (seed, epoch, 0), the key of the first group.
         blocks = _permutation((self.seed, epoch, 0, 1), len(self.records.counts))
