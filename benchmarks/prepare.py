@@ -87,15 +87,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def plant(texts: dict[str, str], number: int) -> dict[str, Planted]:
-    """Returns {id: what is planted}, so many of each kind."""
+    """Returns {id: what is planted}, so many of each kind, each copy of another document."""
     rng = random.Random(SEED)
     long_ones = [name for name, text in texts.items() if len(text.split()) >= 100]
+    rng.shuffle(long_ones)
+    number = min(number, len(long_ones) // (1 + len(CHANGED)))
     found = {}
     for k in range(number):
-        name = rng.choice(long_ones)
+        name = long_ones.pop()
         found[f"copy/{k}"] = Planted("copies", ("exact_duplicates",), texts[name], name)
         for share in CHANGED:
-            name = rng.choice(long_ones)
+            name = long_ones.pop()
             kind = f"copies, {share:.0%} of the words changed"
             step = ("near_duplicates",)
             found[f"near/{share}/{k}"] = Planted(kind, step, changed(texts[name], share, rng), name)
