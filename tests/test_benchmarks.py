@@ -17,6 +17,7 @@ from benchmarks import (
     train_step,
 )
 from tests.tasks.short_library import short_library
+from tests.training.tiny import on_one_device
 
 
 @pytest.fixture(autouse=True)
@@ -84,14 +85,22 @@ SHORT = [
         "training.Run.batch_size = 8",
         "training.Run.heldout_tokens = 300",
         "optimizers.warmup_cosine.warmup_steps = 1",
+        "models.encoder_decoder.num_encoder_layers = 1",
+        "models.encoder_decoder.num_decoder_layers = 1",
+        "models.encoder_decoder.scan_layers = False",
     )
 ]
 
 
 def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeypatch):
+    on_one_device(monkeypatch)
     with short_library():
         start = tmp_path / "objectives"
-        of_objectives = ["span_corruption", "--steps=2", f"--folder={start}", *SHORT]
+        of_objectives = [
+            *("span_corruption", "--steps=2", f"--folder={start}", *SHORT),
+            # rows of one shape
+            "--gin_bindings=training.Run.sequence_lengths = {'encoder': 128, 'decoder': 64}",
+        ]
         objectives.main(of_objectives)
         line = r"span_corruption +quickstart +2 .*\d\.\d+ +\d\.\d+"
         assert re.search(line, capsys.readouterr().out)
@@ -100,6 +109,7 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
         of_finetuning = [
             *("--steps=2", "--seeds=2", f"--folder={folder}", *SHORT),
             f"--gin_bindings=INITIAL_RUN = '{start / 'span_corruption'}'",
+            "--gin_bindings=seqio_evaluation.evaluation_tasks.examples = 4",
         ]
         options = finetuning.parse(of_finetuning)
         first = [finetuning.trained(options, start, 0) for start in finetuning.STARTS]

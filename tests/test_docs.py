@@ -36,7 +36,7 @@ from pretrax.training.planning import plan
 from tests.comparing import planted
 from tests.inference.runs import write_run
 from tests.tasks.short_library import short_library
-from tests.training.tiny import ROOT, mesh_of
+from tests.training.tiny import ROOT, mesh_of, on_one_device
 
 # In the order of the site's navigation: what one page makes, later ones use.
 NAVIGATION = re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
@@ -124,9 +124,12 @@ SMALL = [  # of `pretrax train`: two steps of few rows
     "--gin.training.Run.heldout_tokens=400",
     "--gin.optimizers.warmup_cosine.warmup_steps=1",
 ]
-ONE_DENOISER = [  # in place of UL2's seven, and rows of one shape
+ONE_DENOISER = [  # in place of UL2's seven, rows of one shape, and a model of one layer
     "--gin_file=objectives/span_corruption.gin",
     "--gin.training.Run.sequence_lengths={'encoder': 64, 'decoder': 64}",
+    "--gin.models.encoder_decoder.num_encoder_layers=1",
+    "--gin.models.encoder_decoder.num_decoder_layers=1",
+    "--gin.models.encoder_decoder.scan_layers=False",
 ]
 
 
@@ -138,6 +141,7 @@ def folder(tmp_path_factory):
         patch.chdir(here)
         patch.syspath_prepend(str(here))
         patch.setenv("COLUMNS", "120")
+        on_one_device(patch)
         write_files(here, [document.read() for document in few])
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
@@ -175,11 +179,17 @@ def write_files(here: Path, texts: list[str]):
 
 # Runs that are trained; the others are planned: read, their corpus opened, all of it checked.
 TRAINED = {  # by one of their arguments
-    "--gin_file=my_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 64}"],
-    "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 64}"],
+    "--gin_file=my_run.gin": [
+        "--gin.training.Run.sequence_lengths={'decoder': 64}",
+        "--gin.models.decoder.num_layers=1",
+        "--gin.models.decoder.scan_layers=False",
+    ],
+    "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
     "--gin.RUN_DIR='runs/lines'": [
         "--gin.training.Run.initial_run=None",  # a stand-in of another size
+        "--gin.models.encoder.num_layers=1",
+        "--gin.models.encoder.scan_layers=False",
         "--gin.labelled_evaluation.heldout_labels.examples=4",
     ],
 }
