@@ -149,7 +149,7 @@ def answer_file(console: Console, options, trained: Trained, mode: str, items, h
 # --- the command line ----------------------------------------------------------------------------
 
 
-def make_parser() -> argparse.ArgumentParser:
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     modes = "\n".join(f"  {name:10}{about}" for name, (about, _) in MODES.items())
     parser = argparse.ArgumentParser(
         prog=verbs.as_typed("pretrax predict"),
@@ -186,11 +186,6 @@ def make_parser() -> argparse.ArgumentParser:
     add_device_arguments(parser)
     add_trust_argument(parser)
     parser.add_argument("--traceback", action="store_true", help="show where an error came up")
-    return parser
-
-
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = make_parser()
     options = parser.parse_args(argv)
     options.given = given_options(parser, options, argv)
     if mistake := mistake_of(options):
