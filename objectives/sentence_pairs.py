@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below
@@ -218,7 +219,7 @@ def _form(ids: TokenIds, *classes: str) -> PromptForm:
 def _pair_objective(
     ids: TokenIds, draw: Callable, at_sentence_ends: bool, form: PromptForm
 ) -> Objective:
-    ends = ids.flags("sentence_ends") if at_sentence_ends else [False] * ids.size
+    ends = ids.flags("sentence_ends") if at_sentence_ends else np.zeros(ids.size, bool)
     pairs = _Pairs(
         sentence_ends=jnp.array(ends),
         cls=jnp.int32(ids.special("cls")),
