@@ -82,7 +82,8 @@ class Dies(PipelineStep):
 
 def test_jobs_that_end_before_their_tasks(cluster, tmp_path):
     log = str(tmp_path / "log")
-    executor = executors.slurm([Fails()], 2, log, None, partition="cpu")
+    path = f"export PATH={cluster}/bin:$PATH"  # else of the environment that a job activates
+    executor = executors.slurm([Fails()], 2, log, None, partition="cpu", command=path)
     with pytest.raises(
         ValueError, match="1 of 2 tasks have not come to their end.*see their logs in"
     ):
