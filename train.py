@@ -74,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         files = given.files or [QUICKSTART]
         run = read_run(files, given.bindings, given.search_paths, given.trusted)
         if options.compile:
-            sys.exit(not print_check(make_console(), check(run, read_topology(options.compile))))
+            console, topology = make_console(), read_topology(options.compile)
+            console.print(f"Compiling for {topology}, a minute or more …")
+            sys.exit(not print_check(console, check(run, topology)))
         train(run, trusted=given.trusted)
 
 

@@ -33,6 +33,7 @@ from pretrax.training.bound import Bound
 from pretrax.training.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
+from pretrax.training.topologies import read_topology
 from tests.comparing import planted
 from tests.inference.runs import write_run
 from tests.tasks.short_library import short_library
@@ -291,11 +292,16 @@ def run_verb(arguments):
 
 def start(arguments):
     parser = argparse.ArgumentParser()
+    parser.add_argument(
+        "--compile", type=read_topology
+    )  # tests/training/test_compile_check.py does
     add_gin_arguments(parser)
-    _, given = parse_with_gin(parser, arguments)
+    options, given = parse_with_gin(parser, arguments)
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if named := next((one for one in arguments if one in TRAINED), None):
         verbs.run("train", [*arguments, *SMALL, *TRAINED[named]])
+    elif options.compile:
+        assert options.compile.chips == run.mesh.settings["fsdp"] * run.mesh.settings["tensor"]
     elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
         # In a directory of its own, since others hold stand-ins; on one device, as a laptop has.
         plan(dataclasses.replace(run, run_dir=tempfile.mkdtemp(dir="."), mesh=lambda: mesh_of(1)))
