@@ -2,11 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pretrax.models.transformer import _looked_up as looked_up
 from pretrax.training.collectives import Traffic, traffic
-from pretrax.training.mesh import make_mesh
+from pretrax.training.mesh import batch_sharding, make_mesh, placed_on, shardings_like
 
 
 def test_a_program_of_eight_devices():
@@ -21,6 +23,34 @@ def test_a_program_of_eight_devices():
     out = NamedSharding(mesh, P())
     found = traffic(jax.jit(f, out_shardings=out).lower(w, x).compile().as_text())
     assert found["all-reduce"] == Traffic(calls=3, bytes=3 * 8 * 4)  # once for each layer
+
+
+def test_the_gradient_of_an_embedding_is_not_summed_whole():
+    mesh = make_mesh(data=1, fsdp=4, tensor=2)
+    table = jax.ShapeDtypeStruct(
+        (512, 16), jnp.float32, sharding=NamedSharding(mesh, P(None, "fsdp"))
+    )
+    tokens = jax.ShapeDtypeStruct((8, 6), jnp.int32, sharding=batch_sharding(mesh))
+
+    def loss(table_VxE, tokens_BxT):
+        return jnp.sum(looked_up(table_VxE, tokens_BxT) ** 2)
+
+    with placed_on(mesh):
+        found = traffic(jax.jit(jax.grad(loss)).lower(table, tokens).compile().as_text())
+    assert found["all-gather"].bytes >= 4 * 512 * 16  # the table
+    assert sum(one.bytes for kind, one in found.items() if kind != "all-gather") < 4 * 512 * 16
+
+
+def test_factored_moments_are_sharded_as_the_axes_that_they_keep():
+    mesh = make_mesh(data=1, fsdp=4, tensor=2)
+    params = {"w": jax.ShapeDtypeStruct((256, 128), jnp.float32)}
+    state = jax.eval_shape(optax.adafactor(0.1).init, params)
+    found = shardings_like(state, params, {"w": NamedSharding(mesh, P("fsdp", "tensor"))}, mesh)
+    specs = {
+        x.shape: sharding.spec
+        for x, sharding in zip(jax.tree.leaves(state), jax.tree.leaves(found))
+    }
+    assert specs[(256,)] == P("fsdp") and specs[(128,)] == P("tensor") and specs[()] == P()
 
 
 # As the compilers for TPUs and GPUs write them.
