@@ -8,12 +8,13 @@ It is written by the tasks, each a part of its own.
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
 
 from pretrax.preparing.blocks import WriteDocuments, documents_of
+from pretrax.tasks.tokenization import batches
 from pretrax.tasks.vocabularies import Source, load_vocabulary
 from pretrax.training.data import Piece
 from pretrax.training.run_directory import VOCABULARY
@@ -131,7 +132,9 @@ class _Tokenise(PipelineStep):
             StoreWriter(self.out, "train", rank, ids) as train,
             StoreWriter(self.out, "heldout", rank, ids, longest=HELDOUT_TOKENS) as heldout,
         ):
-            for batch in _batches(document.text for document in data):
+            for batch in batches(
+                (document.text for document in data), characters=_BATCH_CHARACTERS
+            ):
                 for text, tokens in zip(batch, tokenizer.encode_batch(batch)):
                     self.stat_update("total")
                     if not tokens.size:
@@ -162,16 +165,3 @@ class _Counted(PipelineStep):
         for document in self.block.run(data, rank, world_size):
             self.stat_update("total", "forwarded")
             yield document
-
-
-def _batches(texts: Iterable[str]) -> Iterator[Sequence[str]]:
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= _BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

@@ -6,12 +6,13 @@ ids are those of `tasks.special_tokens`; SeqIO's view is in `tasks.seqio_vocabul
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model
+BATCH_CHARACTERS = 1 << 22  # of text tokenised at a time
 
 # What tokenizers call the token that we call by the key; the first name is the one we append.
 KNOWN_NAMES = {
@@ -47,6 +48,21 @@ class Tokenizer(NamedTuple):
     spaced: bool = False  # decoding drops the space before a first word
     extra_ids: int = 0  # sentinels named above a SentencePiece model's own pieces
     swallowing: frozenset[str] = frozenset()  # names that take the white space before them
+
+
+def batches(
+    documents: Iterable, size: Callable[[Any], int] = len, characters: int = BATCH_CHARACTERS
+) -> Iterator[list]:
+    """Lists of documents of about so many characters together; `size` counts a document's."""
+    batch, length = [], 0
+    for document in documents:
+        batch.append(document)
+        length += size(document)
+        if length >= characters:
+            yield batch
+            batch, length = [], 0
+    if batch:
+        yield batch
 
 
 def open_tokenizer(name: str) -> Tokenizer:

@@ -13,9 +13,9 @@ from pretrax.tasks.corpora.text import (
     tokenised_files,
     with_heldout,
 )
-from pretrax.tasks.corpora.tokenising import batches, corpus_of
+from pretrax.tasks.corpora.tokenising import corpus_of
 from pretrax.tasks.text_readers import JSONL_SUFFIXES, Part, Report, is_jsonl, text_of
-from pretrax.tasks.tokenization import Tokenizer
+from pretrax.tasks.tokenization import Tokenizer, batches
 from pretrax.tasks.vocabularies import Factory, Source
 from pretrax.training.data import Corpus, Piece, in_parts
 from pretrax.training.token_arrays import LONGEST_PIECE

@@ -13,13 +13,12 @@ from pretrax.tasks.corpora.text import counted, found_files
 from pretrax.tasks.corpora.tokenising import (
     EmptyText,
     Text,
-    batches,
     corpus_of,
     has_checkpoint,
     tokenised,
 )
 from pretrax.tasks.labelled_readers import Labelled, in_words, read_labelled
-from pretrax.tasks.tokenization import Tokenizer
+from pretrax.tasks.tokenization import Tokenizer, batches
 from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
 from pretrax.training.data import Corpus, Piece, in_parts
 from pretrax.training.run_directory import CLASSES, load_classes, save_classes

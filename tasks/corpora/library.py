@@ -5,7 +5,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from pretrax.tasks.corpora.tokenising import Text, batches, corpus_of, tokenised
+from pretrax.tasks.corpora.tokenising import Text, corpus_of, tokenised
 from pretrax.tasks.python_sources import (
     HELDOUT_EVERY,
     Document,
@@ -16,7 +16,7 @@ from pretrax.tasks.python_sources import (
     split_documents,
 )
 from pretrax.tasks.text_readers import Part, Report
-from pretrax.tasks.tokenization import Tokenizer
+from pretrax.tasks.tokenization import Tokenizer, batches
 from pretrax.tasks.vocabularies import Factory, Source
 from pretrax.training.data import Corpus, Piece, in_parts
 from pretrax.training.token_arrays import LONGEST_HELDOUT_PIECE

@@ -8,14 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 from pretrax.tasks.progress import progress_bar
 from pretrax.tasks.text_readers import Part
-from pretrax.tasks.tokenization import Tokenizer
+from pretrax.tasks.tokenization import Tokenizer, batches
 from pretrax.tasks.vocabularies import Vocabulary
 from pretrax.training.data import Corpus, Piece
 from pretrax.training.run_directory import DATA, is_run
 from pretrax.training.token_array_files import TokenArray, open_token_array, write_token_array
 from pretrax.training.token_arrays import array_corpus
-
-BATCH_CHARACTERS = 1 << 22  # text tokenised at a time
 
 
 class EmptyText(ValueError):
@@ -92,19 +90,6 @@ def has_checkpoint(run_dir: str) -> bool:
     from pretrax.training import resuming  # Orbax, which `show` does without
 
     return is_run(run_dir) and resuming.has_checkpoint(run_dir)
-
-
-def batches(documents: Iterable, size: Callable[[Any], int]) -> Iterator[list]:
-    """Lists of documents of about `BATCH_CHARACTERS` together; `size` counts a document's."""
-    batch, length = [], 0
-    for document in documents:
-        batch.append(document)
-        length += size(document)
-        if length >= BATCH_CHARACTERS:
-            yield batch
-            batch, length = [], 0
-    if batch:
-        yield batch
 
 
 def corpus_of(
