@@ -26,7 +26,7 @@ from pretrax.inference.prompts import (
 )
 from pretrax.inference.trained import Trained, mode_of, prompt_form
 from pretrax.inference.windows import check_prompts, check_texts
-from pretrax.objectives.losses import cross_entropy
+from pretrax.objectives.cross_entropy import cross_entropy
 
 Tokens = Sequence[int] | np.ndarray
 

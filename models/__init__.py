@@ -1,6 +1,16 @@
 """Networks as pure functions: Transformers of every layout, ELECTRA and two towers."""
 
 from pretrax.models.builders import Model, Outputs, decoder, encoder, encoder_decoder
+from pretrax.models.heads import Projection
 from pretrax.models.pairs_of_stacks import electra, two_towers
 
-__all__ = ["Model", "Outputs", "decoder", "electra", "encoder", "encoder_decoder", "two_towers"]
+__all__ = [
+    "Model",
+    "Outputs",
+    "Projection",
+    "decoder",
+    "electra",
+    "encoder",
+    "encoder_decoder",
+    "two_towers",
+]

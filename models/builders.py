@@ -120,6 +120,9 @@ class Outputs(NamedTuple):
 
     hidden: dict  # {'top': [B, T, E]} in the compute dtype, after the final norm; see `objectives`
     head: Callable  # (name, hidden [..., E]) -> float32 [..., V]; an unknown name is a ValueError
+    # (name, hidden) -> the same as a `Projection`, or None for a head that is none. Losses then need no
+    # array [B, T, V].
+    projection: Callable | None = None
 
 
 # The builders' defaults.
@@ -328,7 +331,7 @@ def model_of(config: Config) -> Model:
 
 def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
     """Returns the `Model` of a Flax module with `__call__(batch)`, `initialise(batch)` and
-    `head(name, hidden)`.
+    `head(name, hidden)`; one with `projection(name, hidden)` has that in its outputs.
 
     `heads`: the names that `head` takes. `hidden`: names of further hidden states that `__call__`
     returns, which an objective requires as it requires heads.
@@ -346,7 +349,10 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
                 )
             return network.apply({"params": params}, name, states, method="head")
 
-        return Outputs(hidden, head)
+        def projection(name, states):
+            return network.apply({"params": params}, name, states, method="projection")
+
+        return Outputs(hidden, head, projection if hasattr(network, "projection") else None)
 
     def apply(params, batch, rngs=None):
         return outputs(params, network.apply({"params": params}, batch, rngs=rngs))

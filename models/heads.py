@@ -6,12 +6,27 @@ share the embedding.
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from pretrax.models.config import ACTIVATIONS, Config
+
+
+class Projection(NamedTuple):
+    """A head over classes in parts: its logits are `finish(states @ kernel)`, float32."""
+
+    states: jax.Array  # [..., E] in the compute dtype
+    kernel: jax.Array  # [E, V] in the compute dtype
+    finish: Callable  # from products float32 [..., V]: a bias, a scale, a softcap
+
+    def logits(self):
+        """Returns float32 [..., V]."""
+        return self.finish(
+            jnp.tensordot(self.states, self.kernel, 1, preferred_element_type=jnp.float32)
+        )
 
 
 class ClassificationHead(nn.Module):

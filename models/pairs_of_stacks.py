@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pretrax.models.builders import Part, encoder_config, forward_flops, from_network
 from pretrax.models.config import Config
-from pretrax.models.heads import LogitScale, ReplacedHead, dense
+from pretrax.models.heads import LogitScale, Projection, ReplacedHead, dense
 from pretrax.models.transformer import Stack, Transformer, embed_tokens
 
 
@@ -118,9 +118,9 @@ class Electra(nn.Module):
         state_BxTxe = self._run(self.generator, self.generator_in(given_BxTxE), batch)
         slots_BxK, labels_BxK = batch["encoder_target_slots"], batch["encoder_target_tokens"]
         live_BxK = batch["encoder_loss_weights"] > 0
-        logits_BxKxV = self._generator_logits(
+        logits_BxKxV = self._generator(
             jnp.take_along_axis(state_BxTxe, slots_BxK[..., None], axis=1)
-        )
+        ).logits()
         # Evaluation draws the same sample every time.
         key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
         sampled_BxK = jax.random.categorical(key, jax.lax.stop_gradient(logits_BxKxV))
@@ -144,14 +144,17 @@ class Electra(nn.Module):
         self.head("replaced", hidden["top"])
 
     def head(self, name, hidden):
-        return self.replaced(hidden) if name == "replaced" else self._generator_logits(hidden)
+        return self.replaced(hidden) if name == "replaced" else self._generator(hidden).logits()
 
-    def _generator_logits(self, hidden):
+    def projection(self, name, hidden):
+        return None if name == "replaced" else self._generator(hidden)
+
+    def _generator(self, hidden) -> Projection:
         c = self.config
         states = nn.gelu(self.generator_out(hidden)).astype(c.dtype)
         table_ExV = jnp.asarray(self.token_embedding).T.astype(c.dtype)
-        logits = jnp.tensordot(states, table_ExV, 1, preferred_element_type=jnp.float32)
-        return logits * c.emb_dim**-0.5  # embeddings have variance 1
+        # Embeddings have variance 1.
+        return Projection(states, table_ExV, lambda logits: logits * c.emb_dim**-0.5)
 
     def _run(self, stack, x, batch):
         return stack(x, batch["encoder_positions"], batch["encoder_key_intervals"])["top"]

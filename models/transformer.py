@@ -34,7 +34,7 @@ from flax import linen as nn
 
 from pretrax.models import attention
 from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
-from pretrax.models.heads import HEADS
+from pretrax.models.heads import HEADS, Projection
 from pretrax.models.positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
 
 _STREAM = ("batch", "length", None)  # axes of the residual stream
@@ -92,8 +92,12 @@ class Transformer(nn.Module):
     def head(self, name, hidden):
         """Returns logits float32 [..., V] for "vocabulary"; for the others see `models.heads`."""
         if name == "vocabulary":
-            return self.vocabulary(hidden, self.token_embedding)
+            return self.vocabulary(hidden, self.token_embedding).logits()
         return self.projections[name](hidden)
+
+    def projection(self, name, hidden):
+        """Returns the `Projection` of "vocabulary", and None for the others."""
+        return self.vocabulary(hidden, self.token_embedding) if name == "vocabulary" else None
 
     def _run(self, stack, name, batch, encoded=None, cross_intervals=None):
         return stack(
@@ -109,13 +113,13 @@ class Transformer(nn.Module):
 
 
 class VocabularyHead(nn.Module):
-    """The vocabulary projection: logits over ids, float32 [..., V]."""
+    """The vocabulary projection, from hidden states [..., E] to logits over ids."""
 
     config: Config
 
     @nn.compact
-    def __call__(self, hidden, token_embedding_VxE):
-        c = self.config
+    def __call__(self, hidden, token_embedding_VxE) -> Projection:
+        c, bias_V = self.config, None
         x = hidden.astype(c.dtype)
         if c.vocabulary_layer:
             x = _linear(self, "layer", x, (c.emb_dim, c.embedding_width), ("embed", None))
@@ -125,15 +129,19 @@ class VocabularyHead(nn.Module):
         else:  # an output embedding: XLA's CPU product with [E, V] takes up to twice as long
             init = _init(_weights(c, 1, 0), "vocab", "embed")
             embedding_VxE = self.param("embedding", init, (c.vocab_size, c.embedding_width))
-        logits = _project(x, embedding_VxE.astype(c.dtype).T, jnp.float32)
-        if c.scale_logits:
-            logits *= c.emb_dim**-0.5
         if c.vocabulary_bias:
             bias_V = self.param("bias", _init(nn.initializers.zeros, "vocab"), (c.vocab_size,))
-            logits += _broadcast(bias_V, logits)
-        if c.logit_softcap is not None:
-            logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
-        return logits
+
+        def finish(logits):
+            if c.scale_logits:
+                logits *= c.emb_dim**-0.5
+            if bias_V is not None:
+                logits += _broadcast(bias_V, logits)
+            if c.logit_softcap is not None:
+                logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
+            return logits
+
+        return Projection(x, embedding_VxE.astype(c.dtype).T, finish)
 
 
 def embed_tokens(module, table_VxE, tokens_BxT):

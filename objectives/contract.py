@@ -203,6 +203,25 @@ ROWS = {
 }
 
 
+class Projection(Protocol):
+    """A head over classes in parts, from which a loss forms logits a few at a time.
+
+    The logits are `finish(states @ kernel)`, with the product in float32.
+    """
+
+    @property
+    def states(self) -> Array:
+        """f[..., E]"""
+
+    @property
+    def kernel(self) -> Array:
+        """f[E, V], in the dtype of the states"""
+
+    @property
+    def finish(self) -> Callable:
+        """f32[..., V] -> f32[..., V]: a bias, a scale, a softcap"""
+
+
 class Outputs(Protocol):
     """The outputs of a model, as losses take them: `models.Outputs` is one."""
 
@@ -212,6 +231,8 @@ class Outputs(Protocol):
 
     def head(self, name: str, hidden: Array) -> Array:
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
+
+    # Outputs may have `projection(name, hidden) -> Projection | None` too: `head` in parts.
 
 
 @jax.tree_util.register_dataclass

@@ -14,8 +14,9 @@ from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
 from pretrax.objectives.contract import Objective, PromptForm, Term, TokenIds
+from pretrax.objectives.cross_entropy import cross_entropy
 from pretrax.objectives.features import fit, input_sequence
-from pretrax.objectives.losses import at_slots, cross_entropy
+from pretrax.objectives.losses import at_slots
 from pretrax.objectives.noising import (
     Noise,
     Text,

@@ -1,28 +1,9 @@
 """Losses as sums for each row, which the training step divides for the whole batch."""
 
-import jax
 import jax.numpy as jnp
 
 from pretrax.objectives.contract import Labels, Outputs, Term
-
-
-def cross_entropy(logits, labels):
-    """Returns cross-entropy in nats and log-partition, f32[...], from logits [..., V] and labels [...].
-
-    Written with a comparison instead of a gather, so that logits may be sharded over V.
-    """
-    logits = logits.astype(jnp.float32)
-    vocabulary = jnp.arange(logits.shape[-1], dtype=labels.dtype)
-    vocabulary = vocabulary.reshape((1,) * labels.ndim + (-1,))
-    chosen = jnp.sum(jnp.where(vocabulary == labels[..., None], logits, 0.0), axis=-1)
-    log_partition = jax.nn.logsumexp(logits, axis=-1)
-    return log_partition - chosen, log_partition
-
-
-def binary_cross_entropy(logits, labels):
-    """Returns cross-entropy in nats, f32[...], of labels 0 or 1 under sigmoid(logits [...])."""
-    logits = logits.astype(jnp.float32)
-    return jax.nn.softplus(logits) - logits * labels
+from pretrax.objectives.cross_entropy import Sums, cross_entropy, projected_cross_entropy
 
 
 def predictions(batch) -> tuple:
@@ -59,9 +40,22 @@ def token_loss(
     tokens, slots, weights = predictions(batch)
     states, w = outputs.hidden[hidden], weights.astype(jnp.float32)
     states = states if slots is None else at_slots(states, slots)
-    losses, log_partition = cross_entropy(outputs.head(head, states), tokens)
-    squares = jnp.sum(log_partition**2 * w, -1)
-    return {"tokens": class_term(losses, tokens, w, head, squared_log_partition=squares)}
+    losses, squares = head_cross_entropy(outputs, head, states, tokens, w)
+    labels = Labels(tokens, w, head)
+    return {"tokens": Term(losses, jnp.sum(w, -1), labels=labels, squared_log_partition=squares)}
+
+
+def head_cross_entropy(outputs: Outputs, head: str, states, labels, weights) -> Sums:
+    """Returns the sums, f32[B], of the cross-entropy of labels i32[B, K] under a head of states [B, K, d].
+
+    Without the logits of all slots in memory, where the model gives the head as a `Projection`.
+    """
+    projection_of = getattr(outputs, "projection", None)
+    projection = projection_of and projection_of(head, states)
+    if projection is not None:
+        return projected_cross_entropy(projection, labels, weights)
+    losses, log_partition = cross_entropy(outputs.head(head, states), labels)
+    return Sums(jnp.sum(losses * weights, -1), jnp.sum(log_partition**2 * weights, -1))
 
 
 def accuracy(logits, classes, weights, head: str) -> Term:

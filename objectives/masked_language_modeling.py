@@ -15,8 +15,9 @@ from jax.tree_util import Partial
 
 from pretrax.objectives.arithmetic import below, hits, share24
 from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Row, Term, TokenIds
+from pretrax.objectives.cross_entropy import binary_cross_entropy
 from pretrax.objectives.features import input_sequence, labels_in_place
-from pretrax.objectives.losses import binary_cross_entropy, token_loss
+from pretrax.objectives.losses import token_loss
 from pretrax.objectives.selection import Selection, choose, quota, selection_of
 from pretrax.objectives.splicing import documents, joined, piece, splice, with_specials
 

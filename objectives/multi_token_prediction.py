@@ -13,7 +13,7 @@ from jax import lax
 
 from pretrax.objectives.contract import VOCABULARY, Labels, Objective, Term, TokenIds
 from pretrax.objectives.language_modeling import causal_lm
-from pretrax.objectives.losses import at_slots, cross_entropy, predictions, token_loss
+from pretrax.objectives.losses import at_slots, head_cross_entropy, predictions, token_loss
 
 
 def multi_token_prediction(
@@ -107,8 +107,7 @@ def ahead_losses(outputs, batch, count: int):
         hidden, k = numbered
         hidden = hidden if slots is None else at_slots(hidden, slots)
         tokens, w = ahead_tokens(batch, k)
-        losses, _ = cross_entropy(outputs.head("vocabulary", hidden), tokens)
-        return None, jnp.sum(losses * w, -1)
+        return None, head_cross_entropy(outputs, "vocabulary", hidden, tokens, w).losses
 
     numbered = (outputs.hidden["ahead"][:count], jnp.arange(1, count + 1))
     return lax.scan(jax.checkpoint(one_head), None, numbered)[1]

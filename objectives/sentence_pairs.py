@@ -28,8 +28,9 @@ from pretrax.objectives.contract import (
     joined_heads,
     joint_rows,
 )
+from pretrax.objectives.cross_entropy import cross_entropy
 from pretrax.objectives.features import COLUMNS, fit, input_sequence
-from pretrax.objectives.losses import accuracy, at_slots, class_term, cross_entropy
+from pretrax.objectives.losses import accuracy, at_slots, class_term
 from pretrax.objectives.splicing import (
     Documents,
     document_bits,

@@ -26,6 +26,7 @@ from pretrax.objectives.contract import (
     Term,
     TokenIds,
 )
+from pretrax.objectives.cross_entropy import cross_entropy
 from pretrax.objectives.features import (
     fit,
     input_sequence,
@@ -33,14 +34,7 @@ from pretrax.objectives.features import (
     sequence_pair,
     target_sequence,
 )
-from pretrax.objectives.losses import (
-    accuracy,
-    at_slots,
-    class_term,
-    cross_entropy,
-    predictions,
-    token_loss,
-)
+from pretrax.objectives.losses import accuracy, at_slots, class_term, predictions, token_loss
 from pretrax.objectives.splicing import (
     Ends,
     documents,

@@ -9,7 +9,8 @@ import optax
 import pytest
 import scipy.special
 
-from pretrax.objectives.losses import cross_entropy, token_loss
+from pretrax.objectives.cross_entropy import cross_entropy
+from pretrax.objectives.losses import token_loss
 
 B, T, P, D, V = 8, 12, 5, 16, 40
 
