@@ -618,8 +618,19 @@ def _linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):
 
 
 def _project(x, kernel, dtype=None, axes=1):
-    """Contracts the last `axes` axes of x with the first of the kernel."""
-    return jnp.tensordot(x, kernel, axes, preferred_element_type=dtype or x.dtype)
+    """Contracts the last `axes` axes of x with the first of the kernel.
+
+    As a product of two matrices, since XLA's CPU gradient of one with more axes copies both
+    operands: 1.3 to 1.7 times as long.
+    """
+    rows, columns = x.shape[:-axes], kernel.shape[axes:]
+    inputs = math.prod(kernel.shape[:axes])
+    product = jnp.matmul(
+        x.reshape(-1, inputs),
+        kernel.reshape(inputs, -1),
+        preferred_element_type=dtype or x.dtype,
+    )
+    return product.reshape(*rows, *columns)
 
 
 def _broadcast(x, like):
