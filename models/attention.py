@@ -148,8 +148,9 @@ def _row_backward(row, bias_HxTxS, softcap):
     d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
     p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
     d_q = _heads_back(_dot("gus,gsd->gud", d_products_GxUxS, k_GxSxd), heads)
-    d_k = _heads_back(_dot("gus,gud->gsd", d_products_GxUxS, q_GxUxd), groups)
-    d_v = _heads_back(_dot("gus,gud->gsd", p_GxUxS, d_out_GxUxd), groups)
+    # Transposed, and then back: XLA's CPU product with a transposed first operand copies it.
+    d_k = _heads_back(_dot("gud,gus->gds", q_GxUxd, d_products_GxUxS).swapaxes(1, 2), groups)
+    d_v = _heads_back(_dot("gud,gus->gds", d_out_GxUxd, p_GxUxS).swapaxes(1, 2), groups)
     return d_q.astype(dtype), d_k.astype(dtype), d_v.astype(dtype), d_scores_HxTxS
 
 
