@@ -171,7 +171,8 @@ def print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
 
 def _range(numbers: Iterable[float]) -> str:
     some = list(numbers)
-    return f"{amount(min(some))} to {amount(max(some))}"
+    known = all(map(math.isfinite, some))
+    return f"{amount(min(some))} to {amount(max(some))}" if known else "no interval"
 
 
 def amount(number: float) -> str:

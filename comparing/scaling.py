@@ -11,6 +11,7 @@ by the least Huber loss of log L, from many starts. Intervals are those of a boo
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ import numpy as np
 
 FLOPS_PER_PARAMETER = 6  # of a token, forward and backward (Kaplan et al. 2020, arXiv:2001.08361)
 HUBER = 1e-3  # where the loss of log L turns from squares to a line, as in Hoffmann et al.
+ALIKE = 0.05  # sizes, or numbers of tokens, that differ by a smaller share are one: seeds differ by less
+ENDS = (2.5, 97.5)  # percentiles of a bootstrap, the ends of an interval
 
 
 class Optimum(NamedTuple):
@@ -41,6 +44,12 @@ class Law(NamedTuple):
     alpha: float
     B: float
     beta: float
+
+    @property
+    def falls(self) -> bool:
+        """Returns whether the loss falls with parameters and with tokens, so that there is an optimum."""
+        found = np.array([self.A, self.alpha, self.B, self.beta])
+        return bool(np.isfinite(found).all() and (found > 0).all())
 
     def loss(self, parameters, tokens):
         """Returns nats per token; takes numbers or arrays."""
@@ -76,6 +85,9 @@ REPLICATED = Law(1.82, 482.01, 0.3478, 2085.43, 0.3658)
 
 # Starts of the search, of the size that Hoffmann et al. try: log E, log A, alpha, log B, beta.
 _STARTS = tuple(itertools.product((-1.0, 0.5), (0.0, 10.0), (0.2, 1.0), (0.0, 10.0), (0.2, 1.0)))
+# Where a resample is searched from beside its own fit: from there alone a fit that is far out, as to
+# noise, would find itself each time.
+_MIDDLE = (0.0, 5.0, 0.4, 5.0, 0.4)
 
 
 class Fit(NamedTuple):
@@ -89,13 +101,13 @@ class Fit(NamedTuple):
     def interval_of_optimum(
         self, flops: float, per_parameter: float = FLOPS_PER_PARAMETER
     ) -> tuple[Optimum, Optimum]:
-        """Returns the ends of the 95% intervals of the optimum's three numbers.
-
-        A law of the bootstrap by which the loss does not fall has no optimum, and is left out.
+        """Returns the ends of the 95% intervals of the optimum's three numbers; all nan where there are
+        none, since more laws of the bootstrap than an interval leaves out at an end have no optimum.
         """
-        falling = [law for law in self.resampled if min(law.alpha, law.beta) > 0]
-        optima = np.array([law.optimum(flops, per_parameter) for law in falling])
-        low, high = np.percentile(optima, (2.5, 97.5), axis=0).tolist()
+        optima = [law.optimum(flops, per_parameter) for law in self.resampled if law.falls]
+        if len(optima) < len(self.resampled) * (1 - ENDS[0] / 100):
+            return Optimum(*[math.nan] * 3), Optimum(*[math.nan] * 3)
+        low, high = np.percentile(optima, ENDS, axis=0).tolist()
         return Optimum(*low), Optimum(*high)
 
 
@@ -113,39 +125,67 @@ def fit(
       resamples: of the bootstrap.
       seed: of the bootstrap.
 
-    Raises ValueError for fewer than six runs, fewer than three sizes or three numbers of tokens (the
-    law has five numbers), for values that are not above 0, and for losses that do not fall with both.
+    Raises ValueError for fewer than three sizes, three numbers of tokens or six different pairs of them
+    (the law has five numbers), for values that are not above 0, and for losses that do not fall with
+    both.
     """
     points = np.array([parameters, tokens, losses], np.float64)
-    if points.ndim != 2 or not (points > 0).all() or not np.isfinite(points).all():
+    for run in points.T:
+        if not (np.isfinite(run).all() and (run > 0).all()):
+            raise ValueError(
+                "A scaling law is fitted to parameters, tokens and losses that are all above 0: got a "
+                f"run of {run[0]:,.0f} parameters and {run[1]:,.0f} tokens with a loss of {run[2]:g}."
+            )
+    pairs = np.stack([_groups(row) for row in points[:2]])
+    sizes, amounts, different = _counts(pairs)
+    if min(sizes, amounts) < 3 or different < 6:
         raise ValueError(
-            "A scaling law is fitted to parameters, tokens and losses that are all above 0."
-        )
-    sizes, amounts = (len(np.unique(row)) for row in points[:2])
-    if points.shape[1] < 6 or sizes < 3 or amounts < 3:
-        raise ValueError(
-            f"Got {points.shape[1]} runs of {sizes} sizes and {amounts} numbers of tokens; a scaling "
-            "law has five numbers: give at least 6 runs, 3 sizes and 3 numbers of tokens."
+            f"Got {points.shape[1]} runs of {sizes} sizes and {amounts} numbers of tokens, {different} "
+            "different pairs of them; a scaling law has five numbers: give at least 3 sizes, 3 numbers "
+            "of tokens and 6 pairs."
         )
     best = _search(points, _STARTS)
-    if min(best[2], best[4]) <= 0:
+    if not _as_law(best).falls:
         raise ValueError(
-            "The losses do not fall with parameters and tokens, as a scaling law has it: alpha is "
+            "The losses do not fall with parameters and tokens as a scaling law has it: alpha is "
             f"{best[2]:.3g} and beta {best[4]:.3g}. Give more runs, or sizes and tokens further apart."
         )
     rng = np.random.default_rng(seed)
     draws = []
-    for _ in range(resamples):
-        some = points[:, rng.integers(points.shape[1], size=points.shape[1])]
-        draws.append(_search(some, [best]))
+    while len(draws) < resamples:
+        some = rng.integers(points.shape[1], size=points.shape[1])
+        sizes, amounts, different = _counts(pairs[:, some])
+        if min(sizes, amounts) >= 3 and different >= len(
+            best
+        ):  # others say nothing of some numbers
+            draws.append(_search(points[:, some], [best, _MIDDLE]))
     laws = tuple(_as_law(draw) for draw in draws)
-    low, high = np.percentile(np.array(laws), (2.5, 97.5), axis=0).tolist()
+    # Of laws that were drawn, for a number of one may be infinite.
+    low, high = np.percentile(np.array(laws), ENDS, axis=0, method="nearest").tolist()
     return Fit(_as_law(best), Law(*low), Law(*high), laws)
+
+
+def _groups(values: np.ndarray) -> np.ndarray:
+    """Returns the number of each value's group, i[N]; values next to each other that are `ALIKE` are one.
+
+    >>> _groups(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
+    [1, 0, 0]
+    """
+    order = np.argsort(values)
+    ascending, found = values[order], np.zeros(values.size, int)
+    found[order[1:]] = np.cumsum(np.diff(ascending) > ALIKE * ascending[:-1])
+    return found
+
+
+def _counts(pairs: np.ndarray) -> tuple[int, int, int]:
+    """Returns how many sizes, numbers of tokens and pairs of both are different, of i[2, N]."""
+    return len(set(pairs[0])), len(set(pairs[1])), len(set(zip(*pairs)))
 
 
 def _as_law(x: np.ndarray) -> Law:
     e, a, alpha, b, beta = x
-    return Law(*(float(v) for v in (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
+    with np.errstate(over="ignore"):  # of a law that no run holds back, which has no optimum
+        return Law(*(float(v) for v in (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
 
 
 def _search(points: np.ndarray, starts) -> np.ndarray:

@@ -274,7 +274,8 @@ def law_in_short(law: FittedLaw) -> list[str]:
 
 
 def _within(value: float, low: float, high: float) -> str:
-    return f"{amount(value)} ({amount(low)} to {amount(high)})"
+    said = f"{amount(low)} to {amount(high)}" if math.isfinite(low) else "no interval"
+    return f"{amount(value)} ({said})"
 
 
 def _short(value: float) -> str:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pretrax.comparing.scaling import CHINCHILLA, REPLICATED, Law, fit
+from pretrax.comparing import scaling
+from pretrax.comparing.scaling import CHINCHILLA, REPLICATED, Fit, Law, fit
 
 
 def runs(law: Law, noise: float, seed: int = 0):
@@ -25,7 +26,7 @@ def test_intervals_hold_the_planted_optimum():
     """Of six samples of runs; with intervals of 95% fewer than four would come once in 450 times."""
     true, held = REPLICATED.optimum(1e22), 0
     for seed in range(6):
-        low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=40).interval_of_optimum(1e22)
+        low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=25).interval_of_optimum(1e22)
         held += low.parameters <= true.parameters <= high.parameters
     assert held >= 4
 
@@ -50,9 +51,47 @@ def test_the_optimum_is_the_lowest_loss_of_its_budget():
     [
         (([1e6] * 8, [1e8] * 8, [3.0] * 8), "8 runs of 1 sizes and 1 numbers of tokens"),
         (([1e6, 2e6], [1e8, 2e8], [3.0, 2.9]), "2 runs of 2 sizes"),
-        (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [0.0]), "all above 0"),
+        (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [0.0]), "100,000,000 tokens with a loss of 0"),
+        (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [np.nan]), "with a loss of nan"),
+        # Seeds of two budgets, which read a few tokens more or less, are of no third.
+        (([1e6, 2e6, 4e6] * 4, [1e8, 1.01e8, 3e8, 3.01e8] * 3, [3.0] * 12), "2 numbers of tokens"),
+        (([1e6, 2e6, 4e6] * 2, [1e8, 2e8, 4e8] * 2, [3.0] * 6), "3 different pairs"),
     ],
 )
 def test_too_little_for_five_numbers_is_said(points, words):
     with pytest.raises(ValueError, match=words):
         fit(*points)
+
+
+def test_every_resample_has_what_a_law_needs(monkeypatch):
+    """Of six runs most resamples lack a size, a number of tokens or a fifth pair of them."""
+    n, d = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6]), np.array([1e8, 2e8, 2e8, 4e8, 1e8, 4e8])
+    searched = []
+    search = scaling._search
+    monkeypatch.setattr(scaling, "_search", lambda *a: searched.append(a[0]) or search(*a))
+    fit(n, d, REPLICATED.loss(n, d), resamples=20)
+    for points in searched:
+        assert len(set(points[0])) == len(set(points[1])) == 3
+        assert len(set(zip(*points[:2]))) >= 5
+
+
+def test_a_law_that_is_fitted_to_noise_has_wide_intervals():
+    """Of three sizes on three budgets with noise of 6% the best fit has an exponent of 2.8. Resamples
+    that are searched from there alone stay there, with an interval of a factor of 1.6."""
+    n, d = (
+        x.ravel() for x in np.meshgrid([86e3, 198e3, 496e3], [25e4, 75e4, 225e4], indexing="ij")
+    )
+    noise = np.exp(np.random.default_rng(7).normal(0, 0.06, 9))
+    found = fit(n, d, Law(1.5, 60.0, 0.33, 400.0, 0.36).loss(n, d) * noise, resamples=40)
+    low, high = found.interval_of_optimum(1e13)
+    assert found.law.alpha > 2 and high.parameters > 2 * low.parameters
+
+
+def test_an_optimum_that_few_resamples_have_has_no_interval():
+    law = REPLICATED
+    flat = law._replace(beta=-0.1)
+    assert not flat.falls and not law._replace(B=np.inf).falls and not law._replace(A=0.0).falls
+    assert np.isfinite(
+        Fit(law, law, law, (law,) * 98 + (flat,) * 2).interval_of_optimum(1e21)
+    ).all()
+    assert np.isnan(Fit(law, law, law, (law,) * 97 + (flat,) * 3).interval_of_optimum(1e21)).all()
