@@ -95,11 +95,7 @@ def check(comparison: Comparison) -> Comparison:
     _check_seeds(c.seeds)
     _check_budget(c.budget)
     _check_names(trained_variants(c))
-    if not _is_list(c.yardsticks) or not c.yardsticks or not all(map(callable, c.yardsticks)):
-        raise _error(f"yardsticks must be a list of functions, at least one, got {c.yardsticks!r}")
-    for i, yardstick in enumerate(c.yardsticks):
-        if yardstick in c.yardsticks[:i]:
-            raise _error(f"yardsticks has {yardstick!r} twice: give each once, or other settings")
+    _check_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):
         raise _error(
             f"reference = {c.reference!r} goes with one budget: variants of several are not compared "
@@ -171,6 +167,24 @@ def _check_names(names: Iterable[str]) -> None:
                 "names that differ in letters or digits"
             )
         folders[folder.lower()] = name
+
+
+def _check_yardsticks(yardsticks: Any) -> None:
+    if not _is_list(yardsticks) or not yardsticks or not all(map(callable, yardsticks)):
+        raise _error(f"yardsticks must be a list of functions, at least one, got {yardsticks!r}")
+    from pretrax.training.bound import bound  # here: it loads JAX, which the value does without
+
+    named: dict[str, Callable] = {}
+    for i, yardstick in enumerate(yardsticks):
+        if yardstick in yardsticks[:i]:
+            raise _error(f"yardsticks has {yardstick!r} twice: give each once, or other settings")
+        function = bound(yardstick).function
+        other = named.setdefault(function.__name__, function)
+        if other is not function:
+            raise _error(
+                f"yardsticks has two functions named {function.__name__}, of {other.__module__} and "
+                f"{function.__module__}, whose figures would have one name: rename one"
+            )
 
 
 def _check_lines(name: str, lines: Any) -> None:

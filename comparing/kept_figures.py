@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pretrax.comparing.figures import Figure, settings_of_yardstick
+from pretrax.comparing.figures import HIGHER, LOWER, NEITHER, Figure, settings_of_yardstick
 from pretrax.comparing.results import read_figure, read_lines
 from pretrax.comparing.subject import Subject
 from pretrax.inference.windows import BeyondTraining
@@ -42,11 +42,11 @@ Line = dict[str, Any]
 def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
     """Returns a yardstick's figures; the first one's note says by how much texts were too long.
 
-    Raises ValueError where it cannot measure the run.
+    Raises ValueError where it cannot measure the run, or does not return figures of its name.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        first, *parts = yardstick(subject)
+        first, *parts = _checked(bound(yardstick).function.__name__, yardstick(subject))
     beyond = [w.message for w in caught if isinstance(w.message, BeyondTraining)]
     for one in caught:
         if not isinstance(one.message, BeyondTraining):
@@ -59,6 +59,30 @@ def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
         )
         first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), said))))
     return (first, *parts)
+
+
+def _checked(name: str, figures: Any) -> list[Figure]:
+    """Returns what a yardstick of this name returned, with values that JSON has.
+
+    Raises ValueError for what reports would mistake: other than figures, a name that another yardstick
+    may give too, or gives twice, and one that is neither better when higher nor when lower, nor a cost.
+    """
+    if not isinstance(figures, list | tuple) or not figures:
+        raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
+    for figure in figures:
+        if not isinstance(figure, Figure) or figure.better not in (LOWER, HIGHER, NEITHER):
+            raise ValueError(
+                f"{name} returned {figure!r}, expected a comparing.figures.Figure whose `better` is "
+                f"{LOWER!r}, {HIGHER!r} or {NEITHER!r}."
+            )
+    names = [figure.name for figure in figures]
+    below = all(part.startswith(f"{name}/") for part in names[1:])
+    if names[0] != name or not below or len(set(names)) < len(names):
+        raise ValueError(
+            f"{name} returned figures named {', '.join(names)}, expected {name} first, and parts "
+            f"such as {name}/first, each once."
+        )
+    return [figure._replace(value=float(figure.value)) for figure in figures]
 
 
 def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measured | None:

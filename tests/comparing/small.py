@@ -71,7 +71,7 @@ def refusing(subject) -> list[Figure]:
 def of_files(subject) -> list[Figure]:
     if not FILES:
         raise ValueError("no files yet")
-    return [Figure("files", float(len(FILES)), "files", LOWER)]
+    return [Figure("of_files", float(len(FILES)), "files", LOWER)]
 
 
 class Done:

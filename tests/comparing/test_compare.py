@@ -103,7 +103,7 @@ def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     monkeypatch.setattr(small, "FILES", ["now"])
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
-    assert [one["name"] for one in found] == ["norm", "files"] * 2
+    assert [one["name"] for one in found] == ["norm", "of_files"] * 2
     assert "not measured" not in (pathlib.Path(file).parent / "compared/report.md").read_text()
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
 

@@ -5,6 +5,7 @@ import math
 import warnings
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from pretrax.comparing import kept_figures, measuring
@@ -47,6 +48,37 @@ def test_texts_longer_than_the_rows_of_training_are_noted():
     assert first.note == f"of 3 texts; {said}" and not part.note
     with pytest.warns(UserWarning, match="something else"):
         kept_figures.measure(Bound(warned, others=True), None)
+
+
+def named_sized(returned):
+    """Returns a yardstick named "sized" that returns this."""
+    yardstick = lambda subject: returned  # noqa: E731
+    yardstick.__name__ = "sized"
+    return yardstick
+
+
+@pytest.mark.parametrize(
+    "returned, said",
+    [
+        ([], "sized returned \\[\\], expected a list of figures, at least one"),
+        (None, "sized returned None, expected a list"),
+        ([1.0], "sized returned 1.0, expected a comparing.figures.Figure"),
+        ([Figure("sized", 1.0, "x", "more")], "whose `better` is 'lower', 'higher' or 'neither'"),
+        ([Figure("size", 1.0, "x", LOWER)], "figures named size, expected sized first"),
+        ([Figure("sized", 1.0, "x", LOWER), Figure("part", 1.0, "x", LOWER)], "named sized, part"),
+        ([Figure("sized", 1.0, "x", LOWER)] * 2, "named sized, sized, expected .*, each once"),
+    ],
+)
+def test_what_reports_would_mistake_is_refused(returned, said):
+    with pytest.raises(ValueError, match=said):
+        kept_figures.measure(named_sized(returned), None)
+
+
+def test_values_of_arrays_are_kept_as_numbers(tmp_path):
+    of_array = Figure("sized", np.float32(0.5), "x", LOWER)
+    (figure,) = kept_figures.measure(named_sized([of_array]), None)
+    write_measured(str(tmp_path), 3, sized, Measured((figure,), ""))
+    assert read_measured(str(tmp_path), 3, sized).figures[0].value == 0.5
 
 
 def test_the_latest_figures_of_a_step_count(tmp_path):

@@ -80,6 +80,13 @@ def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compare
     assert one.optimizer != other.optimizer and one.corpus == other.corpus
 
 
+def other_norm(subject) -> list:
+    return []
+
+
+other_norm.__name__ = "norm"
+
+
 @pytest.mark.parametrize(
     "changed, expected",
     [
@@ -93,6 +100,10 @@ def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compare
         (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
         (dict(yardsticks=[]), "yardsticks must be a list of functions, at least one"),
         (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
+        (
+            dict(yardsticks=[small.norm, other_norm]),
+            "two functions named norm, of tests.comparing.sm",
+        ),
         (dict(base=[]), "base has no run"),
         (
             dict(variants={"a": ["X = %EQUAL_FLOPS"]}),
