@@ -143,7 +143,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
         cells = {
             key: Cell(directory, run, tuple(comparison.yardsticks), trusted_by(run, given))
             for key, run in runs.items()
-            if not is_complete(run, comparison.yardsticks)
+            if not is_complete(run.run_dir, run.steps, comparison.yardsticks)
             or refusals(run.run_dir, run.steps, comparison.yardsticks)
         }
         start: Start = start_cell

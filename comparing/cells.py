@@ -69,8 +69,8 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
             if read_facts(c.directory, variant) is None:
                 try:
                     write_facts(c.directory, variant, _facts(c, variant, search_paths))
-                except ValueError as error:
-                    raise ValueError(f"The variant {variant!r}: {error}") from error
+                except Exception as error:
+                    raise ValueError(f"The variant {variant!r}: {_words(error)}") from error
     return failed.status
 
 
@@ -130,8 +130,9 @@ def train_and_measure(cell: Cell) -> int:
 
     A yardstick that cannot measure such a model says so by a ValueError, whose words are kept for the
     report. It is asked again each time, since the cause may have been another, such as missing files.
+    Any other error of a yardstick is a failure of the run, once the others have measured it.
     """
-    run = cell.run
+    run, broken = cell.run, []
     with _failures(run.run_dir) as failed:
         if not is_trained(run.run_dir, run.steps):
             link_shared(cell.directory, run.run_dir)
@@ -141,15 +142,27 @@ def train_and_measure(cell: Cell) -> int:
         forget_refusals(run.run_dir)
         subject = Subject(run.run_dir, trusted=cell.trusted)
         for yardstick in cell.yardsticks:
-            if read_measured(run.run_dir, run.steps, yardstick) is None:
-                print(f"Measuring {bound(yardstick).function.__name__} …", flush=True)
-                try:
-                    measured = Measured(measure(yardstick, subject), "")
-                except ValueError as error:
-                    traceback.print_exc()
-                    measured = Measured((), str(error))
-                write_measured(run.run_dir, run.steps, yardstick, measured)
+            if read_measured(run.run_dir, run.steps, yardstick) is not None:
+                continue
+            name = bound(yardstick).function.__name__
+            print(f"Measuring {name} …", flush=True)
+            try:
+                measured = Measured(measure(yardstick, subject), "")
+            except ValueError as error:
+                traceback.print_exc()
+                measured = Measured((), _words(error))
+            except Exception as error:
+                traceback.print_exc()
+                broken.append(f"The yardstick {name}: {_words(error)}")
+                continue
+            write_measured(run.run_dir, run.steps, yardstick, measured)
+        if broken:
+            raise ValueError(" ".join(broken))
     return failed.status
+
+
+def _words(error: Exception) -> str:
+    return explanation(error) or f"{type(error).__name__}: {error}"
 
 
 class _failures:
@@ -166,7 +179,6 @@ class _failures:
         if not isinstance(error, Exception):
             return False
         traceback.print_exc()
-        words = explanation(error) or f"{type(error).__name__}: {error}"
-        run_directory.write_text(self._path, words + "\n")
+        run_directory.write_text(self._path, _words(error) + "\n")
         self.status = FAILED
         return True

@@ -177,10 +177,10 @@ def is_trained(run_dir: str, steps: int) -> bool:
     return record["finished"] and record["step"] == steps
 
 
-def is_complete(run: Run, yardsticks: Sequence[Callable]) -> bool:
+def is_complete(run_dir: str, steps: int, yardsticks: Sequence[Callable]) -> bool:
     """Returns whether a run is trained, and all yardsticks have measured it or said why they cannot."""
-    return is_trained(run.run_dir, run.steps) and all(
-        read_measured(run.run_dir, run.steps, y) is not None for y in yardsticks
+    return is_trained(run_dir, steps) and all(
+        read_measured(run_dir, steps, y) is not None for y in yardsticks
     )
 
 
@@ -196,7 +196,10 @@ def refusals(run_dir: str, step: int, yardsticks: Sequence[Callable]) -> dict[st
 
 
 def failure_of(run_dir: str) -> str:
-    """Returns why a run failed, in words; "" where it did not."""
+    """Returns why a run failed when it was last in work, in words; "" where it did not.
+
+    A run that is complete may have a failure, of a yardstick that has been left out since.
+    """
     path = Path(run_dir) / FAILURE
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""
 
@@ -228,8 +231,10 @@ def results_of(comparison: Comparison) -> Results:
             if facts is None or not (failure_of(run_dir) or is_trained(run_dir, facts.steps)):
                 continue  # it has not been trained, or not to its end
             named = variant, seed, Path(run_dir).relative_to(c.directory).as_posix()
+            complete = is_complete(run_dir, facts.steps, c.yardsticks)
+            error = "" if complete else failure_of(run_dir)
             why = refusals(run_dir, facts.steps, c.yardsticks)
-            runs.append(_trained_run(named, run_dir, facts, why))
+            runs.append(_trained_run(named, run_dir, facts, error, why))
             for yardstick in c.yardsticks:
                 measured = read_measured(run_dir, facts.steps, yardstick)
                 if measured is not None and measured.figures:
@@ -272,7 +277,7 @@ def _label(words: Sequence[str]) -> str:
 
 
 def _trained_run(
-    named: Named, run_dir: str, facts: Facts, refusals: Mapping[str, str]
+    named: Named, run_dir: str, facts: Facts, error: str, refusals: Mapping[str, str]
 ) -> TrainedRun:
     tokens, seconds = _tokens_and_seconds(run_dir)
     return TrainedRun(
@@ -283,7 +288,7 @@ def _trained_run(
         steps=facts.steps,
         seconds=seconds,
         curves=learning_curves(run_dir),
-        error=failure_of(run_dir),
+        error=error,
         refusals=refusals,
     )
 

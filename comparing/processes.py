@@ -120,12 +120,16 @@ def run_cells(
                 if status is not None:
                     del running[key]
                     free.append(taken.pop(key))
-                    if not is_complete(cells[key].run, cells[key].yardsticks):
+                    if not _is_complete(cells[key]):
                         failed[key] = _words(cells[key], status)
             watch(running, failed)
             if running:
                 time.sleep(WAIT)
     return failed
+
+
+def _is_complete(cell: Cell) -> bool:
+    return is_complete(cell.run.run_dir, cell.run.steps, cell.yardsticks)
 
 
 def _words(cell: Cell, status: int) -> str:

@@ -74,6 +74,10 @@ def of_files(subject) -> list[Figure]:
     return [Figure("of_files", float(len(FILES)), "files", LOWER)]
 
 
+def broken(subject) -> list[Figure]:
+    raise KeyError("a slip")
+
+
 class Done:
     """A process that has ended, whose work was done here."""
 

@@ -108,6 +108,24 @@ def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
 
 
+def test_a_broken_yardstick_is_named_and_keeps_no_other_from_measuring(own, monkeypatch, capsys):
+    file, started = own
+    monkeypatch.setattr(cells.train, "train", None)
+    both = "--gin.comparing.Comparison.yardsticks=[@small.broken, @small.layers]"
+    assert small.compare_here(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Failed: small, seed 0: The yardstick broken: KeyError: 'a slip'" in said
+    directory = pathlib.Path(file).parent / "compared"
+    assert [one["name"] for one in small.results(directory)][::2] == [
+        "layers (layers)",
+        "layers (blocks)",
+    ]
+    # Without it the runs have not failed, and nothing is left to do.
+    without = "--gin.comparing.Comparison.yardsticks=[@small.layers]"
+    assert small.compare_here(file, "--gin.SEEDS=[0]", without) == 0 and len(started) == 2
+    assert "slip" not in (directory / "report.md").read_text()
+
+
 def test_figures_of_several_units_have_names_of_their_own(own):
     file, _ = own
     with open(file, "a") as out:
@@ -243,6 +261,9 @@ def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch,
     assert small.compare_here(file) == 2 and not started
     assert "The variant 'x': batch_size must be a multiple of" in capsys.readouterr().err
     assert read_facts(str(tmp_path / "compared"), "x") is None
+    monkeypatch.setattr(cells, "plan", None)  # a slip of the code that plans
+    assert small.compare_here(file, "--gin.SEEDS=[0]") == 2 and not started
+    assert "The variant 'x': TypeError: " in capsys.readouterr().err
 
 
 # --- processes -------------------------------------------------------------------------------------
