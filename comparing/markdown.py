@@ -13,6 +13,8 @@ def markdown(summary: Summary) -> str:
     lines += [f"- {line}" for line in words.in_short(summary)] + [""]
     if summary.columns:
         lines += ["## Yardsticks", "", *_yardsticks(summary), ""]
+    if notes := words.notes(summary):
+        lines += [*(f"- {line}" for line in notes), ""]
     for law in summary.laws:
         if law.fit is not None:
             lines += [f"## The law of {law.figure}", "", *_table(*words.law_table(law)), ""]

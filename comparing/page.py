@@ -111,9 +111,11 @@ def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> s
         f'<div class="chart">{chart_of_column(column, colours, links)}</div></figure>\n'
         for column in summary.columns
     )
+    notes = "".join(f"<li>{escape(line)}</li>\n" for line in words.notes(summary))
     return (
         "<h2>Yardsticks</h2>\n"
         + f'<div class="card">{_table_of_columns(summary)}</div>\n'
+        + (f'<ul class="soft">{notes}</ul>\n' if notes else "")
         + '<p class="soft">Mean over seeds ± half of its 95% interval; the best mean is bold. Below: '
         + "every seed a dot, which links to its run where that lies beside this page; ◆ the mean with "
         + "its interval; dashed: the baseline, where it is near.</p>\n"

@@ -32,6 +32,12 @@ class Column(NamedTuple):
     baseline: float | None  # its mean over runs
     values: Values  # the finite ones, by variant, by seed; a variant may have none
     estimates: Mapping[str, Estimate]  # of each variant that has a value
+    notes: Mapping[
+        str, Sequence[str]
+    ]  # what must be known besides: by note, the variants that have it
+    unknown: Mapping[
+        str, str
+    ]  # by variant that was measured without a finite value: the note on it
 
     @property
     def best(self) -> str | None:
@@ -118,6 +124,13 @@ def _column(asked: Question, name: str, some: Sequence[Measurement]) -> Column:
     for one in some:
         if math.isfinite(one.figure.value):
             values[one.variant][one.seed] = one.figure.value
+    notes: dict[str, list[str]] = {}
+    unknown: dict[str, str] = {}
+    for one in some:
+        if not values[one.variant]:
+            unknown[one.variant] = one.figure.note
+        elif one.figure.note and one.variant not in notes.setdefault(one.figure.note, []):
+            notes[one.figure.note].append(one.variant)
     return Column(
         name,
         unit,
@@ -125,4 +138,6 @@ def _column(asked: Question, name: str, some: Sequence[Measurement]) -> Column:
         sum(baselines) / len(baselines) if baselines else None,
         values,
         {variant: estimate(seeds.values()) for variant, seeds in values.items() if seeds},
+        notes,
+        unknown,
     )

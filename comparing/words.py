@@ -298,9 +298,23 @@ def law_table(law: FittedLaw) -> tuple[list[str], list[list[str]]]:
     return ["", "fitted", f"{1 - LEVEL:.0%} interval"], lines
 
 
+def notes(summary: Summary) -> list[str]:
+    """Returns what must be known besides of each figure; of one that few variants have, with these."""
+    lines = []
+    for column in (*summary.columns, *summary.costs):
+        for note, variants in column.notes.items():
+            few = len(variants) < len(summary.asked.variants)
+            lines.append(f"{column.name}{f' of {_and(variants)}' if few else ''}: {note}")
+    return lines
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 def refused(summary: Summary) -> list[str]:
-    """Returns a line for each variant and yardstick that could not measure it, and why; with the seeds
-    where others of the variant were measured."""
+    """Returns a line for each variant and yardstick that could not measure it, and why, with the seeds
+    where others of the variant were measured; and for each figure of a variant that is no number."""
     seeds: dict[tuple[str, str, str], list[int]] = {}
     for run in summary.runs:
         for name, why in run.refusals.items():
@@ -310,6 +324,10 @@ def refused(summary: Summary) -> list[str]:
         runs = [run for run in summary.runs if run.variant == variant]
         which = "" if len(some) == len(runs) else f", seed {', '.join(map(str, some))},"
         lines.append(f"{variant}{which} is not measured by {name}: {why}")
+    for column in (*summary.columns, *summary.costs):
+        for variant, note in column.unknown.items():
+            why = " ".join(note.split()) or "it is no finite number"
+            lines.append(f"{variant} has no figure of {column.name}: {why}")
     return lines
 
 

@@ -100,6 +100,27 @@ def test_reports_say_why_a_yardstick_could_not_measure(made):
     pages.assert_elements_are_closed(text)
 
 
+def test_reports_show_the_notes_of_figures():
+    made = planted.results(["15%", "30%", "40%"])
+
+    def noted(one):
+        figure = one.figure
+        changed = {"minimal_pairs": dict(note="9 pairs"), "classify": dict(note="of 60 texts")}
+        if (one.variant, figure.name) == ("15%", "classify"):
+            changed["classify"] = dict(value=NAN, note="No mean: <no> head.")
+        return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
+
+    told = summary(made._replace(measurements=[noted(one) for one in made.measurements]))
+    assert words.notes(told) == ["minimal_pairs: 9 pairs", "classify of 30% and 40%: of 60 texts"]
+    assert words.refused(told) == ["15% has no figure of classify: No mean: <no> head."]
+    short, text = markdown(told), page(told)
+    assert "- minimal_pairs: 9 pairs\n- classify of 30% and 40%: of 60 texts\n" in short
+    assert "<li>minimal_pairs: 9 pairs</li>" in text and "No mean: &lt;no&gt; head." in text
+    console = Console(width=120, record=True, file=open("/dev/null", "w"))
+    report.print_summary(console, told)
+    assert "15% has no figure of classify: No mean" in console.export_text()
+
+
 def test_names_are_shown_as_text():
     asked = planted.results([EVIL, "b"])
     asked = asked._replace(asked=asked.asked._replace(name=EVIL, question=EVIL, about=EVIL))
