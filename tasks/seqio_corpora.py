@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pretrax.tasks.quiet_tensorflow import keep_off_accelerators, seqio
+from pretrax.tasks.seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
 from pretrax.tasks.seqio_examples import Examples, Pairs, Text, pair_reader
 from pretrax.tasks.seqio_streams import MixtureStream, heldout_documents
 from pretrax.tasks.seqio_tasks import check_task, common_vocabulary, found_tasks, with_vocabulary
@@ -22,6 +23,8 @@ def seqio_mixture(
     module: str | None = None,
     feature: str = "targets",
     data_dir: str | None = None,
+    use_cached: bool = False,
+    cache_dirs: Sequence[str] = (),
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
@@ -45,17 +48,22 @@ def seqio_mixture(
         module: a module, or a Python file of yours, that registers tasks: "my_tasks.py".
         feature: which feature holds the text's ids.
         data_dir: of TensorFlow Datasets.
+        use_cached: read each task from SeqIO's cache, which `seqio_cache_tasks` writes; of one that
+            cannot be cached, the source.
+        cache_dirs: folders with caches, beside those of `seqio.add_global_cache_dirs`.
         shuffle: the order of files, and examples within the task's shuffle buffer.
         seed: of the order, of stochastic preprocessors and of the mixture's draws.
 
     Raises:
         ValueError, FileNotFoundError: an unknown task (close names are listed), split, feature,
-        or module; an example that holds special ids.
+        or module; an example that holds special ids; with `use_cached` a task that is not
+        cached, or cached in part or in another vocabulary.
     """
     splits = split, heldout_split
-    tasks, rates = _found(mixture_or_task_name, module, data_dir, splits, [feature])
-    tasks, made = _in_vocabulary(run_dir, tasks, [feature], vocabulary)
-    texts = [Text(task, feature, made.ids) for task in tasks]
+    add_cache_dirs(cache_dirs)
+    tasks, rates = _found(mixture_or_task_name, module, data_dir, splits, [feature], use_cached)
+    tasks, made = _in_vocabulary(run_dir, tasks, split, [feature], vocabulary, use_cached)
+    texts = [Text(task, feature, made.ids, use_cached=use_cached) for task in tasks]
     corpus = _corpus(mixture_or_task_name, texts, rates, splits, made, shuffle=shuffle, seed=seed)
     return corpus._replace(summary=corpus.summary + _unread(tasks, feature))
 
@@ -73,6 +81,8 @@ def seqio_pairs(
     answers: str = "text",
     classes: Sequence[str] = (),
     data_dir: str | None = None,
+    use_cached: bool = False,
+    cache_dirs: Sequence[str] = (),
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
@@ -105,12 +115,14 @@ def seqio_pairs(
             "more of each."
         )
     splits, features = (split, heldout_split), ("inputs", "targets")
-    tasks, rates = _found(mixture_or_task_name, module, data_dir, splits, features)
-    tasks, made = _in_vocabulary(run_dir, tasks, features, vocabulary)
+    add_cache_dirs(cache_dirs)
+    tasks, rates = _found(mixture_or_task_name, module, data_dir, splits, features, use_cached)
+    tasks, made = _in_vocabulary(run_dir, tasks, split, features, vocabulary, use_cached)
     read = pair_reader(answers, made.tokenizer, classes)
     if classes:
         save_classes(run_dir, classes)
-    pairs = [Pairs(task, made.ids, (given_tokens, answer_tokens), read) for task in tasks]
+    limits = given_tokens, answer_tokens
+    pairs = [Pairs(task, made.ids, limits, read, use_cached=use_cached) for task in tasks]
     corpus = _corpus(mixture_or_task_name, pairs, rates, splits, made, shuffle=shuffle, seed=seed)
     longest = given_tokens + (answer_tokens if answers == "text" else 0)
     columns = ("parts",) if answers == "text" else ("labels",)
@@ -138,20 +150,29 @@ def _found(
     data_dir: str | None,
     splits: Sequence[str],
     features: Sequence[str],
+    use_cached: bool,
 ) -> tuple[list[seqio.Task], list[float]]:
     """The tasks and rates of a mixture, checked."""
     keep_off_accelerators()
     tasks, rates = found_tasks(name, module, data_dir)
     for task in tasks:
-        check_task(task, splits, features)
+        check_task(task, splits, features, use_cached=use_cached)
     return tasks, rates
 
 
 def _in_vocabulary(
-    run_dir: str, tasks: Sequence[seqio.Task], features: Sequence[str], vocabulary: Factory
+    run_dir: str,
+    tasks: Sequence[seqio.Task],
+    split: str,
+    features: Sequence[str],
+    vocabulary: Factory,
+    use_cached: bool,
 ) -> tuple[list[seqio.Task], Vocabulary]:
     """The tasks in the run's vocabulary, which is made on first use."""
     made = vocabulary(run_dir, Source(task=lambda: common_vocabulary(tasks, features)))
+    for task in tasks:
+        if is_read_from_cache(task, use_cached):
+            check_cached_ids(task, split, features, made)
     kept = RunVocabulary(run_dir)
     return [with_vocabulary(task, kept) for task in tasks], made
 
@@ -168,6 +189,8 @@ def _corpus(
 ) -> Corpus:
     split, heldout_split = splits
     several = f"; {len(examples)} tasks" if len(examples) > 1 else ""
+    cached = ", ".join(each.name for each in examples if each.cached)
+    from_cache = f"; from SeqIO's cache: {cached}" if cached else ""
 
     def train(shard: int, num_shards: int) -> MixtureStream:
         return MixtureStream(examples, rates, split, shard, num_shards, shuffle=shuffle, seed=seed)
@@ -177,5 +200,5 @@ def _corpus(
         train=train,
         heldout=lambda n: heldout_documents(examples, heldout_split, n),
         codec=vocabulary.codec,
-        summary=f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out{several}",
+        summary=f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out{several}{from_cache}",
     )

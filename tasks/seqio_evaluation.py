@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pretrax.inference.task_scores import EvaluationTask
 from pretrax.tasks.metrics import majority
 from pretrax.tasks.quiet_tensorflow import seqio
+from pretrax.tasks.seqio_caches import add_cache_dirs, is_read_from_cache
 from pretrax.tasks.seqio_tasks import check_task, found_tasks, readable
 
 MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
@@ -19,6 +20,8 @@ def evaluation_tasks(
     examples: int | None = None,
     module: str | None = None,
     data_dir: str | None = None,
+    use_cached: bool = False,
+    cache_dirs: Sequence[str] = (),
 ) -> list[EvaluationTask]:
     """The tasks of these names, or of mixtures of these names, with their metrics.
 
@@ -34,28 +37,32 @@ def evaluation_tasks(
         examples: the first so many; None: all.
         module: a module, or a Python file of yours, that registers tasks.
         data_dir: of TensorFlow Datasets.
+        use_cached, cache_dirs: as for `seqio_corpora.seqio_mixture`.
 
     Raises:
         ValueError, FileNotFoundError: an unknown task or split, one without metrics, no examples.
     """
+    add_cache_dirs(cache_dirs)
     found: dict[str, seqio.Task] = {}
     for name in names:
         tasks, _ = found_tasks(name, module, data_dir)
         found |= {task.name: task for task in tasks}
-    return [_evaluation_task(task, split, examples) for task in found.values()]
+    return [_evaluation_task(task, split, examples, use_cached) for task in found.values()]
 
 
-def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> EvaluationTask:
-    check_task(task, ("train", split), ["targets"])
+def _evaluation_task(
+    task: seqio.Task, split: str, examples: int | None, use_cached: bool
+) -> EvaluationTask:
+    check_task(task, ("train", split), ["targets"], use_cached=use_cached)
     if not task.metric_fns:
         raise ValueError(
             f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
             "as tasks.metrics.accuracy."
         )
-    read = list(itertools.islice(_examples(task, split), examples))
+    read = list(itertools.islice(_examples(task, split, use_cached), examples))
     if not read:
         raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
-    some = itertools.islice(_examples(task, "train"), MOST_COUNTED)
+    some = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
     counted = [_text(task, example, "targets") for example in some]
     first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
 
@@ -74,9 +81,12 @@ def _evaluation_task(task: seqio.Task, split: str, examples: int | None) -> Eval
     )
 
 
-def _examples(task: seqio.Task, split: str):
+def _examples(task: seqio.Task, split: str, use_cached: bool):
+    cached = is_read_from_cache(task, use_cached)
     with readable(task):
-        dataset = task.get_dataset(split=split, shuffle=False, try_in_mem_cache=False)
+        dataset = task.get_dataset(
+            split=split, use_cached=cached, shuffle=False, try_in_mem_cache=False
+        )
         yield from dataset.as_numpy_iterator()
 
 

@@ -11,6 +11,7 @@ from pretrax.objectives import TokenIds
 from pretrax.objectives.contract import NO_LABEL
 from pretrax.objectives.supervised import THOUSANDTHS
 from pretrax.tasks.quiet_tensorflow import seqio, tf
+from pretrax.tasks.seqio_caches import cached_source, is_read_from_cache
 from pretrax.tasks.seqio_tasks import readable
 from pretrax.tasks.tokenization import Tokenizer
 from pretrax.training.data import Piece, in_parts
@@ -80,7 +81,7 @@ class Examples:
     """The examples of one task as documents.
 
     `lengths` of features, end-of-sequence counted, are told to the tasks that ask for some: those
-    that an objective was put on.
+    that an objective was put on. With `use_cached` a task that can be cached is read from its cache.
     """
 
     def __init__(
@@ -89,14 +90,24 @@ class Examples:
         features: Sequence[str],
         ids: TokenIds,
         lengths: dict[str, int] | None = None,
+        *,
+        use_cached: bool = False,
     ):
+        self.cached = is_read_from_cache(task, use_cached)
         self.task, self.name, self.features, self._ids = task, task.name, tuple(features), ids
         self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
+
+    def num_files(self, split: str) -> int:
+        """How many files, of the source or of the cache, a split has."""
+        with readable(self.task):
+            source = cached_source(self.task, split) if self.cached else self.task.source
+            return len(source.list_shards(split=split))
 
     def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Piece | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""
         # Documents are cut later, where it is told; but some steps must know the lengths.
         how |= dict(sequence_length=self._lengths, trim_output_features=False)
+        how |= dict(use_cached=self.cached)
         options = tf.data.Options()
         options.deterministic = True
         options.autotune.enabled = True
@@ -117,8 +128,8 @@ class Examples:
 class Text(Examples):
     """The text of one task."""
 
-    def __init__(self, task: seqio.Task, feature: str, ids: TokenIds):
-        super().__init__(task, [feature], ids)
+    def __init__(self, task: seqio.Task, feature: str, ids: TokenIds, *, use_cached: bool = False):
+        super().__init__(task, [feature], ids, use_cached=use_cached)
         self._check = text_checker(ids)
 
     def _document(self, tokens: np.ndarray) -> Piece | None:
@@ -130,9 +141,17 @@ class Text(Examples):
 class Pairs(Examples):
     """What one task gives, and the answers to it, as documents of `objectives.supervised`."""
 
-    def __init__(self, task: seqio.Task, ids: TokenIds, limits: tuple[int, int], read: PairReader):
+    def __init__(
+        self,
+        task: seqio.Task,
+        ids: TokenIds,
+        limits: tuple[int, int],
+        read: PairReader,
+        *,
+        use_cached: bool = False,
+    ):
         lengths = {"inputs": limits[0] + 1, "targets": limits[1] + 1}
-        super().__init__(task, ("inputs", "targets"), ids, lengths)
+        super().__init__(task, ("inputs", "targets"), ids, lengths, use_cached=use_cached)
         self._limits, self._read, self._told = limits, read, False
 
     def _document(self, given: np.ndarray, answer: np.ndarray) -> Piece | None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from pretrax.tasks.quiet_tensorflow import seqio
 from pretrax.tasks.seqio_examples import Examples
-from pretrax.tasks.seqio_tasks import readable
 from pretrax.training.data import DocumentStream, Piece
 
 _DRAWS = 1024  # draws of the mixture made at a time
@@ -45,7 +44,8 @@ class MixtureStream(DocumentStream):
         self._rates, self._key = tuple(rates), (seed, shard)
         self._documents = 0
         described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
-        self._fingerprint = zlib.crc32((described + repr([t.name for t in texts])).encode())
+        names = [(t.name, "cached") if t.cached else t.name for t in texts]
+        self._fingerprint = zlib.crc32((described + repr(names)).encode())
 
     def next_document(self) -> Piece:
         block, place = divmod(self._documents, _DRAWS)
@@ -66,7 +66,8 @@ class MixtureStream(DocumentStream):
         if int(state["fingerprint"]) != self._fingerprint:
             raise ValueError(
                 "The saved data position belongs to another mixture, split, seed or number of "
-                "shards: set them back, or start a new run directory."
+                "shards, or to tasks that were cached where these are not, or the other way round: set "
+                "them back, or start a new run directory."
             )
         self._documents = int(state["documents"])
         for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
@@ -92,8 +93,7 @@ class _TaskStream:
         self, text: Examples, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
     ):
         self._text, self._split, self._shuffle = text, split, shuffle
-        with readable(text.task):
-            files = len(text.task.source.list_shards(split=split))
+        files = text.num_files(split)
         by_file = files >= num_shards
         self._of = files if by_file else num_shards
         self._units = np.arange(shard, files, num_shards) if by_file else np.asarray([shard])

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pretrax.tasks import glue_tasks, python_tasks, tfds_tasks
 from pretrax.tasks.quiet_tensorflow import seqio, tf
+from pretrax.tasks.seqio_caches import check_cache, is_read_from_cache
 from pretrax.training.user_modules import import_module
 
 
@@ -37,14 +38,28 @@ def _tasks_and_rates(name: str) -> tuple[list[seqio.Task], list[float]]:
     return list(provider.tasks), [float(provider.get_rate(task)) for task in provider.tasks]
 
 
-def check_task(task: seqio.Task, splits: Sequence[str], features: Sequence[str]) -> None:
-    """Raises ValueError for a task without one of these splits or features."""
+def check_task(
+    task: seqio.Task, splits: Sequence[str], features: Sequence[str], *, use_cached: bool = False
+) -> None:
+    """Raises ValueError for a task without one of these splits or features.
+
+    With `use_cached`, of a task that can be cached, the splits are those of its cache, and the source
+    is not looked at; FileNotFoundError where it is not cached.
+    """
     there = sorted(task.output_features)
     for feature in features:
         if feature not in there:
             raise ValueError(
                 f"Task {task.name!r} has no feature {feature!r}, expected one of {there}."
             )
+    if is_read_from_cache(task, use_cached):
+        check_cache(task, splits)
+        return
+    if task.requires_caching:
+        raise ValueError(
+            f"Task {task.name!r} is registered to be read from a cache alone (its "
+            "CacheDatasetPlaceholder is `required`): set use_cached=True for a corpus."
+        )
     with readable(task):
         known = list(task.splits)
     for split in splits:

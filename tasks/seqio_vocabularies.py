@@ -189,7 +189,7 @@ def of_task(
     found = source.task()
     about = {
         "factory": "of_task",
-        "task_vocabulary": _described(found),
+        "task_vocabulary": described(found),
         "sentinels": sentinels,
         "specials": list(specials),
     }
@@ -197,7 +197,7 @@ def of_task(
     return kept_vocabulary(run_dir, about, make)
 
 
-def _described(vocabulary: seqio.Vocabulary) -> str:
+def described(vocabulary: seqio.Vocabulary) -> str:
     """What tells one vocabulary of tasks from another, without reading it."""
     path = getattr(vocabulary, "sentencepiece_model_file", getattr(vocabulary, "path", ""))
     return f"{type(vocabulary).__name__}({path!r}, extra_ids={vocabulary.extra_ids})"

@@ -36,6 +36,7 @@ from pretrax.training.planning import plan
 from pretrax.training.topologies import read_topology
 from tests.comparing import planted
 from tests.inference.runs import write_run
+from tests.tasks.seqio_cache import write_cache
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, mesh_of, on_one_device
 
@@ -317,6 +318,15 @@ def run_script(arguments):
         runpy.run_path(script, run_name="__main__")
 
 
+def cache_tasks(arguments):
+    """As `seqio_cache_tasks` does, without Beam."""
+    import seqio
+
+    options = dict(argument.removeprefix("--").split("=") for argument in arguments)
+    importlib.import_module(options["module_import"])
+    write_cache(seqio.TaskRegistry.get(options["tasks"]), options["output_cache_dir"])
+
+
 def check_extras(arguments):
     """What is installed of this project is an extra of setup.py."""
     setup = (ROOT / "setup.py").read_text()
@@ -341,6 +351,7 @@ TOOLS = {
     "python": run_script,
     "pip": check_extras,
     "pytest": check_paths,
+    "seqio_cache_tasks": cache_tasks,
     "gcloud": on_other_machines,
     "srun": lambda arguments: run_verb(arguments[arguments.index("pretrax") + 1 :]),
 }

@@ -47,7 +47,8 @@ T5X_NAMES = {
     "{'encoder': 512, 'decoder': 114}",
     "MIXTURE_OR_TASK_NAME": "MIXTURE_OR_TASK_NAME, with --gin_file=corpora/seqio_task.gin",
     "MIXTURE_OR_TASK_MODULE": "MODULE, with --gin_file=corpora/seqio_task.gin",
-    "USE_CACHED_TASKS": "nothing, for the text of a SeqIO task is tokenised as it is read",
+    "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders with "
+    "caches are CACHE_DIRS",
     "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
     "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
     "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",

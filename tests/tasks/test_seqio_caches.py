@@ -1,0 +1,206 @@
+"""Tasks that are read from SeqIO's caches, in the layout of `seqio_cache_tasks`."""
+
+import functools
+import os
+import shutil
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from pretrax.tasks import vocabularies
+from pretrax.tasks.seqio_corpora import seqio_mixture, seqio_pairs
+from pretrax.tasks.seqio_evaluation import evaluation_tasks
+from pretrax.tasks.seqio_vocabularies import of_task
+from tests.tasks.seqio_cache import write_cache
+
+VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
+CACHE = seqio.CacheDatasetPlaceholder()
+TEXTS = [f"text {i} says {i * i}" for i in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def no_other_caches():
+    seqio.set_global_cache_dirs([])
+    yield
+    seqio.set_global_cache_dirs([])
+
+
+class Source:
+    """A source that may be read, or not any more."""
+
+    def __init__(self, features=("targets",)):
+        self.features, self.there = features, True
+
+    def __call__(self, split, shuffle_files=False, seed=None):
+        assert self.there, "the source was read"
+        return tf.data.Dataset.from_tensor_slices({name: TEXTS for name in self.features})
+
+
+def register(name, steps, features=("targets",), vocabulary=VOCABULARY, **more):
+    """A task of `TEXTS`; returns it and its source."""
+    seqio.TaskRegistry.remove(name)
+    read = Source(features)
+    task = seqio.TaskRegistry.add(
+        name,
+        source=seqio.FunctionDataSource(read, splits=["train", "validation"]),
+        preprocessors=steps,
+        output_features={one: seqio.Feature(vocabulary) for one in features},
+        **more,
+    )
+    return task, read
+
+
+def corpus_of(run_dir, name, reader=seqio_mixture, **settings):
+    settings = {"vocabulary": of_task, "use_cached": True} | settings
+    return reader(str(run_dir), mixture_or_task_name=name, **settings)
+
+
+def epoch(corpus, task=0, shard=0, num_shards=1) -> list[str]:
+    """The texts of a shard's first epoch of a task, and of the others until then."""
+    stream, read = corpus.train(shard, num_shards), []
+    while stream.state()["places"][task, 0] == 0:
+        piece = stream.next_document()
+        read.append(corpus.codec.decode(piece.tokens))
+    return read[:-1]  # the last one is of the next epoch
+
+
+tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_eos
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [tokenize, CACHE],
+        [tokenize, CACHE, append_eos],
+        [tokenize, append_eos, CACHE],
+        [CACHE, tokenize, append_eos],
+    ],
+)
+def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
+    """Wherever the text is tokenised and ended; the source is not read again."""
+    task, source = register("cached_text", steps)
+    write_cache(task, tmp_path / "cache")
+    plain = corpus_of(tmp_path / "plain", "cached_text", use_cached=False)
+    assert sorted(epoch(plain)) == sorted(TEXTS) and "SeqIO's cache" not in plain.summary
+    source.there = False
+    corpus = corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")])
+    assert "from SeqIO's cache: cached_text" in corpus.summary
+    assert sorted(epoch(corpus)) == sorted(TEXTS)
+    shares = [epoch(corpus, shard=k, num_shards=2) for k in range(2)]  # each has its files
+    assert sorted(sum(shares, [])) == sorted(TEXTS) and all(shares)
+    held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
+    assert sorted(held) == sorted(TEXTS)
+    with pytest.raises(ValueError, match="cached where these are not"):
+        plain.train(0, 1).restore(corpus.train(0, 1).state())
+
+
+def test_a_stream_of_a_cache_goes_on_exactly(tmp_path):
+    task, _ = register("cached_text", [tokenize, CACHE])
+    write_cache(task, tmp_path / "cache")
+    corpus = corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")])
+    stream = corpus.train(0, 1)
+    for _ in range(25):
+        stream.next_document()
+    state = stream.state()
+    rest = [stream.next_document().tokens for _ in range(10)]
+    other = corpus.train(0, 1)
+    other.restore(state)
+    assert all(np.array_equal(other.next_document().tokens, tokens) for tokens in rest)
+
+
+def test_a_mixture_from_several_folders_and_a_source(tmp_path):
+    """As in SeqIO, a task that cannot be cached is read from its source."""
+    for name, folder in (("cached_a", "one"), ("cached_b", "other")):
+        task, source = register(name, [tokenize, CACHE])
+        write_cache(task, tmp_path / folder)
+        source.there = False
+    register("never_cached", [tokenize])
+    seqio.MixtureRegistry.remove("cached_mixture")
+    names = ["cached_a", "cached_b", "never_cached"]
+    seqio.MixtureRegistry.add("cached_mixture", names, default_rate=1)
+    seqio.add_global_cache_dirs([str(tmp_path / "one")])  # as a user's module does
+    with pytest.raises(
+        FileNotFoundError, match=r"'cached_b' is not cached: searched .*/one\. Write"
+    ):
+        corpus_of(tmp_path / "run", "cached_mixture")
+    folders = [str(tmp_path / "other")]
+    corpus = corpus_of(tmp_path / "run", "cached_mixture", cache_dirs=folders)
+    assert corpus.summary.endswith("3 tasks; from SeqIO's cache: cached_a, cached_b")
+    held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
+    assert sorted(held) == sorted(3 * TEXTS)
+
+
+def test_pairs_and_evaluation_tasks_of_a_cache(tmp_path):
+    steps, both = [tokenize, CACHE, append_eos], ("inputs", "targets")
+    task, source = register(
+        "cached_pairs", steps, both, metric_fns=[lambda targets, predictions: {}]
+    )
+    write_cache(task, tmp_path / "cache")
+    source.there = False
+    settings = {"use_cached": True, "cache_dirs": [str(tmp_path / "cache")]}
+    corpus = corpus_of(tmp_path / "run", "cached_pairs", seqio_pairs, **settings)
+    piece = corpus.train(0, 1).next_document()
+    given, answer = (corpus.codec.decode(piece.tokens[piece.parts == part]) for part in (0, 1))
+    assert given == answer and given in TEXTS
+    (read,) = evaluation_tasks("", names=["cached_pairs"], examples=3, **settings)
+    assert set(read.texts) | set(read.targets) <= set(TEXTS) and len(read.texts) == 3
+
+
+def test_a_cache_that_is_not_whole_is_refused(tmp_path):
+    task, _ = register("cached_text", [tokenize, CACHE])
+    settings = {"cache_dirs": [str(tmp_path / "cache")]}
+    with pytest.raises(FileNotFoundError, match="cache_dirs names .*cache, which is no folder"):
+        corpus_of(tmp_path / "run", "cached_text", **settings)
+    with pytest.raises(ValueError, match=r"expected a list: \['cache'\]"):
+        corpus_of(tmp_path / "run", "cached_text", cache_dirs="cache")
+    with pytest.raises(FileNotFoundError, match="in no folder, for cache_dirs is empty"):
+        corpus_of(tmp_path / "run", "cached_text")
+    directory = write_cache(task, tmp_path / "cache")
+    with pytest.raises(ValueError, match=r"no split 'test', expected .*'train', 'validation'"):
+        corpus_of(tmp_path / "run", "cached_text", split="test", **settings)
+    os.remove(f"{directory}/train.tfrecord-00001-of-00003")
+    with pytest.raises(ValueError, match="holds 2 files of split 'train', expected the 3"):
+        corpus_of(tmp_path / "run", "cached_text", **settings)
+    os.remove(f"{directory}/stats.train.json")
+    with pytest.raises(ValueError, match="no readable info and stats of split 'train'"):
+        corpus_of(tmp_path / "run", "cached_text", **settings)
+    os.remove(f"{directory}/COMPLETED")
+    register("cached_text", [tokenize, CACHE])  # the other one knows where its cache was
+    with pytest.raises(FileNotFoundError, match="'cached_text' is not cached"):
+        corpus_of(tmp_path / "run", "cached_text", **settings)
+    register("cached_text", [tokenize, seqio.CacheDatasetPlaceholder(required=True)])
+    with pytest.raises(ValueError, match="from a cache alone .*set use_cached=True"):
+        corpus_of(tmp_path / "run", "cached_text", use_cached=False)
+
+
+def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
+    """Of another than the run's, which is seen by its file, or than the task's, by the text."""
+    pieces = functools.partial(seqio.SentencePieceVocabulary, extra_ids=100)
+    settings = {"cache_dirs": [str(tmp_path)]}
+    task, _ = register("cached_text", [tokenize, CACHE], vocabulary=pieces(model))
+    write_cache(task, tmp_path)
+    with pytest.raises(
+        ValueError, match="holds ids of SentencePiece.*of_task, or set use_cached=F"
+    ):
+        corpus_of(tmp_path / "1", "cached_text", vocabulary=vocabularies.utf8_bytes, **settings)
+    shutil.copy(model, tmp_path / "the_same.model")
+    same = functools.partial(vocabularies.from_file, path=str(tmp_path / "the_same.model"))
+    corpus = corpus_of(tmp_path / "2", "cached_text", vocabulary=same, **settings)
+    assert sorted(epoch(corpus)) == sorted(TEXTS)
+    register("cached_text", [tokenize, CACHE], vocabulary=pieces(t5_like))
+    with pytest.raises(ValueError, match="another vocabulary than task 'cached_text' has"):
+        corpus_of(tmp_path / "3", "cached_text", **settings)
+
+
+def test_a_cache_of_text_takes_any_vocabulary(tmp_path):
+    task, _ = register("cached_text", [CACHE, tokenize], vocabulary=seqio.ByteVocabulary(7))
+    write_cache(task, tmp_path)
+    corpus = corpus_of(
+        tmp_path / "run",
+        "cached_text",
+        vocabulary=vocabularies.utf8_bytes,
+        cache_dirs=[str(tmp_path)],
+    )
+    assert sorted(epoch(corpus)) == sorted(TEXTS)
