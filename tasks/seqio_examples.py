@@ -12,6 +12,7 @@ from pretrax.objectives.contract import NO_LABEL
 from pretrax.objectives.supervised import THOUSANDTHS
 from pretrax.tasks.quiet_tensorflow import seqio, tf
 from pretrax.tasks.seqio_caches import cached_source, is_read_from_cache
+from pretrax.tasks.seqio_skipping import examples_after
 from pretrax.tasks.seqio_tasks import readable
 from pretrax.tasks.tokenization import Tokenizer
 from pretrax.training.data import Piece, in_parts
@@ -106,15 +107,14 @@ class Examples:
     def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Piece | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""
         # Documents are cut later, where it is told; but some steps must know the lengths.
-        how |= dict(sequence_length=self._lengths, trim_output_features=False)
-        how |= dict(use_cached=self.cached)
+        how |= dict(split=split, use_cached=self.cached, sequence_length=self._lengths)
         options = tf.data.Options()
         options.deterministic = True
         options.autotune.enabled = True
         with readable(self.task):
-            dataset = self.task.get_dataset(split=split, try_in_mem_cache=False, **how)
+            dataset = examples_after(skip, self.task, **how)
             dataset = dataset.map(lambda example: {name: example[name] for name in self.features})
-            for example in dataset.skip(skip).with_options(options).as_numpy_iterator():
+            for example in dataset.with_options(options).as_numpy_iterator():
                 yield self._document(*(self._open_ended(example[name]) for name in self.features))
 
     def _open_ended(self, tokens) -> np.ndarray:

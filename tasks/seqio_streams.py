@@ -22,8 +22,8 @@ class MixtureStream(DocumentStream):
 
     The state is a few integers: the number of documents, and for each task the epoch, the place in
     the order of files, and the examples read of that file. Restoring opens that file and reads
-    past those examples, so it costs at most the time to read one file (with fewer files than
-    shards: one epoch of the shard). A saved `tf.data` iterator would need no reading, but holds
+    past those examples, at most one file (with fewer files than shards: one epoch of the shard);
+    most tasks tokenise none of them, see `tasks.seqio_skipping`. A saved `tf.data` iterator would need no reading, but holds
     the shuffle buffer: tens of megabytes for every shard, each time a position is taken.
     """
 

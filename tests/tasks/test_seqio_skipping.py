@@ -1,0 +1,154 @@
+"""What a resumed SeqIO stream skips is not tokenised, and what it reads is the same."""
+
+import functools
+
+import numpy as np
+import pytest
+import seqio
+import tensorflow as tf
+
+from pretrax.tasks.seqio_corpora import seqio_mixture
+from pretrax.tasks.seqio_vocabularies import RunVocabulary, of_task
+from tests.tasks.seqio_cache import write_cache
+
+LINES, STOP = 1000, 900
+tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_eos
+
+
+def as_targets(lines):
+    return lines.map(lambda line: {"targets": line})
+
+
+def without_empty(dataset):
+    return dataset.filter(lambda example: tf.size(example["targets"]) > 0)
+
+
+def numbered(dataset):
+    return dataset.enumerate().map(lambda number, example: example)
+
+
+def drawn(dataset):
+    """Documents whose last id is drawn, with a seed, from a generator that goes on."""
+
+    def draw(example):
+        tokens = example["targets"]
+        drawn = tf.random.uniform([1], 3, 259, tf.int32, seed=1)
+        return example | {"targets": tf.concat([tokens[:-1], drawn], 0)}
+
+    return dataset.map(draw)
+
+
+@seqio.map_over_dataset(num_seeds=1)
+def drawn_by_seed(example, seed):
+    drawn = tf.random.stateless_uniform([1], seed, 3, 259, tf.int32)
+    return example | {"targets": tf.concat([example["targets"][:-1], drawn], 0)}
+
+
+def rebatched(dataset):
+    return dataset.batch(2, drop_remainder=True).unbatch()
+
+
+CACHE = seqio.CacheDatasetPlaceholder()
+QUICK = [  # steps of one example each
+    [as_targets, tokenize],
+    [as_targets, CACHE, tokenize, append_eos],
+]
+STEPS = without_empty, numbered, drawn, drawn_by_seed, rebatched
+SLOW = [[as_targets, tokenize, step] for step in STEPS]
+
+
+@pytest.fixture
+def tokenised(monkeypatch):
+    """The texts that were tokenised, in the vocabulary of bytes."""
+    texts = []
+
+    def encode(text):
+        texts.append(text)
+        return np.frombuffer(text, np.uint8).astype(np.int32) + 3
+
+    def encode_tf(self, text):
+        ids = tf.numpy_function(encode, [text], tf.int32, stateful=False)
+        ids.set_shape([None])
+        return ids
+
+    monkeypatch.setattr(RunVocabulary, "_encode_tf", encode_tf)
+    return texts
+
+
+def corpus_of(tmp_path, steps, *, shuffle=True, **settings):
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.txt").write_text("".join(f"line {i}\n" for i in range(LINES)))
+    seqio.TaskRegistry.remove("lines")
+    files = {split: str(tmp_path / f"{split}.txt") for split in ("train", "validation")}
+    seqio.TaskRegistry.add(
+        "lines",
+        source=seqio.TextLineDataSource(files),
+        preprocessors=steps,
+        output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
+        shuffle_buffer_size=50,
+    )
+    settings |= {"mixture_or_task_name": "lines", "vocabulary": of_task, "shuffle": shuffle}
+    return functools.partial(seqio_mixture, str(tmp_path / "run"), **settings)
+
+
+def read(stream, n):
+    return [stream.next_document().tokens.tolist() for _ in range(n)]
+
+
+def resumed(corpus, stop, more, shards):
+    """A stream's state after `stop` documents, and `more` that follow it."""
+    stream = corpus.train(0, shards)
+    read(stream, stop)
+    return stream.state(), read(stream, more)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("steps", QUICK + SLOW, ids=lambda s: getattr(s[-1], "__name__", ""))
+def test_what_is_skipped_is_not_tokenised(tmp_path, tokenised, steps, shuffle):
+    corpus = corpus_of(tmp_path, steps, shuffle=shuffle)()
+    state, rest = resumed(corpus, STOP, LINES - STOP + 20, shards=1)  # into the next epoch
+    tokenised.clear()
+    stream = corpus.train(0, 1)
+    stream.restore(state)
+    assert read(stream, 20) == rest[:20]
+    assert (len(tokenised) < STOP / 2) == (steps in QUICK), len(tokenised)
+    assert read(stream, len(rest) - 20) == rest[20:]
+
+
+def test_of_shards_that_share_a_file(tmp_path, tokenised):
+    corpus = corpus_of(tmp_path, QUICK[0])()
+    state, rest = resumed(corpus, 250, 20, shards=3)
+    tokenised.clear()
+    stream = corpus.train(0, 3)
+    stream.restore(state)
+    assert read(stream, 20) == rest and len(tokenised) < 250 / 2
+
+
+def test_of_a_cache(tmp_path, tokenised):
+    corpus = corpus_of(tmp_path, [as_targets, CACHE, tokenize], use_cached=True)
+    write_cache(seqio.TaskRegistry.get("lines"), tmp_path / "cache", num_files=1)
+    seqio.set_global_cache_dirs([str(tmp_path / "cache")])
+    try:
+        state, rest = resumed(corpus(), STOP, 20, shards=1)
+        tokenised.clear()
+        stream = corpus().train(0, 1)
+        stream.restore(state)
+        assert read(stream, 20) == rest and len(tokenised) < STOP / 2
+    finally:
+        seqio.set_global_cache_dirs([])
+
+
+def test_tokenisers_of_tensorflow_hold_nothing_that_changes(tmp_path, model):
+    """Though TensorFlow calls their operations stateful."""
+    from pretrax.tasks.seqio_skipping import _skipped_before_steps
+
+    corpus_of(tmp_path, QUICK[0])
+    task = seqio.TaskRegistry.get("lines").replace(
+        output_features={"targets": seqio.Feature(seqio.SentencePieceVocabulary(model))}
+    )
+    how = dict(split="train", use_cached=False, shuffle=True, seed=0)
+    found = _skipped_before_steps(10, task, **how)
+    expected = task.get_dataset(split="train", shuffle=True, seed=0).skip(10)
+    assert found is not None
+    for one, other in zip(found.take(20), expected.take(20)):
+        np.testing.assert_array_equal(one["targets"], other["targets"])
