@@ -188,9 +188,11 @@ def _backward(finish, saved: _Saved, cotangents: Sums):
         of_kernel, of_constants = pull_back(Sums(unused, unused)._replace(**used))
         return of_kernel.astype(jnp.float32), of_constants
 
-    # A loss that is a mean has one cotangent for all rows; the gradients kept are of their sum.
-    equal = [jnp.all(rows_B == rows_B[0]) for rows_B in used.values()]
-    of_kernel, of_constants = lax.cond(functools.reduce(jnp.logical_and, equal), kept, recomputed)
+    # A loss that is a mean has one cotangent for all rows; the gradients kept are of their sum. XLA
+    # finds this out by itself when it compiles a step, from integers: floats may be NaN.
+    bits = [lax.bitcast_convert_type(rows_B, jnp.int32) for rows_B in used.values()]
+    equal = functools.reduce(jnp.logical_and, [jnp.all(b == b[0]) for b in bits])
+    of_kernel, of_constants = lax.cond(equal, kept, recomputed)
     of_weights = by_row(saved.of_weights)
     return (
         by_row(saved.of_states),

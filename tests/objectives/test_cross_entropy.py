@@ -134,9 +134,16 @@ def test_no_array_of_the_program_holds_all_logits(monkeypatch):
     assert not [shape for shape in shapes if f"f32{shape}" in program.as_text()]
 
 
+def test_a_mean_compiles_without_the_gradient_of_rows_apart():
+    def mean(example, labels):
+        return loss(example, labels) / jnp.maximum(jnp.sum(example.weights), 1.0)
+
+    assert " conditional(" not in compiled(mean, 512).as_text()
+
+
 def test_a_run_without_z_loss_does_not_pay_for_its_gradient():
     def products(**settings):
         return compiled(functools.partial(loss, **settings), 512).as_text().count(" dot(")
 
-    # Logits, and the gradients of states and kernel; again where rows differ, which are not run.
+    # Of the squares: the gradients of the states and the kernel.
     assert products(z_loss=0.1) - products() == 2
