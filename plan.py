@@ -13,7 +13,7 @@ follows its own shapes.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 
@@ -22,14 +22,20 @@ from pretrax.comparing.laws import law_of_directory
 from pretrax.comparing.plan_tables import print_budget, print_run, print_size
 from pretrax.comparing.requirements import Chips, requirements
 from pretrax.training.accelerators import kind_of_name, short_names
-from pretrax.training.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
+from pretrax.training.command_line import (
+    GinArguments,
+    add_gin_arguments,
+    given_options,
+    mistakes_in_words,
+    parse_with_gin,
+)
 from pretrax.training.configuration import read_fields
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser()
     options, given = parse_with_gin(parser, argv)
-    if mistake := mistake_of(options, given.files):
+    if mistake := mistake_of(options, given, given_options(parser, options, argv)):
         parser.error(mistake)
     console = Console(highlight=False)
     with mistakes_in_words(options.traceback):
@@ -79,21 +85,27 @@ def above_zero(text: str) -> float:
     return number
 
 
-def mistake_of(options: argparse.Namespace, files: Sequence[str]) -> str | None:
+def mistake_of(
+    options: argparse.Namespace, given: GinArguments, typed: Collection[str]
+) -> str | None:
     kinds = {
-        "--gin_file": bool(files),
+        "--gin_file": bool(given.files),
         "--parameters and --tokens": bool(options.parameters or options.tokens),
         "--flops": bool(options.flops),
         "--hours": bool(options.hours),
     }
-    asked = [name for name, given in kinds.items() if given]
+    asked = [name for name, there in kinds.items() if there]
     mistakes = {
         "--chips and --of go together": bool(options.chips) != bool(options.of),
         "--chips must be 1 or more": options.chips is not None and options.chips < 1,
         "--mfu is a share of the peak, 1 at most": options.mfu > 1,
         "--hours are of chips: give --chips and --of": options.hours and not options.of,
         "--law goes with a budget or a size: a run's cost follows from its shapes": bool(
-            options.law and files
+            options.law and given.files
+        ),
+        "--mfu is of chips: give --chips and --of": "mfu" in typed and not options.of,
+        "--gin.NAME=VALUE is a setting of a run: give its --gin_file": bool(
+            given.bindings and not given.files
         ),
         "--parameters and --tokens go together": bool(options.parameters) != bool(options.tokens),
         f"give one of {', '.join(kinds)}, got {' and '.join(asked) or 'none'}": len(asked) != 1,

@@ -143,8 +143,10 @@ def print_assumptions(
             f"{_range(run.parameters for run in runs)} parameters on "
             f"{_range(run.text_tokens for run in runs)} tokens, of {least:.3g} to {most:.3g} FLOPs."
         )
-    each = f"{_law_and_flops(fitted)[1]:.3g} FLOPs and {ADAM_BYTES} bytes (Adam) a parameter"
-    console.print(f"{each}; activations come on top. {said}")
+    console.print(
+        f"{_law_and_flops(fitted)[1]:.3g} FLOPs a parameter and token; {ADAM_BYTES} bytes a parameter "
+        f"(Adam), activations come on top. {said}"
+    )
     if fitted is not None and fitted.is_far(flops):
         nearest = most if flops > most else least
         orders = abs(math.log10(flops / nearest))
@@ -176,7 +178,12 @@ def _range(numbers: Iterable[float]) -> str:
 
 
 def amount(number: float) -> str:
-    """A number of parameters or tokens: 1.5M, 7.2B, 1.3T."""
+    """Returns a number of parameters or tokens in three digits.
+
+    >>> amount(1.5e6), amount(999_999), amount(1.3e12), amount(950)
+    ('1.5M', '1M', '1.3T', '950')
+    """
+    number = float(f"{number:.3g}")
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}"

@@ -151,7 +151,7 @@ def fit(
             f"{best[2]:.3g} and beta {best[4]:.3g}. Give more runs, or sizes and tokens further apart."
         )
     rng = np.random.default_rng(seed)
-    draws = []
+    draws: list[np.ndarray] = []
     while len(draws) < resamples:
         some = rng.integers(points.shape[1], size=points.shape[1])
         sizes, amounts, different = _counts(pairs[:, some])

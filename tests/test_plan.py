@@ -1,9 +1,12 @@
 """`pretrax plan`: budgets, and what runs take, against published figures."""
 
+import doctest
+
 import jax
 import pytest
 
 from pretrax import models, plan
+from pretrax.comparing import plan_tables
 from pretrax.comparing.requirements import PETAFLOP_DAY, requirements
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
@@ -120,6 +123,8 @@ def test_a_run_on_chips(capsys):
         (["--flops=nan"], "expected a number above 0"),
         (["--flops=1e20", "--chips=0", "--of=v4"], "--chips"),
         (["--flops=1e20", "--chips=4", "--of=v99"], "There is no chip 'v99'; expected one of v3"),
+        (["--flops=1e20", "--mfu=0.4"], "--mfu is of chips: give --chips and --of"),
+        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give its --gin_file"),
         (["--gin_file=models/bert_base.gin"], "give no objective"),
     ],
 )
@@ -127,6 +132,10 @@ def test_what_makes_no_plan_is_said(argv, words, capsys):
     with pytest.raises(SystemExit) as ended:
         plan.main(argv)
     assert ended.value.code == 2 and words in capsys.readouterr().err
+
+
+def test_the_examples_in_docstrings():
+    assert doctest.testmod(plan_tables).failed == 0
 
 
 def test_chips_by_short_names():

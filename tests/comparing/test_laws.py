@@ -95,7 +95,7 @@ def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkey
     plan.main(["--flops=1e14", f"--law={directory}"])
     said = " ".join(capsys.readouterr().out.split())
     assert f"{best.parameters / 1e3:.0f}k" in said and "parameters, 95%" in said
-    assert "5 FLOPs and 16 bytes" in said and "away from" not in said
+    assert "5 FLOPs a parameter and token; 16 bytes" in said and "away from" not in said
     assert "24 runs of 86.4k to 1.39M parameters on 251k to 2.25M tokens" in said
     for far, orders in (("1e17", "3.8"), ("1e9", "2.0")):
         plan.main([f"--flops={far}", f"--law={directory}"])
