@@ -131,7 +131,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
             Path(directory) / run_directory.COMPARISON, comparison_text(comparison)
         )
         console.print(f"[bold]{escape(comparison.question)}[/]")
-        if len(comparison.seeds) == 1:
+        if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):
             print_warning(console, ONE_SEED)
         # Jobs have the cluster's cores; those here are for planning alone.
         shares = cores_of_workers(None if options.slurm else options.workers)

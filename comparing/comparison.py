@@ -1,7 +1,7 @@
 """`Comparison`: what is compared, as a value."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pretrax.comparing.matching import macro_of
@@ -55,14 +55,16 @@ def trained_variants(comparison: Comparison) -> dict[str, Trained]:
     >>> list(trained_variants(one))
     ['wide, 1M', 'wide, 4M']
     """
-    c = comparison
-    if not isinstance(c.budget, Mapping):
-        return {name: Trained(lines, c.budget) for name, lines in c.variants.items()}
-    return {
-        f"{name}, {amount}": Trained(lines, budget)
-        for name, lines in c.variants.items()
-        for amount, budget in c.budget.items()
-    }
+    return dict(_trained(comparison))
+
+
+def _trained(c: Comparison) -> Iterator[tuple[str, Trained]]:
+    for name, lines in c.variants.items():
+        if not isinstance(c.budget, Mapping):
+            yield name, Trained(lines, c.budget)
+        else:
+            for amount, budget in c.budget.items():
+                yield f"{name}, {amount}", Trained(lines, budget)
 
 
 def settings_of(comparison: Comparison) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def check(comparison: Comparison) -> Comparison:
     _check_variants(c.variants)
     _check_seeds(c.seeds)
     _check_budget(c.budget)
-    _check_names(trained_variants(c))
+    _check_names(name for name, _ in _trained(c))
     _check_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):
         raise _error(

@@ -22,7 +22,7 @@ from pretrax.training.metrics import read_metrics
 COMPARISON, RUNS, RESULTS = "comparison.json", "runs.jsonl", "results.jsonl"
 POINTS = 60  # of a learning curve that is kept, at most
 DIGITS = 5  # significant ones of a learning curve
-HELDOUT = "heldout/"
+HELDOUT, METRIC = "heldout/", "metric/"  # what the names of curves begin with: losses, and metrics
 
 # Errors of what takes apart a value of JSON that is other than expected.
 UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
@@ -141,11 +141,12 @@ def read_figure(record: Mapping[str, Any]) -> Figure:
 def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
     """Returns what a run logged while it trained, over the tokens of text it had seen.
 
-    "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than once.
-    Curves of many points are means over `POINTS` stretches of equally many points, so that little
-    noise and few bytes remain.
+    "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than once,
+    and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means over
+    `POINTS` stretches of equally many points, so that little noise and few bytes remain. Points that are
+    not finite are left out.
     """
-    entries = read_metrics(run_dir)
+    entries, metrics = read_metrics(run_dir), _metrics(run_dir)
     tokens, seen, step = {0.0: 0.0}, 0.0, 0.0
     for entry in entries:  # an entry's text tokens are those of a step, on average since the last
         if "text_tokens" in entry:
@@ -156,10 +157,21 @@ def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
         name for entry in entries for name in entry if name == "loss" or name.startswith(HELDOUT)
     )
     curves = {
-        name: [(tokens[e["step"]], e[name]) for e in entries if name in e and e["step"] in tokens]
+        METRIC + name.removeprefix(HELDOUT) if name in metrics else name: [
+            (tokens[e["step"]], e[name])
+            for e in entries
+            if math.isfinite(e.get(name, math.nan)) and e["step"] in tokens
+        ]
         for name in names
     }
     return {name: _thinned(points) for name, points in curves.items() if len(points) > 1}
+
+
+def _metrics(run_dir: str | Path) -> set[str]:
+    """Returns what a run that is finished has logged of held-out text that is no loss."""
+    path = Path(run_dir) / run_directory.RESULT
+    scores = run_directory.read_json(path)["scores"] if path.exists() else []
+    return {f"{HELDOUT}{one['member']}/{one['term']}" for one in scores if one["metric"]}
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Curve:

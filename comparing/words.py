@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, NEITHER
 from pretrax.comparing.laws import FittedLaw
 from pretrax.comparing.matching import FLOPS, PARAMETERS, WHAT, macro_of_solved
-from pretrax.comparing.results import HELDOUT, TrainedRun
+from pretrax.comparing.results import HELDOUT, METRIC, TrainedRun
 from pretrax.comparing.statistics import LEVEL, MOST_SEEDS, POWER, Difference, Estimate
 from pretrax.comparing.summary import Column, Summary
 
@@ -212,10 +212,10 @@ def setting(summary: Summary) -> str:
     seeds = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     against = f"; compared with {asked.reference}" if asked.reference else ""
     plural = "" if seeds == "1" else "s"
+    variants = "1 variant" if len(asked.variants) == 1 else f"{len(asked.variants)} variants"
     given = "on" if asked.scaling else "equal in"
     return (
-        f"{asked.name}: {len(asked.variants)} variants with {seeds} seed{plural} each, {given} "
-        f"{asked.budget}{against}."
+        f"{asked.name}: {variants} with {seeds} seed{plural} each, {given} {asked.budget}{against}."
     )
 
 
@@ -409,10 +409,12 @@ def about_curve(name: str) -> str:
     """
     >>> about_curve("loss"), about_curve("heldout/all/tokens")
     ('training loss, nats per target', 'held-out loss (all/tokens), nats per target')
+    >>> about_curve("metric/bert/pair_accuracy")
+    'held-out metric (bert/pair_accuracy)'
     """
-    said = "training loss"
-    if name != "loss":
-        said = f"held-out loss ({name.removeprefix(HELDOUT)})" if name.startswith(HELDOUT) else name
+    if name.startswith(METRIC):
+        return f"held-out metric ({name.removeprefix(METRIC)})"
+    said = f"held-out loss ({name.removeprefix(HELDOUT)})" if name != "loss" else "training loss"
     return f"{said}, {NATS}"
 
 

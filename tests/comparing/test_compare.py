@@ -212,6 +212,7 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
     said = " ".join(capsys.readouterr().out.split())
     assert "no loss in nats per target as yet" in said and "variants differ in" not in said
+    assert "One seed" not in said  # the law is fitted to all runs at once
 
 
 EQUAL = """

@@ -98,14 +98,18 @@ def test_runs_of_unknown_variants_are_refused(tmp_path):
 def test_learning_curves_count_the_text_that_was_seen(tmp_path):
     lines = [
         {"step": 10, "loss": 5.0, "text_tokens": 100.0},
-        {"step": 10, "heldout/all/tokens": 5.5},
+        {"step": 10, "heldout/all/tokens": 5.5, "heldout/all/hits": 0.5},
         {"step": 30, "loss": 4.0, "text_tokens": 50.0},
-        {"step": 30, "heldout/all/tokens": 4.5, "heldout/all/once": 1.0},
+        {"step": 30, "heldout/all/tokens": 4.5, "heldout/all/hits": 0.6, "heldout/all/once": 1.0},
+        {"step": 30, "heldout/all/tokens": math.nan},
     ]
+    scores = [dict(member="all", term=t, metric=t == "hits") for t in ("tokens", "hits", "once")]
+    (tmp_path / "result.json").write_text(json.dumps({"scores": scores}))
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert learning_curves(tmp_path) == {
         "loss": ((1000.0, 5.0), (2000.0, 4.0)),
         "heldout/all/tokens": ((1000.0, 5.5), (2000.0, 4.5)),
+        "metric/all/hits": ((1000.0, 0.5), (2000.0, 0.6)),
     }
 
 

@@ -120,6 +120,10 @@ other_norm.__name__ = "norm"
         (dict(budget={"": len}), "the name of a budget must be a text of one line, got ''"),
         (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!' would share"),
         (dict(budget={"1": len}, reference="small"), "'small' goes with one budget"),
+        (
+            dict(variants={"a": [], "a, 1": []}, budget={"1, 2": len, "2": len}),
+            "'a, 1, 2' and 'a, 1, 2' would share the folder",
+        ),
     ],
 )
 def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
