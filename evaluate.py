@@ -81,7 +81,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--task", action="append", default=[], help=task)
     labelled = "TSV or JSONL with the columns `text` and `label`"
     parser.add_argument("--labelled", metavar="FILE", help=labelled)
-    parser.add_argument("--module", help="a module, or a .py file, that registers tasks")
+    module = "a module, or a .py file, that registers tasks; repeatable"
+    parser.add_argument("--module", action="append", help=module)
     parser.add_argument("--data_dir", help="of TensorFlow Datasets")
     split = "of the task that is read (default: validation)"
     parser.add_argument("--split", default="validation", help=split)

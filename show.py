@@ -127,7 +127,7 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         if options.task:
             flags += f" --gin_file=corpora/seqio_task.gin --gin.MIXTURE_OR_TASK_NAME=\"'{options.task}'\""
         if options.module:
-            flags += f" --gin.MODULE=\"'{options.module}'\""
+            flags += f' --gin.MODULE="{options.module}"'
         console.print(as_typed(f"To train it: pretrax train {flags}"), markup=False, soft_wrap=True)
 
 
@@ -149,7 +149,7 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--text", action="append", help="a document of the row; a blank line begins another")
     add("--file", metavar="PATH", help="a text file, as one document")
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
-    add("--module", help="a module, or a .py file, that registers the task")
+    add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
     run = "a run directory: its vocabulary and, if no other is given, its objective"
     add("--run", metavar="DIR", help=run)
     add("--vocabulary", metavar="PATH", help="'bytes', a SentencePiece .model or a tokenizer.json")

@@ -60,12 +60,12 @@ def of_texts(
     )
 
 
-def of_task(folder: str, name: str, module: str | None, length: int) -> SampleText:
+def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -> SampleText:
     """Returns the first held-out document of a SeqIO task or mixture, and its text as the stream.
 
     Args:
       folder: for the vocabulary, which is that of the task.
-      module: a module, or a file, that registers the task.
+      module: modules, or files, that register the task.
       length: the document is cut to half of it.
     """
     from pretrax.tasks import seqio_corpora, seqio_vocabularies  # TensorFlow, for this alone

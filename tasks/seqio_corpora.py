@@ -20,7 +20,7 @@ def seqio_mixture(
     vocabulary: Factory,
     split: str = "train",
     heldout_split: str = "validation",
-    module: str | None = None,
+    module: str | Sequence[str] | None = None,
     feature: str = "targets",
     data_dir: str | None = None,
     use_cached: bool = False,
@@ -45,7 +45,8 @@ def seqio_mixture(
             `tasks.vocabularies`, whose vocabulary takes its place.
         split: to train on.
         heldout_split: to evaluate on.
-        module: a module, or a Python file of yours, that registers tasks: "my_tasks.py".
+        module: a module, or a Python file of yours, that registers tasks: "my_tasks.py"; or several,
+            one that registers a mixture after those of its tasks.
         feature: which feature holds the text's ids.
         data_dir: of TensorFlow Datasets.
         use_cached: read each task from SeqIO's cache, which `seqio_cache_tasks` writes; of one that
@@ -75,7 +76,7 @@ def seqio_pairs(
     vocabulary: Factory,
     split: str = "train",
     heldout_split: str = "validation",
-    module: str | None = None,
+    module: str | Sequence[str] | None = None,
     given_tokens: int = 448,
     answer_tokens: int = 64,
     answers: str = "text",
@@ -146,7 +147,7 @@ def _unread(tasks: Sequence[seqio.Task], feature: str) -> str:
 
 def _found(
     name: str,
-    module: str | None,
+    module: str | Sequence[str] | None,
     data_dir: str | None,
     splits: Sequence[str],
     features: Sequence[str],

@@ -18,7 +18,7 @@ def evaluation_tasks(
     names: Sequence[str],
     split: str = "validation",
     examples: int | None = None,
-    module: str | None = None,
+    module: str | Sequence[str] | None = None,
     data_dir: str | None = None,
     use_cached: bool = False,
     cache_dirs: Sequence[str] = (),
@@ -35,7 +35,7 @@ def evaluation_tasks(
         run_dir: of the model; nothing is read from it.
         split: to evaluate on.
         examples: the first so many; None: all.
-        module: a module, or a Python file of yours, that registers tasks.
+        module: a module, or a Python file of yours, that registers tasks; or several.
         data_dir: of TensorFlow Datasets.
         use_cached, cache_dirs: as for `seqio_corpora.seqio_mixture`.
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 
 from pretrax.tasks import glue_tasks, python_tasks, tfds_tasks
@@ -11,19 +12,41 @@ from pretrax.tasks.seqio_caches import check_cache, is_read_from_cache
 from pretrax.training.user_modules import import_module
 
 
-def found_tasks(name: str, module: str | None, data_dir: str | None):
-    """Tasks and rates of a mixture, after what registers tasks was imported."""
+def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | None):
+    """Tasks and rates of a mixture, after what registers tasks was imported.
+
+    `module` names one module or file, or several in the order in which they are imported: one that
+    registers a mixture comes after those that register its tasks.
+
+    Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name, which
+    may be that of a mixture's task.
+    """
     tfds_tasks.register()
     python_tasks.register()
     glue_tasks.register()
-    if module:
-        import_module(module)
+    modules = [module] if isinstance(module, str) else list(module or ())
+    for each in modules:
+        _import_tasks(each, modules)
     if data_dir:
         seqio.set_tfds_data_dir_override(data_dir)
-    return _tasks_and_rates(name)
+    return _tasks_and_rates(name, modules)
 
 
-def _tasks_and_rates(name: str) -> tuple[list[seqio.Task], list[float]]:
+def _import_tasks(module: str, modules: Sequence[str]) -> None:
+    try:
+        import_module(module)
+    except ValueError as error:
+        # Of SeqIO, for a task that a mixture names before it is registered.
+        missing = re.fullmatch("Provider name not registered: (.*)", str(error.__cause__))
+        if not missing:
+            raise
+        raise ValueError(
+            f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered before it. Name "
+            f'the module that does first: module=["…", {module!r}]; got module={list(modules)}.'
+        ) from error
+
+
+def _tasks_and_rates(name: str, modules: Sequence[str]) -> tuple[list[seqio.Task], list[float]]:
     try:
         provider = seqio.get_mixture_or_task(name)
     except ValueError as error:
@@ -31,7 +54,8 @@ def _tasks_and_rates(name: str) -> tuple[list[seqio.Task], list[float]]:
         close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
         raise ValueError(
             f"There is no SeqIO task or mixture {name!r}; close to it: {', '.join(close)}. A task "
-            "of your own is found when `module` names the file that registers it."
+            "of your own is found when `module` names the file that registers it, or a list of files; "
+            f"imported: {', '.join(modules) or 'none'}."
         ) from error
     if isinstance(provider, seqio.Task):
         return [provider], [1.0]

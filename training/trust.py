@@ -5,7 +5,7 @@ module is imported from there, and no function called, but those of `OWN` and of
 user trusts by name (`--trust=MODULE`), or has named on the same command line.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pretrax.training import run_directory
@@ -61,13 +61,14 @@ def check_function(function: Callable, trusted: Collection[str], at: str) -> Non
 
 
 def check_module(value: Any, trusted: Collection[str], at: str) -> None:
-    """Raises ValueError for a value of the setting `MODULE` that is not trusted.
+    """Raises ValueError for a value of the setting `MODULE` that is not trusted: one module, or several.
 
     It may be the path of a Python file, which is then trusted by that path and no other.
     """
-    named = isinstance(value, str) and all(part.isidentifier() for part in value.split("."))
-    if value not in (None, *trusted) and not (named and _is_trusted(value, trusted)):
-        raise _refusal(f"{at} imports {value}", str(value))
+    for module in _modules_in(value):
+        named = isinstance(module, str) and all(part.isidentifier() for part in module.split("."))
+        if module not in (None, *trusted) and not (named and _is_trusted(module, trusted)):
+            raise _refusal(f"{at} imports {module}", str(module))
 
 
 def check_include(file: str, at: str) -> None:
@@ -81,9 +82,13 @@ def check_include(file: str, at: str) -> None:
 def modules_of(values: Mapping[str, Any]) -> set[str]:
     """Returns the modules that these fields of a run name: whoever gave them has named them."""
     functions = functions_in(values)
-    named = {one.settings[MODULE] for one in functions if one.settings.get(MODULE)}
+    named = {each for one in functions for each in _modules_in(one.settings.get(MODULE)) if each}
     defined = {getattr(one.function, "__module__", None) or "" for one in functions}
     return named | {module for module in defined if module and not module.startswith("pretrax.")}
+
+
+def _modules_in(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def _is_trusted(module: str, trusted: Collection[str]) -> bool:

@@ -244,6 +244,41 @@ seqio.TaskRegistry.add(
         seqio_mixture(tmp_path, **(settings | {"module": str(tmp_path / "broken.py")}))
 
 
+TASK = """
+import seqio
+
+lines = seqio.TextLineDataSource({{"train": __file__, "validation": __file__}})
+steps = [lambda lines: lines.map(lambda line: {{"targets": line}}), seqio.preprocessors.tokenize]
+features = {{"targets": seqio.Feature(seqio.ByteVocabulary())}}
+seqio.TaskRegistry.add({name!r}, source=lines, preprocessors=steps, output_features=features)
+"""
+MIXTURE = """
+import seqio
+
+seqio.MixtureRegistry.add("of_two_files", ["of_one_file", "of_another_file"], default_rate=1)
+"""
+
+
+def test_a_mixture_whose_tasks_are_registered_in_several_files(tmp_path):
+    files = {name: str(tmp_path / f"{name}.py") for name in ("one", "another", "mixture")}
+    for name in ("one", "another"):
+        pathlib.Path(files[name]).write_text(TASK.format(name=f"of_{name}_file"))
+    pathlib.Path(files["mixture"]).write_text(MIXTURE)
+    read = functools.partial(seqio_mixture, tmp_path / "run", mixture_or_task_name="of_two_files")
+    with pytest.raises(
+        ValueError, match="mixture.py names the SeqIO task 'of_another_file', which"
+    ):
+        read(module=[files["one"], files["mixture"]])
+    with pytest.raises(
+        ValueError, match="no SeqIO task or mixture 'of_two_files'.*imported: .*one"
+    ):
+        read(module=files["one"])
+    with pytest.raises(FileNotFoundError, match="no file .*no.py"):
+        read(module=[files["one"], str(tmp_path / "no.py")])
+    corpus = read(module=[files["one"], files["another"], files["mixture"]])
+    assert corpus.summary.endswith("2 tasks")
+
+
 def test_registering_reads_nothing_and_needs_no_network(monkeypatch):
     def refuse(*given, **settings):
         raise AssertionError("read, or asked the network")

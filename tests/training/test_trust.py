@@ -79,6 +79,11 @@ SEQIO = "from pretrax.tasks import seqio_corpora"
         ),
         ([SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./../evil.py'"], r"imports trusted./"),
         ([SEQIO, "EVIL = 'e'", "seqio_corpora.seqio_pairs.module = %EVIL"], r"line 4 imports"),
+        (
+            [SEQIO, "seqio_corpora.seqio_pairs.module = ['trusted.a', 'evil.py']"],
+            r"line 3 imports evil.py(.|\n)*--trust=evil.py$",
+        ),
+        ([SEQIO, "seqio_corpora.seqio_pairs.module = [('evil.py',)]"], r"line 3 imports \('evil"),
         (["import optax.contrib"], r"line 2 imports optax.contrib"),
         (["import optax", "a.b = @optax.inject_hyperparams"], r"names 'inject_hyperparams' of"),
         (["import optax", "optax.apply_if_finite.inner = 1"], r"names 'apply_if_finite' of optax"),
@@ -148,6 +153,12 @@ def test_a_file_that_registers_tasks_is_trusted_by_its_path(tmp_path):
             read_directory(directory, trusted=["my_task"])
         fields = read_directory(directory, trusted=["my_tasks.py", "my_tasks"])
         assert fields["corpus"].settings["module"] == module
+    several = ["my_tasks.py", "my_tasks.more"]
+    directory = written(tmp_path, *lines, f"seqio_corpora.seqio_pairs.module = {several}")
+    with pytest.raises(ValueError, match="--trust=my_tasks.more$"):
+        read_directory(directory, trusted=["my_tasks.py"])
+    fields = read_directory(directory, trusted=["my_tasks.py", "my_tasks"])
+    assert fields["corpus"].settings["module"] == several
 
 
 @pytest.mark.parametrize(
@@ -235,8 +246,11 @@ def test_a_run_resumes_with_the_functions_that_it_names_itself(objectives_of_min
 
 def test_modules_of_a_run():
     pairs = Bound(len, module="my_tasks.py", vocabulary=Bound(tiny.completed))
-    found = trust.modules_of({"corpus": pairs, "objective": objectives.ul2})
-    assert found == {"builtins", "my_tasks.py", "tests.training.tiny"}
+    several = Bound(len, module=["more.py", "a.b"])
+    none = Bound(len, module=None)
+    values = {"corpus": pairs, "objective": objectives.ul2, "model": several, "mesh": none}
+    found = trust.modules_of(values)
+    assert found == {"builtins", "my_tasks.py", "tests.training.tiny", "more.py", "a.b"}
 
 
 def test_links_and_pipes(tmp_path):
