@@ -123,6 +123,7 @@ class Outputs(NamedTuple):
     # (name, hidden) -> the same as a `Projection`, or None for a head that is none. Losses then need no
     # array [B, T, V].
     projection: Callable | None = None
+    z_loss: float = 0.0  # set by a training step: weight of the squared log-partition in the loss
 
 
 # The builders' defaults.

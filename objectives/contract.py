@@ -232,7 +232,8 @@ class Outputs(Protocol):
     def head(self, name: str, hidden: Array) -> Array:
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
 
-    # Outputs may have `projection(name, hidden) -> Projection | None` too: `head` in parts.
+    # Outputs may also have `projection(name, hidden) -> Projection | None`, `head` in parts, and
+    # `z_loss: float`, the weight of the squared log-partition in the loss.
 
 
 @jax.tree_util.register_dataclass
@@ -256,7 +257,7 @@ class Labels:
 class Term:
     """One term of a loss, or a metric, kept as sums so that accumulation and sharding change nothing.
 
-    The total is the sum over terms of `scale * sums.sum() / weights.sum()`.
+    The total is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`.
 
     A term's baseline is that of its labels; without labels it is the term for constant outputs
     (hidden states of 0, heads that give 1).
@@ -268,9 +269,8 @@ class Term:
     # not part of the loss.
     scale: Any = _static(default=1.0)
     labels: Labels | None = None
-    # f32[B] weighted sum of the squared log-partition, which a run's `z_loss` multiplies (Chowdhery et
-    # al. 2022, PaLM, section 5).
-    squared_log_partition: Array | None = None
+    # f32[B] what a run's z-loss adds to `sums` in the loss (`objectives.cross_entropy`); None: nothing.
+    z_losses: Array | None = None
 
 
 # What a model can be asked for (`inference.trained.MODES` describes each), and how.

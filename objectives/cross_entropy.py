@@ -1,9 +1,9 @@
 """Cross-entropy, of logits, and under a projection whose logits are never all in memory.
 
 The logits of a batch are its largest array by far: [B, K, V]. `projected_cross_entropy` forms them for
-a few slots at a time. Where the loss is differentiated, the same pass also forms the gradient of these slots,
-while their logits are at hand: three matrix products, as many as with the logits of all slots, and
-none computed twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
+a few slots at a time. Where the loss is differentiated, the same pass also forms the gradient of these
+slots, while their logits are at hand: three matrix products, as many as with the logits of all slots,
+and none computed twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
 """
 
 import functools
@@ -12,13 +12,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
 
 from pretrax.objectives.contract import Array, Projection
 
-# Slots of a piece, on a device. On a CPU its logits should stay in the cache: of a vocabulary of 4,608
-# 128 to 512 slots took 45 ms, 1,024 took 65, all 2,048 at once 111. Elsewhere it should be large enough
-# for the products to be bound by arithmetic rather than by reading the projection.
+# Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of width 64
+# and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148 at once.
+# Elsewhere it should be large enough for arithmetic to outweigh reading the projection.
 _CPU_SLOTS, _SLOTS = 256, 2048
 
 
@@ -28,9 +27,7 @@ def cross_entropy(logits, labels):
     Written with a comparison instead of a gather, so that logits may be sharded over V.
     """
     logits = logits.astype(jnp.float32)
-    vocabulary = jnp.arange(logits.shape[-1], dtype=labels.dtype)
-    vocabulary = vocabulary.reshape((1,) * labels.ndim + (-1,))
-    chosen = jnp.sum(jnp.where(vocabulary == labels[..., None], logits, 0.0), axis=-1)
+    chosen = jnp.sum(jnp.where(_is_label(labels, logits), logits, 0.0), axis=-1)
     log_partition = jax.nn.logsumexp(logits, axis=-1)
     return log_partition - chosen, log_partition
 
@@ -45,30 +42,42 @@ class Sums(NamedTuple):
     """Weighted sums over the slots of each row."""
 
     losses: Array  # f32[B], nats
-    squared_log_partition: Array  # f32[B]
+    z_losses: Array | None  # f32[B]; None of a z-loss of 0
 
 
-def projected_cross_entropy(projection: Projection, labels_BxK, weights_BxK) -> Sums:
-    """Returns the sums of the cross-entropy of labels i32[B, K] under `projection`, with weights f32.
+def weighted_sums(logits, labels_BxK, weights_BxK, z_loss: float = 0.0) -> Sums:
+    """Returns the sums of the cross-entropy of labels i32[B, K] under logits [B, K, V].
+
+    The z-loss of a slot is `z_loss` times its squared log-partition (Chowdhery et al. 2022, PaLM,
+    section 5).
+
+    >>> weighted_sums(jnp.zeros((1, 2, 4)), jnp.array([[2, 0]]), jnp.array([[1.0, 0.5]])).losses
+    Array([2.0794415], dtype=float32)
+    """
+    losses, log_partition = cross_entropy(logits, labels_BxK)
+    z_losses = jnp.sum(z_loss * log_partition**2 * weights_BxK, -1) if z_loss else None
+    return Sums(jnp.sum(losses * weights_BxK, -1), z_losses)
+
+
+def projected_cross_entropy(
+    projection: Projection, labels_BxK, weights_BxK, z_loss: float = 0.0
+) -> Sums:
+    """Returns `weighted_sums` of the logits of a projection, of which few are in memory at a time.
 
     Differentiable in the projection's states, its kernel, what its `finish` closes over, and the
-    weights. The gradient is that of `losses.cross_entropy` up to rounding.
-
-    >>> projection = outputs.projection("vocabulary", outputs.hidden["top"][:, :2])  # doctest: +SKIP
-    >>> projected_cross_entropy(projection, tokens[:, :2], weights[:, :2]).losses  # doctest: +SKIP
-    Array([12.4, 11.9], dtype=float32)
+    weights. The gradient is formed along with the sums if those of all rows that count have one
+    cotangent, as in a mean of losses and z-losses; else they are computed again.
     """
-    states_BxKxE, kernel_ExV = projection.states, projection.kernel
-    slots = labels_BxK.shape[1]
-    pieces = -(-slots * labels_BxK.shape[0] // _slots_of_a_piece())
-    length = -(-slots // min(pieces, slots))
-    products = jax.ShapeDtypeStruct((labels_BxK.shape[0], length, kernel_ExV.shape[1]), jnp.float32)
-    finish, constants = jax.closure_convert(projection.finish, products)
-    cut = functools.partial(_cut, length=length)
-    labels_NxBxC, weights_NxBxC = cut(labels_BxK), cut(weights_BxK)
-    return _sums(
-        finish, cut(states_BxKxE), kernel_ExV, tuple(constants), labels_NxBxC, weights_NxBxC
+    rows, slots = labels_BxK.shape
+    pieces = min(-(-rows * slots // _slots_of_a_piece()), slots)
+    cut = functools.partial(_cut, length=-(-slots // pieces))
+    labels_NxBxC, weights_NxBxC = cut(labels_BxK), cut(weights_BxK.astype(jnp.float32))
+    logits = (*labels_NxBxC.shape[1:], projection.kernel.shape[1])
+    finish, constants = jax.closure_convert(
+        projection.finish, jax.ShapeDtypeStruct(logits, jnp.float32)
     )
+    given = _Given(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
+    return _sums(finish, z_loss, labels_NxBxC, given)
 
 
 def _slots_of_a_piece() -> int:
@@ -80,135 +89,101 @@ def _slots_of_a_piece() -> int:
 
 
 def _cut(x, length: int):
-    """Reshapes [B, K, …] to [pieces, B, length, …], with zeros after the end."""
+    """Reshapes [B, K, …] to [N, B, length, …], with zeros after the end."""
     missing = -x.shape[1] % length
     x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2))
     return x.reshape((x.shape[0], -1, length) + x.shape[2:]).swapaxes(0, 1)
 
 
-# In the functions below N counts pieces, and C the slots of each.
-def _plain_sums(finish, states_NxBxCxE, kernel_ExV, constants, labels_NxBxC, weights_NxBxC):
-    def piece(total, piece):
-        states_BxCxE, labels_BxC, weights_BxC = piece
-        logits_BxCxV = finish(_product(states_BxCxE, kernel_ExV), *constants)
-        losses, log_partition = cross_entropy(logits_BxCxV, labels_BxC)
-        more = jnp.sum(losses * weights_BxC, -1), jnp.sum(log_partition**2 * weights_BxC, -1)
-        return jax.tree.map(jnp.add, total, Sums(*more)), None
+class _Given(NamedTuple):
+    """What the sums are differentiable in. N counts pieces, and C the slots of a row in each."""
 
-    rows = jnp.zeros(labels_NxBxC.shape[1])
+    states_NxBxCxE: Array
+    kernel_ExV: Array
+    constants: tuple  # what the projection's `finish` takes beside its products
+    weights_NxBxC: Array
+
+
+def _plain_sums(finish, z_loss, labels_NxBxC, given: _Given) -> Sums:
+    def add(total, piece):
+        states_BxCxE, labels_BxC, weights_BxC = piece
+        logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
+        more = weighted_sums(logits_BxCxV, labels_BxC, weights_BxC, z_loss)
+        return jax.tree.map(jnp.add, total, more), None
+
+    zeros = jnp.zeros(labels_NxBxC.shape[1])
+    nothing = Sums(zeros, zeros if z_loss else None)
     # Rematerialised where it is differentiated: then too no more than a piece has logits.
-    pieces = states_NxBxCxE, labels_NxBxC, weights_NxBxC
-    return lax.scan(jax.checkpoint(piece), Sums(rows, rows), pieces)[0]
+    pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
+    return lax.scan(jax.checkpoint(add), nothing, pieces)[0]
 
 
-_sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0,))
+_sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1))
 
 
-class _Saved(NamedTuple):
-    """What the forward pass keeps for the backward pass.
+def _sums_and_gradient(finish, z_loss, labels_NxBxC, given: _Given):
+    """Returns the sums, and (labels, given, the gradient of all sums' sum)."""
 
-    The gradients are those of each sum over all rows: first of the losses, then of the squares.
-    XLA removes the second where a run has no z-loss.
-    """
-
-    arguments: tuple
-    of_weights: Sums  # f32[N, B, C]: losses and squares of each slot
-    of_states: Sums  # [N, B, C, E]
-    of_constants: Sums  # of (kernel, constants)
-
-
-def _forward(finish, *arguments):
-    values = jax.tree.map(lambda argument: argument.value, arguments, is_leaf=_is_argument)
-    states_NxBxCxE, kernel_ExV, constants, labels_NxBxC, weights_NxBxC = values
-
-    def piece(total, piece):
+    def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
-        products = _product(states_BxCxE, kernel_ExV)
-        logits_BxCxV, pull_back = jax.vjp(finish, products, *constants)
-        losses, log_partition = cross_entropy(logits_BxCxV, labels_BxC)
-        weights = weights_BxC[..., None]
-        shares = jnp.exp(logits_BxCxV - log_partition[..., None]) * weights
-        hot = labels_BxC[..., None] == jnp.arange(kernel_ExV.shape[1])[None, None]
+        products = _product(states_BxCxE, given.kernel_ExV)
+        logits_BxCxV, pull_back = jax.vjp(finish, products, *given.constants)
+        losses_BxC, log_partition = cross_entropy(logits_BxCxV, labels_BxC)
+        z_losses_BxC = z_loss * log_partition**2
+        # Of the losses: probabilities, less 1 at the label; of the z-losses: probabilities too.
+        weights, tops = weights_BxC[..., None], log_partition[..., None]
+        of_logits = jnp.exp(logits_BxCxV - tops) * (weights * (1.0 + 2.0 * z_loss * tops))
+        of_logits -= jnp.where(_is_label(labels_BxC, logits_BxCxV), weights, 0.0)
 
-        def gradients(of_logits):
-            of_products, *of_constants = pull_back(of_logits)
-            of_products = of_products.astype(kernel_ExV.dtype)
-            of_kernel = jnp.tensordot(
-                states_BxCxE, of_products, ((0, 1), (0, 1)), preferred_element_type=jnp.float32
-            )
-            of_states = jnp.tensordot(of_products, kernel_ExV, ((2,), (1,)))
-            return of_states.astype(states_BxCxE.dtype), (of_kernel, tuple(of_constants))
+        of_products, *of_constants = pull_back(of_logits)
+        of_products = of_products.astype(given.kernel_ExV.dtype)
+        of_kernel = jnp.tensordot(
+            states_BxCxE, of_products, ((0, 1), (0, 1)), preferred_element_type=jnp.float32
+        )
+        of_states = jnp.tensordot(of_products, given.kernel_ExV, ((2,), (1,)))
+        total = jax.tree.map(jnp.add, total, (of_kernel, tuple(of_constants)))
+        return total, (losses_BxC, z_losses_BxC, of_states.astype(states_BxCxE.dtype))
 
-        of_losses = gradients(shares - jnp.where(hot, weights, 0.0))
-        of_squares = gradients(2.0 * log_partition[..., None] * shares)
-        total = jax.tree.map(jnp.add, total, Sums(of_losses[1], of_squares[1]))
-        return total, (Sums(losses, log_partition**2), Sums(of_losses[0], of_squares[0]))
-
-    nothing = jnp.zeros(kernel_ExV.shape), jax.tree.map(jnp.zeros_like, constants)
-    pieces = states_NxBxCxE, labels_NxBxC, weights_NxBxC
-    of_constants, (of_weights, of_states) = lax.scan(piece, Sums(nothing, nothing), pieces)
-    sums = Sums(*(jnp.sum(x * weights_NxBxC, (0, 2)) for x in of_weights))
-    return sums, _Saved(values, of_weights, of_states, of_constants)
-
-
-def _backward(finish, saved: _Saved, cotangents: Sums):
-    states_NxBxCxE, kernel_ExV, constants, labels_NxBxC, weights_NxBxC = saved.arguments
-    used = {
-        name: rows_B
-        for name, rows_B in cotangents._asdict().items()
-        if not isinstance(rows_B, SymbolicZero)
-    }
-    if not used:
-        return (*jax.tree.map(jnp.zeros_like, (states_NxBxCxE, kernel_ExV, constants)), None, None)
-
-    def by_row(of_slots: Sums):
-        """Returns the gradients of slots [N, B, C, …], each times its row's cotangent."""
-
-        def scaled(gradient, rows_B):
-            rows = rows_B.reshape((1, -1) + (1,) * (gradient.ndim - 2))
-            return gradient * rows.astype(gradient.dtype)
-
-        return sum(scaled(getattr(of_slots, name), rows_B) for name, rows_B in used.items())
-
-    def kept():
-        parts = [
-            jax.tree.map(lambda x, c=rows_B[0]: x * c, getattr(saved.of_constants, name))
-            for name, rows_B in used.items()
-        ]
-        return functools.reduce(functools.partial(jax.tree.map, jnp.add), parts)
-
-    def recomputed():
-        def sums(kernel_ExV, constants):
-            return _plain_sums(
-                finish, states_NxBxCxE, kernel_ExV, constants, labels_NxBxC, weights_NxBxC
-            )
-
-        _, pull_back = jax.vjp(sums, kernel_ExV, constants)
-        unused = jnp.zeros(labels_NxBxC.shape[1])
-        of_kernel, of_constants = pull_back(Sums(unused, unused)._replace(**used))
-        return of_kernel.astype(jnp.float32), of_constants
-
-    # A loss that is a mean has one cotangent for all rows; the gradients kept are of their sum. XLA
-    # finds this out by itself when it compiles a step, from integers: floats may be NaN.
-    bits = [lax.bitcast_convert_type(rows_B, jnp.int32) for rows_B in used.values()]
-    equal = functools.reduce(jnp.logical_and, [jnp.all(b == b[0]) for b in bits])
-    of_kernel, of_constants = lax.cond(equal, kept, recomputed)
-    of_weights = by_row(saved.of_weights)
-    return (
-        by_row(saved.of_states),
-        of_kernel.astype(kernel_ExV.dtype),
-        of_constants,
-        None,
-        of_weights,
-    )
+    nothing = jnp.zeros(given.kernel_ExV.shape), jax.tree.map(jnp.zeros_like, given.constants)
+    pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
+    (of_kernel, of_constants), (losses, z_losses, of_states) = lax.scan(add, nothing, pieces)
+    of_kernel = of_kernel.astype(given.kernel_ExV.dtype)
+    gradient = _Given(of_states, of_kernel, of_constants, losses + z_losses)
+    sum_up = lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2))  # noqa: E731
+    sums = Sums(sum_up(losses), sum_up(z_losses) if z_loss else None)
+    return sums, (labels_NxBxC, given, gradient)
 
 
-_sums.defvjp(_forward, _backward, symbolic_zeros=True)
+def _backward(finish, z_loss, saved, cotangents: Sums):
+    labels_NxBxC, given, gradient = saved
+    counts_B = jnp.any(given.weights_NxBxC != 0, (0, 2))
+    one = cotangents.losses[jnp.argmax(counts_B)]
+
+    def formed():
+        return jax.tree.map(lambda x: (x * one).astype(x.dtype), gradient)
+
+    def computed_again():
+        sums = functools.partial(_plain_sums, finish, z_loss, labels_NxBxC)
+        return jax.vjp(sums, given)[1](cotangents)[0]
+
+    # Of a mean all cotangents are one. XLA sees that by itself when it compiles a step, and drops the
+    # other gradient, if they are one array, compared as integers: floats may be NaN.
+    bits = functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32)
+    of_rows = [bits(x_B) for x_B in {id(x): x for x in jax.tree.leaves(cotangents)}.values()]
+    equal = [jnp.all(x_B == of_rows[0][0]) for x_B in of_rows]
+    equal_where_it_counts = [jnp.all((x_B == bits(one)) | ~counts_B) for x_B in of_rows]
+    both = functools.partial(functools.reduce, jnp.logical_and)
+    return None, lax.cond(both(equal) | both(equal_where_it_counts), formed, computed_again)
 
 
-def _is_argument(x) -> bool:
-    return hasattr(x, "perturbed")
+_sums.defvjp(_sums_and_gradient, _backward)
 
 
 def _product(states, kernel):
     return jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32)
+
+
+def _is_label(labels, logits):
+    """Returns bool, of the shape of logits [..., V]: whether that place is the label's."""
+    places = jnp.arange(logits.shape[-1], dtype=labels.dtype)
+    return places.reshape((1,) * labels.ndim + (-1,)) == labels[..., None]

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from pretrax.objectives.contract import Labels, Outputs, Term
-from pretrax.objectives.cross_entropy import Sums, cross_entropy, projected_cross_entropy
+from pretrax.objectives.cross_entropy import Sums, projected_cross_entropy, weighted_sums
 
 
 def predictions(batch) -> tuple:
@@ -35,27 +35,29 @@ def token_loss(
     Where fewer slots predict than the stack has (`…_target_slots`), only those reach the vocabulary
     projection.
 
-    Terms: "tokens", with its squared log-partition.
+    Terms: "tokens", with its z-losses in a run that has them.
     """
     tokens, slots, weights = predictions(batch)
     states, w = outputs.hidden[hidden], weights.astype(jnp.float32)
     states = states if slots is None else at_slots(states, slots)
-    losses, squares = head_cross_entropy(outputs, head, states, tokens, w)
+    z_loss = getattr(outputs, "z_loss", 0.0)
+    losses, z_losses = head_cross_entropy(outputs, head, states, tokens, w, z_loss)
     labels = Labels(tokens, w, head)
-    return {"tokens": Term(losses, jnp.sum(w, -1), labels=labels, squared_log_partition=squares)}
+    return {"tokens": Term(losses, jnp.sum(w, -1), labels=labels, z_losses=z_losses)}
 
 
-def head_cross_entropy(outputs: Outputs, head: str, states, labels, weights) -> Sums:
+def head_cross_entropy(
+    outputs: Outputs, head: str, states, labels, weights, z_loss: float = 0.0
+) -> Sums:
     """Returns the sums, f32[B], of the cross-entropy of labels i32[B, K] under a head of states [B, K, d].
 
     Without the logits of all slots in memory, where the model gives the head as a `Projection`.
     """
     projection_of = getattr(outputs, "projection", None)
     projection = projection_of and projection_of(head, states)
-    if projection is not None:
-        return projected_cross_entropy(projection, labels, weights)
-    losses, log_partition = cross_entropy(outputs.head(head, states), labels)
-    return Sums(jnp.sum(losses * weights, -1), jnp.sum(log_partition**2 * weights, -1))
+    if projection is None:
+        return weighted_sums(outputs.head(head, states), labels, weights, z_loss)
+    return projected_cross_entropy(projection, labels, weights, z_loss)
 
 
 def accuracy(logits, classes, weights, head: str) -> Term:

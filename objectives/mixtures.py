@@ -237,13 +237,12 @@ def _added(name: str, one: Term, other: Term) -> Term:
             f"Two members of the mixture have a term {name!r} in their losses, with the scales "
             f"{one.scale} and {other.scale}: expected the same, or terms of different names."
         )
-    squares = [t.squared_log_partition for t in (one, other)]
-    given = [x for x in squares if x is not None]
+    given = [term.z_losses for term in (one, other) if term.z_losses is not None]
     return Term(
         one.sums + other.sums,
         one.weights + other.weights,
         one.scale,
-        squared_log_partition=sum(given) if given else None,
+        z_losses=sum(given) if given else None,
     )
 
 

@@ -88,8 +88,8 @@ def train_step(recipe: Recipe, seed_key, state: State, rows: Sequence[Row]) -> t
     for name, term in terms.items():
         total = _total(weights[name])
         metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / total
-        if recipe.z_loss and term.squared_log_partition is not None:
-            metrics[f"z_loss/{name}"] = _z_loss(recipe, term) / total
+        if term.z_losses is not None:
+            metrics[f"z_loss/{name}"] = jnp.sum(term.z_losses) / total
     return State(state.step + 1, params, opt_state), metrics
 
 
@@ -249,22 +249,18 @@ def _joined_rows(x):
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     """Returns these rows' share of the step's loss, and its terms, summed over each member."""
+    if recipe.z_loss:
+        outputs = outputs._replace(z_loss=recipe.z_loss)
     terms = recipe.objective.loss(outputs, batch)
     loss = 0.0
     for name, term in terms.items():
         if term.scale is None:
             continue
         scale = term.scale(step) if callable(term.scale) else term.scale
-        loss += (scale * jnp.sum(term.sums) + _z_loss(recipe, term)) / _total(weights[name])
+        sums = term.sums if term.z_losses is None else term.sums + term.z_losses
+        loss += scale * jnp.sum(sums) / _total(weights[name])
     unlabelled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
     return loss, jax.tree.map(functools.partial(by_member, recipe, batch), unlabelled)
-
-
-def _z_loss(recipe: Recipe, term: Term):
-    """Returns the z-loss in the sums of a term."""
-    if not recipe.z_loss or term.squared_log_partition is None:
-        return 0.0
-    return recipe.z_loss * jnp.sum(term.squared_log_partition)
 
 
 def _total(weights_by_member):

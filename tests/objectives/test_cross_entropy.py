@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretrax.objectives import cross_entropy
-from pretrax.objectives.cross_entropy import Sums, projected_cross_entropy
+from pretrax.objectives.cross_entropy import projected_cross_entropy, weighted_sums
 
 B, K, E, V = 4, 10, 8, 40
 
@@ -47,16 +47,14 @@ def projection_of(example):
     return Projection(example.states, example.kernel, finish)
 
 
-def plain(example):
+def plain(example, z_loss):
     states, kernel, finish = projection_of(example)
     products = jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32)
-    losses, log_partition = cross_entropy.cross_entropy(finish(products), LABELS)
-    weights = example.weights
-    return Sums(jnp.sum(losses * weights, -1), jnp.sum(log_partition**2 * weights, -1))
+    return weighted_sums(finish(products), LABELS, example.weights, z_loss)
 
 
-def in_pieces(example):
-    return projected_cross_entropy(projection_of(example), LABELS, example.weights)
+def in_pieces(example, z_loss):
+    return projected_cross_entropy(projection_of(example), LABELS, example.weights, z_loss)
 
 
 @pytest.fixture(params=[8, 12, 1000], ids=["even_pieces", "uneven_pieces", "one_piece"])
@@ -65,23 +63,23 @@ def pieces(request, monkeypatch):
     monkeypatch.setattr(cross_entropy, "_slots_of_a_piece", lambda: request.param)
 
 
-MIXED = jnp.array([1.0, -2.0, 0.0, 3.0])
-COTANGENTS = {
-    "mean": Sums(jnp.full(B, 0.3), None),
-    "mean_and_z_loss": Sums(jnp.full(B, 0.3), jnp.full(B, 0.1)),
-    "z_loss_alone": Sums(None, jnp.full(B, 0.1)),
-    "rows_apart": Sums(MIXED, None),
-    "rows_apart_and_z_loss": Sums(MIXED, jnp.full(B, 0.1)),
+MEAN, MIXED = jnp.full(B, 0.3), jnp.array([1.0, -2.0, 0.0, 3.0])
+CASES = {  # cotangents of losses and z-losses, and the z-loss
+    "mean": (MEAN, None, 0.0),
+    "mean_and_z_loss": (MEAN, MEAN, 0.1),
+    "z_loss_alone": (jnp.zeros(B), MEAN, 0.1),
+    "rows_apart": (MIXED, None, 0.0),
+    "rows_apart_and_z_loss": (MIXED, MEAN, 0.1),
 }
 
 
-@pytest.mark.parametrize("cotangents", COTANGENTS.values(), ids=COTANGENTS)
+@pytest.mark.parametrize(("of_losses", "of_z_losses", "z_loss"), CASES.values(), ids=CASES)
 @pytest.mark.usefixtures("pieces")
-def test_sums_and_gradients_equal_those_of_all_logits(cotangents):
+def test_sums_and_gradients_equal_those_of_all_logits(of_losses, of_z_losses, z_loss):
     def total(sums_of, example):
-        sums = sums_of(example)
-        parts = [jnp.vdot(c, x) for c, x in zip(cotangents, sums) if c is not None]
-        return sum(parts), sums
+        sums = sums_of(example, z_loss)
+        total = jnp.vdot(of_losses, sums.losses)
+        return total + (jnp.vdot(of_z_losses, sums.z_losses) if z_loss else 0.0), sums
 
     def differentiated(sums_of):
         return jax.jit(jax.value_and_grad(functools.partial(total, sums_of), has_aux=True))
@@ -94,14 +92,29 @@ def test_sums_and_gradients_equal_those_of_all_logits(cotangents):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+def test_rows_without_weight_may_have_any_cotangent():
+    """Rows of other members of a mixture have a cotangent of 0, and no weight."""
+    given = example()
+    mine = jnp.array([False, True, False, True])
+    given = given._replace(weights=given.weights * mine[:, None])
+
+    def total(sums_of, example):
+        return jnp.sum(jnp.where(mine, sums_of(example, 0.0).losses, 0.0))
+
+    got, want = (jax.grad(functools.partial(total, f))(given) for f in (in_pieces, plain))
+    for name, x in got._asdict().items():
+        if name != "weights":
+            np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):
     monkeypatch.setattr(cross_entropy, "_slots_of_a_piece", lambda: 8)
     given = example("bfloat16")
-    for got, want in zip(in_pieces(given), plain(given)):
+    for got, want in zip(in_pieces(given, 0.1), plain(given, 0.1)):
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, want, rtol=1e-5)
-    gradient = jax.grad(lambda x: in_pieces(x).losses.sum())(given)
-    exact = jax.grad(lambda x: plain(x).losses.sum())(
+    gradient = jax.grad(lambda x: in_pieces(x, 0.0).losses.sum())(given)
+    exact = jax.grad(lambda x: plain(x, 0.0).losses.sum())(
         jax.tree.map(lambda x: x.astype(jnp.float32), given)
     )
     for got, want in zip(gradient, exact):
@@ -120,30 +133,22 @@ def compiled(loss, slots):
     return jax.jit(jax.value_and_grad(loss)).lower(shapes, labels).compile()
 
 
-def loss(example, labels, z_loss=0.0):
-    sums = projected_cross_entropy(projection_of(example), labels, example.weights)
-    return sums.losses.sum() + (z_loss * sums.squared_log_partition.sum() if z_loss else 0.0)
+def mean(example, labels, z_loss=0.1):
+    sums = projected_cross_entropy(projection_of(example), labels, example.weights, z_loss)
+    total = jnp.sum(sums.losses + (sums.z_losses if z_loss else 0.0))
+    return total / jnp.maximum(jnp.sum(example.weights), 1.0)
 
 
 def test_no_array_of_the_program_holds_all_logits(monkeypatch):
     monkeypatch.setattr(cross_entropy, "_slots_of_a_piece", lambda: 4 * B)
     slots = 512
-    program = compiled(loss, slots)
-    assert program.memory_analysis().temp_size_in_bytes < B * slots * V * 4 / 2
+    program = compiled(mean, slots)
+    assert program.memory_analysis().temp_size_in_bytes < B * slots * V * 4
     shapes = {f"[{B},{slots},{V}]", f"[{slots // 4},{B},4,{V}]", f"[{B * slots},{V}]"}
     assert not [shape for shape in shapes if f"f32{shape}" in program.as_text()]
 
 
-def test_a_mean_compiles_without_the_gradient_of_rows_apart():
-    def mean(example, labels):
-        return loss(example, labels) / jnp.maximum(jnp.sum(example.weights), 1.0)
-
-    assert " conditional(" not in compiled(mean, 512).as_text()
-
-
-def test_a_run_without_z_loss_does_not_pay_for_its_gradient():
-    def products(**settings):
-        return compiled(functools.partial(loss, **settings), 512).as_text().count(" dot(")
-
-    # Of the squares: the gradients of the states and the kernel.
-    assert products(z_loss=0.1) - products() == 2
+def test_the_gradient_of_a_mean_takes_three_products_and_is_never_computed_again():
+    text = compiled(mean, 512).as_text()
+    assert " conditional(" not in text
+    assert text.count(" dot(") == 3

@@ -119,13 +119,13 @@ def toy(term: Term, heads=None):
     return build
 
 
-def test_a_mixture_adds_the_squared_log_partition_and_leaves_labels_to_its_members():
+def test_a_mixture_adds_z_losses_and_leaves_labels_to_its_members():
     x = jnp.ones(2)
     labels = Labels(jnp.zeros((2, 1), jnp.int32), jnp.ones((2, 1)), "vocabulary")
-    with_squares = Term(x, x, labels=labels, squared_log_partition=jnp.array([3.0, 4.0]))
-    joint = mixture(IDS, {"a": (toy(with_squares), 1), "b": (toy(Term(x, x)), 1)})
+    with_z_losses = Term(x, x, labels=labels, z_losses=jnp.array([3.0, 4.0]))
+    joint = mixture(IDS, {"a": (toy(with_z_losses), 1), "b": (toy(Term(x, x)), 1)})
     terms = joint.loss(None, {"member": jnp.array([0, 1])})
-    np.testing.assert_array_equal(terms["mine"].squared_log_partition, [3, 0])
+    np.testing.assert_array_equal(terms["mine"].z_losses, [3, 0])
     assert terms["mine"].labels is None
 
 

@@ -20,6 +20,7 @@ class Linear(NamedTuple):
 
     hidden: dict
     matrix: jax.Array
+    z_loss = 0.1
 
     def head(self, name, hidden):
         assert name == "vocabulary"
@@ -77,7 +78,7 @@ def test_token_loss_is_the_weighted_sum_over_each_row(places):
         labels = np.asarray(batch["decoder_target_tokens"][b])
         losses = log_partition - logits[np.arange(len(labels)), labels]
         weights = np.asarray(batch["decoder_loss_weights"][b])
-        for sums, each in ((term.sums, losses), (term.squared_log_partition, log_partition**2)):
+        for sums, each in ((term.sums, losses), (term.z_losses, 0.1 * log_partition**2)):
             np.testing.assert_allclose(sums[b], each @ weights, rtol=1e-5)
         assert term.weights[b] == weights.sum()
 
@@ -113,7 +114,7 @@ def test_accumulating_over_parts_of_the_batch_changes_nothing(places):
             sums, weights = sums + getattr(term, field).sum(), weights + term.weights.sum()
         return sums / weights
 
-    for field in ("sums", "squared_log_partition"):
+    for field in ("sums", "z_losses"):
         whole = total(field, [slice(0, B)])
         for size in (B // 2, B // 4):
             parts = [slice(b, b + size) for b in range(0, B, size)]
