@@ -29,7 +29,7 @@ from pretrax.comparing.measuring import print_measured, yardsticks
 from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.comparing.yardsticks.heldout import evaluator
 from pretrax.inference import Decoding, Options, Trained, mode_of
-from pretrax.inference.task_scores import EvaluationTask, TaskScores, score_task, short_answers
+from pretrax.inference.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
 from pretrax.inference.trained import MODES
 from pretrax.tasks.kept_answers import keep_answers
 from pretrax.tasks.labelled_evaluation import check_names_classes, labels_of_file
@@ -186,7 +186,7 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", total=len(task.texts))
         decoding = Decoding(
-            max_new=options.max_new or short_answers(task, trained.encode),
+            max_new=options.max_new or longest_answer(task.targets, trained.encode),
             beams=options.beams,
             batch_size=options.batch_size,
         )

@@ -1,6 +1,5 @@
 """Downstream tasks: what a model answers to their examples, and what their metrics make of it."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -48,13 +47,7 @@ def score_task(
     Raises ValueError for a mode that writes no answer, such as "embed".
     """
     mode, options = mode or mode_of(trained), options or Options()
-    if mode not in WRITTEN:
-        raise ValueError(
-            f"Got mode {mode!r}, which gives no answer that a metric could read, expected one of "
-            f"{', '.join(WRITTEN)}."
-        )
-    records = answer(trained, mode, [{"text": text} for text in task.texts], options)
-    answers = [_text_of(record) for record in records]
+    answers = written_answers(trained, task.texts, mode, options)
     targets = [task.postprocess(text, i, True) for i, text in enumerate(task.targets)]
 
     def figures(texts: Sequence[str]) -> dict[str, float]:
@@ -77,26 +70,36 @@ def score_task(
     )
 
 
+def written_answers(
+    trained: Trained, texts: Sequence[str], mode: str, options: Options
+) -> list[str]:
+    """Returns the model's answer to each text, as metrics read it: of a text with blanks the first.
+
+    Raises ValueError for a mode that writes no answer, such as "embed".
+    """
+    if mode not in WRITTEN:
+        raise ValueError(
+            f"Got mode {mode!r}, which gives no answer that a metric could read, expected one of "
+            f"{', '.join(WRITTEN)}."
+        )
+    records = answer(trained, mode, [{"text": text} for text in texts], options)
+    return [_text_of(record) for record in records]
+
+
 def task_figures(trained: Trained, tasks: Sequence[EvaluationTask]) -> dict[str, float]:
     """Scores every task greedily: {"task/NAME/METRIC": figure, "baseline/task/NAME/METRIC": …}."""
     figures: dict[str, float] = {}
     for task in tasks:
-        options = Options(decoding=Decoding(max_new=short_answers(task, trained.encode)))
+        options = Options(decoding=Decoding(max_new=longest_answer(task.targets, trained.encode)))
         found = score_task(trained, task, options=options)
         figures |= {f"task/{task.name}/{name}": value for name, value in found.metrics.items()}
         figures |= {f"baseline/task/{task.name}/{n}": value for n, value in found.baseline.items()}
     return figures
 
 
-def short_answers(task: EvaluationTask, encode: Callable[[str], Sequence[int]]) -> int:
-    """How many tokens to let an answer have: some more than the longest target."""
-    return max(len(encode(target)) for target in task.targets) + 4
-
-
-def with_max_new(options: Options, max_new: int) -> Options:
-    return dataclasses.replace(
-        options, decoding=dataclasses.replace(options.decoding, max_new=max_new)
-    )
+def longest_answer(targets: Sequence[str], encode: Callable[[str], Sequence[int]]) -> int:
+    """Returns how many tokens an answer may have: some more than the longest target."""
+    return max(len(encode(target)) for target in targets) + 4
 
 
 def _text_of(record: dict) -> str:

@@ -68,7 +68,9 @@ class _TokenizerVocabulary(seqio.Vocabulary):
         return self._tokenizer.encode_batch([s])[0].tolist()
 
     def _decode(self, ids) -> str:
-        return self._tokenizer.decode([i for i in ids if i < self._tokenizer.size])
+        tokenizer = self._tokenizer
+        closing = {tokenizer.pad, tokenizer.eos}  # which SeqIO leaves at the end of an answer
+        return tokenizer.decode([i for i in ids if i < tokenizer.size and i not in closing])
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         def encode(text):  # bytes, or outside of datasets an array of them

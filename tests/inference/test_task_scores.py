@@ -8,7 +8,7 @@ from pretrax.inference import task_scores
 from pretrax.inference.answers import Options, answer
 from pretrax.inference.generation import Decoding
 from pretrax.inference.scoring import score
-from pretrax.inference.task_scores import EvaluationTask, score_task, short_answers, with_max_new
+from pretrax.inference.task_scores import EvaluationTask, longest_answer, score_task
 from pretrax.tasks import metrics
 from tests.inference.runs import CLASSES, CODEC, trained
 
@@ -114,6 +114,4 @@ def test_modes_without_an_answer():
 
 
 def test_answers_are_as_long_as_the_targets():
-    assert short_answers(task(), CODEC.encode) == len("green") + 4
-    options = with_max_new(Options(top=3), 7)
-    assert options.decoding.max_new == 7 and options.top == 3
+    assert longest_answer(task().targets, CODEC.encode) == len("green") + 4

@@ -1,0 +1,112 @@
+"""`seqio.Evaluator` on trained models, beside this project's own evaluation of the same tasks."""
+
+import zlib
+
+import pytest
+import seqio
+import tensorflow as tf
+
+from pretrax.inference.task_scores import task_figures
+from pretrax.tasks import metrics, seqio_evaluator
+from pretrax.tasks.seqio_evaluation import evaluation_tasks
+from pretrax.tasks.seqio_evaluator import evaluator_functions
+from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary
+from pretrax.tasks.trained_models import open_trained
+from tests.inference.runs import CLASSES, trained, write_run
+
+PAIRS = [("a text <extra_id_0>", "red"), ("é 🤖", "dark green"), ("more of it", "blue")]
+
+
+def checksum(targets, predictions):
+    """A figure that tells any two lists of answers apart."""
+    return {"answers": zlib.crc32(repr(predictions).encode())}
+
+
+def log_likelihood(targets, scores):
+    return {"log_likelihood": float(sum(scores)), "targets": zlib.crc32(repr(targets).encode())}
+
+
+def register(name, vocabulary, metric_fns=(checksum, log_likelihood), add_eos=True):
+    def read(split, shuffle_files=False, seed=None):
+        inputs, targets = zip(*PAIRS)
+        return tf.data.Dataset.from_tensor_slices(
+            {"inputs": list(inputs), "targets": list(targets)}
+        )
+
+    seqio.TaskRegistry.remove(name)
+    feature = seqio.Feature(vocabulary, add_eos=add_eos)
+    seqio.TaskRegistry.add(
+        name,
+        source=seqio.FunctionDataSource(read, splits=["train", "validation"]),
+        preprocessors=[seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+        output_features={"inputs": feature, "targets": feature},
+        metric_fns=list(metric_fns),
+    )
+
+
+def evaluated(name, functions, converter=seqio.EncDecFeatureConverter, **settings):
+    evaluator = seqio.Evaluator(name, converter(**settings), async_compute_metrics=False)
+    found, _ = evaluator.evaluate(compute_metrics=True, **functions)
+    return found.result()[name]
+
+
+def own_figures(one, name):
+    figures = task_figures(one, evaluation_tasks("", names=[name]))
+    return {k.rpartition("/")[2]: v for k, v in figures.items() if k.startswith("task/")}
+
+
+def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
+    """Both kinds of metrics, of a run on disk and of a model of another layout than the converter's."""
+    register("evaluated", seqio.ByteVocabulary(extra_ids=100))
+    runs = {
+        "encoder_decoder": write_run(tmp_path / "a", "encoder_decoder", "text_to_text"),
+        "decoder": write_run(tmp_path / "b", "decoder", "text_to_text"),
+    }
+    for run in runs.values():
+        one = open_trained(run)
+        found = evaluated("evaluated", evaluator_functions(one, "evaluated"), pack=False)
+        assert found == pytest.approx(own_figures(one, "evaluated"), rel=1e-5)
+    assert found.keys() == {"answers", "log_likelihood", "targets"}
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face", "run"])
+def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monkeypatch):
+    """The model's is that of bytes; answers come back as ids of the task's."""
+    vocabulary = {
+        "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids=0),
+        "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"]),
+        "run": lambda: RunVocabulary(write_run(tmp_path, "decoder", "causal_lm")),
+    }[kind]()
+    register("evaluated", vocabulary, [metrics.accuracy])
+    read = []
+
+    def right_but_once(trained, texts, mode, options):
+        read.extend(texts)
+        return [target for _, target in PAIRS[:2]] + [""]
+
+    monkeypatch.setattr(seqio_evaluator, "written_answers", right_but_once)
+    functions = evaluator_functions(trained("encoder_decoder", "text_to_text"), "evaluated")
+    found = evaluated("evaluated", functions, pack=False)
+    assert found == {"accuracy": pytest.approx(2 / 3)}
+    assert [text.strip() for text in read] == [text for text, _ in PAIRS]
+
+
+def test_a_class_is_an_answer_without_a_likelihood():
+    register("evaluated", seqio.ByteVocabulary(), [metrics.accuracy])
+    one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
+    functions = evaluator_functions(one, "evaluated")
+    assert evaluated("evaluated", functions, pack=False).keys() == {"accuracy"}
+    register("evaluated", seqio.ByteVocabulary(), [log_likelihood])
+    with pytest.raises(ValueError, match="whose mode is 'classify'"):
+        evaluated("evaluated", functions, pack=False)
+
+
+def test_what_cannot_be_evaluated(hugging_face):
+    register("evaluated", seqio.ByteVocabulary())
+    one = trained("encoder_decoder", "text_to_text")
+    functions = evaluator_functions(one, "evaluated")
+    with pytest.raises(ValueError, match="gives decoder_.*expected encoder_input_tokens"):
+        evaluated("evaluated", functions, seqio.PrefixLMFeatureConverter, pack=False)
+    register("evaluated", HuggingFaceVocabulary(hugging_face["wordpiece"]), add_eos=False)
+    with pytest.raises(ValueError, match="'evaluated' has the vocabulary .* no end-of-sequence"):
+        evaluator_functions(one, "evaluated")
