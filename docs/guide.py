@@ -219,10 +219,27 @@ def by_setting(found: Found) -> str:
     for one in SETTINGS:
         here = _missing(one.comparison)
         if one.comparison in found:
-            said = " ".join(words.in_short(found[one.comparison])[:2])
-            here = f"{said} ({_link(one.comparison)})"
+            here = f"{settled(found[one.comparison])} ({_link(one.comparison)})"
         rows.append([one.choice, here, _cited(one.literature)])
     return _table(["choice", "here: about a million parameters", "literature"], rows)
+
+
+def settled(told: Summary) -> str:
+    """Returns all that a comparison found of its variants, for and against, or its laws."""
+    held: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for d in told.differences:
+        if d.holds:
+            which = "better at" if told.gain(d) > 0 else "worse at"
+            held.setdefault((d.variant, d.other), {}).setdefault(which, []).append(d.figure)
+    if not held:
+        return " ".join(words.in_short(told)[:2])
+    lines = [
+        f"{variant} against {other}: "
+        + "; ".join(f"{which} {', '.join(figures)}" for which, figures in sorted(found.items()))
+        for (variant, other), found in held.items()
+    ]
+    open_ones = sum(not d.holds for d in told.differences)
+    return f"{'. '.join(lines)}. {open_ones} of {len(told.differences)} differences do not hold."
 
 
 def _measured(found: Found, task: Task) -> str:
@@ -238,17 +255,26 @@ def _measured(found: Found, task: Task) -> str:
 
 
 def leaders(told: Summary, column: Column) -> str:
-    """Returns which variant is best, from which others it cannot be told, and what it is worth."""
+    """Returns which variant is best, from which others it cannot be told, with which it was not compared,
+    as a comparison with a reference does not, and what it is worth."""
     best = column.best
     assert best is not None  # of two variants or more
-    worse = {
-        d.variant if d.other == best else d.other
+    holds = {
+        d.variant if d.other == best else d.other: d.holds
         for d in told.differences
-        if d.figure == column.name and d.holds and best in (d.variant, d.other)
+        if d.figure == column.name and best in (d.variant, d.other)
     }
-    alike = [variant for variant in column.estimates if variant != best and variant not in worse]
-    said = f"**{best}** {words.cell(column, best)}"
-    said += f"; not told apart from {', '.join(alike)}." if alike else "; all others are worse."
+    others = [variant for variant in column.estimates if variant != best]
+    kinds = {
+        "better than": [v for v in others if holds.get(v)],
+        "not told apart from": [v for v in others if holds.get(v) is False],
+        "not compared with": [v for v in others if v not in holds],
+    }
+    said = f"**{best}** {words.cell(column, best)}; "
+    if len(kinds["better than"]) == len(others):
+        said += "all others are worse."
+    else:
+        said += "; ".join(f"{kind} {', '.join(some)}" for kind, some in kinds.items() if some) + "."
     if column.baseline is not None and not _passes(column, best, column.baseline):
         said += f" None is shown to be better than knowing nothing ({column.baseline:.3g})."
     words_alone = next((c for c in told.parts if c.name == column.name + BAG_OF_WORDS), None)

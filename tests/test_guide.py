@@ -93,6 +93,21 @@ def test_what_may_be_chance_is_no_choice(tmp_path):
     assert re.search(r"^\*\*\w+\*\* .*; not told apart from \w+\.", cell(tmp_path))
 
 
+def test_what_was_not_compared_is_not_said_to_be_alike(tmp_path):
+    """Differences are from the reference: of the best and another variant nothing is known."""
+    effects = {("causal", PAIRS): 0.2, ("prefix", PAIRS): 0.19}
+    made = planted.results(["masked", "causal", "prefix"], effects=effects, reference="masked")
+    assert "; better than masked; not compared with prefix." in classified(tmp_path, made)
+
+
+def test_a_choice_has_what_speaks_for_it_and_against_it(tmp_path):
+    effects = {("40%", PAIRS): 0.3, ("40%", "bits_per_byte"): 0.5, ("30%", "classify"): 0.5}
+    made = planted.results(["15%", "30%", "40%"], effects=effects, reference="15%")
+    told = here(drawn(tmp_path, masking_rate=made)[guide.PAGE], "masking rate")
+    assert told.startswith("40% against 15%: better at minimal_pairs; worse at bits_per_byte. 30% ")
+    assert "30% against 15%: better at classify. 3 of 6 differences do not hold. (" in told
+
+
 def test_a_single_seed_tells_nothing_apart(tmp_path):
     told = cell(tmp_path, seeds=[0], effects={("causal", PAIRS): 0.2})
     assert "**causal**" in told and "not told apart from masked." in told
