@@ -48,7 +48,15 @@ def _yardsticks(summary: Summary) -> list[str]:
 
 
 def _differences(summary: Summary) -> list[str]:
-    heads = ["yardstick", "variants", "difference", "95% interval", "p", "", "seeds needed"]
+    heads = [
+        "yardstick",
+        "variants",
+        "difference",
+        "95% interval",
+        "p, corrected",
+        "",
+        "seeds needed",
+    ]
     rows = []
     for d in summary.differences:
         one = words.told(d)

@@ -29,9 +29,10 @@ _LIMITS = (
     "and nothing of other texts, sizes or budgets."
 )
 READING = (
-    f"{1 - LEVEL:.0%} intervals over seeds (Student's t). A difference holds where its p-value, "
-    f"corrected for all differences of the comparison (Holm), is at most {LEVEL:.2f}. Seeds needed: for "
-    f"the next comparison to find a difference as large and as noisy with a chance of {POWER:.0%}."
+    f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself. A difference "
+    "holds where its p-value, corrected for all differences of the comparison (Holm), is at most "
+    f"{LEVEL:.2f}. Seeds needed: for the next comparison to find a difference as large and as noisy with a "
+    f"chance of {POWER:.0%}."
 )
 
 
@@ -230,12 +231,14 @@ def in_short(summary: Summary) -> list[str]:
         word, one = "better" if summary.gain(d) > 0 else "worse", told(d)
         lines.append(
             f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} "
-            f"{summary.column(d).unit} ({one.interval}; p {one.p})."
+            f"{summary.column(d).unit} ({one.interval}; corrected p {one.p})."
         )
     rest = [d for d in summary.differences if not d.holds]
     seeds = [d.needed for d in rest if d.needed is not None]
     if not summary.differences:
-        return ["There is nothing to compare: no two variants share a yardstick and a seed."]
+        reference = summary.asked.reference
+        pair = f"no variant and {reference}" if reference else "no two variants"
+        return [f"There is nothing to compare: {pair} share a yardstick and a seed."]
     if rest:
         some = (
             f"{len(rest)} of {len(summary.differences)} differences" if found else "No difference"

@@ -121,6 +121,13 @@ def test_reports_show_the_notes_of_figures():
     assert "15% has no figure of classify: No mean" in console.export_text()
 
 
+def test_without_the_reference_nothing_is_compared():
+    made = planted.results(["15%", "30%", "40%"], reference="15%")
+    some = [one for one in made.measurements if one.variant != "15%"]
+    (line,) = words.in_short(summary(made._replace(measurements=some)))[:1]
+    assert line.endswith("to compare: no variant and 15% share a yardstick and a seed.")
+
+
 def test_names_are_shown_as_text():
     asked = planted.results([EVIL, "b"])
     asked = asked._replace(asked=asked.asked._replace(name=EVIL, question=EVIL, about=EVIL))
