@@ -7,8 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pretrax.comparing.directory import Facts
+from pretrax.comparing.equality import matched_words
 from pretrax.comparing.matching import PARAMETERS
-from pretrax.comparing.words import matched_words
 
 
 def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from pretrax.comparing import words
+from pretrax.comparing import equality, words
+from pretrax.comparing.formatting import cell
 from pretrax.comparing.summary import Summary
 
 
@@ -23,8 +24,8 @@ def markdown(summary: Summary) -> str:
         lines += ["## What could not be measured", "", *(f"- {line}" for line in refused), ""]
     if summary.differences:
         lines += ["## Differences by seed", "", *_differences(summary), "", words.READING, ""]
-    lines += [f"## {words.equal_title(summary)}", "", words.equal(summary), ""]
-    lines += [*_table(*words.cost_table(summary)), ""]
+    lines += [f"## {equality.title(summary)}", "", equality.equal(summary), ""]
+    lines += [*_table(*equality.cost_table(summary)), ""]
     for variant, changes in asked.variants.items():
         lines.append(f"- {variant}: {', '.join(f'`{x}`' for x in changes) or 'the base run'}")
     lines += ["", "## What this does not prove", "", words.limits(summary), ""]
@@ -41,7 +42,7 @@ def _yardsticks(summary: Summary) -> list[str]:
     rows = []
     for variant in summary.asked.variants:
         best = [variant == column.best for column in summary.columns]
-        cells = [words.cell(column, variant) for column in summary.columns]
+        cells = [cell(column, variant) for column in summary.columns]
         rows.append([variant, *(f"**{x}**" if bold else x for x, bold in zip(cells, best))])
     known = words.baselines(summary.columns)
     return _table(heads, [*rows, *([[words.BASELINE, *known]] if known else [])])
@@ -68,7 +69,7 @@ def _differences(summary: Summary) -> list[str]:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns a table's lines: the first column is words, the others are numbers."""
     dashes = ["---", *["---:"] * (len(heads) - 1)]
-    return [_line([cell.replace("|", "\\|") for cell in row]) for row in (heads, dashes, *rows)]
+    return [_line([text.replace("|", "\\|") for text in row]) for row in (heads, dashes, *rows)]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from urllib.parse import quote
 
-from pretrax.comparing import words
+from pretrax.comparing import equality, words
 from pretrax.comparing.charts import (
     chart_of_column,
     chart_of_curves,
@@ -14,11 +14,12 @@ from pretrax.comparing.charts import (
     sizes_of,
 )
 from pretrax.comparing.figures import NATS
+from pretrax.comparing.formatting import amount, cell, number
 from pretrax.comparing.laws import FittedLaw
 from pretrax.comparing.results import RESULTS, RUNS, TrainedRun
 from pretrax.comparing.statistics import Difference
 from pretrax.comparing.summary import Column, Summary
-from pretrax.comparing.words import about_column, amount
+from pretrax.comparing.words import about_column
 from pretrax.showing.html import document
 from pretrax.showing.svg import SERIES
 
@@ -136,7 +137,7 @@ def _table_of_columns(summary: Summary) -> str:
 
 
 def _cell(column: Column, variant: str) -> str:
-    text = words.cell(column, variant)
+    text = cell(column, variant)
     return f"<b>{text}</b>" if variant == column.best else text
 
 
@@ -231,15 +232,15 @@ def _law(law: FittedLaw) -> str:
 
 
 def _costs(summary: Summary) -> str:
-    heads, lines = words.cost_table(summary)
+    heads, lines = equality.cost_table(summary)
     cells = [[escape(cell) for cell in line] for line in lines]
     changes = [
         [escape(variant), "<br>".join(map(_code, changed)) or "the base run"]
         for variant, changed in summary.asked.variants.items()
     ]
     return (
-        f"<h2>{escape(words.equal_title(summary))}</h2>\n"
-        + f"<p>{escape(words.equal(summary))}</p>\n"
+        f"<h2>{escape(equality.title(summary))}</h2>\n"
+        + f"<p>{escape(equality.equal(summary))}</p>\n"
         + f'<div class="card">{table([*map(escape, heads)], cells)}</div>\n'
         + f'<div class="card">{table(["variant", "changes"], changes, left=(0, 1))}</div>\n'
     )
@@ -283,10 +284,7 @@ def _runs(summary: Summary, links: Links) -> str:
             _linked(run, run.variant, links),
             str(run.seed),
             amount(run.seconds),
-            *(
-                words.number(c.values[run.variant].get(run.seed, math.nan), None)
-                for c in summary.columns
-            ),
+            *(number(c.values[run.variant].get(run.seed, math.nan), None) for c in summary.columns),
         ]
         for run in summary.trained
     ]

@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from pretrax import verbs
 from pretrax.comparing.figures import NATS
+from pretrax.comparing.formatting import amount
 from pretrax.comparing.laws import FittedLaw
 from pretrax.comparing.requirements import (
     DAY,
@@ -175,19 +176,6 @@ def _range(numbers: Iterable[float]) -> str:
     some = list(numbers)
     known = all(map(math.isfinite, some))
     return f"{amount(min(some))} to {amount(max(some))}" if known else "no interval"
-
-
-def amount(number: float) -> str:
-    """Returns a number of parameters or tokens in three digits.
-
-    >>> amount(1.5e6), amount(999_999), amount(1.3e12), amount(950)
-    ('1.5M', '1M', '1.3T', '950')
-    """
-    number = float(f"{number:.3g}")
-    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g}{letter}"
-    return f"{number:.0f}"
 
 
 def duration(seconds: float) -> str:

@@ -5,6 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pretrax.comparing import words
+from pretrax.comparing.equality import unequal
+from pretrax.comparing.formatting import cell
 from pretrax.comparing.summary import Summary
 
 FEW = 5  # differences that do not hold, in words
@@ -21,8 +23,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     open_ones = [d for d in summary.differences if not d.holds and d.needed is not None]
     for d in sorted(open_ones, key=lambda d: d.needed or 0)[:FEW]:
         console.print(Text(f"  {words.next_one(d)}", "dim"))
-    if words.unequal(summary):
-        console.print(Text(words.unequal(summary), "dim"))
+    if unequal(summary):
+        console.print(Text(unequal(summary), "dim"))
     for line in words.refused(summary):
         console.print(Text(line), soft_wrap=True)
     for run in summary.failed:
@@ -39,7 +41,7 @@ def _table(summary: Summary) -> Table:
         table.add_column(Text(heading), justify="right")
     for variant in summary.asked.variants:
         cells = [
-            Text(words.cell(column, variant), "bold green" if variant == column.best else "")
+            Text(cell(column, variant), "bold green" if variant == column.best else "")
             for column in summary.columns
         ]
         table.add_row(Text(variant), *cells)

@@ -1,20 +1,16 @@
-"""Numbers and sentences of a report, the same in the terminal, in Markdown and on the page."""
+"""Sentences of a report, the same in the terminal, in Markdown and on the page."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, NEITHER
+from pretrax.comparing.formatting import DIGITS, MINUS, MISSING, amount, chance, decimals, number
 from pretrax.comparing.laws import FittedLaw
-from pretrax.comparing.matching import FLOPS, PARAMETERS, WHAT, macro_of_solved
-from pretrax.comparing.results import HELDOUT, METRIC, TrainedRun
-from pretrax.comparing.statistics import LEVEL, MOST_SEEDS, POWER, Difference, Estimate
+from pretrax.comparing.results import HELDOUT, METRIC
+from pretrax.comparing.statistics import LEVEL, MOST_SEEDS, POWER, Difference
 from pretrax.comparing.summary import Column, Summary
 
-MISSING = "–"
-MINUS = "\N{MINUS SIGN}"
-MOST_DECIMALS = 6
-DIGITS = 4  # significant ones of a number whose interval is not known
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
 ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
 BASELINE = "baseline"  # the row of `baselines`
@@ -34,136 +30,6 @@ READING = (
     f"{LEVEL:.2f}. Seeds needed: for the next comparison to find a difference as large and as noisy with a "
     f"chance of {POWER:.0%}."
 )
-
-
-# --- numbers ---------------------------------------------------------------------------------------
-
-
-def decimals(estimates: Iterable[Estimate]) -> int | None:
-    """Returns how many decimals numbers with such intervals deserve: two digits of the widest half, one
-    of the narrowest; None where no interval is known.
-
-    >>> decimals([Estimate(0.5, 0.488, 0.512, 5)])
-    3
-    """
-    halves = [e.half_width for e in estimates if math.isfinite(e.half_width)]
-    if not halves:
-        return None
-    places = max(1 - math.floor(math.log10(max(halves))), -math.floor(math.log10(min(halves))))
-    return min(max(0, places), MOST_DECIMALS)
-
-
-def number(value: float, places: int | None, sign: bool = False) -> str:
-    """
-    >>> number(-0.03149, 3), number(0.5, 3, sign=True), number(1234567.0, None)
-    ('−0.031', '+0.500', '1.235e+06')
-    >>> number(0.45, None)
-    '0.4500'
-    """
-    if not math.isfinite(value):
-        return MISSING
-    kind = f"#.{DIGITS}g" if places is None else f",.{places}f"
-    return format(value, ("+" if sign else "") + kind).replace("-", MINUS)
-
-
-def cell(column: Column, variant: str) -> str:
-    """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the mean
-    alone where no interval is known."""
-    if variant not in column.estimates:
-        return MISSING
-    places = decimals(column.estimates.values())
-    one = column.estimates[variant]
-    mean = number(one.mean, places)
-    return f"{mean} ± {number(one.half_width, places)}" if math.isfinite(one.half_width) else mean
-
-
-def chance(p: float) -> str:
-    """
-    >>> chance(0.0421), chance(0.00001), chance(math.nan)
-    ('0.042', '< 0.001', '–')
-    """
-    if math.isnan(p):
-        return MISSING
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def amount(value: float) -> str:
-    """
-    >>> amount(3_145_728), amount(950), amount(1.9e7), amount(7.8e15)
-    ('3.15M', '950', '19M', '7.8e15')
-    """
-    rounded = float(f"{value:.3g}")
-    for size, letter in ((1e12, ""), (1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if rounded >= size:
-            unit = {"": 1.0, "k": 1e3}.get(letter, size)
-            return f"{rounded / unit:.3g}{letter}".replace("e+", "e")
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-# --- what was equal --------------------------------------------------------------------------------
-
-
-class Cost(NamedTuple):
-    """What the runs of a variant took on average, a field for each of `COSTS`."""
-
-    parameters: float
-    flops_per_token: float
-    text_tokens: float
-    flops: float
-    steps: float
-    seconds: float
-
-
-COSTS = ("parameters", "FLOPs a token", "text tokens", "FLOPs", "steps", "seconds")
-
-
-def costs(summary: Summary) -> dict[str, Cost]:
-    """Returns the cost of each variant that has been trained."""
-    found = {}
-    for variant in summary.asked.variants:
-        runs = [_cost(run) for run in summary.trained if run.variant == variant]
-        if runs:
-            found[variant] = Cost(*(sum(some) / len(some) for some in zip(*runs)))
-    return found
-
-
-def cost_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Returns the headings and lines of what each variant took: means over its runs, the figures of
-    which neither more nor less is better, and by how much the largest is above the smallest."""
-    found = costs(summary)
-    lines = []
-    for variant, cost in found.items():
-        more = [cell(column, variant) for column in summary.costs]
-        lines.append([variant, *map(amount, cost), *more])
-    if len(found) > 1:
-        shares = map(spread, spreads(list(found.values())))
-        lines.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
-    return ["", *COSTS, *(f"{c.name}, {c.unit}" for c in summary.costs)], lines
-
-
-def _cost(run: TrainedRun) -> Cost:
-    flops = run.flops_per_token * run.text_tokens
-    return Cost(run.parameters, run.flops_per_token, run.text_tokens, flops, run.steps, run.seconds)
-
-
-def spreads(found: Sequence[Cost]) -> list[float]:
-    """Returns, for each of `COSTS`, by what share the largest is above the smallest."""
-    return [max(some) / min(some) - 1 if min(some) > 0 else math.nan for some in zip(*found)]
-
-
-def spread(share: float) -> str:
-    """
-    >>> spread(0.0312), spread(0.0), spread(1.5)
-    ('+3.1%', 'equal', '+150%')
-    """
-    if not math.isfinite(share):
-        return MISSING
-    if share < 5e-5:
-        return "equal"
-    return f"+{100 * share:.0f}%" if share >= 0.1 else f"+{100 * share:.2g}%"
-
-
-# --- sentences -------------------------------------------------------------------------------------
 
 
 def about_column(column: Column) -> str:
@@ -352,60 +218,6 @@ def limits(summary: Summary) -> str:
     """Returns what a comparison does not prove."""
     general = "" if summary.asked.scaling else _LIMITS  # `LAW` has those of a law
     return f"{summary.asked.about} {general}".strip()
-
-
-def equal_title(summary: Summary) -> str:
-    return "What each variant took" if summary.asked.scaling else "What was equal, and what was not"
-
-
-def equal(summary: Summary) -> str:
-    """Such as "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."."""
-    said = "Budgets" if summary.asked.scaling else "Equal"
-    return " ".join(
-        [f"{said}: {summary.asked.budget}.", *matched(summary), unequal(summary)]
-    ).strip()
-
-
-def matched(summary: Summary) -> list[str]:
-    """Returns a line for each variant whose size was solved to equal the reference's."""
-    found, reference = costs(summary), summary.asked.reference or ""
-    lines = []
-    for variant, own in summary.asked.variants.items():
-        if (macro := macro_of_solved(own)) and variant in found and reference in found:
-            field = {PARAMETERS: "parameters", FLOPS: "flops_per_token"}[macro]
-            mine, theirs = (getattr(found[v], field) for v in (variant, reference))
-            lines.append(matched_words(variant, own[-1], mine, reference, theirs))
-    return lines
-
-
-def matched_words(variant: str, solved: str, mine: float, reference: str, theirs: float) -> str:
-    """
-    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", 1000.0, "masked", 1024.0)
-    'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters against masked.'
-    """
-    left = mine / theirs - 1
-    sign = MINUS if left < 0 else ""
-    share = spread(abs(left))
-    what = WHAT[macro_of_solved([solved]) or PARAMETERS]
-    leaves = f"no difference in {what}" if share == "equal" else f"{sign or '+'}{share[1:]} {what}"
-    return f"{variant} has {solved}, which leaves {leaves} against {reference}."
-
-
-def unequal(summary: Summary) -> str:
-    """Such as "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
-    if summary.asked.scaling:
-        return ""  # they are meant to differ
-    shares = spreads(list(costs(summary).values())) if len(costs(summary)) > 1 else []
-    different = [
-        f"{spread(share).removeprefix('+')} in {name}"
-        for name, share in zip(COSTS, shares)
-        if math.isfinite(share) and spread(share) != "equal"
-    ]
-    if not shares:
-        return ""
-    if not different:
-        return "Variants are equal in all else that is counted."
-    return f"Variants differ by up to {', '.join(different)}."
 
 
 def about_curve(name: str) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pretrax.comparing import results, words
 from pretrax.comparing.figures import HIGHER
+from pretrax.comparing.formatting import cell
 from pretrax.comparing.markdown import markdown
 from pretrax.comparing.summary import Column, Summary, summary
 
@@ -270,7 +271,7 @@ def leaders(told: Summary, column: Column) -> str:
         "not told apart from": [v for v in others if holds.get(v) is False],
         "not compared with": [v for v in others if v not in holds],
     }
-    said = f"**{best}** {words.cell(column, best)}; "
+    said = f"**{best}** {cell(column, best)}; "
     if len(kinds["better than"]) == len(others):
         said += "all others are worse."
     else:

@@ -1,12 +1,9 @@
 """`pretrax plan`: budgets, and what runs take, against published figures."""
 
-import doctest
-
 import jax
 import pytest
 
 from pretrax import models, plan
-from pretrax.comparing import plan_tables
 from pretrax.comparing.requirements import PETAFLOP_DAY, requirements
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
@@ -132,10 +129,6 @@ def test_what_makes_no_plan_is_said(argv, words, capsys):
     with pytest.raises(SystemExit) as ended:
         plan.main(argv)
     assert ended.value.code == 2 and words in capsys.readouterr().err
-
-
-def test_the_examples_in_docstrings():
-    assert doctest.testmod(plan_tables).failed == 0
 
 
 def test_chips_by_short_names():

@@ -1,12 +1,14 @@
 """A report says what the figures say, escapes what it is given, and leads to the runs."""
 
+import doctest
 import math
 import re
 
 import pytest
 from rich.console import Console
 
-from pretrax.comparing import budgets, charts, report, results, words
+from pretrax.comparing import budgets, charts, equality, formatting, report, results, words
+from pretrax.comparing import summary as summaries
 from pretrax.comparing.directory import budget_words
 from pretrax.comparing.figures import LOWER, NEITHER, Figure
 from pretrax.comparing.markdown import markdown
@@ -50,6 +52,12 @@ def directory(made, tmp_path_factory):
 @pytest.fixture(scope="module")
 def text(directory):
     return (directory / "report.html").read_text()
+
+
+@pytest.mark.parametrize("module", [equality, formatting, summaries, words])
+def test_the_examples_in_docstrings(module):
+    result = doctest.testmod(module)
+    assert result.attempted and not result.failed
 
 
 def test_the_page_stands_by_itself(text):
@@ -152,7 +160,9 @@ def test_markdown_and_terminal_say_the_same(made):
     for line in words.in_short(summary(made)):
         assert line in short and f"• {line}" in shown
     column = summary(made).columns[1]
-    assert f"**{words.cell(column, '40%')}**" in short and words.cell(column, "40%") in shown
+    assert (
+        f"**{formatting.cell(column, '40%')}**" in short and formatting.cell(column, "40%") in shown
+    )
     assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
 
 
@@ -164,7 +174,7 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
     found = summary(made._replace(measurements=[*made.measurements, *cost]))
     assert {d.figure for d in found.differences} == {"minimal_pairs", "bits_per_byte", "classify"}
     assert [c.name for c in found.costs] == ["targets"] and len(found.parts) == 6
-    heads, (first, *_) = words.cost_table(found)
+    heads, (first, *_) = equality.cost_table(found)
     assert heads[-1] == "targets, a token" and first[-1] == "0.1500"
 
 
@@ -172,7 +182,7 @@ def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
     lines = {**made.asked.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
     found = summary(made._replace(asked=made.asked._replace(variants=lines)))
     told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs a token against 15%."
-    assert words.matched(found) == [told]
+    assert equality.matched(found) == [told]
     assert told in page(found) and told in markdown(found)
 
 
@@ -267,7 +277,7 @@ def test_a_variant_without_runs_is_shown_without_figures(made):
     runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
     rest = [m for m in made.measurements if m.variant != "30%"]
     found = summary(made._replace(runs=runs, measurements=rest))
-    assert words.cell(found.columns[0], "30%") == "–"
+    assert formatting.cell(found.columns[0], "30%") == "–"
     assert {d.variant for d in found.differences} == {"40%"}
     pages.assert_elements_are_closed(page(found))
 
@@ -284,26 +294,27 @@ def test_bad_results_are_refused(made):
 @pytest.mark.parametrize(
     "got, expected",
     [
-        (words.decimals([Estimate(0, -0.012, 0.012, 5)]), 3),
-        (words.decimals([Estimate(0, -0.11, 0.11, 5), Estimate(0, -0.003, 0.003, 5)]), 3),
-        (words.decimals([Estimate(0, -300, 300, 5)]), 0),
-        (words.decimals([Estimate(0, NAN, NAN, 1)]), None),
-        (words.number(-0.03149, 3), "−0.031"),
-        (words.number(0.5, 3, sign=True), "+0.500"),
-        (words.number(NAN, 3), "–"),
-        (words.chance(0.0421), "0.042"),
-        (words.chance(1e-5), "< 0.001"),
-        (words.chance(NAN), "–"),
-        (words.amount(3_145_728), "3.15M"),
-        (words.amount(950), "950"),
-        (words.amount(9_990), "9,990"),
-        (words.amount(999_999), "1M"),
-        (words.amount(1.9e7), "19M"),
-        (words.amount(7.8e15), "7.8e15"),
-        (words.amount(61.53), "61.5"),
-        (words.spread(0.0312), "+3.1%"),
-        (words.spread(0.0), "equal"),
-        (words.spread(1.5), "+150%"),
+        (formatting.decimals([Estimate(0, -0.012, 0.012, 5)]), 3),
+        (formatting.decimals([Estimate(0, -0.11, 0.11, 5), Estimate(0, -0.003, 0.003, 5)]), 3),
+        (formatting.decimals([Estimate(0, -300, 300, 5)]), 0),
+        (formatting.decimals([Estimate(0, NAN, NAN, 1)]), None),
+        (formatting.number(-0.03149, 3), "−0.031"),
+        (formatting.number(0.5, 3, sign=True), "+0.500"),
+        (formatting.number(NAN, 3), "–"),
+        (formatting.chance(0.0421), "0.042"),
+        (formatting.chance(1e-5), "< 0.001"),
+        (formatting.chance(NAN), "–"),
+        (formatting.amount(3_145_728), "3.15M"),
+        (formatting.amount(950), "950"),
+        (formatting.amount(9_990), "9,990"),
+        (formatting.amount(999_999), "1M"),
+        (formatting.amount(1.9e7), "19M"),
+        (formatting.amount(7.8e15), "7.8e15"),
+        (formatting.amount(7.24e10), "72.4B"),
+        (formatting.amount(61.53), "61.5"),
+        (formatting.spread(0.0312), "+3.1%"),
+        (formatting.spread(0.0), "equal"),
+        (formatting.spread(1.5), "+150%"),
         (words.last_line("Traceback\n  ValueError: no\n"), "ValueError: no"),
         (words.last_line(""), "no reason was kept"),
     ],

@@ -1,5 +1,7 @@
 """Scaling laws: fits that give planted laws back, and the published figures."""
 
+import doctest
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,10 @@ def test_intervals_hold_the_planted_optimum():
         low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=25).interval_of_optimum(1e22)
         held += low.parameters <= true.parameters <= high.parameters
     assert held >= 4
+
+
+def test_the_examples_in_docstrings():
+    assert not doctest.testmod(scaling).failed
 
 
 def test_the_size_of_chinchilla():
