@@ -133,9 +133,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
         console.print(f"[bold]{escape(comparison.question)}[/]")
         if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):
             print_warning(console, ONE_SEED)
-        # Jobs have the cluster's cores; those here are for planning alone.
-        shares = cores_of_workers(None if options.slurm else options.workers)
-        facts = planned(console, comparison, paths, shares[0])
+        cores, *_ = cores_of_workers(None if options.slurm else options.workers)
+        facts = planned(console, comparison, paths, cores)
         print_facts(console, facts)
         steps = {variant: one.steps for variant, one in facts.items()}
         variants = runs_of_variants(comparison, paths, solved_lines(comparison))
@@ -146,23 +145,28 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
             if not is_complete(run.run_dir, run.steps, comparison.yardsticks)
             or refusals(run.run_dir, run.steps, comparison.yardsticks)
         }
-        start: Start = start_cell
-        on_accelerators = any(one.platform != "cpu" for one in facts.values())
-        if options.workers is None and on_accelerators:  # a run takes all of them
-            shares = cores_of_workers(1)
-        if options.slurm:
-            asked = JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
-            start = starter(directory, asked)  # its cores are the cluster's to give
-            shares = [[0]] * (options.workers or max(len(cells), 1))
         work = {
             key: float(facts[key.variant].flops_per_step * run.steps) for key, run in runs.items()
         }
+        start, shares = how_to_start(options, directory, facts, max(len(cells), 1))
         failed: dict[Key, str] = {}
         if cells:
             with Watch(console, cells, work, len(runs) - len(cells)) as watch:
                 failed = run_cells(cells, start, shares, watch)
         report(console, comparison, runs, failed)
     return failed
+
+
+def how_to_start(
+    options: argparse.Namespace, directory: str, facts: Mapping[str, Facts], runs: int
+) -> tuple[Start, list[list[int]]]:
+    """Returns what starts a run, and the cores of each of those that run at a time."""
+    if options.slurm:
+        asked = JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
+        return starter(directory, asked), [[0]] * (options.workers or runs)  # the cluster's cores
+    on_accelerators = any(one.platform != "cpu" for one in facts.values())
+    alone = options.workers is None and on_accelerators  # a run takes all of them
+    return start_cell, cores_of_workers(1 if alone else options.workers)
 
 
 def trusted_by(run: Run, given: GinArguments) -> tuple[str, ...]:
