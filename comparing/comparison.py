@@ -166,7 +166,7 @@ def _check_names(names: Iterable[str]) -> None:
         if other := folders.get(folder.lower()):
             raise _error(
                 f"the variants {other!r} and {name!r} would share the folder runs/{folder}: give "
-                "names that differ in letters or digits"
+                "names that differ in letters or digits of ASCII, capitals apart"
             )
         folders[folder.lower()] = name
 

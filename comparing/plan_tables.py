@@ -135,7 +135,7 @@ def print_assumptions(
     console: Console, flops: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
     """Prints what the figures of a size rest on, and a warning where the law was fitted far from it."""
-    said = "The law is of causal language models on web text."
+    said = "The law is of causal language models of 70M to 16B parameters on web text."
     if fitted is not None:
         runs = [point.run for point in fitted.points]
         least, most = fitted.budgets

@@ -95,7 +95,8 @@ def test_a_budget_in_flops_and_in_chips(capsys):
     """64 chips of 459 TFLOP/s at 40% for a day: 1.015e21 FLOPs."""
     said = run_plan(capsys, "--chips=64", "--of=v5p", "--hours=24")
     assert "1.02e+21" in said and "11.8" in said and "2.8B" in said and "60.4B" in said
-    assert "2.8B" in run_plan(capsys, "--flops=1.015e21")
+    said = run_plan(capsys, "--flops=1.015e21")
+    assert "2.8B" in said and "models of 70M to 16B parameters" in " ".join(said.split())
 
 
 def test_a_size_and_its_tokens(capsys):

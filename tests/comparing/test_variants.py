@@ -92,6 +92,7 @@ other_norm.__name__ = "norm"
     [
         (dict(variants={}), "variants must be named lists of gin lines, at least one"),
         (dict(variants={"a/b": [], "A_b": []}), "'a/b' and 'A_b' would share the folder runs/A_b"),
+        (dict(variants={"掩码": [], "因果": []}), "share the folder runs/__: .* digits of ASCII"),
         (dict(variants={"..": []}), "cannot name a folder"),
         (dict(variants={"a\n": []}), "must be a text of one line"),
         (dict(variants={"a": "STEPS = 2"}), r"variants\['a'\] must be a list of gin files"),
