@@ -25,7 +25,7 @@ DATA = [
     "tensorflow>=2.21,<2.22",
     "tensorflow-text>=2.21.1,<2.22",
     "tensorflow-datasets>=4.9.10,<5",
-    "sentencepiece>=0.2.3,<0.3",
+    "sentencepiece>=0.2.1,<0.3",
     "tokenizers>=0.23,<0.24",
     "sacrebleu>=2.6,<2.7",
     "rouge-score>=0.1.2,<0.2",
@@ -45,6 +45,9 @@ PREPARE = [  # raw text into a token store
 ]
 # The compiler for TPUs, of the version that jax 0.10.2 was made with.
 COMPILE = ["libtpu==0.0.42.1"]
+# What `seqio_cache_tasks` runs on, in an environment of its own: it asks for protobuf before 7, of
+# which sentencepiece 0.2.3 was made, and for pyarrow before 26, which `prepare` wants.
+BEAM = ["apache-beam>=2.77,<2.78", "google-crc32c>=1.7,<2", "sentencepiece<0.2.3"]
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
 TEST = [
     "pytest>=9.0,<10",
@@ -97,5 +100,6 @@ setup(
         "slurm": SLURM,
         "prepare": PREPARE,
         "compile": COMPILE,
+        "beam": BEAM,
     },
 )

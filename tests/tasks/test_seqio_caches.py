@@ -1,8 +1,11 @@
 """Tasks that are read from SeqIO's caches, in the layout of `seqio_cache_tasks`."""
 
 import functools
+import json
 import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -204,3 +207,53 @@ def test_a_cache_of_text_takes_any_vocabulary(tmp_path):
         cache_dirs=[str(tmp_path)],
     )
     assert sorted(epoch(corpus)) == sorted(TEXTS)
+
+
+BEAM_TASK = """
+import seqio
+
+seqio.TaskRegistry.add(
+    "beam_text",
+    source=seqio.TextLineDataSource({{s: {lines!r} for s in ("train", "validation")}}),
+    preprocessors=[
+        lambda lines: lines.map(lambda line: {{"targets": line}}),
+        seqio.preprocessors.tokenize,
+        seqio.CacheDatasetPlaceholder(),
+    ],
+    output_features={{"targets": seqio.Feature(seqio.SentencePieceVocabulary({model!r}))}},
+)
+"""
+
+
+def test_a_cache_that_seqio_writes(tmp_path):
+    """By Beam, in the layout that `write_cache` gives the other tests."""
+    why = "pip install -e '.[beam]' pytest, in an environment of its own"
+    pytest.importorskip("apache_beam", reason=why)
+    model = os.path.join(os.path.dirname(seqio.__file__), "test_data/sentencepiece")
+    model = os.path.join(model, "sentencepiece.model")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join(TEXTS))
+    (tmp_path / "beam_tasks.py").write_text(BEAM_TASK.format(lines=str(lines), model=model))
+    command = "-m seqio.scripts.cache_tasks_main --tasks=beam_text --module_import=beam_tasks"
+    subprocess.run(
+        [
+            sys.executable,
+            *command.split(),
+            "--min_shards=2",
+            f"--output_cache_dir={tmp_path / 'a'}",
+        ],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        check=True,
+        capture_output=True,
+    )
+    settings = {"module": str(tmp_path / "beam_tasks.py"), "cache_dirs": [str(tmp_path / "a")]}
+    corpus = corpus_of(tmp_path / "run", "beam_text", **settings)
+    plain = corpus_of(tmp_path / "plain", "beam_text", use_cached=False)
+    assert sorted(epoch(corpus)) == sorted(epoch(plain)) and len(epoch(plain)) == len(TEXTS)
+    write_cache(seqio.TaskRegistry.get("beam_text"), tmp_path / "b", num_files=2)
+    written, by_hand = (tmp_path / folder / "beam_text" for folder in "ab")
+    assert {path.name for path in written.iterdir()} == {path.name for path in by_hand.iterdir()}
+    for split in ("train", "validation"):
+        infos = [json.loads((f / f"info.{split}.json").read_text()) for f in (written, by_hand)]
+        assert infos[0] == infos[1]
