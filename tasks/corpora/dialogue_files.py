@@ -35,9 +35,11 @@ def dialogues(
     """Instructions and dialogues in JSONL files, for `objectives.dialogue`.
 
         {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
         {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
 
-    The parts of a document are what is said and what is answered, in turn. What a "system" says
+    These are the layouts of OpenAI's chats (a content may be a list of text parts), of ShareGPT's, and
+    of Alpaca's instructions. The parts of a document are what is said and what is answered, in turn. What a "system" says
     stands before the first user's words, with an empty line between, and so do an instruction and
     its input. Turns that make a dialogue longer than `longest_tokens` are left out, from the last
     on, and counted; so are dialogues whose first answer does not fit.
@@ -95,18 +97,60 @@ def turns_of(line: dict) -> list[str]:
 
     Raises ValueError, with the reason, where there is none.
     """
-    if "messages" not in line:
-        given = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
-        if not given or not line.get("output"):
-            raise ValueError('expected "messages", or "instruction" and "output"')
-        return ["\n\n".join(given), text_of("output", line)]
-    messages = line["messages"]
+    if "messages" in line:
+        return _turns([_of_openai(one) for one in _objects("messages", "role", "content", line)])
+    if "conversations" in line:
+        return _turns(
+            [_of_sharegpt(one) for one in _objects("conversations", "from", "value", line)]
+        )
+    given = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
+    if not given or not line.get("output"):
+        raise ValueError('expected "messages", "conversations", or "instruction" and "output"')
+    return ["\n\n".join(given), text_of("output", line)]
+
+
+def _objects(name: str, role: str, text: str, line: dict) -> list[dict]:
+    messages = line[name]
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise ValueError('"messages" is no list of objects with "role" and "content"')
+        raise ValueError(f'"{name}" is no list of objects with "{role}" and "{text}"')
+    return messages
+
+
+_SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
+
+
+def _of_sharegpt(message: dict) -> tuple[str, str]:
+    """Returns the role, in OpenAI's words, and the text of a message as ShareGPT's exports have it."""
+    role = message.get("from")
+    return _SHAREGPT_ROLES.get(role, role), text_of("value", message)
+
+
+def _of_openai(message: dict) -> tuple[str, str]:
+    """Returns the role and the text of a message of OpenAI's chat completions."""
+    if message.get("tool_calls") or message.get("function_call"):
+        raise ValueError("a message calls a tool, expected texts alone")
+    if message.get("weight", 1) != 1:
+        raise ValueError(
+            f"a message has the weight {message['weight']!r}: every answer counts here, so leave out "
+            "dialogues of which some must not"
+        )
+    role, content = message.get("role"), message.get("content")
+    if isinstance(content, list):  # of parts
+        kinds = {part.get("type") if isinstance(part, dict) else part for part in content}
+        if kinds - {"text"}:
+            raise ValueError(
+                f"a message has parts of the types {sorted(map(str, kinds))}, expected text"
+            )
+        text = "".join(text_of("text", part) for part in content)
+    else:
+        text = text_of("content", message)
+    return "system" if role == "developer" else role, text
+
+
+def _turns(messages: Sequence[tuple[str, str]]) -> list[str]:
     turns: list[str] = []
     before = ""
-    for message in messages:
-        role, content = message.get("role"), text_of("content", message)
+    for role, content in messages:
         if role == "system" and not turns and not before:
             before = f"{content}\n\n"
         elif role == ("user", "assistant")[len(turns) % 2]:

@@ -40,6 +40,26 @@ def corpus(tmp_path, lines, **settings):
             {"messages": [message("user", "a"), message("assistant", "b"), message("user", "c")]},
             ["a", "b", "c"],
         ),
+        (
+            {
+                "conversations": [
+                    {"from": "system", "value": "Be kind."},
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "b"},
+                ]
+            },
+            ["Be kind.\n\na", "b"],
+        ),
+        (
+            {
+                "messages": [
+                    message("developer", "Be kind."),
+                    message("user", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
+                    message("assistant", "c") | {"weight": 1},
+                ]
+            },
+            ["Be kind.\n\nab", "c"],
+        ),
     ],
 )
 def test_turns_of_a_line(line, turns):
@@ -60,6 +80,16 @@ def test_turns_of_a_line(line, turns):
         ({"messages": ["a", "b"]}, "no list of objects"),
         ({"messages": None}, "no list of objects"),
         ({"messages": [message("system", "a"), message("system", "b")]}, "role 'system'"),
+        ({"conversations": [{"from": "gpt", "value": "a"}]}, "role 'assistant'"),
+        ({"conversations": [{"from": "bot", "value": "a"}]}, "role 'bot'"),
+        ({"conversations": [{"from": "human", "text": "a"}]}, "no field 'value'"),
+        ({"conversations": "a"}, '"conversations" is no list of objects with "from" and "value"'),
+        ({"messages": [message("user", [{"type": "image_url"}])]}, "image_url.*expected text"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "calls a tool"),
+        (
+            {"messages": [message("user", "a"), message("assistant", "b") | {"weight": 0}]},
+            "weight 0",
+        ),
     ],
 )
 def test_what_is_no_dialogue_is_said_with_file_and_line(tmp_path, line, words):
