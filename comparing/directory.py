@@ -1,13 +1,13 @@
 """The files of a comparison's directory.
 
-    comparison.gin            the comparison
+comparison.gin            the comparison
 shared/                   its vocabulary and tokens, of which each run has hard links
 compiled/                 what JAX compiled, for all processes
 runs/VARIANT/facts.json   a variant's settings, the steps that the budget gave, its size and cost
 runs/VARIANT/seed_S/      a run directory, and beside the run's own files:
     compare.log           what it printed
     evaluation/           what each yardstick measured, see `kept_figures`
-    failure.txt           why it failed, in words; absent if it did not
+    failure.txt           why it failed when it was last in work; absent if it did not
 results.jsonl …           what `comparing.results` writes, and the report
 """
 

@@ -82,7 +82,15 @@ def _checked(name: str, figures: Any) -> list[Figure]:
             f"{name} returned figures named {', '.join(names)}, expected {name} first, and parts "
             f"such as {name}/first, each once."
         )
-    return [figure._replace(value=float(figure.value)) for figure in figures]
+    return [
+        figure._replace(value=float(figure.value), baseline=_number(figure.baseline))
+        for figure in figures
+    ]
+
+
+def _number(baseline: Any) -> float | None:
+    """Returns a baseline as JSON has it; None also of one that is not finite, which is none."""
+    return None if baseline is None or not math.isfinite(baseline) else float(baseline)
 
 
 def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measured | None:

@@ -1,6 +1,6 @@
 """Ranking answers by their log-probability: what a model knows without any training for a task.
 
-ranked(trained, [Question("import os\\n# from the package", (" http", " xml"))])
+answer_log_probs(trained, [Question("import os\\n# from the package", (" http", " xml"))])
 """
 
 import itertools

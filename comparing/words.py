@@ -173,7 +173,8 @@ def notes(summary: Summary) -> list[str]:
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
             few = len(variants) < len(summary.asked.variants)
-            lines.append(f"{column.name}{f' of {_and(variants)}' if few else ''}: {note}")
+            of = f" of {_and(variants)}" if few else ""
+            lines.append(f"{column.name}{of}: {' '.join(note.split())}")
     return lines
 
 

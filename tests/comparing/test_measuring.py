@@ -75,8 +75,10 @@ def test_what_reports_would_mistake_is_refused(returned, said):
 
 
 def test_values_of_arrays_are_kept_as_numbers(tmp_path):
-    of_array = Figure("sized", np.float32(0.5), "x", LOWER)
-    (figure,) = kept_figures.measure(named_sized([of_array]), None)
+    of_array = Figure("sized", np.float32(0.5), "x", LOWER, baseline=np.float32(2.0))
+    part = of_array._replace(name="sized/part", baseline=math.nan)
+    figure, part = kept_figures.measure(named_sized([of_array, part]), None)
+    assert json.dumps(figure.baseline) == "2.0" and part.baseline is None
     write_measured(str(tmp_path), 3, sized, Measured((figure,), ""))
     assert read_measured(str(tmp_path), 3, sized).figures[0].value == 0.5
 

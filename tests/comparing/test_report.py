@@ -113,9 +113,9 @@ def test_reports_show_the_notes_of_figures():
 
     def noted(one):
         figure = one.figure
-        changed = {"minimal_pairs": dict(note="9 pairs"), "classify": dict(note="of 60 texts")}
+        changed = {"minimal_pairs": dict(note="9\npairs"), "classify": dict(note="of 60 texts")}
         if (one.variant, figure.name) == ("15%", "classify"):
-            changed["classify"] = dict(value=NAN, note="No mean: <no> head.")
+            changed["classify"] = dict(value=NAN, note="No mean:\n<no> head.")
         return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
 
     told = summary(made._replace(measurements=[noted(one) for one in made.measurements]))
