@@ -8,8 +8,10 @@ replacement of personal data, are datatrove's; words are those of `preparing.wor
 """
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable, Sequence
+from string import Formatter
 from typing import Any
 
 from datatrove.data import Document
@@ -41,7 +43,11 @@ def clean() -> Step:
     Line ends become "\n" without spaces before them, more than two blank lines become two, and a text
     has no blank lines around it. Indentation stays. Drops what is then `empty`.
     """
-    return Step("clean", lambda folder, dropped: _Mend(cleaned, dropped))
+    return Step("clean", lambda folder, dropped: _Mend(_cleaned, dropped))
+
+
+def _cleaned(text: str, metadata: dict) -> str:
+    return cleaned(text)
 
 
 def cleaned(text: str) -> str:
@@ -66,7 +72,53 @@ def personal_data(*, emails: bool = True, public_ips: bool = True) -> Step:
         email_replacement="email@example.com",
         ip_replacement="0.0.0.0",
     )
-    return Step("personal_data", lambda folder, dropped: _Mend(formatter.format, dropped))
+    return Step(
+        "personal_data",
+        lambda folder, dropped: _Mend(functools.partial(_formatted, formatter), dropped),
+    )
+
+
+def _formatted(formatter: PIIFormatter, text: str, metadata: dict) -> str:
+    return formatter.format(text)
+
+
+def with_metadata(*, template: str, share: float = 1.0) -> Step:
+    r"""Puts a document's metadata before its text.
+
+        filters.with_metadata.template = "{url}\n\n"
+
+    With the address of a page before it, models learned from a third less text (Gao et al. 2025,
+    arXiv:2501.01956), if the last tenth of training had none: hence `share`. A document that lacks one
+    of the fields stays as it is.
+
+    Args:
+      template: a text with the names of fields of a record in braces.
+      share: of the documents, drawn by a hash of their text.
+
+    Raises ValueError for a template without fields, and a share that is none.
+    """
+    try:
+        fields = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError as error:
+        raise ValueError(f"filters.with_metadata.template is {template!r}: {error}.") from error
+    if not fields or not all(map(str.isidentifier, fields)):
+        raise ValueError(
+            f"filters.with_metadata.template is {template!r}, expected a text with names of fields in "
+            'braces, such as "{url}\\n\\n".'
+        )
+    if not 0 < share <= 1:
+        raise ValueError(f"filters.with_metadata.share must be above 0 and at most 1, got {share}.")
+    put = functools.partial(_with_metadata, template, fields, share)
+    return Step("with_metadata", lambda folder, dropped: _Mend(put, dropped))
+
+
+def _with_metadata(
+    template: str, fields: Sequence[str], share: float, text: str, metadata: dict
+) -> str:
+    if any(metadata.get(name) is None for name in fields):
+        return text
+    drawn = int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8])
+    return template.format_map(metadata) + text if drawn < share * 2**64 else text
 
 
 def length(*, least: int = 0, most: int | None = None) -> Step:
@@ -321,14 +373,14 @@ class _Mend(PipelineStep):
 
     type, name = "Formatter", "mend"
 
-    def __init__(self, function: Callable[[str], str], dropped):
+    def __init__(self, function: Callable[[str, dict], str], dropped):
         super().__init__()
         self.function, self.dropped = function, dropped
 
     def run(self, data, rank: int = 0, world_size: int = 1):
         with self.dropped:
             for document in data:
-                text = self.function(document.text)
+                text = self.function(document.text, document.metadata)
                 self.stat_update("total")
                 if text != document.text:
                     self.stat_update("changed")

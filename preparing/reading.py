@@ -10,7 +10,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
@@ -103,11 +103,24 @@ def records(piece: Piece, reading: Reading) -> Iterator[Record | Bad]:
     Raises MalformedLine at the first malformed record where `on_malformed` is "error", OSError for a
     file that cannot be opened, and ValueError for a format whose package is not installed.
     """
-    for one in _found_in(piece, reading.text_field):
-        if isinstance(one, Bad) and one.rule != "empty" and reading.on_malformed == "error":
+    yield from judged(_found_in(piece, reading.text_field), reading.on_malformed, "files")
+
+
+def judged(found: Iterable[Record | Bad], on_malformed: str, source: str) -> Iterator[Record | Bad]:
+    """Yields documents and bad records, a document without text as a bad one.
+
+    Raises MalformedLine at the first malformed record where `on_malformed` is "error".
+
+    Args:
+      found: as they were read.
+      on_malformed: "error" or "skip".
+      source: the function of `sources` whose setting that is, for the message.
+    """
+    for one in found:
+        if isinstance(one, Bad) and one.rule != "empty" and on_malformed == "error":
             raise MalformedLine(
                 f"{one.name}: {one.reason}. Mend it, or skip such records: "
-                "--gin.sources.files.on_malformed=\"'skip'\""
+                f"--gin.sources.{source}.on_malformed=\"'skip'\""
             )
         if isinstance(one, Record) and not one.text.strip():
             one = Bad(one.name, "empty", "no text")
@@ -130,6 +143,15 @@ def _found_in(piece: Piece, text_field: str) -> Iterator[Record | Bad]:
         (".warc", ".wet"): _warc,
     }
     read = next((kinds[ends] for ends in kinds if plain.endswith(ends)), _text)
+    yield from _read_by(read, piece, text_field)
+
+
+def plain_text(piece: Piece) -> Record | Bad:
+    """Returns the document that a file is, whatever its name."""
+    return next(_read_by(_text, piece, ""))
+
+
+def _read_by(read: Callable, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
     try:
         with _opened(piece.path) as file:
             yield from read(file, piece, text_field)

@@ -6,7 +6,9 @@
 A source divides its text into tasks, by its sizes alone.
 """
 
-from collections.abc import Sequence
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from datatrove.data import Document
@@ -17,11 +19,14 @@ from pretrax.preparing.reading import (
     Bad,
     Piece,
     Reading,
+    Record,
     found_files,
     is_splittable,
+    judged,
     records,
     size_and_version,
 )
+from pretrax.preparing.repositories import Repository, documents, repositories_in
 
 MOST_TASKS = 512  # near duplicates are found with a file of each task open
 
@@ -44,24 +49,94 @@ def files(
 
     Raises ValueError and FileNotFoundError for settings that no file follows.
     """
-    if on_malformed not in ("error", "skip"):
-        raise ValueError(
-            f"sources.files.on_malformed must be 'error' or 'skip', got {on_malformed!r}."
-        )
-    if task_bytes < 1:
-        raise ValueError(f"sources.files.task_bytes must be at least 1, got {task_bytes}.")
-    paths = found_files(files)
-    known = {path: size_and_version(path) for path in paths}
+    _check("files", on_malformed, task_bytes)
+    known = {path: size_and_version(path) for path in found_files(files)}
     sizes = {path: size for path, (size, _) in known.items()}
-    shares = shares_of(sizes, max(task_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1))))
-    total = sum(sizes.values()) / 1e6
+    shares = shares_of(sizes, task_bytes)
+    reading = Reading(text_field, on_malformed)
     return Source(
         "read",
         len(shares),
         [(path, *version) for path, version in known.items()],
-        lambda dropped: _Read(shares, Reading(text_field, on_malformed), dropped),
-        f"{len(paths):,} file{'s' * (len(paths) != 1)}, {total:,.1f} MB",
+        lambda dropped: _Read(shares, functools.partial(_of_file, reading), dropped),
+        _counted(len(sizes), "file", "files", sizes),
     )
+
+
+def repositories(
+    *,
+    folders: str | Sequence[str],
+    files: str | Sequence[str] = "**/*.py",
+    header: str = "# {repository}/{path}\n",
+    on_malformed: str = "error",
+    task_bytes: int = 8 << 20,
+) -> Source:
+    """Source code by repository: a folder is a document, of its files one after another.
+
+    A Python file follows those it imports, other files are in the order of their names; see
+    `preparing.repositories` for the sources followed. A document's metadata are `repository`, the
+    name of the folder, and the number of its `files`.
+
+    Args:
+      folders: paths or glob patterns of folders, such as "repos/*", a list or separated by commas.
+      files: patterns below each folder, a list or separated by commas; compressed files are unpacked.
+      header: what stands before each file: a text with "{path}" and "{repository}".
+      on_malformed: "error" ends at the first file that is no text, "skip" counts and shows them.
+      task_bytes: of files that one task reads; more where there would be more than 512 tasks.
+
+    Raises ValueError for a header with other names, and FileNotFoundError for a pattern that matches
+    nothing; a folder without such files is left out.
+    """
+    _check("repositories", on_malformed, task_bytes)
+    try:
+        header.format(path="", repository="")
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(
+            f"sources.repositories.header is {header!r} ({error!r}), expected a text with "
+            '"{path}" and "{repository}" alone in braces.'
+        ) from error
+    found = {one.folder: one for one in repositories_in(folders, files)}
+    known = {
+        (folder, path): size_and_version(os.path.join(folder, path))
+        for folder, one in found.items()
+        for path in one.paths
+    }
+    sizes = dict.fromkeys(found, 0)
+    for (folder, _), (size, _) in known.items():
+        sizes[folder] += size
+    shares = shares_of(sizes, task_bytes)
+    return Source(
+        "read",
+        len(shares),
+        [header, *((*path, *version) for path, version in known.items())],
+        lambda dropped: _Read(
+            shares, functools.partial(_of_repository, found, header, on_malformed), dropped
+        ),
+        _counted(len(found), "repository", "repositories", sizes),
+    )
+
+
+def _of_file(reading: Reading, piece: Piece) -> Iterator[Record | Bad]:
+    return records(piece, reading)
+
+
+def _of_repository(
+    found: Mapping[str, Repository], header: str, on_malformed: str, piece: Piece
+) -> Iterator[Record | Bad]:
+    return judged(documents(found[piece.path], header), on_malformed, "repositories")
+
+
+def _check(source: str, on_malformed: str, task_bytes: int) -> None:
+    if on_malformed not in ("error", "skip"):
+        raise ValueError(
+            f"sources.{source}.on_malformed must be 'error' or 'skip', got {on_malformed!r}."
+        )
+    if task_bytes < 1:
+        raise ValueError(f"sources.{source}.task_bytes must be at least 1, got {task_bytes}.")
+
+
+def _counted(number: int, one: str, many: str, sizes: Mapping[str, int]) -> str:
+    return f"{number:,} {one if number == 1 else many}, {sum(sizes.values()) / 1e6:,.1f} MB"
 
 
 def seqio_task(
@@ -118,6 +193,7 @@ def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[Piece]]:
     >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.txt": 9}, 6)
     [[Piece('a.txt'), Piece('b.txt')], [Piece('c.jsonl', 0, 6)], [Piece('c.jsonl', 6, 12)], [Piece('d.txt')]]
     """
+    share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1)))
     shares: list[list[Piece]] = [[]]
     left = share_bytes
     for path, size in sizes.items():
@@ -139,14 +215,14 @@ class _Read(PipelineStep):
 
     type, name = "Reader", "files"
 
-    def __init__(self, shares: Sequence[Sequence[Piece]], reading: Reading, dropped):
+    def __init__(self, shares: Sequence[Sequence[Piece]], read: Callable, dropped):
         super().__init__()
-        self.shares, self.reading, self.dropped = shares, reading, dropped
+        self.shares, self.read, self.dropped = shares, read, dropped
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         with self.dropped:
             for piece in self.shares[rank]:
-                for one in records(piece, self.reading):
+                for one in self.read(piece):
                     self.stat_update("total")
                     if isinstance(one, Bad):
                         self.stat_update("dropped", f"dropped_{one.rule}")

@@ -121,7 +121,7 @@ _SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
 def _of_sharegpt(message: dict) -> tuple[str, str]:
     """Returns the role, in OpenAI's words, and the text of a message as ShareGPT's exports have it."""
-    role = message.get("from")
+    role = str(message.get("from"))
     return _SHAREGPT_ROLES.get(role, role), text_of("value", message)
 
 
@@ -134,7 +134,7 @@ def _of_openai(message: dict) -> tuple[str, str]:
             f"a message has the weight {message['weight']!r}: every answer counts here, so leave out "
             "dialogues of which some must not"
         )
-    role, content = message.get("role"), message.get("content")
+    role, content = str(message.get("role")), message.get("content")
     if isinstance(content, list):  # of parts
         kinds = {part.get("type") if isinstance(part, dict) else part for part in content}
         if kinds - {"text"}:

@@ -41,6 +41,30 @@ def test_personal_data_is_replaced():
     assert "jane" in outcome(filters.personal_data(emails=False), text)
 
 
+def test_metadata_before_the_text():
+    step = filters.with_metadata(template="{url} ({date})\n")
+    known = {"url": "a.org", "date": 2020}
+    assert outcome(step, "Text.", known) == "a.org (2020)\nText."
+    assert outcome(step, "Text.", {"url": "a.org"}) == "Text."
+    half = filters.with_metadata(template="{url} ", share=0.5)
+    there = [outcome(half, f"Text {i}.", known).startswith("a.org") for i in range(200)]
+    assert 70 < sum(there) < 130
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"template": "none"}, "names of fields in"),
+        ({"template": "{0}"}, "names of fields in"),
+        ({"template": "{url"}, "template is '{url': expected '}'"),
+        ({"template": "{url}", "share": 0}, "share must be above 0"),
+    ],
+)
+def test_templates_that_name_no_field_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        filters.with_metadata(**settings)
+
+
 @pytest.mark.parametrize(
     "step, text, expected",
     [

@@ -1,0 +1,141 @@
+"""Source code by repository: the files of a folder as one document.
+
+A model that is to use a project's other files must see them together in training: DeepSeek-Coder (Guo
+et al. 2024, arXiv:2401.14196, section 2.2), StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173).
+"""
+
+import ast
+import glob
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pretrax.preparing.reading import LONGEST, Bad, Piece, Record, plain_text
+
+
+class Repository(NamedTuple):
+    """A folder, and those of its files that are read."""
+
+    folder: str
+    paths: tuple[str, ...]  # of the files, below the folder
+
+
+def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) -> list[Repository]:
+    """Returns the folders that match, in order, with those of their files that do.
+
+    Args:
+      folders: paths or glob patterns, a list or separated by commas.
+      files: patterns below each folder, likewise.
+
+    Raises FileNotFoundError for a pattern that no folder matches, and where no folder has such a file.
+    """
+    found: list[Repository] = []
+    for pattern in _listed(folders):
+        matching = sorted(filter(os.path.isdir, glob.glob(os.path.expanduser(pattern))))
+        if not matching:
+            raise FileNotFoundError(
+                f"No folder matches {pattern!r}, looked for from {os.getcwd()}."
+            )
+        for folder in matching:
+            paths = {
+                path
+                for inner in _listed(files)
+                for path in glob.glob(inner, root_dir=folder, recursive=True)
+                if os.path.isfile(os.path.join(folder, path))
+            }
+            if paths:
+                found.append(Repository(folder, tuple(sorted(paths))))
+    if not found:
+        raise FileNotFoundError(f"No folder of {folders!r} has files that match {files!r}.")
+    return found
+
+
+def _listed(patterns: str | Sequence[str]) -> list[str]:
+    return (
+        [one.strip() for one in patterns.split(",")] if isinstance(patterns, str) else [*patterns]
+    )
+
+
+def documents(repository: Repository, header: str) -> Iterator[Record | Bad]:
+    """Yields the document of a repository, after the files of it that are no text.
+
+    Args:
+      repository: which files.
+      header: what stands before each file: a text with "{path}" and "{repository}".
+    """
+    name = os.path.basename(os.path.abspath(repository.folder))
+    texts: dict[str, str] = {}
+    for path in repository.paths:
+        one = plain_text(Piece(os.path.join(repository.folder, path)))
+        if isinstance(one, Bad):
+            yield one
+        elif one.text.strip():
+            texts[path] = one.text.rstrip() + "\n"
+    if sum(map(len, texts.values())) > LONGEST:
+        reason = f"longer than {LONGEST >> 20} MiB in all: give fewer of its files"
+        yield Bad(repository.folder, "malformed", reason)
+        return
+    parts = (header.format(path=path, repository=name) + texts[path] for path in ordered(texts))
+    metadata = {"file": repository.folder, "repository": name, "files": len(texts)}
+    yield Record("\n".join(parts), repository.folder, metadata)
+
+
+def ordered(texts: Mapping[str, str]) -> list[str]:
+    """Returns the paths of files so that a Python file follows those it imports; else by name.
+
+    >>> ordered({"a.py": "import b", "b.py": "from . import c", "c.py": "", "README.md": "Hello"})
+    ['README.md', 'c.py', 'b.py', 'a.py']
+
+    Of files that import each other, the first by name comes last.
+    """
+    modules = {_module(path): path for path in texts if path.endswith(".py")}
+    # A project may lie in a folder of its repository, such as src/.
+    roots = sorted({"", *(name.partition(".")[0] + "." for name in modules if "." in name)})
+    by_any_name = {
+        name.removeprefix(root): path for root in roots for name, path in modules.items()
+    }
+    order: list[str] = []
+    entered = set[str]()
+    for first in sorted(texts):
+        pending = [(first, iter([first]))]
+        while pending:  # depth first; no recursion, since chains of imports may be long
+            path, following = pending[-1]
+            other = next((one for one in following if one not in entered), None)
+            if other is None:
+                pending.pop()
+                if pending:
+                    order.append(path)
+            else:
+                entered.add(other)
+                pending.append((other, iter(_imported(other, texts[other], by_any_name))))
+    return order
+
+
+def _module(path: str) -> str:
+    """Returns the dotted name of a Python file, from the folder of its repository."""
+    parts = path.removesuffix(".py").split("/")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(path: str, text: str, modules: Mapping[str, str]) -> list[str]:
+    """Returns the files of a repository that a Python file imports, in its order."""
+    if not path.endswith(".py"):
+        return []
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of what the code itself gets wrong
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    names: list[str] = []
+    package = _module(path).split(".")
+    if not path.endswith("__init__.py"):
+        package = package[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            names += [f"{base}.{alias.name}".strip(".") for alias in node.names] + [base]
+    return [modules[name] for name in dict.fromkeys(names) if name in modules]
