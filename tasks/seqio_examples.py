@@ -18,6 +18,8 @@ from pretrax.tasks.tokenization import Tokenizer
 from pretrax.training.data import Piece, in_parts
 from pretrax.training.token_ids import text_checker
 
+UNIT = 2048  # examples
+
 PairReader = Callable[[np.ndarray, np.ndarray], Piece]
 
 
@@ -98,11 +100,19 @@ class Examples:
         self.task, self.name, self.features, self._ids = task, task.name, tuple(features), ids
         self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
 
-    def num_files(self, split: str) -> int:
-        """How many files, of the source or of the cache, a split has."""
+    def num_units(self, split: str, num_shards: int) -> int:
+        """How many units a split has: the files of the source, or of a cache.
+
+        Small files of a cache, of which `seqio_cache_tasks` writes 64 or more, are read together: to
+        open a unit takes a tenth of a second. A unit has `UNIT` examples or more, as long as each
+        shard of the stream has one.
+        """
         with readable(self.task):
             source = cached_source(self.task, split) if self.cached else self.task.source
-            return len(source.list_shards(split=split))
+            files = len(source.list_shards(split=split))
+            if not self.cached:
+                return files
+            return min(files, max(num_shards, source.num_input_examples(split) // UNIT))
 
     def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Piece | None]:
         """Examples of a split; None for an empty one, so that every example is counted."""

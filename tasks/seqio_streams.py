@@ -17,8 +17,9 @@ class MixtureStream(DocumentStream):
     """One shard's endless stream over the tasks of a mixture: a `DocumentStream`.
 
     Each document's task is drawn by the rates, from `(seed, shard, document number)`. A task is
-    read file by file (its source's shards), in an order drawn for every epoch; shard k of S reads
-    files k, k + S, …, or every S-th example where there are fewer files than shards.
+    read file by file (its source's shards; small files of a cache together), in an order drawn for
+    every epoch; shard k of S reads files k, k + S, …, or every S-th example where there are fewer
+    files than shards.
 
     The state is a few integers: the number of documents, and for each task the epoch, the place in
     the order of files, and the examples read of that file. Restoring opens that file and reads
@@ -44,8 +45,8 @@ class MixtureStream(DocumentStream):
         self._rates, self._key = tuple(rates), (seed, shard)
         self._documents = 0
         described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
-        names = [(t.name, "cached") if t.cached else t.name for t in texts]
-        self._fingerprint = zlib.crc32((described + repr(names)).encode())
+        cached = [(t.name, t.num_units(split, num_shards)) if t.cached else t.name for t in texts]
+        self._fingerprint = zlib.crc32((described + repr(cached)).encode())
 
     def next_document(self) -> Piece:
         block, place = divmod(self._documents, _DRAWS)
@@ -93,10 +94,10 @@ class _TaskStream:
         self, text: Examples, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
     ):
         self._text, self._split, self._shuffle = text, split, shuffle
-        files = text.num_files(split)
-        by_file = files >= num_shards
-        self._of = files if by_file else num_shards
-        self._units = np.arange(shard, files, num_shards) if by_file else np.asarray([shard])
+        units = text.num_units(split, num_shards)
+        by_file = units >= num_shards
+        self._of = units if by_file else num_shards
+        self._units = np.arange(shard, units, num_shards) if by_file else np.asarray([shard])
         self._seed, self._shard = (seed, zlib.crc32(text.name.encode())), shard
         self._by_file = by_file
         self.go_to([0, 0, 0])

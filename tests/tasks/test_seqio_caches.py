@@ -12,7 +12,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pretrax.tasks import vocabularies
+from pretrax.tasks import seqio_examples, vocabularies
 from pretrax.tasks.seqio_corpora import seqio_mixture, seqio_pairs
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio_vocabularies import of_task
@@ -75,7 +75,6 @@ tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_
 @pytest.mark.parametrize(
     "steps",
     [
-        [tokenize, CACHE],
         [tokenize, CACHE, append_eos],
         [tokenize, append_eos, CACHE],
         [CACHE, tokenize, append_eos],
@@ -99,14 +98,19 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
         plain.train(0, 1).restore(corpus.train(0, 1).state())
 
 
-def test_a_stream_of_a_cache_goes_on_exactly(tmp_path):
+@pytest.mark.parametrize("unit, units", [(5, 3), (2048, 1)])
+def test_a_stream_of_a_cache_goes_on_exactly(tmp_path, unit, units, monkeypatch):
+    """Read file by file, and all files of a small cache together."""
+    monkeypatch.setattr(seqio_examples, "UNIT", unit)
     task, _ = register("cached_text", [tokenize, CACHE])
     write_cache(task, tmp_path / "cache")
     corpus = corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")])
-    stream = corpus.train(0, 1)
+    stream, places = corpus.train(0, 1), set()
     for _ in range(25):
         stream.next_document()
+        places.add(int(stream.state()["places"][0, 1]))
     state = stream.state()
+    assert len(places) == units
     rest = [stream.next_document().tokens for _ in range(10)]
     other = corpus.train(0, 1)
     other.restore(state)
