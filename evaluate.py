@@ -51,7 +51,7 @@ from pretrax.training.processes import check_alone
 from pretrax.training.runs import open_run, saved_steps
 from pretrax.verbs import as_typed
 
-OF_TASKS = ("module", "data_dir", "split")  # options of SeqIO's tasks
+OF_TASKS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
 OF_ANSWERS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
 
 
@@ -81,9 +81,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--task", action="append", default=[], help=task)
     labelled = "TSV or JSONL with the columns `text` and `label`"
     parser.add_argument("--labelled", metavar="FILE", help=labelled)
-    module = "a module, or a .py file, that registers tasks; repeatable"
-    parser.add_argument("--module", action="append", help=module)
+    parser.add_argument("--module", action="append", help="module or .py file of tasks; repeatable")
     parser.add_argument("--data_dir", help="of TensorFlow Datasets")
+    caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
+    parser.add_argument("--cache_dir", action="append", default=[], metavar="DIR", help=caches)
     split = "of the task that is read (default: validation)"
     parser.add_argument("--split", default="validation", help=split)
     examples = "score N examples: the first of a task, of a file any; default: all"
@@ -143,8 +144,8 @@ def tasks_asked(options) -> list[EvaluationTask]:
         return [labels_of_file(options.run, options.labelled, options.examples)]
     from pretrax.tasks.seqio_evaluation import evaluation_tasks  # imports TensorFlow
 
-    names = ("split", "examples", "module", "data_dir")
-    settings = {name: getattr(options, name) for name in names}
+    settings = {n: getattr(options, n) for n in ("split", "examples", "module", "data_dir")}
+    settings |= {"use_cached": bool(options.cache_dir), "cache_dirs": options.cache_dir}
     return evaluation_tasks(options.run, names=options.task, **settings)
 
 

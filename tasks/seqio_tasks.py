@@ -82,7 +82,8 @@ def check_task(
     if task.requires_caching:
         raise ValueError(
             f"Task {task.name!r} is registered to be read from a cache alone (its "
-            "CacheDatasetPlaceholder is `required`): set use_cached=True for a corpus."
+            "CacheDatasetPlaceholder is `required`): set use_cached=True, or give `pretrax evaluate` "
+            "--cache_dir=DIR."
         )
     with readable(task):
         known = list(task.splits)

@@ -21,6 +21,7 @@ from pretrax.training.metrics import read_metrics
 from pretrax.training.planning import plan
 from pretrax.training.runs import open_run
 from tests.inference.runs import CLASSES, trained, write_run
+from tests.tasks.seqio_cache import write_cache
 from tests.training import tiny
 
 EXAMPLES = {
@@ -173,6 +174,21 @@ def test_tasks_of_a_run(answering, capsys):
     answers = kept(answering, "colours-8")
     assert [(x["text"], x["target"]) for x in answers] == EXAMPLES["validation"][:3]
     assert all(isinstance(x["answer"], str) for x in answers)
+
+
+def test_a_task_of_a_cache(answering, capsys, tmp_path):
+    task = seqio.TaskRegistry.get("colours")
+    steps = [seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(required=True)]
+    cached = task.replace(name="colours_cached", preprocessors=steps)
+    seqio.TaskRegistry.add_provider("colours_cached", cached)
+    arguments = f"--run={answering}", "--task=colours_cached", "--examples=1", "--max_new=2"
+    assert "from a cache alone" in fails(capsys, *arguments)
+    try:
+        write_cache(cached, tmp_path)
+        out = run(capsys, *arguments, f"--cache_dir={tmp_path}")
+        assert out[0].endswith("validation, 1 examples")
+    finally:
+        seqio.set_global_cache_dirs([])
 
 
 def test_checkpoints_of_a_run(answering, capsys):
