@@ -108,10 +108,12 @@ def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, 
 
 
 def _paired(values: Values, variant: str, other: str) -> np.ndarray:
-    """The differences f64[seeds] over the seeds for which both have a finite value, by seed."""
+    """Returns the differences f64[seeds] over the seeds for which both have a finite value, by seed; 0 of
+    values that are equal but for rounding."""
     mine, theirs = values[variant], values[other]
-    both = [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
-    return np.array([d for d in both if math.isfinite(d)])
+    both = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+    known = [(a, b) for a, b in both if math.isfinite(a - b)]
+    return np.array([0.0 if math.isclose(a, b, rel_tol=NO_SPREAD) else a - b for a, b in known])
 
 
 def has_spread(values: np.ndarray) -> bool:

@@ -121,7 +121,9 @@ def test_missing_cells_leave_the_seeds_that_both_have():
     ]
 
 
-@pytest.mark.parametrize("other", [[0.5], [1.0, 2.0, 3.0], [1.3, 2.3, 3.3]])
+@pytest.mark.parametrize(
+    "other", [[0.5], [1.0, 2.0, 3.0], [1.3, 2.3, 3.3], [1 + 1e-12, 2 + 1.01e-12, 3 + 0.99e-12]]
+)
 def test_without_noise_nothing_is_claimed(other):
     """One seed; no difference; differences that are equal but for rounding."""
     figures = {"y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": dict(enumerate(other))}}
