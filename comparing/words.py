@@ -22,7 +22,8 @@ LAW = (
 )
 _LIMITS = (
     "Intervals and tests are over seeds: they say how far these figures would move with other seeds, "
-    "and nothing of other texts, sizes or budgets."
+    "and nothing of other texts, sizes or budgets. Their error rate is that of a number of seeds chosen "
+    "beforehand: who adds seeds until a difference holds will find one, sooner or later."
 )
 READING = (
     f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself. A difference "
