@@ -64,14 +64,17 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     """
     c = comparison
     trained = trained_variants(c)
-    with _failures(c.directory) as failed:
+
+    def work() -> int:
         for variant in sorted(trained, key=lambda variant: variant != c.reference):
             if read_facts(c.directory, variant) is None:
                 try:
                     write_facts(c.directory, variant, _facts(c, variant, search_paths))
                 except Exception as error:
                     raise ValueError(f"The variant {variant!r}: {_words(error)}") from error
-    return failed.status
+        return 0
+
+    return _status(c.directory, work)
 
 
 def _facts(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> Facts:
@@ -126,59 +129,70 @@ def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> in
 
 
 def train_and_measure(cell: Cell) -> int:
-    """Trains a run, or goes on, then takes the measures that it lacks. Returns an exit status.
+    """Trains a run, or goes on, then takes the measures that it lacks.
+
+    Returns an exit status; what went wrong is in the run's `failure.txt`.
+    """
+
+    def work() -> int:
+        if not _train(cell):
+            return STOPPED
+        _measure(cell)
+        return 0
+
+    return _status(cell.run.run_dir, work)
+
+
+def _train(cell: Cell) -> bool:
+    """Returns whether the run is trained; it is not when it was asked to stop."""
+    run = cell.run
+    if is_trained(run.run_dir, run.steps):
+        return True
+    link_shared(cell.directory, run.run_dir)
+    return train.train(run, Console(width=120, highlight=False), cell.trusted).finished
+
+
+def _measure(cell: Cell) -> None:
+    """Takes the measures that a run lacks.
 
     A yardstick that cannot measure such a model says so by a ValueError, whose words are kept for the
     report. It is asked again each time, since the cause may have been another, such as missing files.
-    Any other error of a yardstick is a failure of the run, once the others have measured it.
+
+    Raises ValueError, once the others have measured it, naming yardsticks that raised anything else.
     """
     run, broken = cell.run, []
-    with _failures(run.run_dir) as failed:
-        if not is_trained(run.run_dir, run.steps):
-            link_shared(cell.directory, run.run_dir)
-            console = Console(width=120, highlight=False)
-            if not train.train(run, console, cell.trusted).finished:
-                return STOPPED
-        forget_refusals(run.run_dir)
-        subject = Subject(run.run_dir, trusted=cell.trusted)
-        for yardstick in cell.yardsticks:
-            if read_measured(run.run_dir, run.steps, yardstick) is not None:
-                continue
-            name = bound(yardstick).function.__name__
-            print(f"Measuring {name} …", flush=True)
-            try:
-                measured = Measured(measure(yardstick, subject), "")
-            except ValueError as error:
-                traceback.print_exc()
-                measured = Measured((), _words(error))
-            except Exception as error:
-                traceback.print_exc()
-                broken.append(f"The yardstick {name}: {_words(error)}")
-                continue
-            write_measured(run.run_dir, run.steps, yardstick, measured)
-        if broken:
-            raise ValueError(" ".join(broken))
-    return failed.status
+    forget_refusals(run.run_dir)
+    subject = Subject(run.run_dir, trusted=cell.trusted)
+    for yardstick in cell.yardsticks:
+        if read_measured(run.run_dir, run.steps, yardstick) is not None:
+            continue
+        name = bound(yardstick).function.__name__
+        print(f"Measuring {name} …", flush=True)
+        try:
+            measured = Measured(measure(yardstick, subject), "")
+        except ValueError as error:
+            traceback.print_exc()
+            measured = Measured((), _words(error))
+        except Exception as error:
+            traceback.print_exc()
+            broken.append(f"The yardstick {name}: {_words(error)}")
+            continue
+        write_measured(run.run_dir, run.steps, yardstick, measured)
+    if broken:
+        raise ValueError(" ".join(broken))
+
+
+def _status(folder: str, work: Callable[[], int]) -> int:
+    """Returns the exit status of work; what it raised is printed, and kept in `failure.txt` of a folder."""
+    path = Path(folder) / FAILURE
+    path.unlink(missing_ok=True)
+    try:
+        return work()
+    except Exception as error:
+        traceback.print_exc()
+        run_directory.write_text(path, _words(error) + "\n")
+        return FAILED
 
 
 def _words(error: Exception) -> str:
     return explanation(error) or f"{type(error).__name__}: {error}"
-
-
-class _failures:
-    """A context that writes what went wrong in it to a folder's `failure.txt`, and prints it."""
-
-    def __init__(self, folder: str):
-        self._path, self.status = Path(folder) / FAILURE, 0
-
-    def __enter__(self) -> "_failures":
-        self._path.unlink(missing_ok=True)
-        return self
-
-    def __exit__(self, kind, error, trace) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        traceback.print_exc()
-        run_directory.write_text(self._path, _words(error) + "\n")
-        self.status = FAILED
-        return True
