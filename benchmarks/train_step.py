@@ -2,6 +2,7 @@
 
     python benchmarks/train_step.py                            T5 small's shape, UL2, this machine
     python benchmarks/train_step.py --layers=2 --rows=8        something a CPU does in seconds
+    python benchmarks/train_step.py --torch                    T5, GPT-2 and BERT beside PyTorch's
 
 Synthetic tokens; needs neither TensorFlow nor SeqIO nor gin. Prints step time, tokens of text a
 second, FLOP/s (and MFU where the device's peak is known), and the share of the step that
@@ -53,6 +54,11 @@ IDS = objectives.check_token_ids(
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
+    if options.torch:
+        from benchmarks import beside_torch  # it reads gin files
+
+        beside_torch.compare(options.rows, options.repeats)
+        return
     mesh = make_mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor)
     one = plan(
         Run(
@@ -117,6 +123,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fsdp", type=int, default=1, help="mesh axis")
     parser.add_argument("--tensor", type=int, default=1, help="mesh axis")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--torch", action="store_true", help="beside transformers; rows, repeats")
     return parser.parse_args(arguments)
 
 
