@@ -166,14 +166,16 @@ def fit(
 
 
 def _groups(values: np.ndarray) -> np.ndarray:
-    """Returns the number of each value's group, i[N]; values next to each other that are `ALIKE` are one.
+    """Returns the number of each value's group, i[N]; those that are `ALIKE` its least one are in it.
 
     >>> _groups(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
     [1, 0, 0]
     """
-    order = np.argsort(values)
-    ascending, found = values[order], np.zeros(values.size, int)
-    found[order[1:]] = np.cumsum(np.diff(ascending) > ALIKE * ascending[:-1])
+    found, number, least = np.zeros(values.size, int), -1, -np.inf
+    for i in np.argsort(values):
+        if values[i] > (1 + ALIKE) * least:
+            number, least = number + 1, values[i]
+        found[i] = number
     return found
 
 

@@ -69,6 +69,10 @@ def test_too_little_for_five_numbers_is_said(points, words):
         fit(*points)
 
 
+def test_sizes_in_small_steps_are_several():
+    assert len(set(scaling._groups(1e6 * 1.04 ** np.arange(12)))) == 6
+
+
 def test_every_resample_has_what_a_law_needs(monkeypatch):
     """Of six runs most resamples lack a size, a number of tokens or a fifth pair of them."""
     n, d = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6]), np.array([1e8, 2e8, 2e8, 4e8, 1e8, 4e8])
