@@ -17,8 +17,9 @@ BASELINE = "baseline"  # the row of `baselines`
 LAW = (
     "The loss of N parameters after D tokens is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022), fitted "
     "by the least Huber loss of its logarithm; intervals are of a bootstrap over the runs, and say "
-    "nothing of other text or settings. Beyond the sizes and budgets that were trained the law is an "
-    "extrapolation."
+    "nothing of other text or settings. What a budget is best spent on has none where the loss does not "
+    "fall in some of the resamples: the runs are too few, too much alike or too noisy. Beyond the sizes "
+    "and budgets that were trained the law is an extrapolation."
 )
 _LIMITS = (
     "Intervals and tests are over seeds: they say how far these figures would move with other seeds, "
