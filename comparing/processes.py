@@ -61,13 +61,15 @@ def start_process(
 ) -> subprocess.Popen:
     """Starts a process that calls a function on some cores, and appends what it prints to a file.
 
-    What JAX compiles is shared by the processes of a comparison on this machine.
+    An earlier failure beside that file is removed: the process may end before it comes to do so. What
+    JAX compiles is shared by the processes of a comparison on this machine.
     """
     environment = dict(os.environ)
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", compiled_folder(directory))
     environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     program = [sys.executable, "-P", "-m", "pretrax.comparing.worker"]
     log.parent.mkdir(parents=True, exist_ok=True)
+    (log.parent / FAILURE).unlink(missing_ok=True)
     with open(log, "ab") as output:
         process = subprocess.Popen(
             [*program, str(os.getpid()), ",".join(map(str, cores))],

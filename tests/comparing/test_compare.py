@@ -279,6 +279,15 @@ def test_workers_share_the_cores():
         processes.cores_of_workers(len(cores) + 1)
 
 
+def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
+    log, (cores, *_) = tmp_path / "compare.log", processes.cores_of_workers(None)
+    (tmp_path / "failure.txt").write_text("no longer finite")
+    process = processes.start_process(str(tmp_path), log, cores, os._exit, 3)
+    assert process.wait() == 3
+    cell = cells.Cell(str(tmp_path), SimpleNamespace(run_dir=str(tmp_path)), ())
+    assert processes._words(cell, 3) == "its process ended with status 3"
+
+
 # `pretrax compare`, which says whether it took the devices, that its runs need.
 PROGRAM = """
 import sys
