@@ -351,6 +351,7 @@ TOOLS = {
     "python": run_script,
     "pip": check_extras,
     "pytest": check_paths,
+    "PYTHONPATH=.": lambda arguments: TOOLS[arguments[0]](arguments[1:]),
     "seqio_cache_tasks": cache_tasks,
     "gcloud": on_other_machines,
     "srun": lambda arguments: run_verb(arguments[arguments.index("pretrax") + 1 :]),
