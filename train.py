@@ -48,6 +48,7 @@ from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan, abstract_state_of, longest_rows, open_batches, plan
 from pretrax.training.plots import plot_losses
 from pretrax.training.processes import join_processes, others_told, without_shutdown
+from pretrax.training.profiling import Steps, check_steps, read_steps
 from pretrax.training.results import Result
 from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
@@ -67,21 +68,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     words = f"train nothing: compile the step for TPU slices that are elsewhere, such as {EXAMPLE}"
     parser.add_argument("--compile", metavar="TOPOLOGY", help=words)
+    parser.add_argument("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
     options, given = parse_with_gin(parser, argv)
     stopped = "\nInterrupted; the same command continues from the last checkpoint."
     with without_shutdown(), mistakes_in_words(options.traceback, stopped):
-        files = given.files or [QUICKSTART]
-        run = read_run(files, given.bindings, given.search_paths, given.trusted)
+        gin = given.files or [QUICKSTART], given.bindings, given.search_paths, given.trusted
+        run = read_run(*gin)
         if options.compile:
             console, topology = make_console(), read_topology(options.compile)
             console.print(f"Compiling for {topology}, a minute or more …")
             sys.exit(not print_check(console, check(run, topology)))
-        train(run, trusted=given.trusted)
+        train(run, trusted=given.trusted, profiled=read_steps(options.profile))
 
 
 @others_told()
-def train(run: Run, console: Console | None = None, trusted: Collection[str] = ()) -> Result:
+def train(
+    run: Run,
+    console: Console | None = None,
+    trusted: Collection[str] = (),
+    profiled: Steps | None = None,
+) -> Result:
     """Trains a run, or goes on training it, in its directory.
 
         result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
@@ -92,6 +99,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
       console: where progress and figures are shown; None: the terminal.
       trusted: modules that the config.gin of its directory may name, see `training.trust`; those of
         the run's own functions are trusted already.
+      profiled: steps to trace; None: none.
 
     Returns:
       the held-out scores, and whether the run is finished: it is not when SIGTERM stopped it.
@@ -126,6 +134,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
                 console.print(finished_words(run, finished.step), markup=False)
                 return finished
             console.print(resumed_words(int(state.step), resumed.changed), markup=False)
+        check_steps(profiled, int(state.step), run.steps)
         if jax.process_index() == 0 and (unnamed := write_run(run)):
             print_warning(console, unnamed_words(unnamed))
         console.print(
@@ -136,7 +145,7 @@ def train(run: Run, console: Console | None = None, trusted: Collection[str] = (
         with contextlib.closing(MetricsWriter(run.run_dir, int(state.step), warn)) as writer:
             evaluate = evaluator(planned, writer, console)
             state, evaluated = take_steps(
-                planned, state, shapes, batches, checkpoints, writer, evaluate, console
+                planned, state, shapes, batches, checkpoints, writer, evaluate, console, profiled
             )
             step = int(state.step)
             if step < run.steps:
@@ -166,14 +175,13 @@ def evaluator(
     planned: Plan, writer: MetricsWriter, console: Console
 ) -> Callable[[int, dict], Evaluation]:
     """(step, params) -> the figures on held-out text and downstream tasks, which it also writes."""
-    run, corpus = planned.run, planned.corpus
+    run, corpus, codec = planned.run, planned.corpus, planned.corpus.codec
     heldout = heldout_evaluator(planned)
     tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
 
     def evaluate(step: int, params: dict) -> Evaluation:
         scores, figures = tuple(heldout(params)), {}
         if tasks:
-            codec = corpus.codec
             assert codec is not None  # a corpus with tasks reads text
             trained = Trained(
                 model=planned.recipe.model,
@@ -200,16 +208,9 @@ def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: C
     corpus, recipe = planned.corpus, planned.recipe
     if corpus.codec is None:
         return
+    trained = recipe.objective, recipe.model, state.params, corpus.ids
     with console.capture() as captured:
-        show_passages(
-            console,
-            recipe.objective,
-            recipe.model,
-            state.params,
-            corpus.ids,
-            corpus.codec.decode,
-            corpus.heldout(4000),
-        )
+        show_passages(console, *trained, corpus.codec.decode, corpus.heldout(4000))
     shown = Text.from_ansi(captured.get())
     console.print(shown)
     writer.write_text(int(state.step), "held-out passages", shown.plain)

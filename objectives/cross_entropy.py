@@ -83,9 +83,9 @@ def projected_cross_entropy(
 def _slots_of_a_piece() -> int:
     """Returns the slots of a piece, over all devices."""
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
-        return _CPU_SLOTS if jax.default_backend() == "cpu" else _SLOTS
-    return (_CPU_SLOTS if mesh.abstract_device.platform == "cpu" else _SLOTS) * mesh.size
+    device = mesh.abstract_device  # None without a mesh, and of one without devices
+    platform = device.platform if device else jax.default_backend()
+    return (_CPU_SLOTS if platform == "cpu" else _SLOTS) * max(mesh.size, 1)
 
 
 def _cut(x, length: int):

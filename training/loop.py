@@ -1,6 +1,7 @@
 """The training loop: steps, with metrics, evaluations and checkpoints at their intervals."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import jax
 from jax.experimental import multihost_utils
 from rich.console import Console
 
+from pretrax.training import run_directory
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.console import StepProgress
@@ -17,6 +19,7 @@ from pretrax.training.mesh import placed_on
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.monitor import Monitor
 from pretrax.training.planning import Plan, compiled_step
+from pretrax.training.profiling import Profiler, Steps
 from pretrax.training.state import Abstract, State
 
 
@@ -36,6 +39,7 @@ def take_steps(
     writer: MetricsWriter,
     evaluate: Callable[[int, dict], Any],
     console: Console,
+    profiled: Steps | None = None,
 ) -> Stopped:
     """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early.
 
@@ -48,6 +52,7 @@ def take_steps(
       writer: for metrics.
       evaluate: (step, params) -> anything; called at every evaluation.
       console: for progress.
+      profiled: steps to trace, into the run's folder of TensorBoard.
 
     Raises FloatingPointError when the loss is no longer finite.
     """
@@ -58,11 +63,15 @@ def take_steps(
         StepProgress(console, step, run.steps) as progress,
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
+        Profiler(profiled, os.path.join(run.run_dir, run_directory.TENSORBOARD)) as profiler,
     ):
         monitor = Monitor(plan, writer, progress, checkpoints.steps)
         while step < run.steps:
-            state, metrics = take_step(state, next(batches))
             step += 1
+            profiler.before(step)
+            with jax.profiler.StepTraceAnnotation("train", step_num=step):
+                state, metrics = take_step(state, next(batches))
+            profiler.after(step, metrics)
             monitor.add(step, metrics)
             last, stopping = step == run.steps, should_stop(step)
             saving = last or stopping or _is_due(step, run.checkpoint_every)

@@ -1,0 +1,56 @@
+"""Traces of steps: which steps are in them, and that they always end."""
+
+import gzip
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pretrax.training.profiling import Profiler, Steps, check_steps, read_steps
+from tests.training import tiny
+
+
+def traced(folder):
+    """The numbers of the steps in the only trace of a folder."""
+    (path,) = folder.glob("**/*.trace.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    return {int(e["args"]["step_num"]) for e in events if "step_num" in e.get("args", {})}
+
+
+def test_a_trace_has_its_steps_alone(tmp_path):
+    double = jax.jit(lambda x: 2 * x)
+    x = double(jnp.ones(3))
+    with Profiler(Steps(2, 3), str(tmp_path)) as profiler:
+        for step in range(1, 6):
+            profiler.before(step)
+            with jax.profiler.StepTraceAnnotation("step", step_num=step):
+                x = double(x)
+            profiler.after(step, x)
+    assert traced(tmp_path) == {2, 3}
+
+
+def test_a_trace_ends_where_training_does(tmp_path):
+    for _ in range(2):  # a trace that still ran would be an error
+        with pytest.raises(FloatingPointError), Profiler(Steps(1, 9), str(tmp_path)) as profiler:
+            profiler.before(1)
+            raise FloatingPointError
+
+
+def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
+    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"))
+    tiny.run_here([*run.arguments(), "--profile=2:2"])
+    assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
+
+
+@pytest.mark.parametrize("text", ["", "10", "3:2", "0:2", "a:b", "1:2:3", "-1:2"])
+def test_ranges_that_are_none(text):
+    with pytest.raises(ValueError, match="expected the first and the last step"):
+        read_steps(text)
+
+
+def test_steps_that_are_not_taken():
+    check_steps(Steps(3, 4), 2, 4)
+    for steps in (Steps(2, 3), Steps(3, 5)):
+        with pytest.raises(ValueError, match=r"does not take, expected a range in 3:4"):
+            check_steps(steps, 2, 4)
