@@ -180,6 +180,7 @@ def _check_yardsticks(yardsticks: Any) -> None:
     for i, yardstick in enumerate(yardsticks):
         if yardstick in yardsticks[:i]:
             raise _error(f"yardsticks has {yardstick!r} twice: give each once, or other settings")
+        bound(yardstick).check(None)  # which is said before hours of training, not after
         function = bound(yardstick).function
         other = named.setdefault(function.__name__, function)
         if other is not function:

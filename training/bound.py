@@ -47,6 +47,11 @@ class Bound:
         _check_types(self.function, self.settings)
         return self.function(*args, **settings)
 
+    def check(self, *args: Any) -> None:
+        """Raises ValueError where a call with these arguments would do so for its settings."""
+        _check_parameters(self.function, args, self.settings)
+        _check_types(self.function, self.settings)
+
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"A {type(self).__name__} cannot be changed: make another one.")
 

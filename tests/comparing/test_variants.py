@@ -16,6 +16,7 @@ from pretrax.comparing.variants import (
     runs_of,
     runs_of_variants,
 )
+from pretrax.comparing.yardsticks import loss_under
 from pretrax.training import plan
 from pretrax.training.bound import Bound
 from pretrax.training.configuration import GIN_CONFIGS
@@ -99,6 +100,8 @@ other_norm.__name__ = "norm"
         (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
         (dict(seeds=[]), "seeds must be a list of whole numbers"),
         (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
+        (dict(yardsticks=[Bound(small.norm, power="two")]), "norm.power must be a whole number"),
+        (dict(yardsticks=[loss_under]), "loss_under has no value for its objectives"),
         (dict(yardsticks=[]), "yardsticks must be a list of functions, at least one"),
         (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
         (
