@@ -33,6 +33,7 @@ from pretrax.training.bound import Bound
 from pretrax.training.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.configuration import read_run
 from pretrax.training.planning import plan
+from pretrax.training.profiling import check_steps, read_steps
 from pretrax.training.topologies import read_topology
 from tests.comparing import planted
 from tests.inference.runs import write_run
@@ -293,14 +294,16 @@ def run_verb(arguments):
 
 def start(arguments):
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--compile", type=read_topology
-    )  # tests/training/test_compile_check.py does
+    # tests/training/test_compile_check.py and test_profiling.py do what these ask for.
+    parser.add_argument("--compile", type=read_topology)
+    parser.add_argument("--profile", type=read_steps)
     add_gin_arguments(parser)
     options, given = parse_with_gin(parser, arguments)
     run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
     if named := next((one for one in arguments if one in TRAINED), None):
         verbs.run("train", [*arguments, *SMALL, *TRAINED[named]])
+    elif options.profile:
+        check_steps(options.profile, 0, run.steps)
     elif options.compile:
         assert options.compile.chips == run.mesh.settings["fsdp"] * run.mesh.settings["tensor"]
     elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
