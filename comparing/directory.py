@@ -190,7 +190,7 @@ def refusals(run_dir: str, step: int, yardsticks: Sequence[Callable]) -> dict[st
     for yardstick in yardsticks:
         measured = read_measured(run_dir, step, yardstick)
         if measured is not None and measured.refusal:
-            label = _label(_settings_in_words(yardstick, yardsticks))
+            label = _label(settings_in_words(yardstick, yardsticks))
             found[bound(yardstick).function.__name__ + label] = measured.refusal
     return found
 
@@ -255,7 +255,7 @@ def _measurements(
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
     measurements = []
     for named, yardstick, (figures, _) in found:
-        words = _settings_in_words(yardstick, yardsticks)
+        words = settings_in_words(yardstick, yardsticks)
         words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
         label = _label(words)
         for figure in figures:
@@ -265,11 +265,19 @@ def _measurements(
     return measurements
 
 
-def _settings_in_words(yardstick: Callable, yardsticks: Sequence[Callable]) -> list[str]:
+def settings_in_words(yardstick: Callable, yardsticks: Sequence[Callable]) -> list[str]:
     """Returns what tells a yardstick from others of the same function; nothing where it is the only one."""
     one = bound(yardstick)
     several = [bound(other).function for other in yardsticks].count(one.function) > 1
-    return [f"{name}={value}" for name, value in one.settings.items()] if several else []
+    return [_in_words(name, value) for name, value in one.settings.items()] if several else []
+
+
+def _in_words(name: str, value: Any) -> str:
+    """Returns a setting in words: a name, or several, by themselves, others as "power=4"."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names):
+        return ", ".join(names)
+    return f"{name}={value}"
 
 
 def _label(words: Sequence[str]) -> str:

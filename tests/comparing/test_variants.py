@@ -1,6 +1,7 @@
 """Comparisons as gin files, their runs, and the budgets that these share."""
 
 import dataclasses
+import functools
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from pretrax.comparing import budgets
 from pretrax.comparing.comparison import Comparison, check, trained_variants
+from pretrax.comparing.directory import settings_in_words
 from pretrax.comparing.variants import (
     Key,
     comparison_text,
@@ -248,3 +250,11 @@ def test_the_package_loads_no_jax():
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
     assert said.stdout.strip() == "set()", said.stderr
+
+
+def test_yardsticks_of_one_function_are_told_apart_by_their_settings():
+    of = functools.partial(Bound, small.norm)
+    several = [of(power=4), of(objectives=["causal_lm", "ul2"]), of(objectives="bart")]
+    words = [settings_in_words(one, several) for one in several]
+    assert words == [["power=4"], ["causal_lm, ul2"], ["bart"]]
+    assert settings_in_words(several[0], several[:1]) == []
