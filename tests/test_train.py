@@ -158,7 +158,7 @@ def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
 def ends_with(monkeypatch, error):
     """Lets `train` end with this error."""
 
-    def raise_it(run, trusted):
+    def raise_it(run, trusted, profiled):
         raise error
 
     monkeypatch.setattr(train, "train", raise_it)
