@@ -1,18 +1,31 @@
 """The benchmark beside PyTorch: both take the same first step."""
 
+import contextlib
 import re
 
 import pytest
 
 from benchmarks import beside_torch
 
+SIZES = ("num_layers = 1", "emb_dim = 16", "num_heads = 2", "head_dim = 8", "mlp_dim = 32")
+TINY = {"gpt2": ("gpt2", SIZES, {"decoder": 8})}
+
 
 def test_steps_of_a_model_beside_torch(monkeypatch, capsys):
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # half a minute, for a speed nobody reads here
     monkeypatch.setattr(beside_torch, "VOCABULARY", 64)
-    tiny = ("num_layers = 1", "emb_dim = 16", "num_heads = 2", "head_dim = 8", "mlp_dim = 32")
-    beside_torch.compare(2, 1, {"gpt2": ("gpt2", tiny, {"decoder": 8})})
+    beside_torch.compare(2, 1, TINY)
     assert re.search(r"gpt2 +\d.* 2 × 8 +\d\.\d\d s +\d\.\d\d s +\d", capsys.readouterr().out)
-    monkeypatch.setattr(beside_torch, "our_steps", lambda *_: lambda: (0.0, 1.0))
-    with pytest.raises(SystemExit, match=r"gpt2: the first losses are \[0\.0, 4\."):
-        beside_torch.compare(2, 1, {"gpt2": ("gpt2", tiny, {"decoder": 8})})
+
+
+def test_other_losses_are_no_comparison(monkeypatch):
+    @contextlib.contextmanager
+    def theirs(folder):
+        yield lambda: (2.0, 1.0)
+
+    monkeypatch.setattr(beside_torch, "torch_steps", theirs)
+    monkeypatch.setattr(beside_torch, "our_steps", lambda *_: lambda: (4.0, 1.0))
+    with pytest.raises(
+        SystemExit, match=r"gpt2: the first losses are \[4\.0, 2\.0\], expected the"
+    ):
+        beside_torch.compare(2, 1, TINY)
