@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
 
-from pretrax.tasks.text_readers import JSONL_SUFFIXES, MalformedLine, find_files, text_of
+from pretrax.tasks.text_readers import JSONL_SUFFIXES, MalformedLine, find_files, listed, text_of
 
 LONGEST = 1 << 26  # bytes of a JSONL line or of a plain text file, which are in memory whole
 _ARROW_FOLDERS = ("state.json", "dataset_info.json", "dataset_dict.json")  # one of a saved dataset
@@ -59,10 +59,8 @@ def found_files(patterns: str | Sequence[str]) -> list[str]:
     A pattern with "://" is looked for in its bucket (`fsspec`); a folder that `datasets` saved stands
     for its Arrow files. Raises ValueError and FileNotFoundError as `text_readers.find_files`.
     """
-    if isinstance(patterns, str):
-        patterns = [pattern.strip() for pattern in patterns.split(",")]
     found: dict[str, None] = {}
-    for pattern in patterns:
+    for pattern in listed(patterns):
         folder = os.path.expanduser(pattern)
         if "://" in pattern:
             found |= dict.fromkeys(_remote(pattern))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pretrax.preparing.reading import LONGEST, Bad, Piece, Record, plain_text
+from pretrax.tasks.text_readers import listed
 
 
 class Repository(NamedTuple):
@@ -31,7 +32,7 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
     Raises FileNotFoundError for a pattern that no folder matches, and where no folder has such a file.
     """
     found: list[Repository] = []
-    for pattern in _listed(folders):
+    for pattern in listed(folders):
         matching = sorted(filter(os.path.isdir, glob.glob(os.path.expanduser(pattern))))
         if not matching:
             raise FileNotFoundError(
@@ -40,7 +41,7 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
         for folder in matching:
             paths = {
                 path
-                for inner in _listed(files)
+                for inner in listed(files)
                 for path in glob.glob(inner, root_dir=folder, recursive=True)
                 if os.path.isfile(os.path.join(folder, path))
             }
@@ -49,12 +50,6 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
     if not found:
         raise FileNotFoundError(f"No folder of {folders!r} has files that match {files!r}.")
     return found
-
-
-def _listed(patterns: str | Sequence[str]) -> list[str]:
-    return (
-        [one.strip() for one in patterns.split(",")] if isinstance(patterns, str) else [*patterns]
-    )
 
 
 def documents(repository: Repository, header: str) -> Iterator[Record | Bad]:

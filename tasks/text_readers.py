@@ -61,6 +61,16 @@ class Report:
         return ", ".join(parts)
 
 
+def listed(patterns: str | Sequence[str]) -> list[str]:
+    """Patterns that are given as a list, or separated by commas.
+
+    listed("data/*.txt, more/a.jsonl") -> ["data/*.txt", "more/a.jsonl"]
+    """
+    if isinstance(patterns, str):
+        return [pattern.strip() for pattern in patterns.split(",")]
+    return list(patterns)
+
+
 def find_files(patterns: str | Sequence[str]) -> list[str]:
     """The files that match, sorted, each once, whatever links lead to it.
 
@@ -73,9 +83,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
         FileNotFoundError: a pattern that matches no file.
         ValueError: no pattern.
     """
-    if isinstance(patterns, str):
-        patterns = [pattern.strip() for pattern in patterns.split(",")]
-    patterns = [os.path.expanduser(pattern) for pattern in patterns if pattern]
+    patterns = [os.path.expanduser(pattern) for pattern in listed(patterns) if pattern]
     if not patterns:
         raise ValueError(
             "Got no file to read: set `files` to one or more paths, such as 'data/*.txt'."
