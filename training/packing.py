@@ -292,10 +292,10 @@ def columns_of(
 
     Raises ValueError for a piece without the column, or a part of a document where there is one.
     """
-    found = [piece.tokens]
+    columns = piece.tokens.astype(np.int32, copy=False)[None]
     if column is not None:
-        found.append(getattr(piece, column))
-        if found[-1] is None:
+        further = getattr(piece, column)
+        if further is None:
             raise ValueError(
                 f"The objective reads the {column} of documents, and this corpus gives text alone: "
                 "use a corpus of examples, such as seqio_corpora.seqio_pairs, or another objective."
@@ -305,10 +305,11 @@ def columns_of(
                 f"The objective reads the {column} of whole documents, and this corpus cut one after "
                 f"{piece.tokens.size} tokens: give shorter documents, and held-out ones of their own."
             )
-    columns = np.stack(found).astype(np.int32)
+        columns = np.stack([piece.tokens, further]).astype(np.int32)
     if not piece.ends or end_of_document is None:
         return columns
-    closed = np.pad(columns, ((0, 0), (0, 1)), mode="edge")  # it belongs to the part that it ends
+    # It belongs to the part that it ends.
+    closed = np.concatenate([columns, columns[:, -1:]], axis=1)
     closed[0, -1] = end_of_document
     return closed
 
@@ -472,13 +473,12 @@ class _Waiting:
     def oldest(self, at_most: int) -> np.ndarray:
         """Removes the oldest piece; its rest beyond `at_most` tokens waits as the youngest."""
         number, piece = next(iter(self._pieces.items()))
-        self._remove(number)
-        return self._cut(piece, at_most)
+        return self._cut(self._remove(bisect_left(self._lengths, (piece.shape[1], -number))), at_most)
 
     def largest(self, at_most: int) -> np.ndarray | None:
         """Removes the largest piece of at most `at_most` tokens, of equal ones the oldest."""
         i = bisect_left(self._lengths, (at_most + 1,)) - 1
-        return self._remove(-self._lengths[i][1]) if i >= 0 else None
+        return self._remove(i) if i >= 0 else None
 
     def unread(self, at_most: int) -> np.ndarray | None:
         """Returns the next piece of the source, whose rest beyond `at_most` tokens waits; None where
@@ -519,8 +519,8 @@ class _Waiting:
         insort(self._lengths, (piece.shape[1], -self._arrived))
         self._arrived += 1
 
-    def _remove(self, number: int) -> np.ndarray:
-        piece = self._pieces.pop(number)
-        self._tokens -= piece.shape[1]
-        del self._lengths[bisect_left(self._lengths, (piece.shape[1], -number))]
-        return piece
+    def _remove(self, i: int) -> np.ndarray:
+        """Removes the piece whose length is at `i`."""
+        tokens, number = self._lengths.pop(i)
+        self._tokens -= tokens
+        return self._pieces.pop(-number)
