@@ -11,7 +11,9 @@ many share at least 0.7 of their 5-grams with a document that was kept.
 
 Then, on one core, of whose time that of other programs is left out: documents and tokens a second of
 the whole chain, of reading and tokenising alone, and of the same by datatrove's own reader and
-tokeniser, all with one Hugging Face tokenizer.
+tokeniser, all with one Hugging Face tokenizer; then with one SentencePiece vocabulary, and of T5's chain
+with it: a SeqIO task that reads the same texts from a TFRecord file, tokenises them and appends
+end-of-sequence. T5's writes nothing.
 """
 
 import argparse
@@ -29,8 +31,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(ROOT))
 
+import seqio  # noqa: E402
+import tensorflow as tf  # noqa: E402
 from datatrove.pipeline.readers import JsonlReader  # noqa: E402
 from datatrove.pipeline.tokens import DocumentTokenizer  # noqa: E402
 from rich.console import Console  # noqa: E402
@@ -41,8 +46,10 @@ from pretrax.preparing.preparation import read_preparation  # noqa: E402
 from pretrax.preparing.report import StepReport  # noqa: E402
 from pretrax.preparing.words import WORDS  # noqa: E402
 from pretrax.tasks.python_sources import library_documents  # noqa: E402
+from pretrax.tasks.sentencepiece_training import train_sentencepiece  # noqa: E402
 
 SEED = 0
+VOCABULARY_SIZE = 8192
 CHANGED = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of words that differ in near copies
 JUNK: dict[str, Callable[[random.Random], str]] = {
     "a phrase again and again": lambda rng: "buy now " * rng.randrange(100, 300),
@@ -239,12 +246,11 @@ def n_grams(text: str) -> frozenset[int]:
 
 def print_speed(console: Console, folder: Path) -> None:
     raw = folder / "raw.jsonl"
-    records, size = raw.read_text().splitlines(), raw.stat().st_size
-    tokenizer = write_tokenizer(folder, [json.loads(line)["text"] for line in records[::10]])
-    vocabulary = (
-        "outputs.token_store.vocabulary = @vocabularies.from_file",
-        f"vocabularies.from_file.path = {tokenizer!r}",
-    )
+    texts = [json.loads(line)["text"] for line in raw.read_text().splitlines()]
+    size = raw.stat().st_size
+    tokenizer, pieces = write_tokenizer(folder, texts[::10]), str(folder / "pieces.model")
+    train_sentencepiece(texts, pieces, size=VOCABULARY_SIZE)
+    write_tfrecord(folder / "raw.tfrecord", texts)
     table = Table("on one core", title="\nSpeed", box=None)
     for heading in ("seconds", "documents/s", "MB/s", "tokens written", "tokens/s"):
         table.add_column(heading, justify="right")
@@ -253,13 +259,21 @@ def print_speed(console: Console, folder: Path) -> None:
         began = time.process_time()
         tokens = run()
         seconds = time.process_time() - began
-        speed = (f"{len(records) / seconds:,.0f}", f"{size / 1e6 / seconds:.2f}")
+        speed = (f"{len(texts) / seconds:,.0f}", f"{size / 1e6 / seconds:.2f}")
         table.add_row(name, f"{seconds:.1f}", *speed, f"{tokens:,}", f"{tokens / seconds:,.0f}")
 
-    timed("pretrax prepare", lambda: run_chain(folder, "chain", *vocabulary)[-1].tokens)
-    alone = ("preparing.Preparation.steps = []", *vocabulary)
-    timed("  read and tokenise alone", lambda: run_chain(folder, "alone", *alone)[-1].tokens)
+    def prepared(out: str, vocabulary: str, *bindings: str) -> int:
+        own = "outputs.token_store.vocabulary = @vocabularies.from_file"
+        path = f"vocabularies.from_file.path = {vocabulary!r}"
+        return run_chain(folder, out, own, path, *bindings)[-1].tokens
+
+    alone = "preparing.Preparation.steps = []"
+    timed("pretrax prepare", lambda: prepared("chain", tokenizer))
+    timed("  read and tokenise alone", lambda: prepared("alone", tokenizer, alone))
     timed("datatrove: JsonlReader, DocumentTokenizer", lambda: datatrove_tokens(folder, tokenizer))
+    timed("pretrax prepare, SentencePiece", lambda: prepared("chain_pieces", pieces))
+    timed("  read and tokenise alone", lambda: prepared("alone_pieces", pieces, alone))
+    timed("T5: SeqIO task, SentencePiece", lambda: seqio_tokens(folder, pieces))
     console.print(table)
 
 
@@ -272,7 +286,7 @@ def write_tokenizer(folder: Path, texts: Sequence[str]) -> str:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=8192, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
+        vocab_size=VOCABULARY_SIZE, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
     )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -291,6 +305,31 @@ def datatrove_tokens(folder: Path, tokenizer: str) -> int:
     executors.this_process([read, tokenise], 1, str(folder / "log"), 1).run()
     (file,) = (folder / "datatrove").glob("*.ds")
     return file.stat().st_size // 2
+
+
+def write_tfrecord(file: Path, texts: Sequence[str]) -> None:
+    """Writes each text as the feature "text" of an example."""
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for text in texts:
+            value = tf.train.Feature(bytes_list=tf.train.BytesList(value=[text.encode()]))
+            features = tf.train.Features(feature={"text": value})
+            writer.write(tf.train.Example(features=features).SerializeToString())
+
+
+def seqio_tokens(folder: Path, pieces: str) -> int:
+    """Tokenises the raw text by a SeqIO task as T5's are, and returns the number of tokens."""
+    read = seqio.TFExampleDataSource(
+        {"train": str(folder / "raw.tfrecord")}, {"text": tf.io.FixedLenFeature([], tf.string)}
+    )
+    renamed = functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"})
+    task = seqio.Task(
+        "raw",
+        read,
+        {"targets": seqio.Feature(seqio.SentencePieceVocabulary(pieces), add_eos=True)},
+        preprocessors=[renamed, seqio.preprocessors.tokenize, seqio.preprocessors.append_eos],
+    )
+    dataset = task.get_dataset(sequence_length=None, split="train", shuffle=False)
+    return sum(len(example["targets"]) for example in dataset.as_numpy_iterator())
 
 
 if __name__ == "__main__":

@@ -49,7 +49,12 @@ def test_prepare(capsys):
     prepare.main(["--documents=60", "--planted=2"])
     said = capsys.readouterr().out
     assert re.search(r"a phrase again and again +2 +2 +0 +0", said)
-    for row in ("pretrax prepare", "  read and tokenise alone", "datatrove: JsonlReader, .*"):
+    for row in (
+        "pretrax prepare",
+        "  read and tokenise alone",
+        "datatrove: JsonlReader, .*",
+        "T5: .*",
+    ):
         assert re.search(rf"{row} +\d+\.\d", said)
 
 
