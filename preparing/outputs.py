@@ -17,9 +17,13 @@ from pretrax.preparing.blocks import WriteDocuments, documents_of
 from pretrax.tasks.tokenization import batches
 from pretrax.tasks.vocabularies import Source, load_vocabulary
 from pretrax.training.data import Piece
-from pretrax.training.run_directory import VOCABULARY
-from pretrax.training.token_store_files import StoreWriter, is_sealed, seal
+from pretrax.training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
+from pretrax.training.token_store_files import STORE, StoreWriter, is_sealed, seal
 
+WRITTEN = (  # all that outputs write in OUT
+    *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
+    *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
+)
 HELDOUT_TOKENS = 2048  # of the longest held-out record, so that a few thousand tokens are of many
 _VOCABULARY_CHARACTERS = 30_000_000  # read at most to sample a vocabulary's training text from
 _BATCH_CHARACTERS = 1 << 20  # tokenised at a time

@@ -1,6 +1,6 @@
 """Runs a preparation: stages one after another, each of tasks, and continues what was begun.
 
-OUT/work holds a folder for each stage:
+OUT/prepare.work holds a folder for each stage:
 
     00_read/made_of.json     what the stage and those before it are made of
             passes/          what the passes of its first step wrote
@@ -10,7 +10,7 @@ OUT/work holds a folder for each stage:
 
 A stage is as many steps as one look at the documents allows: a step with passes begins a new one. A
 stage that is made of something else than before is made again, with all that follow. In the end
-OUT/report.json says that the preparation is finished, and OUT/work goes.
+OUT/report.json says that the preparation is finished, and OUT/prepare.work goes.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from pretrax.preparing.blocks import (
     examples_in,
 )
 from pretrax.preparing.executors import run_tasks
-from pretrax.preparing.outputs import Output
+from pretrax.preparing.outputs import WRITTEN, Output
 from pretrax.preparing.preparation import Preparation, out_path, plain_settings
 from pretrax.preparing.report import LOG, StepReport, words_of
 from pretrax.training.run_directory import read_json, write_json
 
-WORK = "work"
+WORK = "prepare.work"  # its name is no other program's: a folder that holds it is ours to write in
 _MADE_OF = "made_of.json"
 _DOCUMENTS = "documents"  # the folder of what is left, and the pass that writes it
 
@@ -101,8 +101,7 @@ def run(
     if not reports[-1].given:
         told = "; ".join(f"{one.name} dropped {words_of(one)}" for one in reports if one.dropped)
         raise ValueError(f"No document is left of {source.about}: {told or 'there was none'}.")
-    if _begin(last):
-        _clear(out_path(preparation))
+    _begin(last, lambda: _clear(out_path(preparation)))
     if output.begin:
         with watch("vocabulary", 1) as advance:
             output.begin(out_path(preparation), documents, source.tasks)
@@ -149,23 +148,22 @@ def _stage(
     return Stage(folder, steps, hashlib.sha256(json.dumps(made_of).encode()).hexdigest())
 
 
-def _begin(stage: Stage) -> bool:
-    """Makes the folder of a stage; returns whether there was none that is made of the same."""
+def _begin(stage: Stage, clear: Callable[[], None] = lambda: None) -> None:
+    """Makes the folder of a stage, after `clear`, unless there is one that is made of the same."""
     file = os.path.join(stage.folder, _MADE_OF)
     if os.path.exists(file) and read_json(file) == stage.made_of:
-        return False
+        return
     shutil.rmtree(stage.folder, ignore_errors=True)
+    clear()
     write_json(file, stage.made_of)
-    return True
 
 
 def _clear(out: str) -> None:
-    """Removes what an output of other settings had begun."""
-    for name in os.listdir(out):
-        path = os.path.join(out, name)
-        if os.path.isdir(path) and name != WORK:
+    """Removes what an output of other settings had begun, and nothing else."""
+    for path in (os.path.join(out, name) for name in WRITTEN):
+        if os.path.isdir(path):
             shutil.rmtree(path)
-        elif os.path.isfile(path) and not name.startswith("."):
+        elif os.path.exists(path):
             os.unlink(path)
 
 

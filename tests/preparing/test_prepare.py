@@ -94,7 +94,7 @@ def killed_and_resumed(prepared, out, seconds, workers):
     command = planted.command(*again(prepared, out), "--workers=2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), **quiet)
-    work = prepared / out / "work"
+    work = prepared / out / "prepare.work"
     if seconds is None:  # when a stage is complete
         while not (work / "01_exact_duplicates" / "log" / "documents" / "stats").exists():
             assert process.poll() is None
@@ -129,6 +129,23 @@ def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
     assert "holds other files, such as raw.jsonl: give OUT a new folder" in capsys.readouterr().err
 
 
+def test_files_of_others_are_never_removed(tmp_path, capsys):
+    planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five"])
+    own = tmp_path / "out" / "work" / "own.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text("Own.")
+    steps = "preparing.Preparation.steps = [@filters.length]\nfilters.length.least = {}\n"
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps.format(5))
+    assert "holds other files, such as work" in capsys.readouterr().err
+    own.parent.rename(tmp_path / "work")
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps.format(100))
+    (tmp_path / "work").rename(own.parent)
+    assert planted.run_steps(tmp_path, steps.format(5))["documents"] == 2
+    assert own.read_text() == "Own."
+
+
 def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three"] * 2 + ["four five six seven"])
     steps = "preparing.Preparation.steps = [@duplicates.exact_duplicates, @two/filters.length]\n"
@@ -136,7 +153,7 @@ def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
         planted.run_steps(tmp_path, steps + "two/filters.length.least = 100")
     assert "No document is left of 1 file" in (said := capsys.readouterr().err)
     assert "length dropped too_short 2" in said
-    read = tmp_path / "out" / "work" / "00_read" / "documents" / "00000.jsonl.zst"
+    read = tmp_path / "out" / "prepare.work" / "00_read" / "documents" / "00000.jsonl.zst"
     content = zstandard.ZstdDecompressor().stream_reader(read.read_bytes()).read()
     read.write_bytes(zstandard.compress(content.replace(b"four", b"fourteen and")))
     report = planted.run_steps(tmp_path, steps + "two/filters.length.least = 15")
