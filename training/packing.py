@@ -473,7 +473,9 @@ class _Waiting:
     def oldest(self, at_most: int) -> np.ndarray:
         """Removes the oldest piece; its rest beyond `at_most` tokens waits as the youngest."""
         number, piece = next(iter(self._pieces.items()))
-        return self._cut(self._remove(bisect_left(self._lengths, (piece.shape[1], -number))), at_most)
+        return self._cut(
+            self._remove(bisect_left(self._lengths, (piece.shape[1], -number))), at_most
+        )
 
     def largest(self, at_most: int) -> np.ndarray | None:
         """Removes the largest piece of at most `at_most` tokens, of equal ones the oldest."""
