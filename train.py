@@ -13,7 +13,6 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
 
 import jax
 from rich.console import Console
@@ -35,14 +34,13 @@ from pretrax.training.console import (
     print_check,
     print_plan,
     print_scores,
-    print_task_scores,
     print_warning,
     resumed_words,
     stopped_words,
+    time_words,
     unnamed_words,
 )
-from pretrax.training.evaluation import Score
-from pretrax.training.heldout import heldout_evaluator
+from pretrax.training.heldout import evaluator_of_training
 from pretrax.training.loop import take_steps
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.planning import Plan, abstract_state_of, longest_rows, open_batches, plan
@@ -54,6 +52,7 @@ from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
 from pretrax.training.state import State, parameter_count
 from pretrax.training.topologies import EXAMPLE, read_topology
+from pretrax.training.wall_time import WallTime
 from pretrax.training.warm_start import first_state
 
 QUICKSTART = "runs/quickstart.gin"
@@ -107,6 +106,7 @@ def train(
     Raises ValueError for what cannot work, saying what to change, and FloatingPointError when the
     loss is no longer finite.
     """
+    wall_time = WallTime()
     if run.distributed:
         join_processes(run)
     console = console or make_console()
@@ -143,64 +143,53 @@ def train(
         )
         warn = functools.partial(print_warning, console)
         with contextlib.closing(MetricsWriter(run.run_dir, int(state.step), warn)) as writer:
-            evaluate = evaluator(planned, writer, console)
+            shown = writer, console, wall_time
+            evaluate = evaluator_of_training(planned, task_scorer(planned), *shown)
             state, evaluated = take_steps(
-                planned, state, shapes, batches, checkpoints, writer, evaluate, console, profiled
+                planned, state, shapes, batches, checkpoints, evaluate, *shown, profiled
             )
             step = int(state.step)
             if step < run.steps:
-                console.print(stopped_words(run, step))
-                return Result(run.run_dir, step, False, (), {})
+                seconds = wall_time.seconds()
+                console.print(stopped_words(run, step), time_words(seconds), sep="\n")
+                return Result(run.run_dir, step, False, (), {}, seconds)
             if evaluated is None:  # it was killed after its last step, before it was evaluated
                 evaluated = evaluate(step, state.params)
             print_scores(console, evaluated.scores, step)
-            fill_passages(planned, state, writer, console)
-    result = Result(run.run_dir, step, True, *evaluated)
+            with wall_time.of("evaluation"):
+                fill_passages(planned, state, writer, console)
+    seconds = wall_time.seconds()
+    result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, seconds)
     results.write(result)
     if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
         print_warning(console, failed)
     said = closing_words(run, planned.corpus.codec is not None, batches.progress())
-    console.print(verbs.as_typed(said), markup=False)
+    console.print(time_words(result.seconds), verbs.as_typed(said), sep="\n", markup=False)
     return result
 
 
-class Evaluation(NamedTuple):
-    """The figures of one evaluation."""
-
-    scores: tuple[Score, ...]  # on held-out text
-    tasks: dict[str, float]  # "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
-
-
-def evaluator(
-    planned: Plan, writer: MetricsWriter, console: Console
-) -> Callable[[int, dict], Evaluation]:
-    """(step, params) -> the figures on held-out text and downstream tasks, which it also writes."""
+def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
+    """params -> the figures on the run's downstream tasks; none where it has none."""
     run, corpus, codec = planned.run, planned.corpus, planned.corpus.codec
-    heldout = heldout_evaluator(planned)
     tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
 
-    def evaluate(step: int, params: dict) -> Evaluation:
-        scores, figures = tuple(heldout(params)), {}
-        if tasks:
-            assert codec is not None  # a corpus with tasks reads text
-            trained = Trained(
-                model=planned.recipe.model,
-                params=params,
-                ids=corpus.ids,
-                encode=codec.encode,
-                decode=codec.decode,
-                prompt_forms=planned.recipe.objective.prompt_forms,
-                classes=corpus.classes,
-                lengths=longest_rows(run.sequence_lengths),
-            )
-            figures = task_figures(trained, tasks)
-        held_out = {f"heldout/{s.name}": s.loss for s in scores}
-        baselines = {f"baseline/{s.name}": s.baseline for s in scores}
-        writer.write(step, held_out | baselines | figures)
-        print_task_scores(console, figures, step)
-        return Evaluation(scores, figures)
+    def score_tasks(params: dict) -> dict[str, float]:
+        if not tasks:
+            return {}
+        assert codec is not None  # a corpus with tasks reads text
+        trained = Trained(
+            model=planned.recipe.model,
+            params=params,
+            ids=corpus.ids,
+            encode=codec.encode,
+            decode=codec.decode,
+            prompt_forms=planned.recipe.objective.prompt_forms,
+            classes=corpus.classes,
+            lengths=longest_rows(run.sequence_lengths),
+        )
+        return task_figures(trained, tasks)
 
-    return evaluate
+    return score_tasks
 
 
 def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: Console) -> None:

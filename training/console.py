@@ -88,10 +88,8 @@ class StepProgress:
     def __exit__(self, *_):
         self._bar.stop()
 
-    def update(self, step: int, loss: float, tokens_per_second: float | None) -> None:
-        figures = f"loss {loss:.3f}"
-        if tokens_per_second is not None:
-            figures += f"  {tokens_per_second:,.0f} tokens/s"
+    def update(self, step: int, loss: float, tokens_per_second: float) -> None:
+        figures = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
         self._bar.update(self._task, completed=step, figures=figures)
         now = time.monotonic()
         if not self._console.is_terminal and (
@@ -283,6 +281,16 @@ def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
         f"{2 * run.steps}` with the same command trains on, which stretches the learning rate's "
         "schedule to the new length."
     )
+
+
+def time_words(seconds: Mapping[str, float]) -> str:
+    """Returns where the time of a run went, as `WallTime.seconds` has it.
+
+    >>> time_words({"compile": 12.04, "data": 0.1, "step": 1460})
+    'Wall time 1,472.1 s: compile 12.0, data 0.1, step 1,460.0.'
+    """
+    parts = ", ".join(f"{kind} {value:,.1f}" for kind, value in seconds.items())
+    return f"Wall time {sum(seconds.values()):,.1f} s: {parts}."
 
 
 def resumed_words(step: int, changed: Sequence[str]) -> str:

@@ -1,15 +1,52 @@
 """The held-out evaluation of a run: as training makes it, and under another objective."""
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+from rich.console import Console
+
 from pretrax import objectives
 from pretrax.objectives import Objective, members_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.mixtures import longest
+from pretrax.training.console import print_task_scores
 from pretrax.training.data import Codec, Piece
-from pretrax.training.evaluation import Evaluator
+from pretrax.training.evaluation import Evaluator, Score
+from pretrax.training.metrics import MetricsWriter
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
 from pretrax.training.planning import Plan, check_columns
 from pretrax.training.run import Run
 from pretrax.training.step import Recipe, check_recipe
+from pretrax.training.wall_time import WallTime
+
+
+class Evaluation(NamedTuple):
+    """The figures of one evaluation while a run trains."""
+
+    scores: tuple[Score, ...]  # on held-out text
+    tasks: dict[str, float]  # "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
+
+
+def evaluator_of_training(
+    plan: Plan,
+    score_tasks: Callable[[dict], dict[str, float]],
+    writer: MetricsWriter,
+    console: Console,
+    wall_time: WallTime,
+) -> Callable[[int, dict], Evaluation]:
+    """Returns (step, params) -> the figures on held-out text and of `score_tasks`, which it writes."""
+    heldout = heldout_evaluator(plan)
+
+    def evaluate(step: int, params: dict) -> Evaluation:
+        with wall_time.of("evaluation"):
+            evaluation = Evaluation(tuple(heldout(params)), score_tasks(params))
+        losses = {f"heldout/{s.name}": s.loss for s in evaluation.scores}
+        baselines = {f"baseline/{s.name}": s.baseline for s in evaluation.scores}
+        writer.write(step, losses | baselines | evaluation.tasks)
+        print_task_scores(console, evaluation.tasks, step)
+        return evaluation
+
+    return evaluate
 
 
 def heldout_evaluator(plan: Plan) -> Evaluator:

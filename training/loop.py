@@ -15,12 +15,13 @@ from pretrax.training import run_directory
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.console import StepProgress
-from pretrax.training.mesh import placed_on
+from pretrax.training.mesh import batch_sharding, placed_on
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.monitor import Monitor
-from pretrax.training.planning import Plan, compiled_step
+from pretrax.training.planning import Plan, abstract_rows, compiled_step
 from pretrax.training.profiling import Profiler, Steps
 from pretrax.training.state import Abstract, State
+from pretrax.training.wall_time import WallTime
 
 
 class Stopped(NamedTuple):
@@ -36,9 +37,10 @@ def take_steps(
     abstract: Abstract,
     batches: Batches,
     checkpoints: Checkpoints,
-    writer: MetricsWriter,
     evaluate: Callable[[int, dict], Any],
+    writer: MetricsWriter,
     console: Console,
+    wall_time: WallTime,
     profiled: Steps | None = None,
 ) -> Stopped:
     """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early.
@@ -49,15 +51,15 @@ def take_steps(
       abstract: shapes and shardings of the state.
       batches: the rows of the steps after the state's.
       checkpoints: for the state and the data position.
-      writer: for metrics.
       evaluate: (step, params) -> anything; called at every evaluation.
+      writer: for metrics.
       console: for progress.
+      wall_time: counts what the loop does, but for `evaluate`, which counts itself.
       profiled: steps to trace, into the run's folder of TensorBoard.
 
     Raises FloatingPointError when the loss is no longer finite.
     """
     run = plan.run
-    take_step = compiled_step(plan, abstract.shapes)
     evaluation, step = None, int(state.step)
     with (
         StepProgress(console, step, run.steps) as progress,
@@ -65,30 +67,40 @@ def take_steps(
         stop_at_sigterm() as should_stop,
         Profiler(profiled, os.path.join(run.run_dir, run_directory.TENSORBOARD)) as profiler,
     ):
-        monitor = Monitor(plan, writer, progress, checkpoints.steps)
+        monitor = Monitor(plan, writer, progress, checkpoints.steps, wall_time)
+        with wall_time.of("compile"):
+            rows = abstract_rows(plan, batch_sharding(plan.mesh))
+            take_step = compiled_step(plan, abstract.shapes).lower(abstract.shapes, rows).compile()
         while step < run.steps:
             step += 1
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
-                state, metrics = take_step(state, next(batches))
-            profiler.after(step, metrics)
-            monitor.add(step, metrics)
+                with wall_time.of("data"):
+                    rows = next(batches)
+                with wall_time.of("step"):
+                    state, metrics = take_step(state, rows)
             last, stopping = step == run.steps, should_stop(step)
             saving = last or stopping or _is_due(step, run.checkpoint_every)
+            evaluating = last or _is_due(step, run.evaluate_every)
             # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
-            if saving or _is_due(step, run.log_every):
+            logging = saving or _is_due(step, run.log_every)
+            with wall_time.of("step"):
+                profiler.after(step, metrics)
+                monitor.add(step, metrics)
+                if saving or evaluating or logging:
+                    monitor.check()
+            if logging:
                 monitor.report(step, batches.progress())
-            if last or _is_due(step, run.evaluate_every):
+            if evaluating:
                 evaluation = evaluate(step, state.params)
-                monitor.restart_clock()
             if saving:
-                monitor.check()
-                checkpoints.save(state, batches.state())
-                writer.flush()
-                monitor.restart_clock()
+                with wall_time.of("saving"):
+                    checkpoints.save(state, batches.state())
+                    writer.flush()
             if stopping:
                 break
-    checkpoints.wait()
+    with wall_time.of("saving"):
+        checkpoints.wait()
     return Stopped(state, evaluation)
 
 

@@ -1,6 +1,5 @@
 """Monitors the steps: stops at losses that are not finite, and logs means of metrics."""
 
-import time
 from collections.abc import Callable, Mapping
 
 import jax
@@ -15,6 +14,7 @@ from pretrax.training.planning import Plan
 from pretrax.training.run import Run
 from pretrax.training.step import kind_of
 from pretrax.training.throughput import peak_flops, step_flops
+from pretrax.training.wall_time import KINDS, WallTime
 
 # Those of a step that must be finite. The loss and the gradient belong to the parameters before
 # the step, the norm of the parameters to those after it, which may be about to be saved.
@@ -33,27 +33,21 @@ class Monitor:
         writer: MetricsWriter,
         progress: StepProgress,
         saved_steps: Callable[[], list[int]],
+        wall_time: WallTime,
     ):
         self._writer, self._progress, self._saved_steps = writer, progress, saved_steps
+        self._wall_time, self._reported = wall_time, dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
         self._learning_rate = learning_rate_of(plan.run)
         self._unseen: list[tuple[int, dict]] = []  # not read yet
         self._recent: list[dict] = []  # since the last report
-        self._compiled = False
-        self.restart_clock()
 
     def add(self, step: int, metrics: dict) -> None:
         """Raises FloatingPointError when an earlier step was not finite."""
         self.check()
         self._unseen.append((step, metrics))
-        if self._compiled:
-            self._timed += 1
-        else:  # the first step's time includes compilation
-            jax.block_until_ready(metrics)
-            self._compiled = True
-            self.restart_clock()
 
     def check(self) -> None:
         """Waits for all steps added, and raises as `add` does."""
@@ -77,33 +71,30 @@ class Monitor:
         self._unseen.clear()
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
-        """Writes and shows means over the steps since the last report, and what the data were.
+        """Writes and shows means over the steps that were checked since the last report, and what the
+        data were.
 
         `read` is the `progress` of the run's `Batches`.
         """
-        self.check()
         line = self._means() | dict(read)
-        line |= self._speed(line["text_tokens"])
+        now, before = self._wall_time.seconds(), self._reported
+        passed, self._reported = {kind: now[kind] - before[kind] for kind in KINDS}, now
+        line |= self._speed(line["text_tokens"], passed["data"] + passed["step"])
         if self._learning_rate is not None:
             line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
-        self._writer.write(step, line)
-        self._progress.update(step, line["loss"], line.get("tokens_per_second"))
+        self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
+        self._progress.update(step, line["loss"], line["tokens_per_second"])
         self._recent.clear()
-        self.restart_clock()
 
-    def restart_clock(self) -> None:
-        """Excludes the time since the last step from the speed."""
-        self._started, self._timed = time.monotonic(), 0
-
-    def _speed(self, tokens: float) -> dict[str, float]:
-        if not self._timed:
-            return {}
-        seconds = (time.monotonic() - self._started) / self._timed
+    def _speed(self, tokens: float, seconds: float) -> dict[str, float]:
+        """Returns the speed of the recent steps, of so many tokens each, which took these seconds."""
+        steps_per_second = len(self._recent) / seconds
+        flops = self._flops * steps_per_second
         speed = {
-            "tokens_per_second": tokens / seconds,
-            "tflops_per_second": self._flops / seconds / 1e12,
+            "tokens_per_second": tokens * steps_per_second,
+            "tflops_per_second": flops / 1e12,
         }
-        return speed | ({"mfu": self._flops / seconds / self._peak} if self._peak else {})
+        return speed | ({"mfu": flops / self._peak} if self._peak else {})
 
     def _means(self) -> dict[str, float]:
         names = [name for name in self._recent[0] if name != "member_terms"]

@@ -37,7 +37,7 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
     if steps and not done < steps.first <= steps.last <= of:
         raise ValueError(
             f"--profile={steps.first}:{steps.last} asks for a trace of steps that this start does not "
-            f"take, expected a range in {done + 1}:{of}. The first step compiles, so leave it out."
+            f"take, expected a range in {done + 1}:{of}."
         )
 
 

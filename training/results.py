@@ -18,6 +18,7 @@ class Result(NamedTuple):
     finished: bool  # False: stopped before its last step; the same call resumes it
     scores: tuple[Score, ...]  # of each member of the objective, on held-out text
     tasks: dict[str, float]  # downstream: "task/NAME/METRIC", and "baseline/task/NAME/METRIC"
+    seconds: dict[str, float]  # where the time of the last start went, see `training.wall_time`
 
 
 def write(result: Result) -> None:

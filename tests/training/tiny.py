@@ -271,12 +271,11 @@ class Run:
         return capsys.readouterr().out
 
     def lines(self) -> list[dict]:
-        """What the metrics say but for the speed, which differs from time to time."""
+        """What the metrics say but for times and speed, which differ from start to start."""
         from pretrax.training.metrics import read_metrics
 
         return [
-            {k: v for k, v in line.items() if not k.endswith("_per_second")}
-            for line in read_metrics(self.dir)
+            {k: v for k, v in line.items() if "second" not in k} for line in read_metrics(self.dir)
         ]
 
 

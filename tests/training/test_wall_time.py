@@ -1,0 +1,39 @@
+"""Where the time of a run goes: parts that sum to the whole, in the metrics, the result and the end."""
+
+import itertools
+
+import pytest
+
+from pretrax.training import results
+from pretrax.training.metrics import read_metrics
+from pretrax.training.wall_time import KINDS, WallTime
+from tests.training import tiny
+
+
+def test_the_parts_sum_to_the_time_passed():
+    clock = itertools.count(10.0)  # a second passes whenever it is read
+    wall_time = WallTime(clock.__next__)
+    with wall_time.of("step"):
+        with wall_time.of("data"):
+            pass
+    with pytest.raises(OSError), wall_time.of("saving"):
+        raise OSError
+    seconds = wall_time.seconds()
+    assert seconds == dict.fromkeys(KINDS, 0.0) | {"step": 2, "data": 1, "saving": 1, "rest": 3}
+    assert sum(seconds.values()) == next(clock) - 1 - 10
+
+
+def test_a_run_says_where_its_time_went(tmp_path, capsys):
+    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=4)
+    said = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
+    seconds = results.read(str(run.dir)).seconds
+    assert list(seconds) == list(KINDS) and min(seconds.values()) > 0
+    assert (
+        f"Wall time {sum(seconds.values()):,.1f} s: compile {seconds['compile']:.1f}, data" in said
+    )
+    logged = [line for line in read_metrics(run.dir) if "loss" in line]
+    assert [line["step"] for line in logged] == [2, 3, 4]
+    for kind in ("compile", "data", "step"):  # nothing of these comes after the last line
+        assert sum(line[f"seconds/{kind}"] for line in logged) == pytest.approx(seconds[kind])
+    assert logged[0]["seconds/saving"] == 0 < logged[1]["seconds/saving"]
+    assert all(line["tokens_per_second"] > 0 for line in logged)
