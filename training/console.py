@@ -67,7 +67,8 @@ class _Output:
 
 
 class StepProgress:
-    """A live bar with loss, tokens/s and time left; a line every 20 s where the output is a log."""
+    """A live bar with loss, tokens/s, MFU where it is known, and time left; a line every 20 s where the
+    output is a log."""
 
     def __init__(self, console: Console, step: int, steps: int):
         self._console, self._steps, self._printed = console, steps, time.monotonic()
@@ -88,8 +89,11 @@ class StepProgress:
     def __exit__(self, *_):
         self._bar.stop()
 
-    def update(self, step: int, loss: float, tokens_per_second: float) -> None:
-        figures = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows `Monitor`'s metrics of the steps up to this one."""
+        figures = f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s"
+        if "mfu" in metrics:
+            figures += f"  {metrics['mfu']:.1%} MFU"
         self._bar.update(self._task, completed=step, figures=figures)
         now = time.monotonic()
         if not self._console.is_terminal and (

@@ -83,7 +83,7 @@ class Monitor:
         if self._learning_rate is not None:
             line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
         self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
-        self._progress.update(step, line["loss"], line["tokens_per_second"])
+        self._progress.update(step, line)
         self._recent.clear()
 
     def _speed(self, tokens: float, seconds: float) -> dict[str, float]:

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pretrax import objectives
 from pretrax.training.console import (
+    StepProgress,
     closing_words,
     finished_words,
     print_heldout,
@@ -63,6 +64,13 @@ def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
     said = closing_words(plan.run, False, read | {"data/a/b/epochs": 1.234})
     shares = "web 25.0% of the tokens, 0.01 epochs; a/b 75.0% of the tokens, 1.23 epochs."
     assert said.startswith(f"\nRead of the stores: {shares}\nDone.")
+
+
+@pytest.mark.parametrize("more, end", [({}, "tokens/s"), ({"mfu": 0.4}, "tokens/s  40.0% MFU")])
+def test_progress_has_the_mfu_where_it_is_known(more, end):
+    metrics = {"loss": 2.0, "tokens_per_second": 1234.5} | more
+    said = printed(lambda console: StepProgress(console, 0, 9).update(9, metrics))
+    assert said == f"step 9/9  loss 2.000  1,234 {end}\n"
 
 
 def test_a_finished_run_says_how_many_steps_it_took(plan):

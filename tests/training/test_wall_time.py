@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from pretrax.training import results
+from pretrax.training import monitor, results
 from pretrax.training.metrics import read_metrics
 from pretrax.training.wall_time import KINDS, WallTime
 from tests.training import tiny
@@ -23,7 +23,10 @@ def test_the_parts_sum_to_the_time_passed():
     assert sum(seconds.values()) == next(clock) - 1 - 10
 
 
-def test_a_run_says_where_its_time_went(tmp_path, capsys):
+def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        monitor, "peak_flops", lambda: 1e6
+    )  # of a device that is slower than this one
     run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=4)
     said = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
     seconds = results.read(str(run.dir)).seconds
@@ -37,3 +40,5 @@ def test_a_run_says_where_its_time_went(tmp_path, capsys):
         assert sum(line[f"seconds/{kind}"] for line in logged) == pytest.approx(seconds[kind])
     assert logged[0]["seconds/saving"] == 0 < logged[1]["seconds/saving"]
     assert all(line["tokens_per_second"] > 0 for line in logged)
+    assert logged[2]["mfu"] == pytest.approx(1e6 * logged[2]["tflops_per_second"])
+    assert f"tokens/s  {logged[2]['mfu']:.1%} MFU" in said
