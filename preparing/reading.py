@@ -6,19 +6,23 @@ file is a document of plain text.
 """
 
 import glob
+import gzip
 import io
 import json
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import fsspec
+import zstandard
 
 from pretrax.tasks.text_readers import JSONL_SUFFIXES, MalformedLine, find_files, listed, text_of
 
 LONGEST = 1 << 26  # bytes of a JSONL line or of a plain text file, which are in memory whole
 _ARROW_FOLDERS = ("state.json", "dataset_info.json", "dataset_dict.json")  # one of a saved dataset
+_PACKED = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")  # else a .tar is a text
 _ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
 
 
@@ -80,10 +84,15 @@ def _remote(pattern: str) -> list[str]:
 
 
 def size_and_version(path: str) -> tuple[int, str]:
-    """Returns the bytes of a file, and a text that changes when the file does."""
+    """Returns the bytes of a file, and a text that changes when the file does.
+
+    Raises OSError for one that is not there, and ValueError for what is no file.
+    """
     if "://" not in path:
-        stat = os.stat(path)
-        return stat.st_size, str(stat.st_mtime_ns)
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # whose reader would wait for its writer
+            raise ValueError(f"{path} is a pipe, socket or device, expected a file.")
+        return found.st_size, str(found.st_mtime_ns)
     filesystem, inner = fsspec.core.url_to_fs(path)
     info = filesystem.info(inner)
     known = (info.get(name) for name in ("ETag", "etag", "generation", "mtime", "created"))
@@ -92,7 +101,7 @@ def size_and_version(path: str) -> tuple[int, str]:
 
 def is_splittable(path: str) -> bool:
     """Whether a file can be read from its middle: JSONL that is not compressed."""
-    return path.endswith(JSONL_SUFFIXES)
+    return path.lower().endswith(JSONL_SUFFIXES)
 
 
 def records(piece: Piece, reading: Reading) -> Iterator[Record | Bad]:
@@ -133,15 +142,20 @@ def texts_of(path: str, reading: Reading) -> Iterator[str]:
 
 
 def _found_in(piece: Piece, text_field: str) -> Iterator[Record | Bad]:
-    plain = piece.path.removesuffix(".gz").removesuffix(".zst")
     kinds: dict[tuple[str, ...], Callable[..., Iterator[Record | Bad]]] = {
         JSONL_SUFFIXES: _lines,
         (".parquet",): _parquet,
         (".arrow",): _arrow,
         (".warc", ".wet"): _warc,
     }
-    read = next((kinds[ends] for ends in kinds if plain.endswith(ends)), _text)
+    name = _unpacked(piece.path)
+    read = next((kinds[ends] for ends in kinds if name.endswith(ends)), _text)
     yield from _read_by(read, piece, text_field)
+
+
+def _unpacked(path: str) -> str:
+    """Returns the name that says what a file is."""
+    return path.lower().removesuffix(".gz").removesuffix(".zst")
 
 
 def plain_text(piece: Piece) -> Record | Bad:
@@ -153,18 +167,52 @@ def _read_by(read: Callable, piece: Piece, text_field: str) -> Iterator[Record |
     try:
         with _opened(piece.path) as file:
             yield from read(file, piece, text_field)
-    except (EOFError, zlib.error) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
         yield Bad(piece.path, "damaged", f"the file breaks off or is damaged ({error})")
 
 
 def _opened(path: str) -> Any:
-    if path.endswith(
-        ".warc.gz"
-    ):  # of several members, each a record, which warcio wants as they are
-        return fsspec.open(path, "rb").open()
-    compression = {".gz": "gzip", ".zst": "zstd"}.get(os.path.splitext(path)[1])
-    file: Any = fsspec.open(path, "rb", compression=compression).open()
-    return io.BufferedReader(file) if compression == "zstd" else file  # it has no lines of its own
+    ending = os.path.splitext(path)[1].lower()
+    file: Any = fsspec.open(path, "rb", compression="gzip" if ending == ".gz" else None).open()
+    return io.BufferedReader(_Zstd(file), 1 << 17) if ending == ".zst" else file
+
+
+class _Zstd(io.RawIOBase):
+    """What a zstd file holds, in one frame or several.
+
+    Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a file
+    that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes them.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._frame: Any = None
+        self._rest = b""  # of what was read, behind a frame
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        while not self._content:
+            packed = self._rest or self._file.read(1 << 14)
+            if not packed:
+                if self._frame:
+                    raise EOFError("a zstd frame has no end")
+                return 0
+            if not self._frame:
+                self._frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+            self._content = memoryview(self._frame.decompress(packed))
+            self._rest = self._frame.unused_data if self._frame.eof else b""
+            self._frame = None if self._frame.eof else self._frame
+        taken = min(len(into), len(self._content))
+        into[:taken] = self._content[:taken]
+        self._content = self._content[taken:]
+        return taken
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _lines(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
@@ -172,7 +220,7 @@ def _lines(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | B
     if at:  # the line that a range starts in is the business of the range before
         file.seek(at - 1)
         at += len(file.readline()) - 1
-    first, number = at, 0
+    first, number, before = at, 0, None
     while (piece.end is None or at < piece.end) and (line := file.readline(LONGEST + 1)):
         start, at, number = at, at + len(line), number + 1
         if len(line) > LONGEST:
@@ -188,8 +236,8 @@ def _lines(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | B
                 raise ValueError(found)
             text = text_of(text_field, found)
         except ValueError as error:
-            line_number = number + _lines_before(piece.path, first)
-            yield Bad(f"{piece.path}:{line_number}", "malformed", str(error))
+            before = _lines_before(piece.path, first) if before is None else before
+            yield Bad(f"{piece.path}:{number + before}", "malformed", str(error))
             continue
         yield _record(text, found, f"{piece.path}@{start}", text_field)
 
@@ -198,6 +246,8 @@ def _object(line: bytes) -> dict | str:
     """Returns the object of a line of JSON; {} for a blank line; a text that says what is wrong."""
     if not line.strip():
         return {}
+    if line.lstrip().startswith(b"["):
+        return "a JSON array, expected an object a line, as `jq -c '.[]'` writes an array's"
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -225,6 +275,11 @@ def _record(text: str, fields: dict[str, Any], where: str, text_field: str) -> R
 
 
 def _text(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+    if _unpacked(piece.path).endswith(_PACKED):
+        yield Bad(
+            piece.path, "malformed", "an archive, expected text: unpack it, or use gzip or zstd"
+        )
+        return
     content = file.read(LONGEST + 1)
     if len(content) > LONGEST:
         reason = f"longer than {LONGEST >> 20} MiB: cut it into documents, such as lines of JSONL"
@@ -244,6 +299,7 @@ def _parquet(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record |
         table = pyarrow.parquet.ParquetFile(file)
         yield from _rows(table.iter_batches(1000), piece, text_field)
     except (pyarrow.ArrowException, OSError) as error:
+        _check_is_of_content(error)
         yield Bad(piece.path, "damaged", f"no whole Parquet file ({error})")
 
 
@@ -251,9 +307,30 @@ def _arrow(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | B
     import pyarrow
 
     try:
-        yield from _rows(pyarrow.ipc.open_stream(file), piece, text_field)
+        yield from _rows(_arrow_batches(file), piece, text_field)
     except (pyarrow.ArrowException, OSError) as error:
-        yield Bad(piece.path, "damaged", f"no whole Arrow stream ({error})")
+        _check_is_of_content(error)
+        yield Bad(piece.path, "damaged", f"no whole Arrow file or stream ({error})")
+
+
+def _arrow_batches(file: Any) -> Iterator[Any]:
+    """Yields the batches of a stream, as `datasets` saves them, or of a file, as others do."""
+    import pyarrow
+
+    is_file = file.seekable() and file.read(6) == b"ARROW1"
+    if file.seekable():
+        file.seek(0)
+    if not is_file:
+        yield from pyarrow.ipc.open_stream(file)
+        return
+    reader = pyarrow.ipc.open_file(file)
+    yield from map(reader.get_batch, range(reader.num_record_batches))
+
+
+def _check_is_of_content(error: Exception) -> None:
+    """Raises an error of the disk or the network again: it says nothing of a file's content."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
 
 
 def _rows(batches, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
@@ -278,6 +355,9 @@ def _warc(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Ba
                 continue
             url = record.rec_headers.get_header("WARC-Target-URI") or f"{piece.path}@{number}"
             content = record.content_stream().read()
+            record.raw_stream.read()  # what may follow the last chunk of a page
+            if record.raw_stream.limit:
+                raise EOFError(f"the record of {url} has no end")
             header = record.http_headers
             media = header.get_header("Content-Type", "") if header else ""
             if kind == "page" and "html" not in media:
@@ -289,6 +369,7 @@ def _warc(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Ba
                 "date": record.rec_headers.get_header("WARC-Date"),
             }
             yield Record(text, url, metadata)
+        file.read(1)  # raises EOFError where a gzip file breaks off, which warcio takes for its end
     except (ArchiveLoadFailed, ValueError) as error:
         yield Bad(piece.path, "damaged", f"no whole WARC file ({error})")
 

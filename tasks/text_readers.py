@@ -131,7 +131,7 @@ def _folders(start: str) -> Iterator[str]:
 
 def is_jsonl(path: str) -> bool:
     """Whether lines of a file are documents, by its name."""
-    return path.removesuffix(".gz").endswith(JSONL_SUFFIXES)
+    return path.lower().removesuffix(".gz").endswith(JSONL_SUFFIXES)
 
 
 def read_documents(
@@ -222,7 +222,7 @@ def _opened(path: str) -> Iterator[tuple[io.BufferedReader, Readable]]:
         raise MalformedLine(f"{path}: {_NO_FILE}.")
     with open(path, "rb") as raw:
         try:
-            yield raw, gzip.GzipFile(fileobj=raw) if path.endswith(".gz") else raw
+            yield raw, gzip.GzipFile(fileobj=raw) if path.lower().endswith(".gz") else raw
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is no whole gzip file ({error}): get it again.") from error
 

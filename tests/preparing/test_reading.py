@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import os
+import tarfile
 
 import fsspec
 import pyarrow
@@ -55,6 +57,9 @@ def test_parquet_arrow_and_a_saved_dataset(tmp_path):
         assert texts(path) == TEXTS
         bad = read(path)[-1]
         assert bad.name == f"{path}@3" and "is NoneType, expected a string" in bad.reason
+    with pyarrow.ipc.new_file(tmp_path / "b.arrow", table.schema) as file:
+        file.write_table(table)
+    assert texts(tmp_path / "b.arrow") == TEXTS
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
     assert read(tmp_path / "b.parquet")[0].rule == "damaged"
 
@@ -83,32 +88,74 @@ def test_web_archives(tmp_path):
     assert "A sentence of the article's text." in found.text and "Menu" not in found.text
     assert found.name == found.metadata["url"] == "http://example.com/"
     assert texts(tmp_path / "a.wet") == ["Plain text of a page."]
-    (tmp_path / "b.warc.gz").write_bytes((tmp_path / "a.warc.gz").read_bytes()[20:])
-    assert [one.rule for one in read(tmp_path / "b.warc.gz")] == ["damaged"]
+    for name, content in (
+        ("b.warc.gz", (tmp_path / "a.warc.gz").read_bytes()[20:]),
+        ("c.warc.gz", (tmp_path / "a.warc.gz").read_bytes()[:-3]),
+        ("d.wet", (tmp_path / "a.wet").read_bytes()[:-10]),
+    ):
+        (tmp_path / name).write_bytes(content)
+        assert read(tmp_path / name)[-1].rule == "damaged", name
+    assert not texts(tmp_path / "d.wet")
 
 
 def test_bad_lines_are_named(tmp_path):
     lines = [b'{"text": "a"}', b"{not json", b"", b'{"txt": 1}', b'{"text": 2}', b'"text"', b"\xff"]
-    lines += [b'{"text": "  "}', b'{"text": "\\ud800"}', b"{}"]
+    lines += [b'{"text": "  "}', b'{"text": "\\ud800"}', b"{}", b'[{"text": "a"}]']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     bad = [one for one in read(tmp_path / "a.jsonl")[1:] if one.rule == "malformed"]
     found = {one.name.rpartition(":")[2]: one for one in bad}
-    assert list(found) == ["2", "4", "5", "6", "7", "9", "10"]
-    assert read(tmp_path / "a.jsonl")[-3].rule == "empty"
+    assert list(found) == ["2", "4", "5", "6", "7", "9", "10", "11"]
+    assert read(tmp_path / "a.jsonl")[-4].rule == "empty"
     reasons = [one.reason for one in found.values()]
     for reason, words in zip(
         reasons, ("not JSON", "no field 'text', the line has 'txt'", "is int, ")
     ):
         assert words in reason
     assert found["7"].reason.startswith("not UTF-8") and "half a surrogate" in found["9"].reason
+    assert found["11"].reason.startswith("a JSON array, expected an object a line")
     with pytest.raises(MalformedLine, match=r"a\.jsonl:2: not JSON.*Mend it, or skip such records"):
         read(tmp_path / "a.jsonl", STRICT)
 
 
-def test_damaged_and_binary_files_are_named(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(LINES.encode() * 200)[:60])
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("cut.jsonl.gz", gzip.compress(LINES.encode() * 200)[:60]),
+        ("cut.jsonl.zst", zstandard.compress(LINES.encode())[:-3]),
+        ("cut.txt.zst", zstandard.compress(LINES.encode())[:-3]),
+        ("none.jsonl.gz", LINES.encode()),
+        ("none.jsonl.zst", LINES.encode()),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    *_, bad = read(tmp_path / name)
+    assert (bad.name, bad.rule) == (str(tmp_path / name), "damaged")
+
+
+def test_zstd_files_of_several_frames_and_large_windows(tmp_path):
+    long = zstandard.ZstdCompressionParameters(window_log=28)
+    frames = zstandard.compress(LINES.encode() * 5000), b"", zstandard.compress(LINES.encode())
+    large = zstandard.ZstdCompressor(compression_params=long).compressobj()
+    content = b"".join(frames) + large.compress(LINES.encode()) + large.flush()
+    (tmp_path / "a.jsonl.zst").write_bytes(content)
+    assert texts(tmp_path / "a.jsonl.zst") == TEXTS * 5002
+
+
+def test_names_in_capitals_archives_and_pipes(tmp_path):
+    (tmp_path / "A.JSONL.GZ").write_bytes(gzip.compress(LINES.encode()))
+    assert texts(tmp_path / "A.JSONL.GZ") == TEXTS
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
+        archive.add(__file__)
+    (bad,) = read(tmp_path / "a.tar.gz")
+    assert bad.rule == "malformed" and "an archive, expected text: unpack it" in bad.reason
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ValueError, match="pipe.txt is a pipe, socket or device, expected a file"):
+        files(files=str(tmp_path / "pipe.txt"))
+
+
+def test_binary_files_are_named(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\x80\x81")
-    assert read(tmp_path / "a.jsonl.gz")[-1].rule == "damaged"
     assert read(tmp_path / "a.bin") == [
         Bad(str(tmp_path / "a.bin"), "malformed", "not UTF-8 text (invalid start byte at byte 0)")
     ]
