@@ -69,7 +69,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
         console.width = 120
     p = preparation
     out = out_path(p)
-    source, steps, output = p.source(), [step() for step in p.steps], p.output()
+    source, steps, output = running.parts_of(p)
     settings = {
         path: value
         for name in ("source", "steps", "output")

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -241,4 +242,11 @@ def _begin_worker(alive: Any) -> None:
 
 
 def _run_rank(executor: PipelineExecutor, rank: int) -> None:
-    executor._run_for_rank(rank)
+    try:
+        executor._run_for_rank(rank)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # as of some clients of buckets, which would end the pool instead
+            raise ValueError(f"Task {rank} raised {type(error).__name__}: {error}") from None
+        raise

@@ -358,12 +358,18 @@ class _Rule(BaseFilter):
         self.function = function
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
-        found = self.function(doc.text, doc.metadata)
-        kept, reason = found if isinstance(found, tuple) else (found, "")
+        name = name_of(bound(self.function).function)
+        try:
+            found = self.function(doc.text, doc.metadata)
+        except Exception as error:  # of any kind: it is a function of the user's
+            raise ValueError(
+                f"The rule {name} raised {type(error).__name__} for {doc.id}: {error}."
+            ) from error
+        kept, reason = found if isinstance(found, tuple) and len(found) == 2 else (found, "")
         if not isinstance(kept, bool):
             raise ValueError(
-                f"The rule {name_of(bound(self.function).function)} returned {found!r} for {doc.id}: expected True to keep the "
-                "text, False, or (False, 'a reason')."
+                f"The rule {name} returned {found!r} for {doc.id}: expected True to keep the text, "
+                "False, or (False, 'a reason')."
             )
         return True if kept else (False, reason or "rule")
 

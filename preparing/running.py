@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
 
@@ -36,6 +36,7 @@ from pretrax.preparing.executors import run_tasks
 from pretrax.preparing.outputs import WRITTEN, Output
 from pretrax.preparing.preparation import Preparation, out_path, plain_settings
 from pretrax.preparing.report import LOG, StepReport, words_of
+from pretrax.training.bound import bound, name_of, parameters
 from pretrax.training.run_directory import read_json, write_json
 
 WORK = "prepare.work"  # its name is no other program's: a folder that holds it is ours to write in
@@ -54,6 +55,32 @@ class Stage(NamedTuple):
         Step
     ]  # those of the first stage follow the source; in others the first has passes
     made_of: str  # a fingerprint of its settings and of all before it
+
+
+def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
+    """Calls the functions of a preparation. Raises ValueError for one that returns something else."""
+    for k, step in enumerate(preparation.steps):
+        function = bound(step).function
+        if "text" in (parameters(function) or ()):
+            raise ValueError(
+                f"preparing.Preparation.steps[{k}] is {name_of(function)}, a function of a text: list "
+                f"@filters.rule instead, and set filters.rule.function = @{name_of(function)}."
+            )
+    return (
+        _made_by("source", preparation.source, Source),
+        [_made_by(f"steps[{k}]", step, Step) for k, step in enumerate(preparation.steps)],
+        _made_by("output", preparation.output, Output),
+    )
+
+
+def _made_by(field: str, function: Callable, kind: type) -> Any:
+    found = function()
+    if not isinstance(found, kind):
+        raise ValueError(
+            f"preparing.Preparation.{field} is {name_of(bound(function).function)}, which returns "
+            f"{type(found).__name__}, expected {kind.__name__}."
+        )
+    return found
 
 
 def run(

@@ -73,6 +73,18 @@ class Fails(PipelineStep):
         yield from ()
 
 
+class FailsInItsOwnWay(PipelineStep):
+    type, name = "Test", "fails"
+
+    def run(self, data=None, rank=0, world_size=1):
+        raise NeedsTwo("No", "bucket")
+
+
+class NeedsTwo(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
 class Dies(PipelineStep):
     type, name = "Test", "dies"
 
@@ -98,5 +110,7 @@ def test_tasks_that_fail_and_workers_that_die(tmp_path):
 
     with pytest.raises(ValueError, match="Task 1 cannot be done."):
         run(Fails, "fails")
+    with pytest.raises(ValueError, match="Task . raised NeedsTwo: No bucket"):
+        run(FailsInItsOwnWay, "its_own")
     with pytest.raises(ValueError, match="A worker process was ended from outside"):
         run(Dies, "dies")

@@ -106,6 +106,14 @@ def returns_nothing(text, metadata):
     return None
 
 
+def returns_three(text, metadata):
+    return False, "reason", text
+
+
+def needs_a_url(text, metadata):
+    return metadata["url"] != ""
+
+
 def test_a_rule_of_ones_own():
     step = filters.rule(function=no_shouting)
     assert step.name == "no_shouting"
@@ -115,6 +123,10 @@ def test_a_rule_of_ones_own():
         ValueError, match="rule .*returns_nothing returned None for id: expected True"
     ):
         outcome(filters.rule(function=returns_nothing), "text")
+    with pytest.raises(ValueError, match=r"returned \(False, 'reason', 'text'\) for id: expected"):
+        outcome(filters.rule(function=returns_three), "text")
+    with pytest.raises(ValueError, match="rule .*needs_a_url raised KeyError for id: 'url'"):
+        outcome(filters.rule(function=needs_a_url), "text")
 
 
 def test_words_and_sentences():
