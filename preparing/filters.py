@@ -323,7 +323,8 @@ class _Languages:
     """The rule of `language`; its models are loaded once in each worker."""
 
     def __init__(self, keep: Sequence[str], confidence: float, characters: int):
-        self._keep, self._confidence, self._characters = set(keep), confidence, characters
+        self._keep = list(dict.fromkeys(keep))
+        self._confidence, self._characters = confidence, characters
         self._detector: Any = None
 
     def __call__(self, text: str, metadata: dict) -> tuple[bool, str]:
@@ -336,8 +337,12 @@ class _Languages:
             )  # 70 MB, and made for longer text
         found = self._detector.compute_language_confidence_values(text[: self._characters])
         of = {one.language.iso_code_639_1.name.lower(): one.value for one in found}
-        metadata["language"] = likeliest = max(of, key=lambda code: of[code])
+        # lingua gives equal ones, as all are of a text of numbers, in another order each time.
+        likeliest = max(sorted(of), key=lambda code: of[code])
         kept = sum(of[code] for code in self._keep) >= self._confidence
+        if not of[likeliest]:
+            return kept, "language_unsure"
+        metadata["language"] = likeliest
         return kept, "language_unsure" if likeliest in self._keep else f"language_{likeliest}"
 
 

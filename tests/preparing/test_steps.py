@@ -94,6 +94,7 @@ def test_languages_without_a_download():
     assert outcome(filters.language(keep=["en"]), PROSE) == PROSE
     assert outcome(filters.language(keep=["en"]), german) == "dropped: language_de"
     assert outcome(filters.language(keep=["en", "de"]), german) == german
+    assert outcome(filters.language(keep=["en"]), "123 456") == "dropped: language_unsure"
     with pytest.raises(ValueError, match="list of ISO 639-1 codes such as .*got 'english'"):
         filters.language(keep="english")
 
