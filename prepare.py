@@ -100,7 +100,9 @@ def check_unchanged(out: str, before: dict, settings: dict[str, str], made_of: s
     """Raises ValueError where a folder holds what was prepared of other text, or by other settings."""
     if before["made_of"] == made_of:
         return
-    changed = differences(before["settings"], settings) or ["the files have changed"]
+    changed = differences(before["settings"], settings) or [
+        "files of the source or of a step have changed"
+    ]
     raise ValueError(
         f"{out} is prepared already, otherwise: {'; '.join(changed)}. Give another OUT, or delete it."
     )

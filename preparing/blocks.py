@@ -37,6 +37,7 @@ class Step(NamedTuple):
     block: Callable[[str, "Dropped"], PipelineStep]
     passes: Callable[[str], Sequence[Pass]] | None = None  # (folder to write to) -> in order
     rule: str = "dropped"  # the name of a rule that its block does not name
+    version: Sequence[Any] = ()  # as a source's, of what it reads beside the documents
 
 
 class Source(NamedTuple):

@@ -21,7 +21,7 @@ from datatrove.utils.hashing import HashConfig, create_hash_func
 from datatrove.utils.text import ngrams, simplify_text
 
 from pretrax.preparing.blocks import Dropped, Pass, Step
-from pretrax.preparing.reading import Reading, found_files, texts_of
+from pretrax.preparing.reading import Reading, found_files, size_and_version, texts_of
 from pretrax.preparing.words import WORDS
 
 
@@ -113,6 +113,7 @@ def decontaminate(
         "decontaminate",
         lambda folder, dropped: NGramsDecontFilter(folder, config, dropped, language=WORDS),
         passes,
+        version=[(path, *size_and_version(path)) for path in paths],
     )
 
 

@@ -9,6 +9,8 @@ replacement of personal data, are datatrove's; words are those of `preparing.wor
 
 import functools
 import hashlib
+import inspect
+import os
 import re
 from collections.abc import Callable, Sequence
 from string import Formatter
@@ -28,6 +30,7 @@ from datatrove.pipeline.formatters import PIIFormatter
 from pretrax.preparing.blocks import Step
 from pretrax.preparing.words import WORDS
 from pretrax.training.bound import bound, name_of
+from pretrax.training.run_directory import checksum
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 _LINE_END = re.compile(r"[ \t]*(?:\r\n?|\n)")
@@ -138,10 +141,18 @@ def rule(*, function: Callable[[str, dict], Any]) -> Step:
 
     Args:
       function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. It is looked up by
-        name in each worker, so it is defined at the top of a module.
+        name in each worker, so it is defined at the top of a module. Where that file has changed, the
+        step is done again.
     """
-    name = name_of(bound(function).function).rpartition(".")[2]
-    return Step(name, lambda folder, dropped: _Rule(function, dropped))
+    own = bound(function).function
+    name = name_of(own).rpartition(".")[2]
+    return Step(name, lambda folder, dropped: _Rule(function, dropped), version=_code_of(own))
+
+
+def _code_of(function: Callable) -> list[int]:
+    """Returns the checksum of the file that a function is written in, where there is one."""
+    file = inspect.getsourcefile(function) if inspect.isfunction(function) else None
+    return [checksum(file)] if file and os.path.exists(file) else []
 
 
 def gopher_quality(

@@ -161,7 +161,8 @@ def stages_of(
     made_of = [plain_settings("source", preparation.source), list(source.version)]
     stages = []
     for number, group in enumerate(groups):
-        made_of += [plain_settings("step", preparation.steps[k]) for k in group]
+        for k in group:
+            made_of += [plain_settings("step", preparation.steps[k]), *steps[k].version]
         name = steps[group[0]].name if number else source.name
         stages.append(_stage(preparation, number, name, [steps[k] for k in group], made_of))
     made_of.append(plain_settings("output", preparation.output))

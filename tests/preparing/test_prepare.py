@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import time
 
 import pytest
@@ -160,6 +161,31 @@ def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
     assert report["documents"] == 1 and report["steps"][2]["dropped"] == {"too_short": 1}
     (kept,) = planted.kept_texts(tmp_path)
     assert kept == "fourteen and five six seven"  # the file itself was not read again
+
+
+def test_a_step_whose_files_have_changed_is_done_again(tmp_path, capsys, monkeypatch):
+    planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five six", "seven eight"])
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_rules.py").write_text("def keeps(text, metadata):\n    return text\n")
+    (tmp_path / "evaluation.txt").write_text("four five")
+    steps = f"""import own_rules
+preparing.Preparation.steps = [@duplicates.decontaminate, @filters.rule]
+duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}
+duplicates.decontaminate.n_gram = 2
+filters.rule.function = @own_rules.keeps
+"""
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps)
+    assert "rule own_rules.keeps returned 'one two three'" in capsys.readouterr().err
+    (tmp_path / "evaluation.txt").write_text("seven eight")
+    sys.modules.pop("own_rules")
+    (tmp_path / "own_rules.py").write_text("def keeps(text, metadata):\n    return True\n")
+    assert planted.run_steps(tmp_path, steps)["documents"] == 2
+    assert planted.kept_texts(tmp_path) == ["one two three", "four five six"]
+    (tmp_path / "evaluation.txt").write_text("one two three")
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps)
+    assert "otherwise: files of the source or of a step have changed" in capsys.readouterr().err
 
 
 def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
