@@ -36,7 +36,7 @@ class Step(NamedTuple):
     # (folder of what the passes wrote, where dropped documents are shown) -> its block
     block: Callable[[str, "Dropped"], PipelineStep]
     passes: Callable[[str], Sequence[Pass]] | None = None  # (folder to write to) -> in order
-    rule: str = "dropped"  # the name of a rule that its block does not name
+    rule: str = ""  # of the only rule; "": the block names those it drops by
     version: Sequence[Any] = ()  # as a source's, of what it reads beside the documents
 
 
@@ -62,7 +62,8 @@ class Dropped:
         return self
 
     def write(self, document: Document, rank: int = 0) -> None:
-        self.note(document.metadata.get(RULE, self._rule), document.id, document.text, rank)
+        rule = self._rule or str(document.metadata.get(RULE, "dropped"))
+        self.note(rule, document.id, document.text, rank)
 
     def note(self, rule: str, name: str, text: str, rank: int) -> None:
         self._rank = rank

@@ -404,8 +404,7 @@ class _Mend(PipelineStep):
             for document in data:
                 text = self.function(document.text, document.metadata)
                 self.stat_update("total")
-                if text != document.text:
-                    self.stat_update("changed")
+                self.stat_update("changed", value=int(text != document.text))
                 if not text.strip():
                     self.stat_update("dropped", "dropped_empty")
                     self.dropped.note("empty", document.id, document.text, rank)

@@ -67,7 +67,8 @@ def _table(steps: Sequence[StepReport]) -> str:
 
 def _rules(step: StepReport) -> str:
     rules = [f"{escape(rule)} <b>{number:,}</b>" for rule, number in step.dropped.items()]
-    rules += [f'<span class="soft">{step.changed:,} changed</span>'] if step.changed else []
+    if step.changed is not None:
+        rules.append(f'<span class="soft">{step.changed:,} changed</span>')
     return "<br>".join(rules)
 
 

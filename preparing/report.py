@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
-from pretrax.training.run_directory import write_json, write_text
+from pretrax.training.run_directory import write_bytes, write_json
 
 REPORT = "report.json"  # written last: a folder that holds it is finished
 PAGE = "report.html"
@@ -21,7 +22,7 @@ class StepReport(NamedTuple):
     taken: int  # documents that went in; of the source records
     given: int  # documents that came out
     dropped: Mapping[str, int]  # by rule
-    changed: int = 0  # documents whose text it changed
+    changed: int | None = None  # documents whose text it changed; None: it changes none
     tokens: int = 0  # that it wrote
     examples: Mapping[str, Sequence[Mapping[str, str]]] = {}  # by rule: {"id": …, "text": …}
 
@@ -45,7 +46,8 @@ class Report(NamedTuple):
 
 def write(out: str, report: Report, page: str) -> None:
     """Writes the page, then the report, which says that the preparation is finished."""
-    write_text(os.path.join(out, PAGE), page)
+    # A file's name or a record's id may hold half a surrogate pair.
+    write_bytes(os.path.join(out, PAGE), page.encode("utf-8", "backslashreplace"))
     write_json(os.path.join(out, REPORT), as_json(report))
 
 
@@ -53,7 +55,7 @@ def as_json(report: Report) -> dict[str, Any]:
     """Returns the report as JSON values."""
     steps = [
         {"name": s.name, "in": s.taken, "out": s.given, "dropped": dict(s.dropped)}
-        | ({"changed": s.changed} if s.changed else {})
+        | ({"changed": s.changed} if s.changed is not None else {})
         for s in report.steps
     ]
     return {
@@ -78,7 +80,9 @@ def print_table(console: Console, steps: Sequence[StepReport]) -> None:
         header_style="bold",
     )
     for step in steps:
-        table.add_row(step.name, f"{step.taken:,}", f"{step.given:,}", words_of(step))
+        table.add_row(  # names of a user's rules, which are no markup
+            Text(step.name), f"{step.taken:,}", f"{step.given:,}", Text(words_of(step))
+        )
     console.print(table)
 
 
@@ -89,5 +93,5 @@ def words_of(step: StepReport) -> str:
     'empty 2; 3 changed'
     """
     dropped = ", ".join(f"{rule} {number:,}" for rule, number in step.dropped.items())
-    changed = f"{step.changed:,} changed" if step.changed else ""
+    changed = "" if step.changed is None else f"{step.changed:,} changed"
     return "; ".join(filter(None, (dropped, changed)))

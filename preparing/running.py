@@ -5,7 +5,7 @@ OUT/prepare.work holds a folder for each stage:
     00_read/made_of.json     what the stage and those before it are made of
             passes/          what the passes of its first step wrote
             documents/       the documents that are left, a file for each task
-            dropped/STEP/    the first documents that each rule dropped
+            dropped/01_STEP/ the first documents that each rule dropped
             log/PASS/        datatrove's completions/, stats/ and logs/ of each task
 
 A stage is as many steps as one look at the documents allows: a step with passes begins a new one. A
@@ -105,7 +105,9 @@ def run(
         _begin(stage)
         named = [] if documents else [(source.name, "malformed")]
         named += [(step.name, step.rule) for step in stage.steps]
-        shown = [Dropped(dropped_folder(folder, name), rule) for name, rule in named]
+        first = bool(documents)  # the number of the first block with a name
+        places = [dropped_folder(folder, first + k, name) for k, (name, _) in enumerate(named)]
+        shown = [Dropped(place, rule) for place, (_, rule) in zip(places, named)]
         head = ReadDocuments(documents) if documents else source.block(shown[0])
         passes = os.path.join(folder, "passes")
         for one in _passes(stage, passes):
@@ -116,13 +118,12 @@ def run(
             step.block(passes, where)
             for step, where in zip(stage.steps, shown[-len(stage.steps) :])
         ]
-        first = bool(documents)  # the number of the first block with a name
         documents = os.path.join(folder, _DOCUMENTS)
         log = log_folder(folder, _DOCUMENTS)
         what = ", ".join(name for name, _ in named)
         run_pass(what, [head, *own, WriteDocuments(documents)], source.tasks, log)
         reports += [
-            _report(name, rule, log, source.tasks, first + k, dropped_folder(folder, name))
+            _report(name, rule, log, source.tasks, first + k, places[k])
             for k, (name, rule) in enumerate(named)
         ]
     if not reports[-1].given:
@@ -216,8 +217,9 @@ def _logs(work: str) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith(".log"))
 
 
-def dropped_folder(folder: str, name: str) -> str:
-    return os.path.join(folder, "dropped", name)
+def dropped_folder(folder: str, block: int, name: str) -> str:
+    """Returns the folder of what a block dropped; another of its stage may have the same name."""
+    return os.path.join(folder, "dropped", f"{block:02d}_{name}")
 
 
 def log_folder(folder: str, name: str) -> str:
@@ -235,13 +237,13 @@ def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str
             )
     rules = {k.removeprefix("dropped_"): n for k, n in totals.items() if k.startswith("dropped_")}
     if rest := totals.get("dropped", 0) - sum(rules.values()):
-        rules[rule] = rest
+        rules[rule or "dropped"] = rest
     return StepReport(
         name=name,
         taken=totals.get("total", 0),
         given=totals.get("forwarded", 0),
         dropped=dict(sorted(rules.items(), key=lambda item: (-item[1], item[0]))),
-        changed=totals.get("changed", 0),
+        changed=totals.get("changed"),
         tokens=totals.get("tokens", 0),
         examples=examples_in(dropped),
     )

@@ -172,6 +172,39 @@ def test_bad_records_end_it_or_are_counted(tmp_path, capsys):
     assert "raw.jsonl:2" in page and "raw.jsonl:3" in page and "no field &#x27;text&#x27;" in page
 
 
+def names_a_pattern(text, metadata):
+    return "e" in text, "has [/b] in [0-9]"
+
+
+def test_every_step_has_examples_of_its_own_and_every_name_is_shown(tmp_path, capsys):
+    records = [
+        {"id": "\ud800", "text": " "},
+        *({"text": f"One {n}", "filter_reason": [n]} for n in (1, 1, 2, 333333)),
+        {"text": "Abc"},
+    ]
+    (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, records)))
+    steps = f"""import {__name__}
+preparing.Preparation.steps = [
+    @a/filters.length, @b/filters.length, @filters.rule, @filters.with_metadata,
+    @duplicates.exact_duplicates,
+]
+a/filters.length.most = 8
+b/filters.length.least = 1
+filters.rule.function = @{__name__}.names_a_pattern
+filters.with_metadata.template = "{{title}} "
+"""
+    report = planted.run_steps(tmp_path, steps)
+    dropped = [step["dropped"] for step in report["steps"]]
+    named = {"has [/b] in [0-9]": 1}
+    assert dropped == [{"empty": 1}, {"too_long": 1}, {}, named, {}, {"duplicate": 1}, {}]
+    assert report["steps"][4]["changed"] == 0  # no record has a title
+    said = capsys.readouterr().out
+    assert "has [/b] in [0-9] 1" in said and "0 changed" in said
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "0 dropped" not in page and page.count("too_long <small>1 dropped") == 1
+    assert "\\ud800" in page and "duplicate <small>1 dropped" in page
+
+
 def test_documents_between_stages(tmp_path):
     metadata = [{"n": 1, "day": datetime.date(2026, 1, 2)}, {"n": 10**30, "t": "\ud800"}]
     documents = [Document(f"text {k}", str(k), metadata=of) for k, of in enumerate(metadata)]
