@@ -19,9 +19,14 @@ import fsspec
 import zstandard
 
 from pretrax.tasks.text_readers import JSONL_SUFFIXES, MalformedLine, find_files, listed, text_of
+from pretrax.training.run_directory import read_json
 
 LONGEST = 1 << 26  # bytes of a JSONL line or of a plain text file, which are in memory whole
-_ARROW_FOLDERS = ("state.json", "dataset_info.json", "dataset_dict.json")  # one of a saved dataset
+_STATE, _INFO, _SPLITS = (
+    "state.json",
+    "dataset_info.json",
+    "dataset_dict.json",
+)  # `datasets` saves them
 _PACKED = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")  # else a .tar is a text
 _ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
 
@@ -61,18 +66,35 @@ def found_files(patterns: str | Sequence[str]) -> list[str]:
     """Returns the files that match, in order: paths or glob patterns, a list or separated by commas.
 
     A pattern with "://" is looked for in its bucket (`fsspec`); a folder that `datasets` saved stands
-    for its Arrow files. Raises ValueError and FileNotFoundError as `text_readers.find_files`.
+    for its Arrow files. Raises ValueError and FileNotFoundError as `text_readers.find_files`, and
+    ValueError for a folder of several splits, of which one may be for evaluation.
     """
     found: dict[str, None] = {}
     for pattern in listed(patterns):
         folder = os.path.expanduser(pattern)
         if "://" in pattern:
             found |= dict.fromkeys(_remote(pattern))
-        elif any(os.path.exists(os.path.join(folder, name)) for name in _ARROW_FOLDERS):
-            found |= dict.fromkeys(find_files([os.path.join(glob.escape(folder), "**/*.arrow")]))
+        elif any(os.path.exists(os.path.join(folder, name)) for name in (_STATE, _INFO, _SPLITS)):
+            found |= dict.fromkeys(_saved(folder))
         else:
             found |= dict.fromkeys(find_files([pattern]))
     return list(found) or find_files([])
+
+
+def _saved(folder: str) -> list[str]:
+    """Returns the Arrow files of a saved dataset, without what `map` and `filter` cached beside them."""
+    here = os.listdir(folder)
+    if _SPLITS in here or _STATE not in here:  # without a state: the cache of `load_dataset`
+        described = read_json(os.path.join(folder, _SPLITS if _SPLITS in here else _INFO))
+        splits = list(described.get("splits") or ())
+        if len(splits) > 1:
+            one = splits[0] if _SPLITS in here else f"*-{splits[0]}*.arrow"
+            raise ValueError(
+                f"{folder} holds the splits {', '.join(splits)}: give the one to read, such as "
+                f"{os.path.join(folder, one)}."
+            )
+    paths = find_files([os.path.join(glob.escape(folder), "**/*.arrow")])
+    return [path for path in paths if not os.path.basename(path).startswith("cache-")]
 
 
 def _remote(pattern: str) -> list[str]:

@@ -64,6 +64,25 @@ def test_parquet_arrow_and_a_saved_dataset(tmp_path):
     assert read(tmp_path / "b.parquet")[0].rule == "damaged"
 
 
+def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
+    for name in (
+        "train/data-0.arrow",
+        "train/cache-1.arrow",
+        "test/data-0.arrow",
+        "train/state.json",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    with pytest.raises(ValueError, match="holds the splits train, test: give the one .*/train\\."):
+        found_files(str(tmp_path))
+    assert found_files(str(tmp_path / "train")) == [str(tmp_path / "train" / "data-0.arrow")]
+    (tmp_path / "dataset_dict.json").unlink()
+    (tmp_path / "dataset_info.json").write_text('{"splits": {"train": {}, "test": {}}}')
+    with pytest.raises(ValueError, match=r"give the one to read, such as .*/\*-train\*\.arrow"):
+        found_files(str(tmp_path))
+
+
 def test_web_archives(tmp_path):
     from warcio.statusandheaders import StatusAndHeaders
     from warcio.warcwriter import WARCWriter
