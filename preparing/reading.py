@@ -293,6 +293,8 @@ def _record(text: str, fields: dict[str, Any], where: str, text_field: str) -> R
     known = fields.get("id")
     name = str(known) if isinstance(known, str | int) else where
     others = {key: value for key, value in fields.items() if key not in (text_field, "id")}
+    if isinstance(within := others.get("metadata"), dict):  # as datatrove and Dolma write them
+        others = within | {key: value for key, value in others.items() if key != "metadata"}
     return Record(text, name, {"file": where.rpartition("@")[0], **others})
 
 

@@ -40,6 +40,13 @@ def test_text_source_code_and_compressed_files(tmp_path):
     ]
     for name in ("a.jsonl", "b.jsonl.gz", "c.jsonl.zst"):
         assert texts(tmp_path / name) == TEXTS
+    within = {"text": "a", "n": 1, "metadata": {"url": "b", "n": 2}}
+    (tmp_path / "d.jsonl").write_text(json.dumps(within))
+    assert read(tmp_path / "d.jsonl")[0].metadata == {
+        "file": str(tmp_path / "d.jsonl"),
+        "url": "b",
+        "n": 1,
+    }
     first = read(tmp_path / "a.jsonl")[0]
     assert first.name == "0" and first.metadata == {"file": str(tmp_path / "a.jsonl"), "n": 0}
 
