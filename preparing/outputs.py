@@ -88,8 +88,9 @@ def documents() -> Output:
         None,
         lambda out, documents: _Counted(WriteDocuments(os.path.join(out, "documents"))),
         lambda out, tasks, about: None,
-        lambda out: (
-            f"pretrax prepare --gin.FILES=\"'{out}/documents/*'\" --gin.OUT=\"'stores/mine'\""
+        lambda out: (  # which makes tokens of them as they are
+            f"pretrax prepare --gin.FILES=\"'{out}/documents/*'\" --gin.OUT=\"'{out.rstrip('/')}_tokens'\" "
+            "--gin.preparing.Preparation.steps=[]"
         ),
     )
 

@@ -1,6 +1,7 @@
 """The verb `prepare`: what is planted leaves, counts are exact, and a killed command goes on."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -161,6 +162,18 @@ def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
     assert report["documents"] == 1 and report["steps"][2]["dropped"] == {"too_short": 1}
     (kept,) = planted.kept_texts(tmp_path)
     assert kept == "fourteen and five six seven"  # the file itself was not read again
+
+
+def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
+    written = [f"Text {i} of them." for i in range(200)]
+    planted.write_texts(tmp_path / "raw.jsonl", written)
+    planted.run_steps(tmp_path, "preparing.Preparation.steps = []")
+    _, _, command = capsys.readouterr().out.rpartition("Next: pretrax prepare ")
+    own = "--gin.outputs.token_store.vocabulary=@vocabularies.utf8_bytes"
+    here = "--gin.preparing.Preparation.executor=@executors.this_process"
+    planted.run(*shlex.split(command), own, here)
+    report = json.loads((tmp_path / "out_tokens" / "report.json").read_text())
+    assert report["documents"] == len(written) and report["tokens"] == sum(map(len, written))
 
 
 def test_a_step_whose_files_have_changed_is_done_again(tmp_path, capsys, monkeypatch):
