@@ -21,7 +21,7 @@ from datatrove.utils.hashing import HashConfig, create_hash_func
 from datatrove.utils.text import ngrams, simplify_text
 
 from pretrax.preparing.blocks import Dropped, Pass, Step
-from pretrax.preparing.reading import Reading, found_files, size_and_version, texts_of
+from pretrax.preparing.reading import found_files, size_and_version, texts_of
 from pretrax.preparing.words import WORDS
 
 
@@ -64,7 +64,12 @@ def near_duplicates(
       seed: of the hash functions.
 
     Drops the others as `near_duplicate`.
+
+    Raises ValueError for a number below 1.
     """
+    _check_at_least_1(
+        "near_duplicates", n_gram=n_gram, buckets=buckets, hashes_per_bucket=hashes_per_bucket
+    )
     config = MinhashConfig(
         n_grams=n_gram, num_buckets=buckets, hashes_per_bucket=hashes_per_bucket, seed=seed
     )
@@ -101,8 +106,10 @@ def decontaminate(
 
     Drops documents as `contaminated`.
 
-    Raises ValueError where the texts have no n-gram at all, and as `sources.files`.
+    Texts of fewer words are looked for nowhere. Raises ValueError where no text has an n-gram, for one
+    that is malformed, and as `sources.files`.
     """
+    _check_at_least_1("decontaminate", n_gram=n_gram)
     config = NGramsDecontConfig(n_grams=n_gram)
     paths = found_files(files)
 
@@ -115,6 +122,12 @@ def decontaminate(
         passes,
         version=[(path, *size_and_version(path)) for path in paths],
     )
+
+
+def _check_at_least_1(step: str, **settings: int) -> None:
+    for name, value in settings.items():
+        if value < 1:
+            raise ValueError(f"duplicates.{step}.{name} must be at least 1, got {value}.")
 
 
 def _text(document: Document) -> str:
@@ -136,9 +149,8 @@ class _Index(NGramsDecontFilter):
     def run(self, data=None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         of = create_hash_func(HashConfig())
         hashes = set()
-        reading = Reading(self.text_field, "error")
         for path in self.paths:
-            for text in texts_of(path, reading):
+            for text in texts_of(path, self.text_field):
                 words = WORDS.word_tokenize(simplify_text(text, self.config.norm_config))
                 hashes |= {of(" ".join(one)) for one in ngrams(words, self.config.n_grams)}
         if not hashes:

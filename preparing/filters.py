@@ -121,11 +121,24 @@ def _with_metadata(
     if any(metadata.get(name) is None for name in fields):
         return text
     drawn = int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:8])
-    return template.format_map(metadata) + text if drawn < share * 2**64 else text
+    if drawn >= share * 2**64:
+        return text
+    try:
+        return template.format_map(metadata) + text
+    except (ValueError, TypeError) as error:
+        given = {name: metadata[name] for name in fields}
+        raise ValueError(
+            f"filters.with_metadata.template is {template!r}, which cannot take {given}: {error}."
+        ) from error
 
 
 def length(*, least: int = 0, most: int | None = None) -> Step:
-    """Drops documents of fewer characters than `least` (`too_short`) or more than `most` (`too_long`)."""
+    """Drops documents of fewer characters than `least` (`too_short`) or more than `most` (`too_long`).
+
+    Raises ValueError for numbers between which there is none.
+    """
+    if most is not None and least > most:
+        raise ValueError(f"filters.length.least is {least}, more than its most, {most}.")
     within = functools.partial(_within, least, most)
     return Step("length", lambda folder, dropped: _Rule(within, dropped))
 

@@ -135,7 +135,9 @@ def records(piece: Piece, reading: Reading) -> Iterator[Record | Bad]:
     yield from judged(_found_in(piece, reading.text_field), reading.on_malformed, "files")
 
 
-def judged(found: Iterable[Record | Bad], on_malformed: str, source: str) -> Iterator[Record | Bad]:
+def judged(
+    found: Iterable[Record | Bad], on_malformed: str, source: str | None
+) -> Iterator[Record | Bad]:
     """Yields documents and bad records, a document without text as a bad one.
 
     Raises MalformedLine at the first malformed record where `on_malformed` is "error".
@@ -143,22 +145,20 @@ def judged(found: Iterable[Record | Bad], on_malformed: str, source: str) -> Ite
     Args:
       found: as they were read.
       on_malformed: "error" or "skip".
-      source: the function of `sources` whose setting that is, for the message.
+      source: the function of `sources` whose setting that is, for the message; None: it is none.
     """
+    skip = source and f", or skip such records: --gin.sources.{source}.on_malformed=\"'skip'\""
     for one in found:
         if isinstance(one, Bad) and one.rule != "empty" and on_malformed == "error":
-            raise MalformedLine(
-                f"{one.name}: {one.reason}. Mend it, or skip such records: "
-                f"--gin.sources.{source}.on_malformed=\"'skip'\""
-            )
+            raise MalformedLine(f"{one.name}: {one.reason}. Mend it{skip or '.'}")
         if isinstance(one, Record) and not one.text.strip():
             one = Bad(one.name, "empty", "no text")
         yield one
 
 
-def texts_of(path: str, reading: Reading) -> Iterator[str]:
-    """Yields the texts of a file; raises as `records`."""
-    for one in records(Piece(path), reading):
+def texts_of(path: str, text_field: str) -> Iterator[str]:
+    """Yields the texts of a file; raises as `records` at the first malformed one."""
+    for one in judged(_found_in(Piece(path), text_field), "error", None):
         if isinstance(one, Record):
             yield one.text
 

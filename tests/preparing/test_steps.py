@@ -7,7 +7,7 @@ import tempfile
 import pytest
 from datatrove.data import Document
 
-from pretrax.preparing import filters
+from pretrax.preparing import duplicates, filters
 from pretrax.preparing.blocks import Dropped, WriteDocuments, documents_of, examples_in
 from pretrax.preparing.words import Words
 from tests.preparing import planted
@@ -49,6 +49,25 @@ def test_metadata_before_the_text():
     half = filters.with_metadata(template="{url} ", share=0.5)
     there = [outcome(half, f"Text {i}.", known).startswith("a.org") for i in range(200)]
     assert 70 < sum(there) < 130
+
+
+def test_templates_that_do_not_fit_a_value():
+    with pytest.raises(ValueError, match=r"template is '{n:d}', which cannot take {'n': 'a'}: Unk"):
+        outcome(filters.with_metadata(template="{n:d}"), "Text.", {"n": "a"})
+
+
+@pytest.mark.parametrize(
+    "step, settings, words",
+    [
+        (filters.length, {"least": 3, "most": 2}, "least is 3, more than its most, 2"),
+        (duplicates.near_duplicates, {"n_gram": 0}, "n_gram must be at least 1, got 0"),
+        (duplicates.near_duplicates, {"buckets": 0}, "buckets must be at least 1, got 0"),
+        (duplicates.decontaminate, {"files": "a", "n_gram": 0}, "n_gram must be at least 1, got 0"),
+    ],
+)
+def test_numbers_that_make_no_sense(step, settings, words):
+    with pytest.raises(ValueError, match=words):
+        step(**settings)
 
 
 @pytest.mark.parametrize(
@@ -234,3 +253,8 @@ duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}"""
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps)
     assert "have no 12 words in a row: give longer ones" in capsys.readouterr().err
+    (tmp_path / "evaluation.jsonl").write_text("no JSON")
+    with pytest.raises(SystemExit):
+        planted.run_steps(tmp_path, steps.replace(".txt", ".jsonl"))
+    assert "evaluation.jsonl:1: not JSON" in (said := capsys.readouterr().err)
+    assert "Mend it.\n" in said and "skip" not in said
