@@ -185,7 +185,7 @@ def planned(
     log = Path(c.directory) / LOG
     if any(read_facts(c.directory, variant) is None for variant in variants):
         console.print("Preparing the text, and planning the variants …")
-        process = start_process(c.directory, log, cores, plan_variants, c, search_paths)
+        process = start_process(log, cores, plan_variants, c, search_paths)
         try:
             status = process.wait()
         finally:

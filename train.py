@@ -25,6 +25,7 @@ from pretrax.training import results, run_directory
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
 from pretrax.training.compile_check import check
+from pretrax.training.compiled_programs import keep_compiled
 from pretrax.training.config_file import write_run
 from pretrax.training.configuration import read_run
 from pretrax.training.console import (
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             console, topology = make_console(), read_topology(options.compile)
             console.print(f"Compiling for {topology}, a minute or more …")
             sys.exit(not print_check(console, check(run, topology)))
+        keep_compiled(run.run_dir)
         train(run, trusted=given.trusted, profiled=read_steps(options.profile))
 
 
@@ -141,6 +143,8 @@ def train(
             f"{parameter_count(state):,} parameters, {run.batch_size} rows a step, "
             f"mesh {dict(planned.mesh.shape)} of {jax.devices()[0].device_kind}"
         )
+        if kept := jax.config.jax_compilation_cache_dir:
+            console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
         warn = functools.partial(print_warning, console)
         with contextlib.closing(MetricsWriter(run.run_dir, int(state.step), warn)) as writer:
             shown = writer, console, wall_time

@@ -37,6 +37,7 @@ from pretrax.models.builders import abstract_params
 from pretrax.training import run_directory
 from pretrax.training.bound import bound
 from pretrax.training.command_line import explanation
+from pretrax.training.compiled_programs import keep_compiled
 from pretrax.training.planning import abstract_state_of, padded_vocabulary, plan
 from pretrax.training.run import Run
 from pretrax.training.state import parameter_count, unboxed
@@ -63,6 +64,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     Returns an exit status; what went wrong is in the directory's `failure.txt`.
     """
     c = comparison
+    keep_compiled(c.directory)
     trained = trained_variants(c)
 
     def work() -> int:
@@ -133,6 +135,7 @@ def train_and_measure(cell: Cell) -> int:
 
     Returns an exit status; what went wrong is in the run's `failure.txt`.
     """
+    keep_compiled(cell.directory)
 
     def work() -> int:
         if not _train(cell):

@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from pretrax.comparing.budgets import seconds
 from pretrax.comparing.cells import STOPPED, Cell, train_and_measure
 from pretrax.comparing.comparison import Comparison, trained_variants
-from pretrax.comparing.directory import FAILURE, LOG, compiled_folder, failure_of
+from pretrax.comparing.directory import FAILURE, LOG, failure_of
 from pretrax.comparing.results import read_record
 from pretrax.training import run_directory
 from pretrax.training.bound import bound
@@ -119,7 +117,6 @@ class _Call:
             print(f"A later command has given {cell.run.run_dir} to another job.", flush=True)
             return STOPPED
         _write_job(cell, self._ticket, JobEnvironment().job_id)
-        jax.config.update("jax_compilation_cache_dir", compiled_folder(cell.directory))
         log = Path(cell.run.run_dir) / LOG
         print(f"It prints to {log}", flush=True)
         with (

@@ -12,7 +12,6 @@ results.jsonl …           what `comparing.results` writes, and the report
 """
 
 import os
-import platform
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from pretrax.training.config_file import gin_text
 from pretrax.training.metrics import read_metrics
 from pretrax.training.run import Run, fields_of
 
-SHARED, COMPILED = "shared", "compiled"
+SHARED = "shared"
 FACTS, LOG, FAILURE = "facts.json", "compare.log", "failure.txt"
 Named = tuple[str, int, str]  # variant, seed, run directory within that of the comparison
 _SET = ("run_dir", "steps", "seed")  # fields of a run that the comparison sets
@@ -142,11 +141,6 @@ def check_unchanged(comparison: Comparison, runs: Mapping[str, Run]) -> None:
                 "the variant another name, or the comparison another directory "
                 "(--gin.DIRECTORY=\"'comparisons/NAME'\")."
             )
-
-
-def compiled_folder(directory: str) -> str:
-    """Returns the folder of what JAX compiles for this machine, absolute."""
-    return str((Path(directory) / COMPILED / (platform.node() or "here")).absolute())
 
 
 def link_shared(directory: str, run_dir: str) -> None:

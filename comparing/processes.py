@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pretrax.comparing.cells import Cell, train_and_measure
-from pretrax.comparing.directory import FAILURE, LOG, compiled_folder, failure_of, is_complete
+from pretrax.comparing.directory import FAILURE, LOG, failure_of, is_complete
 from pretrax.comparing.variants import Key
 from pretrax.training import run_directory
 
@@ -57,16 +57,12 @@ def cores_of_workers(workers: int | None) -> list[list[int]]:
 
 
 def start_process(
-    directory: str, log: Path, cores: Sequence[int], function: Callable, *arguments
+    log: Path, cores: Sequence[int], function: Callable, *arguments
 ) -> subprocess.Popen:
     """Starts a process that calls a function on some cores, and appends what it prints to a file.
 
-    An earlier failure beside that file is removed: the process may end before it comes to do so. What
-    JAX compiles is shared by the processes of a comparison on this machine.
+    An earlier failure beside that file is removed: the process may end before it comes to do so.
     """
-    environment = dict(os.environ)
-    environment.setdefault("JAX_COMPILATION_CACHE_DIR", compiled_folder(directory))
-    environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     program = [sys.executable, "-P", "-m", "pretrax.comparing.worker"]
     log.parent.mkdir(parents=True, exist_ok=True)
     (log.parent / FAILURE).unlink(missing_ok=True)
@@ -76,7 +72,6 @@ def start_process(
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env=environment,
         )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # it has died: see its log
@@ -87,7 +82,7 @@ def start_process(
 def start_cell(cell: Cell, cores: Sequence[int]) -> Process:
     """Starts the process of a cell on this machine."""
     log = Path(cell.run.run_dir) / LOG
-    return start_process(cell.directory, log, cores, train_and_measure, cell)
+    return start_process(log, cores, train_and_measure, cell)
 
 
 def run_cells(

@@ -95,7 +95,7 @@ def here(monkeypatch) -> list[str]:
         started.append(pathlib.Path(cell.run.run_dir).relative_to(cell.directory).as_posix())
         return Done(cells.train_and_measure(cell))
 
-    def start_process(directory, log, cores, function, *arguments):
+    def start_process(log, cores, function, *arguments):
         return Done(function(*arguments))
 
     monkeypatch.setattr(compare, "start_cell", start_cell)

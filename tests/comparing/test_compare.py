@@ -282,7 +282,7 @@ def test_workers_share_the_cores():
 def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     log, (cores, *_) = tmp_path / "compare.log", processes.cores_of_workers(None)
     (tmp_path / "failure.txt").write_text("no longer finite")
-    process = processes.start_process(str(tmp_path), log, cores, os._exit, 3)
+    process = processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
     cell = cells.Cell(str(tmp_path), SimpleNamespace(run_dir=str(tmp_path)), ())
     assert processes._words(cell, 3) == "its process ended with status 3"
@@ -418,7 +418,6 @@ def submitted(tmp_path, monkeypatch):
 
     monkeypatch.setattr("submitit.AutoExecutor", Executor)
     monkeypatch.setattr("submitit.LocalJob", Job)
-    monkeypatch.setattr(cluster.jax.config, "update", lambda *_: None)
     monkeypatch.setattr(cluster, "train_and_measure", lambda cell: trained.append(cell) or 0)
     cell = cells.Cell(str(tmp_path), SimpleNamespace(run_dir=str(tmp_path / "run")), ())
     start = cluster.starter(str(tmp_path), cluster.JobOptions(), cluster="local")
