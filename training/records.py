@@ -61,6 +61,7 @@ class Records(Protocol):
 
     name: str  # for error messages
     counts: np.ndarray  # int64 [blocks]: the records of each, at least 1
+    tokens: int  # of all of them
     fingerprint: int  # of other records it is another one
 
     def load(self, blocks: np.ndarray) -> Loaded:
@@ -76,7 +77,7 @@ class Shuffled:
 
     def __init__(self, records: Records, seed: int):
         self.records, self.seed = records, seed
-        self.size = int(records.counts.sum())
+        self.size = int(records.counts.sum())  # records
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
         # By epoch and number, the one that was used last at the end.
         self._groups: dict[tuple[int, int], concurrent.futures.Future[Loaded]] = {}
@@ -260,6 +261,7 @@ class Joined:
         self._records = list(records)
         self.name = ", ".join(one.name for one in records)
         self.counts = np.concatenate([one.counts for one in records])
+        self.tokens = sum(one.tokens for one in records)
         self.fingerprint = zlib.crc32(repr([one.fingerprint for one in records]).encode())
         self._ends = np.cumsum([len(one.counts) for one in records])
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from pretrax.training.data import Corpus, DocumentStream, Piece, Progress
-from pretrax.training.records import Loaded, Records, RecordStream, Shuffled
+from pretrax.training.records import Records, RecordStream, Shuffled
 from pretrax.training.token_array_files import TokenArray
 from pretrax.training.token_arrays import PIECES, UNCUT, ArrayRecords, split_heldout
-from pretrax.training.token_store import HELDOUT, TRAIN, TokenStore, open_store
+from pretrax.training.token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
 from pretrax.training.token_store_files import BLOCK
 
 Rate = float | Callable[[int], float]  # of a store, or a function of the step
@@ -103,11 +103,12 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
         return Shuffled(splits(store)[0], seed)
 
     names = _names(stores)
-    counts = [store.counts(TRAIN) for store in stores]
-    mean_tokens = [one.tokens / one.records for one in counts]
 
     def train(shard: int, num_shards: int) -> DocumentStream:
-        streams = [RecordStream(order(i), shard, num_shards) for i in range(len(stores))]
+        orders = [order(i) for i in range(len(stores))]
+        streams = [RecordStream(each, shard, num_shards) for each in orders]
+        # Of what is read, which of a small store are shorter pieces than the records that it holds.
+        mean_tokens = [each.records.tokens / each.size for each in orders]
         return MixedStream(dict(zip(names, streams)), rates, mean_tokens, seed)
 
     def heldout(n: int) -> list[Piece]:
@@ -142,10 +143,9 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
         array, uncut = _array(store)
         train, held = split_heldout(array, every=_HELDOUT_EVERY)
         return ArrayRecords(train, uncut), ArrayRecords(held, uncut)
-    records = store.records(TRAIN)
-    blocks = np.arange(len(records.counts))
-    held = blocks % _HELDOUT_EVERY == min(_HELDOUT_EVERY, len(blocks)) - 1
-    return SomeBlocks(records, blocks[~held]), SomeBlocks(records, blocks[held])
+    blocks = store.records(TRAIN).blocks
+    held = np.arange(len(blocks)) % _HELDOUT_EVERY == min(_HELDOUT_EVERY, len(blocks)) - 1
+    return StoreRecords(store, TRAIN, blocks[~held]), StoreRecords(store, TRAIN, blocks[held])
 
 
 def _array(store: TokenStore) -> tuple[TokenArray, int]:
@@ -162,18 +162,6 @@ def _array(store: TokenStore) -> tuple[TokenArray, int]:
     tokens = columns.pop("tokens")
     array = TokenArray(records.name, tokens, starts, ends, closed, store.ids, {}, **columns)
     return array, store.splits[TRAIN]["longest"] if store.columns else UNCUT
-
-
-class SomeBlocks:
-    """Some blocks of other records, as `Records`."""
-
-    def __init__(self, records: Records, blocks: np.ndarray):
-        self.name, self.fingerprint = records.name, records.fingerprint
-        self.counts = records.counts[blocks]
-        self._records, self._blocks = records, blocks
-
-    def load(self, blocks: np.ndarray) -> Loaded:
-        return self._records.load(self._blocks[blocks])
 
 
 def _first_tokens(records: Records, n: int) -> list[Piece]:

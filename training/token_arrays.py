@@ -109,6 +109,7 @@ class ArrayRecords:
         self._columns = {n: np.asarray(x) for n, x in columns.items() if x is not None}
         whole, rest = divmod(len(self._starts), BLOCK)
         self.counts = np.asarray([BLOCK] * whole + [rest] * (rest > 0), np.int64)
+        self.tokens = array.size
         self.fingerprint = _fingerprint(array, len(self._starts))
 
     def load(self, blocks: np.ndarray) -> Loaded:

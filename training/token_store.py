@@ -41,7 +41,13 @@ class TokenStore:
 
     def records(self, split: str) -> "StoreRecords":
         """Raises ValueError where the table of its blocks is not as it was written."""
-        return StoreRecords(self, split)
+        table = self.folder.read(f"{split}.blocks")
+        if zlib.crc32(table) != self.splits[split]["blocks_crc32"]:
+            raise ValueError(
+                f"{self.folder.where(split)}.blocks is not as it was written: its checksum differs. "
+                "Bring it back from a copy."
+            )
+        return StoreRecords(self, split, np.frombuffer(table, block_dtype(self.columns)))
 
 
 def open_store(path: str | os.PathLike) -> TokenStore:
@@ -75,32 +81,25 @@ def open_store(path: str | os.PathLike) -> TokenStore:
 
 
 class StoreRecords:
-    """The records of a split of a store, as `Records`.
+    """The records of a split of a store, or of some of its blocks, as `Records`.
 
     Of a store on a disk the columns are mapped, and a block's checksums are verified when it is first
     read; of one in a bucket they are read, and verified whenever they are.
     """
 
-    def __init__(self, store: TokenStore, split: str):
-        self.name = store.folder.where(split)
-        self._folder, described = store.folder, store.splits[split]
-        self._files = described["files"]
+    def __init__(self, store: TokenStore, split: str, blocks: np.ndarray):
+        self.name, self.blocks = store.folder.where(split), blocks  # of `block_dtype`
+        self._folder, self._files = store.folder, store.splits[split]["files"]
         self._dtypes = {"tokens": token_dtype(store.ids)}
         self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
-        table = self._folder.read(f"{split}.blocks")
-        self.fingerprint = zlib.crc32(table)
-        if self.fingerprint != described["blocks_crc32"]:
-            raise ValueError(
-                f"{self._folder.where(split)}.blocks is not as it was written: its checksum differs. "
-                "Bring it back from a copy."
-            )
-        self._blocks = np.frombuffer(table, block_dtype(store.columns))
-        self.counts = self._blocks["records"].astype(np.int64)
-        self._verified = np.zeros(len(self._blocks), bool)
+        self.counts = blocks["records"].astype(np.int64)
+        self.tokens = int(blocks["tokens"].sum(dtype=np.int64))
+        self.fingerprint = zlib.crc32(blocks.tobytes())
+        self._verified = np.zeros(len(blocks), bool)
 
     def load(self, blocks: np.ndarray) -> Loaded:
         """Raises ValueError for a block whose checksums differ, naming its file."""
-        rows = self._blocks[blocks]
+        rows = self.blocks[blocks]
         kinds = ("index", *self._dtypes)
         wanted = [self._range(row, kind) for kind in kinds for row in rows]
         found = iter(self._folder.ranges(wanted))
@@ -122,7 +121,7 @@ class StoreRecords:
 
     def verify(self) -> None:
         """Reads all blocks. Raises ValueError for the first whose checksums differ."""
-        for block in range(len(self._blocks)):
+        for block in range(len(self.blocks)):
             self._verified[block] = False
             self.load(np.array([block]))
 
@@ -139,13 +138,13 @@ class StoreRecords:
     def _verify(self, block: int, contents: Mapping[str, np.ndarray]) -> None:
         if self._folder.is_local and self._verified[block]:
             return
-        row = self._blocks[block]
+        row = self.blocks[block]
         for kind, content in contents.items():
             if zlib.crc32(content.data) != row[f"{kind}_crc32"]:
                 name, start, end = self._range(row, kind)
                 raise ValueError(
-                    f"{self._folder.where(name)} is not as it was written: block {block}, its bytes "
-                    f"{start:,} to {end:,}, has another checksum. Bring the file back from a copy, or "
+                    f"{self._folder.where(name)} is not as it was written: its block of bytes "
+                    f"{start:,} to {end:,} has another checksum. Bring the file back from a copy, or "
                     "write the store anew."
                 )
         self._verified[block] = True

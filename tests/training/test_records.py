@@ -13,16 +13,16 @@ class Numbers:
     name, fingerprint = "numbers", 7
 
     def __init__(self, *counts: int, tokens: int = 1):
-        self.counts, self.tokens = np.asarray(counts, np.int64), tokens
-        self.size = tokens * sum(counts)
+        self.counts, self._each = np.asarray(counts, np.int64), tokens
+        self.tokens = tokens * sum(counts)
         self.loaded: list[list[int]] = []
 
     def load(self, blocks):
         self.loaded.append(blocks.tolist())
         first = np.cumsum(self.counts) - self.counts
         starts = np.concatenate([first[b] + np.arange(self.counts[b]) for b in blocks])
-        starts, ends = starts * self.tokens, (starts + 1) * self.tokens
-        column = np.arange(self.size, dtype=np.uint16)
+        starts, ends = starts * self._each, (starts + 1) * self._each
+        column = np.arange(self.tokens, dtype=np.uint16)
         zeros = np.zeros(len(starts), np.int64)
         return Loaded([{"tokens": column}], zeros, starts, ends, starts >= 0, 1)
 

@@ -56,6 +56,13 @@ def test_rates_are_shares_of_tokens(stores):
     assert progress["long"].epochs == pytest.approx(progress["long"].tokens / 3000, abs=0.04)
 
 
+def test_rates_are_shares_of_what_is_read_of_a_small_store(stores, tmp_path):
+    """Whose long documents are cut shorter than its records are."""
+    store_of(tmp_path / "books", text(7, 4, 16_000), heldout=text(8, 5, 100))
+    mixed = opened({stores[0]: 1, str(tmp_path / "books"): 1})
+    assert shares(mixed.train(0, 1))[7] == pytest.approx(0.5, abs=0.1)
+
+
 @pytest.mark.parametrize("temperature, share", [(1.0, 0.25), (2.0, 0.366), (100.0, 0.497)])
 def test_a_temperature_evens_out_sizes(stores, temperature, share):
     rates = rates_of(open_stores(stores), stores, temperature)

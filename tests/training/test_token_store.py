@@ -82,14 +82,14 @@ def test_a_flipped_byte_is_named(tmp_path, kind):
     at = len(content) - 5
     content[at] ^= 16
     file.write_bytes(content)
-    said = rf"00000-0000.{kind} is not as it was written: block 2, its bytes [\d,]+ to {len(content):,}"
+    said = rf"00000-0000.{kind} is not as it was written: its block of bytes [\d,]+ to {len(content):,} "
     for look in (store.records("train").verify, lambda: read(store.records("train"), 1)):
         with pytest.raises(ValueError, match=said):
             look()
-    for kept, block in ((len(content) - 9, 2), (0, 0)):
+    for kept, start in ((len(content) - 9, r"[\d,]{4,}"), (0, "0")):
         file.unlink()  # what is mapped stays as it was
         file.write_bytes(content[:kept])
-        with pytest.raises(ValueError, match=rf"{kind} is not as it was written: block {block}"):
+        with pytest.raises(ValueError, match=rf"{kind} is not .*: its block of bytes {start} to "):
             open_store(tmp_path / "store").records("train").verify()
 
 
