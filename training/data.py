@@ -39,7 +39,11 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
 
 
 class DocumentStream(Protocol):
-    """An endless, deterministic, resumable stream of tokenised documents."""
+    """An endless, deterministic, resumable stream of tokenised documents.
+
+    A thread reads it ahead of the steps (`training.read_ahead`); what several streams share, such as a
+    cache of files, must bear that others are read on the main thread.
+    """
 
     def next_document(self) -> Piece:
         """Returns the next document, or the next piece of one that was cut."""

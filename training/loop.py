@@ -20,6 +20,7 @@ from pretrax.training.metrics import MetricsWriter
 from pretrax.training.monitor import Monitor
 from pretrax.training.planning import Plan, abstract_rows, compiled_step
 from pretrax.training.profiling import Profiler, Steps
+from pretrax.training.read_ahead import ReadAhead
 from pretrax.training.state import Abstract, State
 from pretrax.training.wall_time import WallTime
 
@@ -49,7 +50,7 @@ def take_steps(
       plan: of the run.
       state: to start from; its buffers are donated.
       abstract: shapes and shardings of the state.
-      batches: the rows of the steps after the state's.
+      batches: the rows of the steps after the state's, which a thread reads ahead.
       checkpoints: for the state and the data position.
       evaluate: (step, params) -> anything; called at every evaluation.
       writer: for metrics.
@@ -66,6 +67,7 @@ def take_steps(
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
         Profiler(profiled, os.path.join(run.run_dir, run_directory.TENSORBOARD)) as profiler,
+        contextlib.closing(ReadAhead(batches, run.steps - step)) as ahead,
     ):
         monitor = Monitor(plan, writer, progress, checkpoints.steps, wall_time)
         with wall_time.of("compile"):
@@ -76,7 +78,7 @@ def take_steps(
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 with wall_time.of("data"):
-                    rows = next(batches)
+                    rows = next(ahead)
                 with wall_time.of("step"):
                     state, metrics = take_step(state, rows)
             last, stopping = step == run.steps, should_stop(step)
@@ -90,12 +92,12 @@ def take_steps(
                 if saving or evaluating or logging:
                     monitor.check()
             if logging:
-                monitor.report(step, batches.progress())
+                monitor.report(step, ahead.progress())
             if evaluating:
                 evaluation = evaluate(step, state.params)
             if saving:
                 with wall_time.of("saving"):
-                    checkpoints.save(state, batches.state())
+                    checkpoints.save(state, ahead.state())
                     writer.flush()
             if stopping:
                 break

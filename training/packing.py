@@ -22,7 +22,7 @@ Truncations Improve Language Modeling", for best-fit packing.
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import getitem
 from typing import NamedTuple
 
@@ -230,12 +230,20 @@ class ShardReader:
         return _packed(self._fill(self._waiting, limits), self._column)
 
     def state(self) -> dict[str, np.ndarray]:
+        return self.position()()
+
+    def position(self) -> Callable[[], dict[str, np.ndarray]]:
+        """Returns what gives the state of now at any later time; to take it costs little."""
         pieces = self._waiting.pieces()
-        nothing = np.zeros((len(self._columns()), 0), np.int32)
-        waiting = dict(zip(self._columns(), np.concatenate([nothing, *pieces], axis=1)))
-        lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
-        stream = {f"stream.{k}": v for k, v in self._stream.state().items()}
-        return waiting | {"waiting_lengths": lengths, "order": np.array(ORDER)} | stream
+        stream = {f"stream.{k}": np.array(v) for k, v in self._stream.state().items()}
+
+        def state() -> dict[str, np.ndarray]:
+            nothing = np.zeros((len(self._columns()), 0), np.int32)
+            waiting = dict(zip(self._columns(), np.concatenate([nothing, *pieces], axis=1)))
+            lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
+            return waiting | {"waiting_lengths": lengths, "order": np.array(ORDER)} | stream
+
+        return state
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Continues where the reader that returned `state` was.

@@ -14,6 +14,7 @@ share what the old ones had not read (`Unread`).
 import concurrent.futures
 import dataclasses
 import functools
+import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -81,17 +82,19 @@ class Shuffled:
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
         # By epoch and number, the one that was used last at the end.
         self._groups: dict[tuple[int, int], concurrent.futures.Future[Loaded]] = {}
+        self._lock = threading.Lock()  # of the groups: training reads ahead on a thread
 
     def group(self, position: int) -> tuple[int, Loaded]:
         """Returns the first position of the group that holds `position`, and its permuted records."""
         epoch, at = divmod(position, self.size)
         _, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, at, side="right"))
-        group = self._loading(epoch, number).result()
         last = number == len(ends) - 1
-        self._loading(*((epoch + 1, 0) if last else (epoch, number + 1)))
-        while len(self._groups) > 2 and self._bytes() > CACHED_BYTES:
-            self._groups.pop(next(iter(self._groups)))
+        with self._lock:
+            group = self._loading(epoch, number).result()
+            self._loading(*((epoch + 1, 0) if last else (epoch, number + 1)))
+            while len(self._groups) > 2 and self._bytes() > CACHED_BYTES:
+                self._groups.pop(next(iter(self._groups)))
         return epoch * self.size + int(ends[number]) - len(group.starts), group
 
     def _loading(self, epoch: int, number: int) -> concurrent.futures.Future[Loaded]:
