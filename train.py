@@ -22,7 +22,7 @@ from pretrax import verbs
 from pretrax.inference import Trained, show_passages
 from pretrax.inference.task_scores import task_figures
 from pretrax.training import results, run_directory
-from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.checkpoints import Checkpoints, Keep
 from pretrax.training.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
 from pretrax.training.compile_check import check
 from pretrax.training.compiled_programs import keep_compiled
@@ -119,10 +119,11 @@ def train(
 
     shapes, batches = abstract_state_of(planned), open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
+    keep = Keep(run.keep_checkpoints, run.keep_every, run.keep_best)
     # Held first: to open checkpoints for writing clears what a save has left behind.
     with (
         run_directory.held(run.run_dir),
-        contextlib.closing(Checkpoints(where, run.keep_checkpoints)) as checkpoints,
+        contextlib.closing(Checkpoints(where, keep)) as checkpoints,
     ):
         resumed = resume(run, checkpoints, shapes, batches, changed)
         if resumed is None:

@@ -20,7 +20,10 @@ from etils import epath
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from pretrax.training.run import Run
 from pretrax.training.state import State
+
+_LOSS = "heldout_loss"  # in the description of a checkpoint
 
 Shapes = Mapping[str, tuple[int, ...]]  # of arrays, by name
 
@@ -35,6 +38,31 @@ class Restored(NamedTuple):
 logging.getLogger("absl").addFilter(
     lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
 )
+
+
+class Keep(NamedTuple):
+    """Which checkpoints are kept: each that is one of these."""
+
+    latest: int = Run.keep_checkpoints  # so many
+    every: int | None = None  # those of steps that it divides
+    best: int | None = None  # so many with the lowest held-out loss
+
+    def policy(self) -> Any:
+        """Returns it as a policy of Orbax."""
+        policies = ocp.training.preservation_policies
+        chosen: list[Any] = [policies.LatestN(self.latest)]
+        if self.every is not None:
+            chosen.append(policies.EveryNSteps(self.every))
+        if self.best is not None:
+            # It keeps the last ones of an order, of which the lowest loss shall be the last.
+            by_loss = dict(get_metric_fn=lambda metrics: metrics[_LOSS], reverse=True)
+            chosen.append(
+                policies.BestN(n=self.best, keep_checkpoints_without_metrics=False, **by_loss)
+            )
+        return policies.AnyPreservationPolicy(chosen)
+
+
+LATEST = Keep()
 
 
 class MismatchError(ValueError):
@@ -70,17 +98,16 @@ def differences(saved: Shapes, wanted: Shapes) -> list[str]:
 
 
 class Checkpoints:
-    """The checkpoints of one run, `DIRECTORY/STEP`, of which the latest `keep` are kept.
+    """The checkpoints of one run, `DIRECTORY/STEP`, of which those of `keep` are kept.
 
     With `keep` None they are read-only: another run's.
     """
 
-    def __init__(self, directory: str, keep: int | None = 3):
+    def __init__(self, directory: str, keep: Keep | None = LATEST):
         self._root = epath.Path(directory).absolute()
-        writing = {}
+        writing: dict[str, Any] = {}
         if keep is not None:
-            latest = ocp.training.preservation_policies.LatestN(keep)
-            writing = dict(preservation_policy=latest, cleanup_tmp_directories=True)
+            writing = dict(preservation_policy=keep.policy(), cleanup_tmp_directories=True)
         self._checkpointer = ocp.training.Checkpointer(self._root, **writing)
         # The response of a save that may be running. Its event loop, a thread and three descriptors,
         # lasts until somebody asks for its result.
@@ -89,10 +116,17 @@ class Checkpoints:
     def steps(self) -> list[int]:
         return sorted(c.step for c in self._checkpointer.checkpoints)
 
-    def save(self, state: State, position: dict[str, bytes], *, one_by_one: bool = False) -> None:
+    def save(
+        self,
+        state: State,
+        position: dict[str, bytes],
+        *,
+        heldout_loss: float | None = None,
+        one_by_one: bool = False,
+    ) -> None:
         """Saves in the background, after waiting for a save that is still running.
 
-        Compressing all arrays at once takes as much memory again; `one_by_one` takes as much as
+        One without a held-out loss is never among the best. Compressing all arrays at once takes as much memory again; `one_by_one` takes as much as
         the largest array.
         """
         step = int(state.step)
@@ -111,7 +145,10 @@ class Checkpoints:
             context.memory.write_concurrent_bytes = _largest_bytes(state._asdict()) + 1
         with self._errors_in_words(), context:
             self._saving = self._checkpointer.save_checkpointables_async(
-                step, {"state": state._asdict(), "data": _Files(files)}, force=True
+                step,
+                {"state": state._asdict(), "data": _Files(files)},
+                force=True,
+                metrics=None if heldout_loss is None else {_LOSS: heldout_loss},
             )
 
     def restore(self, target: State) -> Restored | None:

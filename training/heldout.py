@@ -1,5 +1,6 @@
 """The held-out evaluation of a run: as training makes it, and under another objective."""
 
+import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,6 +26,11 @@ class Evaluation(NamedTuple):
 
     scores: tuple[Score, ...]  # on held-out text
     tasks: dict[str, float]  # "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
+
+    @property
+    def loss(self) -> float:
+        """The mean of the members' held-out losses, each in nats per target."""
+        return statistics.fmean(score.loss for score in self.scores if not score.metric)
 
 
 def evaluator_of_training(

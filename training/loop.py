@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax.experimental import multihost_utils
@@ -15,6 +15,7 @@ from pretrax.training import run_directory
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.console import StepProgress
+from pretrax.training.heldout import Evaluation
 from pretrax.training.mesh import batch_sharding, placed_on
 from pretrax.training.metrics import MetricsWriter
 from pretrax.training.monitor import Monitor
@@ -29,7 +30,7 @@ class Stopped(NamedTuple):
     """The end of the loop."""
 
     state: State
-    evaluation: Any  # the last result of `evaluate`; None if it was not called
+    evaluation: Evaluation | None  # the last one; None if there was none
 
 
 def take_steps(
@@ -38,7 +39,7 @@ def take_steps(
     abstract: Abstract,
     batches: Batches,
     checkpoints: Checkpoints,
-    evaluate: Callable[[int, dict], Any],
+    evaluate: Callable[[int, dict], Evaluation],
     writer: MetricsWriter,
     console: Console,
     wall_time: WallTime,
@@ -52,7 +53,7 @@ def take_steps(
       abstract: shapes and shardings of the state.
       batches: the rows of the steps after the state's, which a thread reads ahead.
       checkpoints: for the state and the data position.
-      evaluate: (step, params) -> anything; called at every evaluation.
+      evaluate: (step, params) -> what was found; called at every evaluation.
       writer: for metrics.
       console: for progress.
       wall_time: counts what the loop does, but for `evaluate`, which counts itself.
@@ -97,7 +98,8 @@ def take_steps(
                 evaluation = evaluate(step, state.params)
             if saving:
                 with wall_time.of("saving"):
-                    checkpoints.save(state, ahead.state())
+                    loss = evaluation.loss if evaluation and evaluating else None
+                    checkpoints.save(state, ahead.state(), heldout_loss=loss)
                     writer.flush()
             if stopping:
                 break

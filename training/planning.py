@@ -187,6 +187,8 @@ _COUNTS = (
     "evaluate_every",
     "checkpoint_every",
     "keep_checkpoints",
+    "keep_every",
+    "keep_best",
     "heldout_tokens",
 )
 
@@ -203,6 +205,7 @@ def _check(run: Run) -> None:
                 f"training.Run.{name} must be a whole number above 0, got {count!r}: give "
                 f"--gin.training.Run.{name}=NUMBER."
             )
+    _check_kept(run)
     for name in ("corpus", "objective", "model", "optimizer", "mesh", "evaluation_tasks"):
         value = getattr(run, name)
         if not callable(value) and not (value is None and name == "evaluation_tasks"):
@@ -247,6 +250,23 @@ def _check(run: Run) -> None:
         raise ValueError(
             "evaluation_tasks are scored by a single process: leave them out, and score the run's "
             "checkpoints by `pretrax evaluate`."
+        )
+
+
+def _check_kept(run: Run) -> None:
+    """Raises ValueError for checkpoints to be kept of which there would be none."""
+    saved, evaluated = run.checkpoint_every, run.evaluate_every
+    if run.keep_every is not None and (saved is None or run.keep_every % saved):
+        raise ValueError(
+            f"training.Run.keep_every = {run.keep_every} keeps checkpoints of a multiple of so many steps, "
+            f"and checkpoint_every = {saved} saves them at others: make keep_every a multiple of "
+            "checkpoint_every."
+        )
+    if run.keep_best is not None and (saved is None or evaluated is None or saved % evaluated):
+        raise ValueError(
+            f"training.Run.keep_best = {run.keep_best} keeps checkpoints by their held-out loss, and "
+            f"with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have none: make "
+            "checkpoint_every a multiple of evaluate_every."
         )
 
 

@@ -79,7 +79,8 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 
 # What changes nothing of what a run comes to, and `steps`, by which a finished run goes on.
 _FREE = (
-    *("run_dir", "steps", "keep_checkpoints", "mesh", "distributed", "microbatches"),
+    *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
+    *("mesh", "distributed", "microbatches"),
     *("log_every", "evaluate_every", "checkpoint_every", "model.remat_policy"),
 )
 # What may be changed between two starts of a run as well.

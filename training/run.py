@@ -32,7 +32,9 @@ class Run:
     # Where
     run_dir: str  # a directory on disk, for everything that the run writes
     checkpoint_dir: str | None = None  # None: in run_dir; "gs://…" where several hosts write
-    keep_checkpoints: int = 3  # the number of latest ones that are kept
+    keep_checkpoints: int = 3  # the number of latest ones that are kept, and beside them:
+    keep_every: int | None = None  # those of a multiple of so many steps; None: no others
+    keep_best: int | None = None  # so many with the lowest held-out loss; None: no others
 
     # Data
     corpus: Callable  # run_dir -> training.data.Corpus

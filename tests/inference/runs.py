@@ -16,7 +16,7 @@ from pretrax.objectives import Row
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.tasks import special_tokens, tokenization, vocabularies
 from pretrax.training import run_directory
-from pretrax.training.checkpoints import Checkpoints
+from pretrax.training.checkpoints import Checkpoints, Keep
 from pretrax.training.planning import padded_vocabulary
 from pretrax.training.state import State
 from tests.models.test_transformer import init
@@ -103,7 +103,7 @@ def write_run(
         of = SETTINGS.get(name, {})
         lines += [f"objectives.{name}.{key} = {value!r}" for key, value in of.items()]
     run_directory.write_text(directory / run_directory.CONFIG, "\n".join([*lines, more, ""]))
-    checkpoints = Checkpoints(str(directory / "checkpoints"), keep=len(steps))
+    checkpoints = Checkpoints(str(directory / "checkpoints"), Keep(latest=len(steps)))
     for step in steps:
         scale = 1.0 + step / 100  # each step's parameters are others
         params = {name: _times(tree, scale) for name, tree in one.params.items()}

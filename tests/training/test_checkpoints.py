@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import pytest
 
-from pretrax.training.checkpoints import Checkpoints, MismatchError
+from pretrax.training.checkpoints import Checkpoints, Keep, MismatchError
 from pretrax.training.state import State, abstract_state, new_state
 from tests.training import tiny
 
@@ -85,7 +85,7 @@ def test_nothing_saved_gives_nothing(tmp_path):
 
 def test_saves_leave_no_thread_and_no_descriptor(tmp_path):
     """A process has a thousand descriptors; a long run saves more often than that."""
-    checkpoints = Checkpoints(str(tmp_path), keep=1)
+    checkpoints = Checkpoints(str(tmp_path), Keep(latest=1))
     state, counts = State(jnp.int32(0), {"a": jnp.ones(2)}, {}), []
     for step in range(24):
         checkpoints.save(state._replace(step=jnp.int32(step)), POSITION)
@@ -256,12 +256,42 @@ def test_other_shapes_are_a_mismatch_and_no_damage(run_dir):
 
 
 def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
-    checkpoints = Checkpoints(f"{tmp_path}/checkpoints", keep=2)
+    checkpoints = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=2))
     for state in (*states(), states()[2]):
         checkpoints.save(state, POSITION)
     checkpoints.wait()
     assert checkpoints.steps() == [2, 3]
     checkpoints.close()
+
+
+def test_those_of_every_so_many_steps_and_the_best_are_kept_too(tmp_path):
+    """Also after a restart, which reads their losses; one without a loss is never the best."""
+    losses = {1: 3.0, 2: 1.0, 3: None, 4: 5.0, 5: 4.0, 6: 2.0, 7: None}
+    for start in (1, 4):
+        checkpoints = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=1, every=4, best=2))
+        for step in range(start, start + 4):
+            state = State(jnp.int32(step), {"a": jnp.ones(2)}, {})
+            checkpoints.save(state, POSITION, heldout_loss=losses[step])
+        checkpoints.wait()
+        kept = checkpoints.steps()
+        checkpoints.close()
+    assert kept == [2, 4, 6, 7]
+
+
+def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
+    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=3)
+    every = {f"training__Run__{name}_every": 1 for name in ("checkpoint", "evaluate")}
+    kept = {"training__Run__keep_checkpoints": 1, "training__Run__keep_best": 1}
+    tiny.run_here(run.arguments(**every, **kept, PEAK=3.0))  # which makes it worse and worse
+    losses = {
+        line["step"]: np.mean([line[f"heldout/{name}/tokens"] for name in ("span", "prefix")])
+        for line in run.lines()
+        if "heldout/span/tokens" in line
+    }
+    best = min(losses, key=losses.get)
+    assert best < 3 and sorted(int(p.name) for p in run.dir.glob("checkpoints/*")) == [best, 3]
+    described = json.loads((run.dir / f"checkpoints/{best}/metrics/metrics").read_text())
+    assert described == {"heldout_loss": pytest.approx(losses[best])}
 
 
 def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
