@@ -49,6 +49,7 @@ COMPILE = ["libtpu==0.0.42.1"]
 # which sentencepiece 0.2.3 was made, and for pyarrow before 26, which `prepare` wants.
 BEAM = ["apache-beam>=2.77,<2.78", "google-crc32c>=1.7,<2", "sentencepiece<0.2.3"]
 SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
+WANDB = ["wandb>=0.31,<0.32"]  # metrics in Weights & Biases too
 TEST = [
     "pytest>=9.0,<10",
     "pytest-xdist>=3.8,<4",  # the tests compile many small programs, mostly on one core
@@ -94,10 +95,11 @@ setup(
     entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
     install_requires=TRAINING + DATA,
     extras_require={
-        "test": TEST + SLURM + PREPARE,
+        "test": TEST + SLURM + PREPARE + WANDB,
         "parity": PARITY,
         "docs": DOCS,
         "slurm": SLURM,
+        "wandb": WANDB,
         "prepare": PREPARE,
         "compile": COMPILE,
         "beam": BEAM,

@@ -55,6 +55,7 @@ from pretrax.training.state import State, parameter_count
 from pretrax.training.topologies import EXAMPLE, read_topology
 from pretrax.training.wall_time import WallTime
 from pretrax.training.warm_start import first_state
+from pretrax.training.weights_and_biases import open_trackers
 
 QUICKSTART = "runs/quickstart.gin"
 
@@ -147,7 +148,9 @@ def train(
         if kept := jax.config.jax_compilation_cache_dir:
             console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
         warn = functools.partial(print_warning, console)
-        with contextlib.closing(MetricsWriter(run.run_dir, int(state.step), warn)) as writer:
+        trackers = functools.partial(open_trackers, run)
+        metrics = MetricsWriter(run.run_dir, int(state.step), warn, trackers)
+        with contextlib.closing(metrics) as writer:
             shown = writer, console, wall_time
             evaluate = evaluator_of_training(planned, task_scorer(planned), *shown)
             state, evaluated = take_steps(

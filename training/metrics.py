@@ -1,13 +1,13 @@
-"""Metrics of a run, written as JSON lines and for TensorBoard (without TensorFlow)."""
+"""Metrics of a run, written as JSON lines, for TensorBoard (without TensorFlow), and where else asked."""
 
 import contextlib
 import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 from tensorboardX import summary
@@ -15,6 +15,18 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from pretrax.training import run_directory
+
+
+class Tracker(Protocol):
+    """What shows metrics while a run trains; it raises OSError where it cannot take them."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def write_text(self, step: int, name: str, text: str) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class MetricsWriter:
@@ -31,10 +43,15 @@ class MetricsWriter:
       step: the step that a run resumes from; entries of later steps are removed, so that the files
         equal those of a run that was not interrupted.
       warn: called with a message.
+      open_more: opens trackers beside TensorBoard, on the first process.
     """
 
     def __init__(
-        self, run_dir: str | Path, step: int = 0, warn: Callable[[str], None] = lambda message: None
+        self,
+        run_dir: str | Path,
+        step: int = 0,
+        warn: Callable[[str], None] = lambda message: None,
+        open_more: Callable[[], Sequence[Tracker]] = tuple,
     ):
         self._on = jax.process_index() == 0
         if not self._on:
@@ -46,7 +63,8 @@ class MetricsWriter:
         earlier = [entry for entry in found.entries if entry["step"] <= step]
         run_directory.write_text(path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._lines = _Lines(path)
-        self._events = _Events(Path(run_dir) / run_directory.TENSORBOARD, step)
+        tensorboard = _TensorBoard(Path(run_dir) / run_directory.TENSORBOARD, step)
+        self._trackers: list[Tracker] = [tensorboard, *open_more()]
         self._failed = False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -55,15 +73,15 @@ class MetricsWriter:
             return
         with self._failures_in_words():
             self._lines.write(json.dumps({"step": step} | dict(values)) + "\n")
-        with self._failures_in_words():
-            self._events.write(step, [summary.scalar(n, value) for n, value in values.items()])
+        for tracker in self._trackers:
+            with self._failures_in_words():
+                tracker.write(step, values)
 
     def write_text(self, step: int, name: str, text: str) -> None:
-        """Adds text, as it is, to TensorBoard's own page for it; nothing where there is none."""
-        if self._on and text:
-            indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown for code
+        """Shows text, as it is, in TensorBoard and where else; nothing where there is none."""
+        for tracker in self._trackers if self._on and text else ():
             with self._failures_in_words():
-                self._events.write(step, [summary.text(name, indented)])
+                tracker.write_text(step, name, text)
 
     def flush(self) -> None:
         """Writes to the disk what waits in memory; to be called with each checkpoint."""
@@ -71,13 +89,15 @@ class MetricsWriter:
             return
         with self._failures_in_words():
             self._lines.write("")
-        with self._failures_in_words():
-            self._events.flush()
+        for tracker in self._trackers:
+            with self._failures_in_words():
+                tracker.flush()
 
     def close(self) -> None:
         self.flush()
-        if self._on:
-            self._events.close()
+        for tracker in self._trackers if self._on else ():
+            with self._failures_in_words():
+                tracker.close()
 
     @contextlib.contextmanager
     def _failures_in_words(self):
@@ -108,7 +128,7 @@ class _Lines:
         self._waiting = ""
 
 
-class _Events:
+class _TensorBoard:
     """Writes TensorBoard's files in a folder; after a failure it begins another file."""
 
     _numbers = itertools.count()  # of this process's files, whose names tell the second alone
@@ -117,7 +137,14 @@ class _Events:
         self._folder, self._step = folder, step
         self._writer: EventsWriter | None = None
 
-    def write(self, step: int, summaries: list[Any]) -> None:
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._write(step, [summary.scalar(name, value) for name, value in values.items()])
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown for code
+        self._write(step, [summary.text(name, indented)])
+
+    def _write(self, step: int, summaries: list[Any]) -> None:
         with self._another_file_after_a_failure():
             if self._writer is None:
                 self._writer = self._new_file()

@@ -26,6 +26,7 @@ from pretrax.training.run_directory import is_run
 from pretrax.training.state import Abstract, State, abstract_state
 from pretrax.training.step import Recipe, arranged, check_recipe, train_step
 from pretrax.training.warm_start import check_source
+from pretrax.training.weights_and_biases import check_project
 
 T5_VOCABULARY = 32_128  # rows, for a run that is told without its vocabulary
 
@@ -223,6 +224,7 @@ def _check(run: Run) -> None:
             raise ValueError(f"training.Run.{name} must be True or False, got {value!r}.")
     if not isinstance(run.z_loss, int | float) or not 0 <= run.z_loss < math.inf:
         raise ValueError(f"z_loss must be a number of 0 or more, got {run.z_loss!r}.")
+    check_project(run.wandb_project)
     if not isinstance(run.initial_run, str | None):
         raise ValueError(
             f"training.Run.initial_run must be a folder's name, got {run.initial_run!r}."

@@ -82,6 +82,7 @@ class Run:
     evaluate_every: int | None = None  # None: at the end
     checkpoint_every: int | None = None  # None: at the end
     evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
+    wandb_project: str | None = None  # of Weights & Biases, which is given the metrics too
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Run)}

@@ -29,6 +29,7 @@ CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
 LOCK = ".lock"  # held by the process that trains, see `locked`
 METRICS = "metrics.jsonl"  # a line for each step that was logged
 TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
+WANDB = "wandb"  # a folder: what Weights & Biases keeps, where a run has a project of it
 COMPILED = "compiled"  # a folder: what JAX compiled, see `training.compiled_programs`
 RESULT = "result.json"  # the figures of a finished run
 LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished

@@ -1,0 +1,101 @@
+"""Weights & Biases: the package itself where it is installed, offline, and a stand-in for it."""
+
+import dataclasses
+import sys
+import types
+
+import pytest
+
+from pretrax import objectives
+from pretrax.training.metrics import MetricsWriter, read_metrics
+from pretrax.training.planning import plan
+from pretrax.training.weights_and_biases import open_trackers
+from tests.training import tiny
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = tiny.run_of(tiny.decoder(), objectives.causal_lm(tiny.IDS), {"decoder": 32})
+    return dataclasses.replace(made, run_dir=str(tmp_path), wandb_project="trials")
+
+
+def write(run, step, said):
+    writer = MetricsWriter(run.run_dir, step - 1, said.append, lambda: open_trackers(run))
+    writer.write(step, {"loss": float(step), "seconds/data": 0.5})
+    writer.write_text(step, "passages", "a <b>\n")
+    writer.close()
+
+
+def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    said = []
+    write(run, 1, said)
+    (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    record = kept.read_bytes()
+    assert not said and all(name in record for name in (b"loss", b"seconds/data", b"batch_size"))
+    (page,) = kept.parent.glob("files/media/html/passages_1_*.html")
+    assert page.read_text() == "<pre>a &lt;b&gt;\n</pre>"
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What a stand-in for the package is called with; it takes no step 2."""
+    found = []
+
+    class Error(Exception):
+        pass
+
+    class Run:
+        def log(self, values, step):
+            if step == 2:
+                raise Error("its service has ended")
+            found.append((step, values))
+
+        def finish(self):
+            found.append("finish")
+
+    def init(**settings):
+        found.append(settings)
+        return Run()
+
+    stand_in = types.SimpleNamespace(
+        init=init, Error=Error, Settings=dict, Html=lambda text, inject: text
+    )
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    return found
+
+
+def test_a_resumed_run_is_the_same_one_there(run, calls, tmp_path):
+    said = []
+    for step in (1, 2, 3):
+        write(run, step, said)
+    begun = [call for call in calls if isinstance(call, dict)]
+    assert len({call["id"] for call in begun}) == 1 and begun[0]["resume"] == "allow"
+    assert begun[0]["project"] == "trials" and begun[0]["name"] == tmp_path.name
+    assert begun[0]["config"]["sequence_lengths['decoder']"] == 32
+    logged = [call for call in calls if isinstance(call, tuple)]
+    assert logged[0] == (1, {"loss": 1.0, "seconds/data": 0.5})
+    assert [step for step, _ in logged] == [1, 1, 3, 3] and calls.count("finish") == 3
+    assert logged[3] == (3, {"passages": "<pre>a &lt;b&gt;\n</pre>"})
+    assert len(said) == 1 and "Weights & Biases: its service has ended" in said[0]
+    assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
+    def refuse(**settings):
+        raise sys.modules["wandb"].Error("api_key not configured")
+
+    monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
+    with pytest.raises(ValueError, match="cannot start .api_key not configured.: log in"):
+        open_trackers(run)
+
+
+def test_without_the_package_a_run_with_a_project_is_refused(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ValueError, match=r"'trials' needs .*pip install -e '.\[wandb\]'"):
+        plan(run)
+    for project in ("", 3):
+        with pytest.raises(ValueError, match="must be the name of a project"):
+            plan(dataclasses.replace(run, wandb_project=project))
+    assert open_trackers(dataclasses.replace(run, wandb_project=None)) == []

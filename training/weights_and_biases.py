@@ -1,0 +1,103 @@
+"""Metrics in Weights & Biases, for a run with a `wandb_project`; nothing else imports its package."""
+
+import contextlib
+import html
+import importlib.util
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pretrax.training import run_directory
+from pretrax.training.bound import flattened
+from pretrax.training.run import Run, fields_of
+
+
+def check_project(project: Any) -> None:
+    """Raises ValueError for a project that is no name, and where the package is not installed."""
+    if project is None:
+        return
+    if not isinstance(project, str) or not project:
+        raise ValueError(
+            f"training.Run.wandb_project must be the name of a project, got {project!r}."
+        )
+    if importlib.util.find_spec("wandb") is None:
+        raise ValueError(
+            f"training.Run.wandb_project = {project!r} needs the package of Weights & Biases: install it "
+            "(pip install -e '.[wandb]'), or leave the project out."
+        )
+
+
+def open_trackers(run: Run) -> "list[WeightsAndBiases]":
+    """Returns a tracker for a run that has a project, and none for another."""
+    return [] if run.wandb_project is None else [WeightsAndBiases(run)]
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, as a `metrics.Tracker`.
+
+    A run that is resumed is one there too: its id is kept in `RUN/wandb/`. Steps that are taken again
+    are left out there, and had the same metrics. WANDB_MODE, WANDB_ENTITY and its other variables
+    work as ever.
+
+    Raises ValueError where it cannot start, as without an account.
+    """
+
+    def __init__(self, run: Run):
+        import wandb  # imported here: it is an extra, and takes a second
+
+        folder = os.path.join(run.run_dir, run_directory.WANDB)
+        settings = [part for field in fields_of(run).items() for part in flattened(*field)]
+        self._html, self._error = wandb.Html, wandb.Error
+        try:
+            self._run = wandb.init(
+                project=run.wandb_project,
+                name=os.path.basename(os.path.abspath(run.run_dir)),
+                id=_kept_id(os.path.join(folder, "pretrax_id")),
+                resume="allow",
+                dir=run.run_dir,
+                config={name: _plain(value) for name, value in settings},
+                settings=wandb.Settings(
+                    console="off"
+                ),  # the live bar writes to the terminal itself
+            )
+        except wandb.Error as error:
+            raise ValueError(
+                f"Weights & Biases cannot start ({error}): log in (wandb login), set WANDB_MODE=offline "
+                "to keep the metrics in the run's directory, or leave training.Run.wandb_project out."
+            ) from error
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        with self._as_oserror():
+            self._run.log(dict(values), step=step)
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        with self._as_oserror():
+            shown = self._html(f"<pre>{html.escape(text)}</pre>", inject=False)
+            self._run.log({name: shown}, step=step)
+
+    def flush(self) -> None:
+        """It writes and sends by itself."""
+
+    def close(self) -> None:
+        with self._as_oserror():
+            self._run.finish()
+
+    @contextlib.contextmanager
+    def _as_oserror(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as error:
+            raise OSError(f"Weights & Biases: {error}") from error
+
+
+def _kept_id(file: str) -> str:
+    """Returns the id in a file, which is made where there is none."""
+    if not os.path.exists(file):
+        run_directory.write_text(file, secrets.token_hex(6))
+    with open(file, encoding="utf-8") as kept:
+        return kept.read()
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
