@@ -188,7 +188,7 @@ class _Local(PipelineExecutor):
         _start_forkserver(errors)
         alive, held = context.Pipe(duplex=False)
         workers = min(self.workers, len(ranks))
-        pool = ProcessPoolExecutor(workers, context, _begin_worker, (alive,))
+        pool = ProcessPoolExecutor(workers, context, _begin_worker, (alive, errors))
         try:
             for future in as_completed([pool.submit(_run_rank, self, rank) for rank in ranks]):
                 future.result()
@@ -229,8 +229,10 @@ def _start_forkserver(errors: str) -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
-def _begin_worker(alive: Any) -> None:
+def _begin_worker(alive: Any, errors: str) -> None:
     """Ends a worker when the process that started it closes a pipe, or dies."""
+    with open(errors, "ab") as file:  # the process it is forked from has that of the first pass
+        os.dup2(file.fileno(), 2)
     sys.stderr = open(os.devnull, "w")  # datatrove's log of each task is in a file of its own
 
     def watch() -> None:

@@ -89,6 +89,7 @@ class Dies(PipelineStep):
     type, name = "Test", "dies"
 
     def run(self, data=None, rank=0, world_size=1):
+        os.write(2, b"Out of memory.")
         os._exit(1)
 
 
@@ -114,3 +115,4 @@ def test_tasks_that_fail_and_workers_that_die(tmp_path):
         run(FailsInItsOwnWay, "its_own")
     with pytest.raises(ValueError, match="A worker process was ended from outside"):
         run(Dies, "dies")
+    assert "Out of memory." in (tmp_path / "dies" / "workers.log").read_text()
