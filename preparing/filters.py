@@ -60,7 +60,7 @@ def cleaned(text: str) -> str:
 
 
 def personal_data(*, emails: bool = True, public_ips: bool = True) -> Step:
-    """Replaces e-mail addresses by email@example.com, and public IP addresses by 0.0.0.0.
+    """Replaces e-mail addresses by email@example.com, and public IPv4 addresses by 0.0.0.0.
 
     As FineWeb does (arXiv:2406.17557, section 3.5), with one replacement of each kind.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pretrax.preparing.reading import LONGEST, Bad, Piece, Record, plain_text
-from pretrax.tasks.text_readers import listed
+from pretrax.tasks.text_readers import each_once, listed, matching_files
 
 
 class Repository(NamedTuple):
@@ -39,14 +39,11 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
                 f"No folder matches {pattern!r}, looked for from {os.getcwd()}."
             )
         for folder in matching:
-            paths = {
-                path
-                for inner in listed(files)
-                for path in glob.glob(inner, root_dir=folder, recursive=True)
-                if os.path.isfile(os.path.join(folder, path))
-            }
-            if paths:
-                found.append(Repository(folder, tuple(sorted(paths))))
+            patterns = [os.path.join(glob.escape(folder), inner) for inner in listed(files)]
+            paths = each_once(path for one in patterns for path in matching_files(one))
+            inside = tuple(os.path.relpath(path, folder) for path in paths if os.path.isfile(path))
+            if inside:
+                found.append(Repository(folder, inside))
     if not found:
         raise FileNotFoundError(f"No folder of {folders!r} has files that match {files!r}.")
     return found

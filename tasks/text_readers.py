@@ -18,7 +18,7 @@ import re
 import stat
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -90,15 +90,25 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
         )
     found = set()
     for pattern in patterns:
-        files = {path for path in _matches(pattern) if not os.path.isdir(path)}
+        files = matching_files(pattern)
         if not files:
             folder = " (it is a folder: add '/*.txt')" if os.path.isdir(pattern) else ""
             raise FileNotFoundError(
                 f"No file matches {pattern!r}{folder}, looked for from {os.getcwd()}."
             )
         found |= files
+    return each_once(found)
+
+
+def matching_files(pattern: str) -> set[str]:
+    """The files that match a glob pattern, without going round in loops of links."""
+    return {path for path in _matches(pattern) if not os.path.isdir(path)}
+
+
+def each_once(paths: Iterable[str]) -> list[str]:
+    """Paths, sorted, one for each file, whatever links lead to it."""
     once: dict[str, str] = {}
-    for path in sorted(found, key=lambda path: (os.path.islink(path), path)):
+    for path in sorted(paths, key=lambda path: (os.path.islink(path), path)):
         once.setdefault(os.path.realpath(path), path)
     return sorted(once.values())
 

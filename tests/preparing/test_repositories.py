@@ -4,7 +4,7 @@ import pytest
 
 from pretrax.preparing import sources
 from pretrax.preparing.blocks import Dropped
-from pretrax.preparing.repositories import ordered
+from pretrax.preparing.repositories import ordered, repositories_in
 from pretrax.tasks.text_readers import MalformedLine
 
 
@@ -60,6 +60,15 @@ def test_a_folder_is_a_document_of_its_files(tmp_path):
     assert two.text == "# two/src/a.py\ny = 2\n"
     assert one.metadata == {"file": str(tmp_path / "one"), "repository": "one", "files": 2}
     assert source.about.startswith("2 repositories")
+
+
+def test_each_file_is_read_once_whatever_links_lead_to_it(tmp_path):
+    write(tmp_path / "one", {"src/a.py": "x = 1", "src/b.py": "y = 2"})
+    (tmp_path / "one" / "src" / "again").symlink_to("..")
+    (tmp_path / "one" / "c.py").symlink_to("src/a.py")
+    (tmp_path / "one" / "nowhere.py").symlink_to("missing.py")
+    (repository,) = repositories_in(str(tmp_path / "one"), "**/*.py")
+    assert repository.paths == ("src/a.py", "src/b.py")
 
 
 def test_what_is_no_text_is_named(tmp_path):
