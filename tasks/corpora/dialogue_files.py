@@ -97,16 +97,16 @@ def turns_of(line: dict) -> list[str]:
 
     Raises ValueError, with the reason, where there is none.
     """
-    if "messages" in line:
+    if line.get("messages") is not None:  # null in a table of several layouts
         return _turns([_of_openai(one) for one in _objects("messages", "role", "content", line)])
-    if "conversations" in line:
+    if line.get("conversations") is not None:
         return _turns(
             [_of_sharegpt(one) for one in _objects("conversations", "from", "value", line)]
         )
     given = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
     if not given or not line.get("output"):
         raise ValueError('expected "messages", "conversations", or "instruction" and "output"')
-    return ["\n\n".join(given), text_of("output", line)]
+    return _turns([("user", "\n\n".join(given)), ("assistant", text_of("output", line))])
 
 
 def _objects(name: str, role: str, text: str, line: dict) -> list[dict]:
@@ -129,18 +129,16 @@ def _of_openai(message: dict) -> tuple[str, str]:
     """Returns the role and the text of a message of OpenAI's chat completions."""
     if message.get("tool_calls") or message.get("function_call"):
         raise ValueError("a message calls a tool, expected texts alone")
-    if message.get("weight", 1) != 1:
+    if message.get("weight") not in (None, 1):
         raise ValueError(
             f"a message has the weight {message['weight']!r}: every answer counts here, so leave out "
             "dialogues of which some must not"
         )
     role, content = str(message.get("role")), message.get("content")
     if isinstance(content, list):  # of parts
-        kinds = {part.get("type") if isinstance(part, dict) else part for part in content}
+        kinds = {str(part.get("type") if isinstance(part, dict) else part) for part in content}
         if kinds - {"text"}:
-            raise ValueError(
-                f"a message has parts of the types {sorted(map(str, kinds))}, expected text"
-            )
+            raise ValueError(f"a message has parts of the types {sorted(kinds)}, expected text")
         text = "".join(text_of("text", part) for part in content)
     else:
         text = text_of("content", message)
@@ -152,7 +150,9 @@ def _turns(messages: Sequence[tuple[str, str]]) -> list[str]:
     before = ""
     for role, content in messages:
         if role == "system" and not turns and not before:
-            before = f"{content}\n\n"
+            before = f"{content}\n\n" if content.strip() else ""
+        elif not content.strip():
+            raise ValueError(f"message {len(turns) + 1}, of the role {role!r}, has no text")
         elif role == ("user", "assistant")[len(turns) % 2]:
             turns.append(before + content)
             before = ""

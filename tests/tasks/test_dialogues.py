@@ -52,6 +52,17 @@ def corpus(tmp_path, lines, **settings):
         ),
         (
             {
+                "messages": None,
+                "conversations": [
+                    {"from": "system", "value": ""},
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "b"},
+                ],
+            },
+            ["a", "b"],
+        ),
+        (
+            {
                 "messages": [
                     message("developer", "Be kind."),
                     message("user", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
@@ -78,7 +89,17 @@ def test_turns_of_a_line(line, turns):
         ({"messages": [{"role": "user"}]}, "no field 'content'"),
         ({"messages": [message("user", 3)]}, "int, expected a string"),
         ({"messages": ["a", "b"]}, "no list of objects"),
-        ({"messages": None}, "no list of objects"),
+        ({"messages": None}, 'expected "messages"'),
+        (
+            {"messages": [message("user", "a"), message("assistant", " ")]},
+            "2, .*'assistant', has no",
+        ),
+        (
+            {"messages": [message("user", ""), message("assistant", "b")]},
+            "1, .*'user', has no text",
+        ),
+        ({"instruction": "a", "output": "\n"}, "2, .*has no text"),
+        ({"messages": [message("user", [["text"]])]}, "of the types .*expected text"),
         ({"messages": [message("system", "a"), message("system", "b")]}, "role 'system'"),
         ({"conversations": [{"from": "gpt", "value": "a"}]}, "role 'assistant'"),
         ({"conversations": [{"from": "bot", "value": "a"}]}, "role 'bot'"),
