@@ -96,6 +96,11 @@ def _megatron(path: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _nanogpt(path: str, end: int) -> tuple[np.ndarray, np.ndarray]:
     tokens = _mapped(path, np.dtype("<u2"), os.path.getsize(path) // 2)
+    if (odd := tokens[1:_BLOCK:2]).size >= 8 and not odd.any():
+        raise ValueError(
+            f"{path}: every second id is 0, as where ids of 32 bits are read as uint16: expected "
+            "uint16, as nanoGPT writes them, or Megatron's .idx beside it."
+        )
     found = [
         start + 1 + np.flatnonzero(tokens[start : start + _BLOCK] == end)
         for start in range(0, len(tokens), _BLOCK)
