@@ -112,9 +112,8 @@ def _as_line(document: Document) -> bytes:
     record = {"text": document.text, "id": document.id, "metadata": document.metadata}
     try:
         return orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE)
-    except (
-        TypeError
-    ):  # a number of more than 64 bits, or half a surrogate pair: kept as Python writes it
+    except TypeError:  # a number of more than 64 bits, or half a surrogate pair
+        # Kept as Python writes it.
         others = {ascii(key): ascii(value) for key, value in document.metadata.items()}
         record |= {"id": ascii(document.id), "metadata": others}
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)

@@ -40,10 +40,9 @@ def exact_duplicates() -> Step:
         ]
 
     def block(folder: str, dropped: Dropped):
-        os.makedirs(
-            os.path.join(folder, "found"), exist_ok=True
-        )  # datatrove makes it for a duplicate
-        return ExactDedupFilter(os.path.join(folder, "found"), config, dropped)
+        found = os.path.join(folder, "found")
+        os.makedirs(found, exist_ok=True)  # datatrove makes it for a duplicate
+        return ExactDedupFilter(found, config, dropped)
 
     return Step("exact_duplicates", block, passes, rule="duplicate")
 

@@ -356,9 +356,8 @@ class _Languages:
             from lingua import LanguageDetectorBuilder
 
             builder = LanguageDetectorBuilder.from_all_languages()
-            self._detector = (
-                builder.with_low_accuracy_mode().build()
-            )  # 70 MB, and made for longer text
+            # The mode for longer text, of 70 MB.
+            self._detector = builder.with_low_accuracy_mode().build()
         found = self._detector.compute_language_confidence_values(text[: self._characters])
         of = {one.language.iso_code_639_1.name.lower(): one.value for one in found}
         # lingua gives equal ones, as all are of a text of numbers, in another order each time.

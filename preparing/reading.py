@@ -78,7 +78,10 @@ def found_files(patterns: str | Sequence[str]) -> list[str]:
             found |= dict.fromkeys(_saved(folder))
         else:
             found |= dict.fromkeys(find_files([pattern]))
-    return list(found) or find_files([])
+    once: dict[str, str] = {}
+    for path in found:
+        once.setdefault(path if "://" in path else os.path.realpath(path), path)
+    return list(once.values()) or find_files([])
 
 
 def _saved(folder: str) -> list[str]:

@@ -51,9 +51,8 @@ class Stage(NamedTuple):
     """Steps whose blocks run one after another on a document."""
 
     folder: str
-    steps: Sequence[
-        Step
-    ]  # those of the first stage follow the source; in others the first has passes
+    # Those of the first stage follow the source; in others the first has passes.
+    steps: Sequence[Step]
     made_of: str  # a fingerprint of its settings and of all before it
 
 

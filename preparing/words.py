@@ -25,10 +25,8 @@ class Words(WordTokenizer):
 
     def __init__(self):
         super().__init__()
-        self._last: tuple[str, list[str]] = (
-            "",
-            [],
-        )  # several rules ask for the words of a document
+        # Several rules ask for the words of a document.
+        self._last: tuple[str, list[str]] = ("", [])
 
     def word_tokenize(self, text: str) -> list[str]:
         if text is not self._last[0]:

@@ -67,7 +67,7 @@ def listed(patterns: str | Sequence[str]) -> list[str]:
     listed("data/*.txt, more/a.jsonl") -> ["data/*.txt", "more/a.jsonl"]
     """
     if isinstance(patterns, str):
-        return [pattern.strip() for pattern in patterns.split(",")]
+        return [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     return list(patterns)
 
 

@@ -200,6 +200,12 @@ def test_each_line_is_in_one_share_and_bad_ones_keep_their_number(tmp_path, size
     assert [one.name for one in found if isinstance(one, Bad)] == [f"{path}:5"]
 
 
+def test_patterns_that_overlap_and_a_comma_at_the_end(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    assert found_files(f"*.txt, {tmp_path}/a.txt,") == ["a.txt"]
+
+
 def test_shares_of_files():
     whole = shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.gz": 9}, 6)
     assert [[piece.path[0] for piece in share] for share in whole] == [
