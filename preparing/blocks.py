@@ -112,11 +112,24 @@ def _as_line(document: Document) -> bytes:
     record = {"text": document.text, "id": document.id, "metadata": document.metadata}
     try:
         return orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # a number of more than 64 bits, or half a surrogate pair
-        # Kept as Python writes it.
-        others = {ascii(key): ascii(value) for key, value in document.metadata.items()}
-        record |= {"id": ascii(document.id), "metadata": others}
-        return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:
+        record |= {"id": _plain(document.id), "metadata": _plain(document.metadata)}
+        return orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _plain(value: Any) -> Any:
+    r"""Returns a value with as text what orjson does not take.
+
+    >>> _plain({"a": 10**30, 1: ["\ud800"]})
+    {'a': '1000000000000000000000000000000', '1': ['\\ud800']}
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return str(value)
+    if isinstance(value, dict):
+        return {_plain(str(key)): _plain(inner) for key, inner in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 class ReadDocuments(PipelineStep):
