@@ -65,9 +65,10 @@ class Piece(NamedTuple):
 def found_files(patterns: str | Sequence[str]) -> list[str]:
     """Returns the files that match, in order: paths or glob patterns, a list or separated by commas.
 
-    A pattern with "://" is looked for in its bucket (`fsspec`); a folder that `datasets` saved stands
-    for its Arrow files. Raises ValueError and FileNotFoundError as `text_readers.find_files`, and
-    ValueError for a folder of several splits, of which one may be for evaluation.
+    A pattern with "://" is looked for in its bucket, by fsspec's package for it, such as s3fs; a folder
+    that `datasets` saved stands for its Arrow files. Raises ValueError and FileNotFoundError as
+    `text_readers.find_files`, and ValueError for a bucket that cannot be read, and for a folder of
+    several splits, of which one may be for evaluation.
     """
     found: dict[str, None] = {}
     for pattern in listed(patterns):
@@ -101,8 +102,13 @@ def _saved(folder: str) -> list[str]:
 
 
 def _remote(pattern: str) -> list[str]:
-    filesystem, path = fsspec.core.url_to_fs(pattern)
-    paths = filesystem.glob(path) if glob.has_magic(path) else filesystem.find(path)
+    try:
+        filesystem, path = fsspec.core.url_to_fs(pattern)
+        paths = filesystem.glob(path) if glob.has_magic(path) else filesystem.find(path)
+    except (
+        Exception
+    ) as error:  # each kind of bucket has errors of its own, and a package to install
+        raise ValueError(f"{pattern} cannot be read: {error}.") from error
     if not paths:
         raise FileNotFoundError(f"No file matches {pattern!r}.")
     return sorted(filesystem.unstrip_protocol(one) for one in paths)
@@ -132,8 +138,8 @@ def is_splittable(path: str) -> bool:
 def records(piece: Piece, reading: Reading) -> Iterator[Record | Bad]:
     """Yields the documents of a file and its bad records, in order.
 
-    Raises MalformedLine at the first malformed record where `on_malformed` is "error", OSError for a
-    file that cannot be opened, and ValueError for a format whose package is not installed.
+    Raises MalformedLine at the first malformed record where `on_malformed` is "error", and OSError for
+    a file that cannot be opened.
     """
     yield from judged(_found_in(piece, reading.text_field), reading.on_malformed, "files")
 

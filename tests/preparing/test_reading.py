@@ -235,3 +235,5 @@ def test_files_of_a_bucket():
     assert source.tasks == 1 and "1 file" in source.about
     with pytest.raises(FileNotFoundError, match=r"No file matches 'memory://bucket/none\*'"):
         found_files("memory://bucket/none*")
+    with pytest.raises(ValueError, match="nowhere://bucket/a cannot be read: Protocol not known"):
+        found_files("nowhere://bucket/a")
