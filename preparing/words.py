@@ -10,7 +10,7 @@ _UNSPACED = (
 )
 _ANY_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
-_SENTENCE_END = re.compile(r"[.!?]+[\"'”’)\]]*(?:\s+|$)|[。！？]+[”』」）]*")
+_SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*(?:\s+|$)|[。！？]+[”』」）]*")
 
 
 class Words(WordTokenizer):

@@ -3,6 +3,7 @@
 import datetime
 import json
 import tempfile
+import time
 
 import pytest
 from datatrove.data import Document
@@ -39,6 +40,15 @@ def test_personal_data_is_replaced():
     expected = "Write to email@example.com at 0.0.0.0, not from 127.0.0.1 or v1.2.3."
     assert outcome(filters.personal_data(), text) == expected
     assert "jane" in outcome(filters.personal_data(emails=False), text)
+
+
+def test_long_runs_take_no_longer_than_other_text():
+    text = " " * 100_000 + "a" + "." * 100_000 + "a " + "Ab+/" * 50_000 + " jane@mail.org"
+    began = time.process_time()
+    assert filters.cleaned(text) == text
+    assert outcome(filters.personal_data(), text).endswith("/ email@example.com")
+    assert len(Words().sent_tokenize(text)) == 1
+    assert time.process_time() - began < 2
 
 
 def test_metadata_before_the_text():
