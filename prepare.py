@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -90,14 +91,18 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
         report.write(out, found, page.page(found))
         running.finish(out)
         tokens = f", {found.tokens:,} tokens" if found.tokens else ""
-        console.print(f"\n{found.documents:,} documents{tokens}. {p.out} holds report.html.")
+        console.print(
+            f"\n{found.documents:,} documents{tokens}. {p.out} holds report.html.", markup=False
+        )
     console.print(
         f"Next: {verbs.as_typed(output.next_command(p.out))}", markup=False, soft_wrap=True
     )
 
 
-def check_unchanged(out: str, before: dict, settings: dict[str, str], made_of: str) -> None:
+def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:
     """Raises ValueError where a folder holds what was prepared of other text, or by other settings."""
+    if not isinstance(before, dict) or "made_of" not in before:  # other programs write reports too
+        raise ValueError(f"{out} holds a report.json of something else: give OUT a new folder.")
     if before["made_of"] == made_of:
         return
     changed = differences(before["settings"], settings) or [

@@ -129,6 +129,10 @@ def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
     assert "holds other files, such as raw.jsonl: give OUT a new folder" in capsys.readouterr().err
+    (tmp_path / "report.json").write_text('{"passed": 3}')
+    with pytest.raises(SystemExit):
+        planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
+    assert "holds a report.json of something else: give OUT" in capsys.readouterr().err
 
 
 def test_files_of_others_are_never_removed(tmp_path, capsys):
