@@ -54,7 +54,7 @@ class Reading(NamedTuple):
     on_malformed: str  # "error" or "skip"
 
 
-class Piece(NamedTuple):
+class FileRange(NamedTuple):
     """A file, or the lines of one that start within a range of its bytes."""
 
     path: str
@@ -135,13 +135,13 @@ def is_splittable(path: str) -> bool:
     return path.lower().endswith(JSONL_SUFFIXES)
 
 
-def records(piece: Piece, reading: Reading) -> Iterator[Record | Bad]:
+def records(file_range: FileRange, reading: Reading) -> Iterator[Record | Bad]:
     """Yields the documents of a file and its bad records, in order.
 
     Raises MalformedLine at the first malformed record where `on_malformed` is "error", and OSError for
     a file that cannot be opened.
     """
-    yield from judged(_found_in(piece, reading.text_field), reading.on_malformed, "files")
+    yield from judged(_found_in(file_range, reading.text_field), reading.on_malformed, "files")
 
 
 def judged(
@@ -167,21 +167,21 @@ def judged(
 
 def texts_of(path: str, text_field: str) -> Iterator[str]:
     """Yields the texts of a file; raises as `records` at the first malformed one."""
-    for one in judged(_found_in(Piece(path), text_field), "error", None):
+    for one in judged(_found_in(FileRange(path), text_field), "error", None):
         if isinstance(one, Record):
             yield one.text
 
 
-def _found_in(piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+def _found_in(file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
     kinds: dict[tuple[str, ...], Callable[..., Iterator[Record | Bad]]] = {
         JSONL_SUFFIXES: _lines,
         (".parquet",): _parquet,
         (".arrow",): _arrow,
         (".warc", ".wet"): _warc,
     }
-    name = _unpacked(piece.path)
+    name = _unpacked(file_range.path)
     read = next((kinds[ends] for ends in kinds if name.endswith(ends)), _text)
-    yield from _read_by(read, piece, text_field)
+    yield from _read_by(read, file_range, text_field)
 
 
 def _unpacked(path: str) -> str:
@@ -189,17 +189,17 @@ def _unpacked(path: str) -> str:
     return path.lower().removesuffix(".gz").removesuffix(".zst")
 
 
-def plain_text(piece: Piece) -> Record | Bad:
+def plain_text(file_range: FileRange) -> Record | Bad:
     """Returns the document that a file is, whatever its name."""
-    return next(_read_by(_text, piece, ""))
+    return next(_read_by(_text, file_range, ""))
 
 
-def _read_by(read: Callable, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+def _read_by(read: Callable, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
     try:
-        with _opened(piece.path) as file:
-            yield from read(file, piece, text_field)
+        with _opened(file_range.path) as file:
+            yield from read(file, file_range, text_field)
     except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-        yield Bad(piece.path, "damaged", f"the file breaks off or is damaged ({error})")
+        yield Bad(file_range.path, "damaged", f"the file breaks off or is damaged ({error})")
 
 
 def _opened(path: str) -> Any:
@@ -246,13 +246,13 @@ class _Zstd(io.RawIOBase):
         super().close()
 
 
-def _lines(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
-    at = piece.start
+def _lines(file: BinaryIO, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
+    at = file_range.start
     if at:  # the line that a range starts in is the business of the range before
         file.seek(at - 1)
         at += len(file.readline()) - 1
     first, number, before = at, 0, None
-    while (piece.end is None or at < piece.end) and (line := file.readline(LONGEST + 1)):
+    while (file_range.end is None or at < file_range.end) and (line := file.readline(LONGEST + 1)):
         start, at, number = at, at + len(line), number + 1
         if len(line) > LONGEST:
             while not line.endswith(b"\n") and (line := file.readline(1 << 20)):
@@ -267,10 +267,10 @@ def _lines(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | B
                 raise ValueError(found)
             text = text_of(text_field, found)
         except ValueError as error:
-            before = _lines_before(piece.path, first) if before is None else before
-            yield Bad(f"{piece.path}:{number + before}", "malformed", str(error))
+            before = _lines_before(file_range.path, first) if before is None else before
+            yield Bad(f"{file_range.path}:{number + before}", "malformed", str(error))
             continue
-        yield _record(text, found, f"{piece.path}@{start}", text_field)
+        yield _record(text, found, f"{file_range.path}@{start}", text_field)
 
 
 def _object(line: bytes) -> dict | str:
@@ -307,43 +307,47 @@ def _record(text: str, fields: dict[str, Any], where: str, text_field: str) -> R
     return Record(text, name, {"file": where.rpartition("@")[0], **others})
 
 
-def _text(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
-    if _unpacked(piece.path).endswith(_PACKED):
+def _text(file: BinaryIO, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
+    if _unpacked(file_range.path).endswith(_PACKED):
         yield Bad(
-            piece.path, "malformed", "an archive, expected text: unpack it, or use gzip or zstd"
+            file_range.path,
+            "malformed",
+            "an archive, expected text: unpack it, or use gzip or zstd",
         )
         return
     content = file.read(LONGEST + 1)
     if len(content) > LONGEST:
         reason = f"longer than {LONGEST >> 20} MiB: cut it into documents, such as lines of JSONL"
-        yield Bad(piece.path, "malformed", reason)
+        yield Bad(file_range.path, "malformed", reason)
         return
     try:
-        yield Record(content.decode("utf-8-sig"), piece.path, {"file": piece.path})
+        yield Record(content.decode("utf-8-sig"), file_range.path, {"file": file_range.path})
     except UnicodeDecodeError as error:
-        yield Bad(piece.path, "malformed", f"not UTF-8 text ({error.reason} at byte {error.start})")
+        yield Bad(
+            file_range.path, "malformed", f"not UTF-8 text ({error.reason} at byte {error.start})"
+        )
 
 
-def _parquet(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+def _parquet(file: BinaryIO, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         table = pyarrow.parquet.ParquetFile(file)
-        yield from _rows(table.iter_batches(1000), piece, text_field)
+        yield from _rows(table.iter_batches(1000), file_range, text_field)
     except (pyarrow.ArrowException, OSError) as error:
         _check_is_of_content(error)
-        yield Bad(piece.path, "damaged", f"no whole Parquet file ({error})")
+        yield Bad(file_range.path, "damaged", f"no whole Parquet file ({error})")
 
 
-def _arrow(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+def _arrow(file: BinaryIO, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
     import pyarrow
 
     try:
-        yield from _rows(_arrow_batches(file), piece, text_field)
+        yield from _rows(_arrow_batches(file), file_range, text_field)
     except (pyarrow.ArrowException, OSError) as error:
         _check_is_of_content(error)
-        yield Bad(piece.path, "damaged", f"no whole Arrow file or stream ({error})")
+        yield Bad(file_range.path, "damaged", f"no whole Arrow file or stream ({error})")
 
 
 def _arrow_batches(file: Any) -> Iterator[Any]:
@@ -366,18 +370,18 @@ def _check_is_of_content(error: Exception) -> None:
         raise error
 
 
-def _rows(batches, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+def _rows(batches, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
     number = 0
     for batch in batches:
         for row in batch.to_pylist():
-            where, number = f"{piece.path}@{number}", number + 1
+            where, number = f"{file_range.path}@{number}", number + 1
             try:
                 yield _record(text_of(text_field, row), row, where, text_field)
             except ValueError as error:
                 yield Bad(where, "malformed", str(error))
 
 
-def _warc(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Bad]:
+def _warc(file: BinaryIO, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
     from warcio.archiveiterator import ArchiveIterator
     from warcio.exceptions import ArchiveLoadFailed
 
@@ -386,7 +390,7 @@ def _warc(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Ba
             kind = _ARCHIVED.get(record.rec_type)
             if kind is None:
                 continue
-            url = record.rec_headers.get_header("WARC-Target-URI") or f"{piece.path}@{number}"
+            url = record.rec_headers.get_header("WARC-Target-URI") or f"{file_range.path}@{number}"
             content = record.content_stream().read()
             record.raw_stream.read()  # what may follow the last chunk of a page
             if record.raw_stream.limit:
@@ -397,14 +401,14 @@ def _warc(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[Record | Ba
                 continue
             text = _main_text(content) if kind == "page" else content.decode("utf-8", "replace")
             metadata = {
-                "file": piece.path,
+                "file": file_range.path,
                 "url": url,
                 "date": record.rec_headers.get_header("WARC-Date"),
             }
             yield Record(text, url, metadata)
         file.read(1)  # raises EOFError where a gzip file breaks off, which warcio takes for its end
     except (ArchiveLoadFailed, ValueError) as error:
-        yield Bad(piece.path, "damaged", f"no whole WARC file ({error})")
+        yield Bad(file_range.path, "damaged", f"no whole WARC file ({error})")
 
 
 def _main_text(page: bytes) -> str:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pretrax.preparing.reading import LONGEST, Bad, Piece, Record, plain_text
+from pretrax.preparing.reading import LONGEST, Bad, FileRange, Record, plain_text
 from pretrax.tasks.text_readers import each_once, listed, matching_files
 
 
@@ -59,7 +59,7 @@ def documents(repository: Repository, header: str) -> Iterator[Record | Bad]:
     name = os.path.basename(os.path.abspath(repository.folder))
     texts: dict[str, str] = {}
     for path in repository.paths:
-        one = plain_text(Piece(os.path.join(repository.folder, path)))
+        one = plain_text(FileRange(os.path.join(repository.folder, path)))
         if isinstance(one, Bad):
             yield one
         elif one.text.strip():

@@ -17,7 +17,7 @@ from datatrove.pipeline.base import PipelineStep
 from pretrax.preparing.blocks import Source
 from pretrax.preparing.reading import (
     Bad,
-    Piece,
+    FileRange,
     Reading,
     Record,
     found_files,
@@ -116,14 +116,14 @@ def repositories(
     )
 
 
-def _of_file(reading: Reading, piece: Piece) -> Iterator[Record | Bad]:
-    return records(piece, reading)
+def _of_file(reading: Reading, file_range: FileRange) -> Iterator[Record | Bad]:
+    return records(file_range, reading)
 
 
 def _of_repository(
-    found: Mapping[str, Repository], header: str, on_malformed: str, piece: Piece
+    found: Mapping[str, Repository], header: str, on_malformed: str, file_range: FileRange
 ) -> Iterator[Record | Bad]:
-    return judged(documents(found[piece.path], header), on_malformed, "repositories")
+    return judged(documents(found[file_range.path], header), on_malformed, "repositories")
 
 
 def _check(source: str, on_malformed: str, task_bytes: int) -> None:
@@ -187,14 +187,14 @@ def _of_tensorflow(texts: Any) -> Source:
     )
 
 
-def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[Piece]]:
+def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[FileRange]]:
     """Returns what each task reads: consecutive files, and ranges of long ones that can be split.
 
     >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.txt": 9}, 6)
-    [[Piece('a.txt'), Piece('b.txt')], [Piece('c.jsonl', 0, 6)], [Piece('c.jsonl', 6, 12)], [Piece('d.txt')]]
+    [[FileRange('a.txt'), FileRange('b.txt')], [FileRange('c.jsonl', 0, 6)], [FileRange('c.jsonl', 6, 12)], [FileRange('d.txt')]]
     """
     share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1)))
-    shares: list[list[Piece]] = [[]]
+    shares: list[list[FileRange]] = [[]]
     left = share_bytes
     for path, size in sizes.items():
         cuts = range(0, size, share_bytes) if is_splittable(path) and size > share_bytes else [0]
@@ -205,24 +205,24 @@ def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[Piece]]:
             if left <= 0:  # so that all but the last have their bytes
                 shares.append([])
                 left = share_bytes
-            shares[-1].append(Piece(path) if whole else Piece(path, start, end))
+            shares[-1].append(FileRange(path) if whole else FileRange(path, start, end))
             left -= taken
     return shares
 
 
 class _Read(PipelineStep):
-    """Gives the documents of the pieces of a task."""
+    """Gives the documents of the ranges of a task."""
 
     type, name = "Reader", "files"
 
-    def __init__(self, shares: Sequence[Sequence[Piece]], read: Callable, dropped):
+    def __init__(self, shares: Sequence[Sequence[FileRange]], read: Callable, dropped):
         super().__init__()
         self.shares, self.read, self.dropped = shares, read, dropped
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         with self.dropped:
-            for piece in self.shares[rank]:
-                for one in self.read(piece):
+            for file_range in self.shares[rank]:
+                for one in self.read(file_range):
                     self.stat_update("total")
                     if isinstance(one, Bad):
                         self.stat_update("dropped", f"dropped_{one.rule}")

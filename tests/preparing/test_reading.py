@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 import zstandard
 
-from pretrax.preparing.reading import Bad, Piece, Reading, Record, found_files, records
+from pretrax.preparing.reading import Bad, FileRange, Reading, Record, found_files, records
 from pretrax.preparing.sources import files, shares_of
 from pretrax.tasks.text_readers import MalformedLine
 
@@ -22,7 +22,7 @@ LINES = "".join(json.dumps({"id": i, "text": t, "n": i}) + "\n" for i, t in enum
 
 
 def read(path, reading=SKIP):
-    return list(records(Piece(str(path)), reading))
+    return list(records(FileRange(str(path)), reading))
 
 
 def texts(path):
@@ -192,8 +192,8 @@ def test_each_line_is_in_one_share_and_bad_ones_keep_their_number(tmp_path, size
     path = tmp_path / "a.jsonl"
     lines = [json.dumps({"text": "x" * k}) for k in (1, 30, 2, 5)]
     path.write_text("\n".join([*lines, "bad", *lines]))
-    pieces = [p for s in shares_of({str(path): path.stat().st_size}, size) for p in s]
-    found = [one for piece in pieces for one in records(piece, SKIP)]
+    ranges = [p for s in shares_of({str(path): path.stat().st_size}, size) for p in s]
+    found = [one for file_range in ranges for one in records(file_range, SKIP)]
     assert [one.text for one in found if isinstance(one, Record)] == [
         json.loads(x)["text"] for x in lines * 2
     ]
@@ -208,13 +208,13 @@ def test_patterns_that_overlap_and_a_comma_at_the_end(tmp_path, monkeypatch):
 
 def test_shares_of_files():
     whole = shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.gz": 9}, 6)
-    assert [[piece.path[0] for piece in share] for share in whole] == [
+    assert [[file_range.path[0] for file_range in share] for share in whole] == [
         ["a", "b"],
         ["c"],
         ["c"],
         ["d"],
     ]
-    assert [(piece.start, piece.end) for share in whole[1:3] for piece in share] == [
+    assert [(file_range.start, file_range.end) for share in whole[1:3] for file_range in share] == [
         (0, 6),
         (6, 12),
     ]
