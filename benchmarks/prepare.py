@@ -140,7 +140,7 @@ def run_chain(
     given = [f"FILES = {str(folder / 'raw.jsonl')!r}", f"OUT = {str(folder / out)!r}", *bindings]
     p = read_preparation([], given)
     object.__setattr__(p, "executor", executors.this_process)
-    parts = p.source(), [step() for step in p.steps], p.output()
+    parts = running.parts_of(p)
     before = blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS
     if every_example:
         blocks.EXAMPLES, blocks.EXAMPLE_CHARACTERS = 10**9, 10**9

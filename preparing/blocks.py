@@ -117,19 +117,21 @@ def _as_line(document: Document) -> bytes:
         return orjson.dumps(record, default=str, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _plain(value: Any) -> Any:
-    r"""Returns a value with as text what orjson does not take.
+def _plain(value: Any, levels: int = 100) -> Any:
+    r"""Returns a value with as text what orjson does not take, and what is nested deeper as "…".
 
     >>> _plain({"a": 10**30, 1: ["\ud800"]})
     {'a': '1000000000000000000000000000000', '1': ['\\ud800']}
     """
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict | list | tuple) and not levels:
+        return "…"
+    if isinstance(value, dict):
+        return {_plain(str(key)): _plain(one, levels - 1) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one, levels - 1) for one in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)
-    if isinstance(value, dict):
-        return {_plain(str(key)): _plain(inner) for key, inner in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 class ReadDocuments(PipelineStep):

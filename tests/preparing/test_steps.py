@@ -1,6 +1,7 @@
 """The steps alone: what each keeps and drops, and by which rule."""
 
 import datetime
+import functools
 import json
 import tempfile
 import time
@@ -234,15 +235,20 @@ filters.with_metadata.template = "{{title}} "
     assert "\\ud800" in page and "duplicate <small>1 dropped" in page
 
 
+def _nested(inner, levels):
+    return functools.reduce(lambda one, _: [one], range(levels), inner)
+
+
 def test_documents_between_stages(tmp_path):
     metadata = [
         {"n": 1, "day": datetime.date(2026, 1, 2)},
-        {"n": 10**30, "t": ["\ud800"], "url": "a"},
+        {"n": 10**30, "t": ["\ud800"], "url": "a", "deep": _nested("a", 400)},
     ]
     documents = [Document(f"text {k}", str(k), metadata=of) for k, of in enumerate(metadata)]
     assert list(WriteDocuments(str(tmp_path)).run(documents, rank=3)) == documents
     first, second = documents_of(str(tmp_path), 3)
     assert (first.text, first.metadata) == ("text 0", {"n": 1, "day": "2026-01-02"})
+    assert second.metadata.pop("deep") == _nested("…", 99)
     assert second.metadata == {"n": str(10**30), "t": ["\\ud800"], "url": "a"}
 
 
