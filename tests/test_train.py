@@ -141,6 +141,8 @@ def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
     files = ["--gin_file=run.gin", f"--gin_search_paths=/absent,{tmp_path}/elsewhere"]
     said = fails(capsys, [*files, *given, "--gin_bindings=training.Run.batch_size = 0"])
     assert "training.Run.batch_size must be a whole number above 0, got 0" in said
+    said = fails(capsys, [*files, *given, "--gin.utils.SaveCheckpointConfig.keep=5"])
+    assert "SaveCheckpointConfig.keep is here: training.Run.keep_checkpoints, beside" in said
     said = fails(capsys, [*files, *given, "--gin_bindings=TRAIN_STEPS=5"])
     assert "What T5X calls TRAIN_STEPS is here: STEPS" in said
 

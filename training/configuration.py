@@ -55,6 +55,10 @@ T5X_NAMES = {
     "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp shards "
     "the parameters",
     "trainer.Trainer.num_microbatches": "training.Run.microbatches",
+    "train_script.train.eval_period": "training.Run.evaluate_every",
+    "utils.SaveCheckpointConfig.period": "training.Run.checkpoint_every",
+    "utils.SaveCheckpointConfig.keep": "training.Run.keep_checkpoints, beside which keep_every and "
+    "keep_best keep others",
 }
 
 # How to give a field of `Run` that has no default.
