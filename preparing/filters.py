@@ -272,7 +272,7 @@ def c4(
     """
     return _datatrove(
         "c4",
-        C4QualityFilter,
+        _C4,
         filter_no_terminal_punct=terminal_punctuation,
         min_num_sentences=min_sentences,
         min_words_per_line=min_words_per_line,
@@ -375,6 +375,19 @@ def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
     return Step(
         name, lambda folder, dropped: block(exclusion_writer=dropped, language=WORDS, **settings)
     )
+
+
+class _C4(C4QualityFilter):
+    """datatrove's, which also counts the documents it changes, and drops those it leaves no line."""
+
+    def filter(self, doc: Document) -> bool | tuple[bool, str]:
+        text = doc.text
+        found = super().filter(doc)
+        if found is True and not doc.text:
+            doc.text = text  # for the report
+            return False, "empty"
+        self.stat_update("changed", value=int(doc.text != text))
+        return found
 
 
 class _Rule(BaseFilter):

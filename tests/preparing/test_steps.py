@@ -111,12 +111,19 @@ def test_templates_that_name_no_field_are_refused(settings, words):
         (filters.c4(min_sentences=3), PROSE, PROSE),
         (filters.c4(min_sentences=3), PROSE + "\nnavigation", PROSE),
         (filters.c4(), "int main() { return 0; } is code.", "dropped: curly_bracket"),
+        (filters.c4(min_sentences=-1), "navigation", "dropped: empty"),
         (filters.fineweb_quality(), PROSE, PROSE),
         (filters.fineweb_quality(), "a\nb\nc\n" * 5, "dropped: line_punct_ratio"),
     ],
 )  # fmt: skip
 def test_rules(step, text, expected):
     assert outcome(step, text) == expected
+
+
+def test_c4_says_how_many_texts_it_changed(tmp_path):
+    planted.write_texts(tmp_path / "raw.jsonl", [PROSE, f"{PROSE}\nnavigation"])
+    steps = "preparing.Preparation.steps = [@filters.c4]\nfilters.c4.min_sentences = 3"
+    assert planted.run_steps(tmp_path, steps)["steps"][1]["changed"] == 1
 
 
 def test_languages_without_a_download():
