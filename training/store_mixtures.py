@@ -9,14 +9,14 @@ import numpy as np
 from pretrax.training.data import Corpus, DocumentStream, Piece, Progress
 from pretrax.training.records import Records, RecordStream, Shuffled
 from pretrax.training.token_array_files import TokenArray
-from pretrax.training.token_arrays import PIECES, UNCUT, ArrayRecords, split_heldout
+from pretrax.training.token_arrays import UNCUT, ArrayRecords, split_heldout
 from pretrax.training.token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
-from pretrax.training.token_store_files import BLOCK
 
 Rate = float | Callable[[int], float]  # of a store, or a function of the step
 
 _DRAWS = 1024  # draws of the mixture made at a time
 _HELDOUT_EVERY = 20  # one block in so many is held out of a store without held-out text
+_FEW = 512  # records, of fewer of which rows of one step would be of one document
 
 
 def token_store(
@@ -132,25 +132,24 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
     """Returns the records of both splits; of a store without held-out text, one block in 20 is.
 
-    A store of few records is a token array, whose documents are cut shorter (`ArrayRecords`), and
-    held out as those of one.
+    A store of few blocks is a token array, of which single documents are held out, and one of few
+    records, whose documents are cut shorter (`ArrayRecords`).
     """
-    small = store.counts(TRAIN).records < max(PIECES, 2 * BLOCK)
+    train = store.records(TRAIN)
     if HELDOUT in store.splits:
-        heldout = store.records(HELDOUT)
-        return ArrayRecords(*_array(store)) if small else store.records(TRAIN), heldout
-    if small:
-        array, uncut = _array(store)
-        train, held = split_heldout(array, every=_HELDOUT_EVERY)
-        return ArrayRecords(train, uncut), ArrayRecords(held, uncut)
-    blocks = store.records(TRAIN).blocks
-    held = np.arange(len(blocks)) % _HELDOUT_EVERY == min(_HELDOUT_EVERY, len(blocks)) - 1
-    return StoreRecords(store, TRAIN, blocks[~held]), StoreRecords(store, TRAIN, blocks[held])
+        few = train.counts.sum() < _FEW
+        return ArrayRecords(*_array(store, train)) if few else train, store.records(HELDOUT)
+    if len(train.blocks) < _HELDOUT_EVERY:
+        array, *how = _array(store, train)
+        kept, held_out = split_heldout(array, every=_HELDOUT_EVERY)
+        return ArrayRecords(kept, *how), ArrayRecords(held_out, *how)
+    held = np.arange(len(train.blocks)) % _HELDOUT_EVERY == _HELDOUT_EVERY - 1
+    kept, held_out = train.blocks[~held], train.blocks[held]
+    return StoreRecords(store, TRAIN, kept), StoreRecords(store, TRAIN, held_out)
 
 
-def _array(store: TokenStore) -> tuple[TokenArray, int]:
-    """Returns the training split in memory, and the tokens of documents that are not cut."""
-    records = store.records(TRAIN)
+def _array(store: TokenStore, records: StoreRecords) -> tuple[TokenArray, int, int]:
+    """Returns records in memory, the tokens of documents that are not cut, and their fingerprint."""
     loaded = records.load(np.arange(len(records.counts)))
     kinds = ("tokens", *store.columns)
     columns = {k: np.concatenate([each[k] for each in loaded.columns]) for k in kinds}
@@ -161,7 +160,8 @@ def _array(store: TokenStore) -> tuple[TokenArray, int]:
     starts, ends, closed = np.append(0, ends[:-1])[first], ends[last], loaded.closed[last]
     tokens = columns.pop("tokens")
     array = TokenArray(records.name, tokens, starts, ends, closed, store.ids, {}, **columns)
-    return array, store.splits[TRAIN]["longest"] if store.columns else UNCUT
+    uncut = store.splits[TRAIN]["longest"] if store.columns else UNCUT
+    return array, uncut, records.fingerprint
 
 
 def _first_tokens(records: Records, n: int) -> list[Piece]:
@@ -294,5 +294,5 @@ def _summary(store: TokenStore) -> str:
         counts = store.counts(split)
         return f"{counts.documents:,} documents, {counts.tokens:,} tokens"
 
-    held = counted(HELDOUT) if HELDOUT in store.splits else f"one block in {_HELDOUT_EVERY}"
+    held = counted(HELDOUT) if HELDOUT in store.splits else f"one in {_HELDOUT_EVERY}"
     return f"{store.folder.path}: {counted(TRAIN)} to train on; {held} held out"

@@ -99,10 +99,11 @@ class ArrayRecords:
     """The documents of a token array as `Records`, of which those over `LONGEST_PIECE` are cut.
 
     Should there be fewer than `PIECES` pieces (one file of text, say), they are made shorter, but
-    documents of `uncut` tokens are left whole.
+    documents of `uncut` tokens are left whole. The `checksum` of all that the array was made of, where
+    it is known, tells it from others that begin and end as it does.
     """
 
-    def __init__(self, array: TokenArray, uncut: int = UNCUT):
+    def __init__(self, array: TokenArray, uncut: int = UNCUT, checksum: int = 0):
         self.name = array.path
         self._starts, self._ends, self._closed = _pieces(array, _longest_piece(array, uncut))
         columns = {name: getattr(array, name) for name in ("tokens", *COLUMNS)}
@@ -110,7 +111,7 @@ class ArrayRecords:
         whole, rest = divmod(len(self._starts), BLOCK)
         self.counts = np.asarray([BLOCK] * whole + [rest] * (rest > 0), np.int64)
         self.tokens = array.size
-        self.fingerprint = _fingerprint(array, len(self._starts))
+        self.fingerprint = _fingerprint(array, len(self._starts), checksum)
 
     def load(self, blocks: np.ndarray) -> Loaded:
         records = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
@@ -178,7 +179,7 @@ def split_heldout(array: TokenArray, *, every: int = 20) -> tuple[TokenArray, To
 
 def _longest_piece(array: TokenArray, uncut: int) -> int:
     """Returns the tokens of the longest piece, see `ArrayRecords`."""
-    longest = LONGEST_PIECE
+    longest = max(LONGEST_PIECE, uncut)
     while np.sum(-(-(array.ends - array.starts) // longest)) < PIECES and longest >= 2 * uncut:
         longest //= 2
     return longest
@@ -202,9 +203,9 @@ def _pieces(array: TokenArray, longest: int) -> tuple[np.ndarray, np.ndarray, np
     )
 
 
-def _fingerprint(array: TokenArray, pieces: int) -> int:
+def _fingerprint(array: TokenArray, pieces: int, checksum: int) -> int:
     """Returns a fingerprint of an array: of its shape and of the ends of its tokens."""
     tokens = array.tokens
     ends = np.concatenate([tokens[:4096], tokens[-4096:]]).astype(np.int32)
     numbers = np.asarray([len(tokens), array.documents, pieces], np.int64)
-    return zlib.crc32(ends.tobytes() + numbers.tobytes())
+    return zlib.crc32(ends.tobytes() + numbers.tobytes(), checksum)

@@ -155,6 +155,25 @@ def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
     assert len(held) == 512 and len(train) == 256 * 40 and not held & train
 
 
+@pytest.mark.parametrize("documents", [300, 600, 256 * 19, 256 * 20])
+def test_a_twentieth_is_held_out_of_any_store(tmp_path, documents):
+    corpus = token_store(
+        "unused", stores=str(store_of(tmp_path / "a", text(5, documents, 2)).folder.path)
+    )
+    assert len(corpus.heldout(10**6)) == documents // 20
+
+
+def test_another_store_of_the_same_ends_is_other_data(tmp_path):
+    """Replaced between two starts of a run; it differs in the middle alone."""
+    states = []
+    for middle in (5, 6):
+        given = text(5, 1, 5000) + text(middle, 1, 10) + text(5, 1, 5000)
+        store_of(tmp_path / f"{middle}", given, heldout=text(5, 1, 9))
+        states.append(opened(str(tmp_path / f"{middle}")).train(0, 1).state())
+    with pytest.raises(ValueError, match="other data"):
+        opened(str(tmp_path / "5")).train(0, 1).restore(states[1])
+
+
 @pytest.mark.parametrize("heldout", [None, [np.array([5, 6])]])
 def test_a_store_of_few_documents_is_read_as_a_token_array(tmp_path, heldout):
     """Its documents are cut shorter, so that the rows of a step are of different text."""
