@@ -230,20 +230,25 @@ class Batches:
         self.step = step
 
     def progress(self) -> dict[str, float]:
-        """Returns the shares of the stores in the tokens read, and how often each was read.
+        """Returns the shares of the stores in the tokens read, and how often each was trained on.
 
         {"data/web/share": 0.7, "data/web/epochs": 0.02, "data/books/share": 0.3, …}
 
         They are of this process's shards since the run began; nothing for a corpus without stores.
+        Documents that wait for a row do not count as epochs; they are taken for such of all stores
+        alike.
         """
-        shards = [reader.progress() for reader in self._readers.values()]
+        readers = self._readers.values()
+        shards = [reader.progress() for reader in readers]
         total = sum(one.tokens for shard in shards for one in shard.values())
+        waiting = sum(reader.waiting_tokens() for reader in readers) if total else 0
+        in_rows = max(1 - waiting / max(total, 1), 0)
         figures = {}
         for name in shards[0] if shards else ():
             tokens = sum(shard[name].tokens for shard in shards)
             figures[f"data/{name}/share"] = tokens / max(total, 1)
             epochs = [shard[name].epochs for shard in shards]
-            figures[f"data/{name}/epochs"] = sum(epochs) / len(epochs)
+            figures[f"data/{name}/epochs"] = in_rows * sum(epochs) / len(epochs)
         return figures
 
     def _read(self, shard: int) -> list[Row]:

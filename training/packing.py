@@ -210,6 +210,7 @@ class ShardReader:
         rows_of_a_step: int = 1,
     ):
         self._stream, self._column = stream, column
+        self._end_of_document = end_of_document
         pieces = (columns_of(piece, end_of_document, column) for piece in _documents(stream))
         pool = max(POOL, rows_of_a_step)
         self._waiting = _Waiting(pieces, column, pool=pool, at_least=rows_of_a_step)
@@ -219,7 +220,14 @@ class ShardReader:
         self._stream.begin_step(step)
 
     def progress(self) -> dict[str, Progress]:
+        """Returns what was read of each store; `waiting_tokens` of it are in no row yet."""
         return self._stream.progress()
+
+    def waiting_tokens(self) -> int:
+        """Returns the tokens of documents that wait for a row."""
+        pieces = self._waiting.pieces()
+        ends = sum(piece[0, -1] == self._end_of_document for piece in pieces)
+        return sum(piece.shape[1] for piece in pieces) - int(ends)
 
     def row(self, limits: Limits) -> PackedRow:
         """Returns the next row, of the member with these limits.
