@@ -11,7 +11,6 @@ at 512 tokens, of documents with log-normal lengths, a median of 200 tokens.
 
 import argparse
 import hashlib
-import json
 import multiprocessing
 import os
 import resource
@@ -33,6 +32,7 @@ from rich.table import Table  # noqa: E402
 from pretrax.objectives import TokenIds, layouts, plan, span_corruption  # noqa: E402
 from pretrax.training import token_store_files as files  # noqa: E402
 from pretrax.training.data import Piece  # noqa: E402
+from pretrax.training.folders import Folder  # noqa: E402
 from pretrax.training.packing import ShardReader, plan_packing, stacked  # noqa: E402
 from pretrax.training.records import RecordStream, Shuffled  # noqa: E402
 from pretrax.training.store_mixtures import token_store  # noqa: E402
@@ -107,9 +107,9 @@ def write_large(path: str, documents: int) -> files.Counts:
         "files": names,
         "blocks_crc32": zlib.crc32(table.tobytes()),
     }
-    described = {"format": files.FORMAT, "ids": ids_to_json(IDS), "columns": [], "about": {}}
+    described = {"ids": ids_to_json(IDS), "columns": [], "about": {}}
     described |= {"vocabulary": [], "splits": {"train": split}}
-    Path(path, files.STORE).write_text(json.dumps(described))
+    files.write_description(Folder(path), files.STORE, described)
     return counts
 
 

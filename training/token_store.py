@@ -4,7 +4,6 @@ The files are described in `training.token_store_files`, the order of records in
 """
 
 import dataclasses
-import json
 import os
 import zlib
 from collections.abc import Mapping
@@ -16,7 +15,13 @@ from pretrax.objectives import TokenIds
 from pretrax.training.folders import Folder
 from pretrax.training.records import Loaded
 from pretrax.training.token_ids import ids_from_json
-from pretrax.training.token_store_files import FORMAT, STORE, Counts, block_dtype, token_dtype
+from pretrax.training.token_store_files import (
+    STORE,
+    Counts,
+    block_dtype,
+    read_description,
+    token_dtype,
+)
 
 TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads
 
@@ -53,23 +58,17 @@ class TokenStore:
 def open_store(path: str | os.PathLike) -> TokenStore:
     """Opens a token store; reads its description alone.
 
-    Raises ValueError for a folder that is no finished store, or one of another version of the format.
+    Raises ValueError for a folder that is no finished store, a damaged one, or one of another version
+    of the format.
     """
     folder = Folder(path)
     try:
-        described = json.loads(folder.read(STORE))
-    except FileNotFoundError:
+        described = read_description(folder, STORE)
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{folder.path} is no finished token store: it holds no {STORE}, which is written last. "
             "Give the folder that `pretrax prepare` has filled, or start that command again."
         ) from None
-    except ValueError as error:
-        raise ValueError(f"{folder.where(STORE)} is damaged ({error}).") from error
-    if described.get("format") != FORMAT:
-        raise ValueError(
-            f"{folder.where(STORE)}: got a store of format {described.get('format')!r}, expected "
-            f"{FORMAT}: read it with the version of pretrax that wrote it, or write it anew."
-        )
     return TokenStore(
         folder,
         ids_from_json(described["ids"]),

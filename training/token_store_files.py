@@ -2,8 +2,8 @@
 
 A store is a folder on a disk or in a bucket:
 
-    store.json              {"format": 1, "ids": {…}, "columns": […], "about": {…}, "vocabulary": […],
-                             "splits": {"train": {…}, "heldout": {…}}}
+    store.json              {"format": 2, "ids": {…}, "columns": […], "about": {…}, "vocabulary": […],
+                             "splits": {"train": {…}, "heldout": {…}}, "crc32": …}
     train.blocks            for each block: its file, its first token and record there, its numbers of
                             tokens and records, and CRC-32s (`block_dtype`)
     train/00003-0000.tokens uint16 or int32, little-endian: the tokens of records, one after another
@@ -44,7 +44,7 @@ from pretrax.training.folders import Folder
 from pretrax.training.token_ids import ids_to_json, text_checker
 
 STORE = "store.json"
-FORMAT = 1
+FORMAT = 2
 LONGEST = 16384  # tokens of a record
 BLOCK = 256  # records of a block
 BLOCK_TOKENS = 1 << 20  # tokens after which a block of long records ends
@@ -221,7 +221,7 @@ class StoreWriter:
             "files": self._names,
             "blocks_crc32": zlib.crc32(blocks),
         }
-        self._folder.write(f"{self._name}.json", _as_json(described))
+        write_description(self._folder, f"{self._name}.json", described)
 
 
 def is_complete(path: str | os.PathLike, split: str, part: int) -> bool:
@@ -270,14 +270,13 @@ def seal(
     columns = first.described["columns"]
     merged = {split: _merged(folder, split, of, columns) for split, of in parts.items()}
     described = {
-        "format": FORMAT,
         "ids": first.described["ids"],
         "columns": columns,
         "about": dict(about or {}),
         "vocabulary": list(vocabulary),
         "splits": merged,
     }
-    folder.write(STORE, _as_json(described))
+    write_description(folder, STORE, described)
     return {split: Counts(**one["counts"]) for split, one in merged.items()}
 
 
@@ -290,18 +289,16 @@ class _Part(NamedTuple):
 def _part(folder: Folder, split: str, number: int) -> _Part:
     name = f"{split}/{number:05d}"
     try:
-        described = json.loads(folder.read(f"{name}.json"))
+        described = read_description(folder, f"{name}.json")
         blocks = folder.read(f"{name}.blocks")
         if zlib.crc32(blocks) != described["blocks_crc32"]:
-            raise ValueError(f"the checksum of {name}.blocks differs")
+            raise ValueError(f"{folder.where(name)}.blocks is damaged: its checksum differs.")
     except FileNotFoundError:
         raise ValueError(
             f"Part {number} of {split!r} in {folder.path} is not complete: start again what writes it."
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{folder.where(name)} is damaged ({error}): delete {name}.json, and write the part again."
-        ) from error
+    except ValueError as error:
+        raise ValueError(f"{error} Delete {name}.json, and write the part again.") from error
     return _Part(name, described, blocks)
 
 
@@ -333,5 +330,33 @@ def _check_unfinished(folder: Folder) -> None:
         )
 
 
-def _as_json(value: Any) -> bytes:
-    return json.dumps(value, indent=1, ensure_ascii=False).encode()
+def write_description(folder: Folder, name: str, values: Mapping[str, Any]) -> None:
+    """Writes the description of a store, or of a part, with the format and a checksum."""
+    described = {"format": FORMAT, **values}
+    described["crc32"] = _checksum(described)
+    folder.write(name, json.dumps(described, indent=1, ensure_ascii=False).encode())
+
+
+def read_description(folder: Folder, name: str) -> dict[str, Any]:
+    """Returns what `write_description` was given.
+
+    Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
+    """
+    try:
+        described = json.loads(folder.read(name))
+        format_ = described.pop("format")
+        checksum = described.pop("crc32", None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error
+    if format_ != FORMAT:
+        raise ValueError(
+            f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it with "
+            "the version of pretrax that wrote it, or write it anew."
+        )
+    if checksum != _checksum({"format": FORMAT, **described}):
+        raise ValueError(f"{folder.where(name)} is damaged: its checksum differs.")
+    return described
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(values).encode())

@@ -1,7 +1,5 @@
 """Token stores as they are read: same order as arrays, any file system, and damage named."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -101,12 +99,21 @@ def test_folders_that_are_no_store_are_refused(tmp_path):
     blocks.write_bytes(blocks.read_bytes()[::-1])
     with pytest.raises(ValueError, match="train.blocks is not as it was written"):
         open_store(tmp_path).records("train")
-    described = json.loads((tmp_path / "store.json").read_text())
-    (tmp_path / "store.json").write_text(json.dumps(described | {"format": 2}))
-    with pytest.raises(ValueError, match="got a store of format 2, expected 1"):
-        open_store(tmp_path)
-    (tmp_path / "store.json").write_text("{")
-    with pytest.raises(ValueError, match="store.json is damaged"):
-        open_store(tmp_path)
+    store = tmp_path / "store.json"
+    whole = store.read_text()
+    for written, said in [
+        (whole.replace('"format": 2', '"format": 1'), "got a store of format 1, expected 2"),
+        (whole.replace('"eos": 1', '"eos": 3'), "store.json is damaged: its checksum differs"),
+        (whole.replace('"crc32": ', '"crc32": 1'), "store.json is damaged: its checksum differs"),
+        (whole.replace('"format"', '"formau"'), "store.json is damaged"),
+        (whole[:-1], "store.json is damaged"),
+        ("[]", "store.json is damaged"),
+    ]:
+        assert written != whole
+        store.write_text(written)
+        with pytest.raises(ValueError, match=said):
+            open_store(tmp_path)
+    with pytest.raises(ValueError, match="no finished token store"):
+        open_store(store)
     with pytest.raises(ValueError, match="nowhere://a cannot be opened"):
         open_store("nowhere://a")

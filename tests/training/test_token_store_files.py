@@ -125,5 +125,5 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         seal(tmp_path, {"train": 1, "heldout": 1})
     blocks = tmp_path / "train" / "00000.blocks"
     blocks.write_bytes(blocks.read_bytes()[::-1])
-    with pytest.raises(ValueError, match="damaged .*checksum.* write the part again"):
+    with pytest.raises(ValueError, match="damaged: .*checksum.* write the part again"):
         seal(tmp_path, {"train": 1})
