@@ -32,6 +32,7 @@ parts and writes `store.json` last; a folder without it is not a store yet.
 import itertools
 import json
 import os
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
@@ -95,8 +96,8 @@ class StoreWriter:
       longest: tokens of the longest record, into which longer documents are cut; for held-out text
         2048, so that a few thousand tokens of it are of many documents.
 
-    Raises FileExistsError for a folder that is a finished store, and from `add` ValueError for an id
-    that text may not hold, or other columns.
+    Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns, and
+    from `add` for an id that text may not hold, or other columns.
     """
 
     def __init__(
@@ -110,6 +111,12 @@ class StoreWriter:
         longest: int = LONGEST,
     ):
         check_token_ids(ids)
+        if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
+            raise ValueError(f"Got columns={columns!r}, expected a list of {list(COLUMNS)}.")
+        if longest < 1 or part < 0:
+            raise ValueError(
+                f"Got longest={longest} and part={part}, expected 1 or more, and 0 or more."
+            )
         self._folder, self._name = Folder(path), f"{split}/{part:05d}"
         _check_unfinished(self._folder)
         self._ids, self._columns, self._longest = ids, tuple(columns), longest
@@ -251,14 +258,18 @@ def seal(
       about: the source of the text and how it was made, as JSON values.
       vocabulary: the names of the vocabulary's files, which are in the folder already.
 
-    Raises ValueError for a part that is missing or damaged, parts of different vocabularies or
-    columns, splits without tokens and missing files of the vocabulary; FileExistsError where the store
-    is finished.
+    Raises ValueError for a part that is missing or damaged, written parts beyond these numbers, parts
+    of different vocabularies or columns, splits without tokens and missing files of the vocabulary;
+    FileExistsError where the store is finished.
     """
     folder = Folder(path)
     _check_unfinished(folder)
+    if not splits:
+        raise ValueError(f"Got no splits of {folder.path}, expected such as {{'train': 1}}.")
     if missing := [name for name in vocabulary if not folder.exists(name)]:
         raise ValueError(f"{folder.path} has no {', '.join(missing)}: write the vocabulary first.")
+    for split, n in splits.items():
+        _check_number(folder, split, n)
     parts = {split: [_part(folder, split, i) for i in range(n)] for split, n in splits.items()}
     first, *others = itertools.chain(*parts.values())
     for other in others:
@@ -278,6 +289,18 @@ def seal(
     }
     write_description(folder, STORE, described)
     return {split: Counts(**one["counts"]) for split, one in merged.items()}
+
+
+def _check_number(folder: Folder, split: str, parts: int) -> None:
+    """Raises ValueError for no parts, and where parts were written that would be left out."""
+    if parts < 1:
+        raise ValueError(f"Got {parts} parts of {split!r} in {folder.path}, expected 1 or more.")
+    found = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
+    if beyond := sorted(int(name[1]) for name in found if name and int(name[1]) >= parts):
+        raise ValueError(
+            f"{folder.where(split)} holds part {beyond[0]}, and {parts} parts are to be counted, from "
+            f"0: give {{{split!r}: {beyond[-1] + 1}}}, or delete {beyond[0]:05d}.json."
+        )
 
 
 class _Part(NamedTuple):

@@ -127,3 +127,29 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     blocks.write_bytes(blocks.read_bytes()[::-1])
     with pytest.raises(ValueError, match="damaged: .*checksum.* write the part again"):
         seal(tmp_path, {"train": 1})
+
+
+def test_parts_are_counted_as_they_were_written(tmp_path):
+    """A part that `seal` is not told of would be text that nobody reads."""
+    write(tmp_path, [documents(3), [], documents(3)])
+    for splits, said in [
+        ({"train": 2}, "holds part 2, and 2 parts are to be counted, from 0: give {'train': 3}"),
+        ({"train": 0}, "Got 0 parts of 'train'"),
+        ({}, "Got no splits"),
+    ]:
+        with pytest.raises(ValueError, match=said):
+            seal(tmp_path, splits)
+    assert seal(tmp_path, {"train": 3})["train"].documents == 6
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"columns": "labels"}, "columns='labels', expected a list of"),
+        ({"columns": ["text"]}, "columns=.'text'., expected a list of"),
+        ({"longest": 0}, "longest=0"),
+    ],
+)
+def test_settings_of_a_writer_are_checked(tmp_path, settings, said):
+    with pytest.raises(ValueError, match=said):
+        StoreWriter(tmp_path, "train", 0, IDS, **settings)
