@@ -63,9 +63,14 @@ def check_cache(task: seqio.Task, splits: Sequence[str]) -> None:
         _check_split(task, split)
 
 
-def _check_split(task: seqio.Task, split: str) -> None:
+def cached_splits(task: seqio.Task) -> list[str]:
+    """The splits that a task's cache has."""
     there = tf.io.gfile.glob(seqio.get_cached_info_path(task.cache_dir, "*"))
-    known = sorted(path.rpartition("info.")[2].removesuffix(".json") for path in there)
+    return sorted(path.rpartition("info.")[2].removesuffix(".json") for path in there)
+
+
+def _check_split(task: seqio.Task, split: str) -> None:
+    known = cached_splits(task)
     if split not in known:
         raise ValueError(
             f"The cache {task.cache_dir} has no split {split!r}, expected one of {known}."

@@ -6,7 +6,13 @@ from pretrax.tasks.quiet_tensorflow import keep_off_accelerators, seqio
 from pretrax.tasks.seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
 from pretrax.tasks.seqio_examples import Examples, Pairs, Text, pair_reader
 from pretrax.tasks.seqio_streams import MixtureStream, heldout_documents
-from pretrax.tasks.seqio_tasks import check_task, common_vocabulary, found_tasks, with_vocabulary
+from pretrax.tasks.seqio_tasks import (
+    check_task,
+    common_vocabulary,
+    found_tasks,
+    tasks_with,
+    with_vocabulary,
+)
 from pretrax.tasks.seqio_vocabularies import RunVocabulary
 from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
 from pretrax.training.data import Corpus
@@ -44,7 +50,7 @@ def seqio_mixture(
         vocabulary: `seqio_vocabularies.of_task` for the tasks' own; or another factory, of
             `tasks.vocabularies`, whose vocabulary takes its place.
         split: to train on.
-        heldout_split: to evaluate on.
+        heldout_split: to evaluate on; of a mixture, those of its tasks that have it.
         module: a module, or a Python file of yours, that registers tasks: "my_tasks.py"; or several,
             one that registers a mixture after those of its tasks.
         feature: which feature holds the text's ids.
@@ -62,10 +68,13 @@ def seqio_mixture(
     """
     splits = split, heldout_split
     add_cache_dirs(cache_dirs)
-    tasks, rates = _found(mixture_or_task_name, module, data_dir, splits, [feature], use_cached)
+    tasks, rates, held = _found(
+        mixture_or_task_name, module, data_dir, splits, [feature], use_cached
+    )
     tasks, made = _in_vocabulary(run_dir, tasks, split, [feature], vocabulary, use_cached)
     texts = [Text(task, feature, made.ids, use_cached=use_cached) for task in tasks]
-    corpus = _corpus(mixture_or_task_name, texts, rates, splits, made, shuffle=shuffle, seed=seed)
+    name = mixture_or_task_name
+    corpus = _corpus(name, texts, rates, held, splits, made, shuffle=shuffle, seed=seed)
     return corpus._replace(summary=corpus.summary + _unread(tasks, feature))
 
 
@@ -117,14 +126,17 @@ def seqio_pairs(
         )
     splits, features = (split, heldout_split), ("inputs", "targets")
     add_cache_dirs(cache_dirs)
-    tasks, rates = _found(mixture_or_task_name, module, data_dir, splits, features, use_cached)
+    tasks, rates, held = _found(
+        mixture_or_task_name, module, data_dir, splits, features, use_cached
+    )
     tasks, made = _in_vocabulary(run_dir, tasks, split, features, vocabulary, use_cached)
     read = pair_reader(answers, made.tokenizer, classes)
     if classes:
         save_classes(run_dir, classes)
     limits = given_tokens, answer_tokens
     pairs = [Pairs(task, made.ids, limits, read, use_cached=use_cached) for task in tasks]
-    corpus = _corpus(mixture_or_task_name, pairs, rates, splits, made, shuffle=shuffle, seed=seed)
+    name = mixture_or_task_name
+    corpus = _corpus(name, pairs, rates, held, splits, made, shuffle=shuffle, seed=seed)
     longest = given_tokens + (answer_tokens if answers == "text" else 0)
     columns = ("parts",) if answers == "text" else ("labels",)
     labels_of = None if answers == "text" else "tokens" if answers == "tags" else "documents"
@@ -152,13 +164,14 @@ def _found(
     splits: Sequence[str],
     features: Sequence[str],
     use_cached: bool,
-) -> tuple[list[seqio.Task], list[float]]:
-    """The tasks and rates of a mixture, checked."""
+) -> tuple[list[seqio.Task], list[float], list[str]]:
+    """The tasks and rates of a mixture, checked, and the names of those with held-out text."""
     keep_off_accelerators()
+    split, heldout_split = splits
     tasks, rates = found_tasks(name, module, data_dir)
     for task in tasks:
-        check_task(task, splits, features, use_cached=use_cached)
-    return tasks, rates
+        check_task(task, [split], features, use_cached=use_cached)
+    return tasks, rates, tasks_with(heldout_split, tasks, features, use_cached=use_cached)
 
 
 def _in_vocabulary(
@@ -182,6 +195,7 @@ def _corpus(
     name: str,
     examples: Sequence[Examples],
     rates: Sequence[float],
+    held: Sequence[str],
     splits: tuple[str, str],
     vocabulary: Vocabulary,
     *,
@@ -192,6 +206,9 @@ def _corpus(
     several = f"; {len(examples)} tasks" if len(examples) > 1 else ""
     cached = ", ".join(each.name for each in examples if each.cached)
     from_cache = f"; from SeqIO's cache: {cached}" if cached else ""
+    without = ", ".join(each.name for each in examples if each.name not in held)
+    not_held = f"; nothing is held out of {without}" if without else ""
+    held_out = [each for each in examples if each.name in held]
 
     def train(shard: int, num_shards: int) -> MixtureStream:
         return MixtureStream(examples, rates, split, shard, num_shards, shuffle=shuffle, seed=seed)
@@ -199,7 +216,8 @@ def _corpus(
     return Corpus(
         ids=vocabulary.ids,
         train=train,
-        heldout=lambda n: heldout_documents(examples, heldout_split, n),
+        heldout=lambda n: heldout_documents(held_out, heldout_split, n),
         codec=vocabulary.codec,
-        summary=f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out{several}{from_cache}",
+        summary=f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out{several}"
+        f"{not_held}{from_cache}",
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from pretrax.tasks import glue_tasks, python_tasks, tfds_tasks
 from pretrax.tasks.quiet_tensorflow import seqio, tf
-from pretrax.tasks.seqio_caches import check_cache, is_read_from_cache
+from pretrax.tasks.seqio_caches import cached_splits, check_cache, is_read_from_cache
 from pretrax.training.user_modules import import_module
 
 
@@ -85,11 +85,39 @@ def check_task(
             "CacheDatasetPlaceholder is `required`): set use_cached=True, or give `pretrax evaluate` "
             "--cache_dir=DIR."
         )
-    with readable(task):
-        known = list(task.splits)
+    known = splits_of(task, use_cached)
     for split in splits:
         if split not in known:
             raise ValueError(f"Task {task.name!r} has no split {split!r}, expected one of {known}.")
+
+
+def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
+    """The splits that a task has, or its cache. Raises FileNotFoundError where its data is not there."""
+    if is_read_from_cache(task, use_cached):
+        return cached_splits(task)
+    with readable(task):
+        return list(task.splits)
+
+
+def tasks_with(
+    split: str, tasks: Sequence[seqio.Task], features: Sequence[str], *, use_cached: bool
+) -> list[str]:
+    """The names of the tasks of a mixture that have a held-out split, checked as `check_task` does.
+
+    Raises ValueError where none has it.
+    """
+    splits = {task.name: splits_of(task, use_cached) for task in tasks}
+    found = [task for task in tasks if split in splits[task.name]]
+    if not found:
+        raise ValueError(
+            f"{', '.join(splits)} has no split {split!r} to hold out, expected one of "
+            f"{sorted(set().union(*splits.values()))}: set heldout_split of the corpus to another, or "
+            'give the source one, such as TfdsDataSource(splits={"train": "train[1%:]", '
+            '"validation": "train[:1%]"}).'
+        )
+    for task in found:
+        check_task(task, [split], features, use_cached=use_cached)
+    return [task.name for task in found]
 
 
 def common_vocabulary(tasks: Sequence[seqio.Task], features: Sequence[str]) -> seqio.Vocabulary:

@@ -118,6 +118,20 @@ def test_mixture_rates():
     assert not np.array_equal(drawn_tasks((3, 1), (0, 1), 0), drawn[: drawn.size // 10])
 
 
+def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
+    task = seqio.TaskRegistry.get("numbers_text")
+    source = seqio.FunctionDataSource(task.source._dataset_fn, splits=["train"])
+    register_text("unheld", source, task.output_features["targets"].vocabulary)
+    names = ["numbers_text", "unheld_text"]
+    seqio.MixtureRegistry.add("partly_held", names, default_rate=1)
+    corpus = seqio_mixture(tmp_path, mixture_or_task_name="partly_held")
+    assert len(corpus.heldout(10**6)) == 30
+    assert corpus.summary.endswith("2 tasks; nothing is held out of unheld_text")
+    said = r"unheld_text has no split 'validation' to hold out, expected .*'train'.*heldout_split"
+    with pytest.raises(ValueError, match=said):
+        seqio_mixture(tmp_path, mixture_or_task_name="unheld_text")
+
+
 def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tmp_path, tiny):
     task = seqio.TaskRegistry.get("numbers_text")
     features = {"targets": seqio.Feature(task.output_features["targets"].vocabulary, add_eos=True)}
