@@ -1,13 +1,17 @@
 """SeqIO tasks as what `inference.task_scores` evaluates."""
 
+import functools
 import itertools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 from pretrax.inference.task_scores import EvaluationTask
 from pretrax.tasks.metrics import majority
 from pretrax.tasks.quiet_tensorflow import seqio
 from pretrax.tasks.seqio_caches import add_cache_dirs, is_read_from_cache
-from pretrax.tasks.seqio_tasks import check_task, found_tasks, readable
+from pretrax.tasks.seqio_tasks import check_task, found_tasks, readable, splits_of
+
+MetricValue, Scalar = seqio.metrics.MetricValue, seqio.metrics.Scalar
 
 MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
 
@@ -39,8 +43,12 @@ def evaluation_tasks(
         data_dir: of TensorFlow Datasets.
         use_cached, cache_dirs: as for `seqio_corpora.seqio_mixture`.
 
+    The baseline's answer is the most frequent of the split `train`; of a task without it, of the
+    examples themselves.
+
     Raises:
-        ValueError, FileNotFoundError: an unknown task or split, one without metrics, no examples.
+        ValueError, FileNotFoundError: an unknown task or split, one without `inputs`, `targets` or
+        metrics, no examples.
     """
     add_cache_dirs(cache_dirs)
     found: dict[str, seqio.Task] = {}
@@ -53,18 +61,29 @@ def evaluation_tasks(
 def _evaluation_task(
     task: seqio.Task, split: str, examples: int | None, use_cached: bool
 ) -> EvaluationTask:
-    check_task(task, ("train", split), ["targets"], use_cached=use_cached)
+    check_task(task, [split], ["inputs", "targets"], use_cached=use_cached)
     if not task.metric_fns:
         raise ValueError(
             f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
             "as tasks.metrics.accuracy."
         )
+    predict, scores = task.predict_metric_fns, task.score_metric_fns
+    if others := len(task.metric_objs) - len(predict) - len(scores):
+        warnings.warn(
+            f"Task {task.name!r}: {others} of its metrics left out, which are no functions of (targets, "
+            "predictions) or (targets, scores).",
+            stacklevel=2,
+        )
     read = list(itertools.islice(_examples(task, split, use_cached), examples))
     if not read:
         raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
-    some = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
-    counted = [_text(task, example, "targets") for example in some]
-    first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
+    targets = counted = [_text(task, example, "targets") for example in read]
+    counted_in = "these examples"
+    if "train" in splits_of(task, use_cached):
+        some = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
+        counted = [_text(task, example, "targets") for example in some]
+        first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
+        counted_in = f"{first}training"
 
     def postprocess(text: str, number: int, is_target: bool):
         return task.postprocess_fn(text, example=read[number], is_target=is_target)
@@ -72,13 +91,25 @@ def _evaluation_task(
     return EvaluationTask(
         task.name,
         [_text(task, example, "inputs") for example in read],
-        [_text(task, example, "targets") for example in read],
+        targets,
         postprocess,
-        task.predict_metric_fns,
-        task.score_metric_fns,
+        [_of_numbers(metric) for metric in predict],
+        [_of_numbers(metric) for metric in scores],
         majority(counted),
-        f"{first}training",
+        counted_in,
     )
+
+
+def _of_numbers(metric: Callable) -> Callable:
+    """The metric with the number of each `Scalar`, and without texts, images and the like."""
+
+    @functools.wraps(metric)
+    def numbers(targets, predictions):
+        found = metric(targets, predictions)
+        shown = {n: value for n, value in found.items() if not isinstance(value, MetricValue)}
+        return shown | {n: value.value for n, value in found.items() if isinstance(value, Scalar)}
+
+    return numbers
 
 
 def _examples(task: seqio.Task, split: str, use_cached: bool):

@@ -30,7 +30,14 @@ EXAMPLES = {
 }
 
 
-def register(name, metric_fns, pretokenized=True, postprocess_fn=None):
+def register(
+    name,
+    metric_fns,
+    pretokenized=True,
+    postprocess_fn=None,
+    features=("inputs", "targets"),
+    splits=tuple(EXAMPLES),
+):
     def read(split, shuffle_files=False, seed=None):
         inputs, targets = zip(*EXAMPLES[split])
         return tf.data.Dataset.from_tensor_slices(
@@ -46,9 +53,9 @@ def register(name, metric_fns, pretokenized=True, postprocess_fn=None):
     if name not in seqio.TaskRegistry.names():
         seqio.TaskRegistry.add(
             name,
-            source=seqio.FunctionDataSource(read, splits=list(EXAMPLES)),
+            source=seqio.FunctionDataSource(read, splits=list(splits)),
             preprocessors=steps,
-            output_features={"inputs": feature, "targets": feature},
+            output_features={name: feature for name in features},
             metric_fns=metric_fns,
             postprocess_fn=postprocess_fn,
         )
@@ -70,6 +77,7 @@ def tasks():
     register("colours_ids", [metrics.accuracy, log_likelihood], pretokenized=False)
     register("colours_shouted", [metrics.exact_match], postprocess_fn=shouted)
     register("colours_mute", [])
+    register("colours_unasked", [metrics.accuracy], features=["targets"])
     if "all_colours" not in seqio.MixtureRegistry.names():
         seqio.MixtureRegistry.add("all_colours", ["colours", "colours_ids"], default_rate=1)
 
@@ -113,6 +121,26 @@ def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
     assert task.guessed_from == "the first 2 examples of training"
 
 
+def test_a_task_without_training_examples():
+    """As a suite of evaluation has; the baseline is counted in what is evaluated."""
+    register("colours_unseen", [metrics.accuracy], splits=["validation"])
+    (task,) = evaluation_tasks("", names=["colours_unseen"])
+    assert (task.guess, task.guessed_from) == ("red", "these examples")
+
+
+def test_metrics_of_seqio_are_numbers_and_others_are_named():
+    def rich(targets, predictions):
+        return {"right": seqio.metrics.Scalar(0.5), "shown": seqio.metrics.Text("a"), "n": 2}
+
+    def auxiliary(targets, predictions, aux_values):
+        return {"confidence": 1.0}
+
+    register("colours_rich", [rich, auxiliary])
+    with pytest.warns(UserWarning, match="'colours_rich': 1 of its metrics left out"):
+        (task,) = evaluation_tasks("", names=["colours_rich"])
+    assert [metric([], []) for metric in task.predict_metrics] == [{"right": 0.5, "n": 2}]
+
+
 def test_a_mixture_is_its_tasks_and_none_comes_twice():
     found = evaluation_tasks("", names=["colours", "all_colours"])
     assert [task.name for task in found] == ["colours", "colours_ids"]
@@ -135,6 +163,7 @@ def test_answers_are_postprocessed_with_their_examples(monkeypatch):
     [
         (dict(names=["colour"]), "close to it: colours"),
         (dict(names=["colours_mute"]), "'colours_mute' has no metrics, expected metric_fns"),
+        (dict(names=["colours_unasked"]), "'colours_unasked' has no feature 'inputs', expected"),
         (dict(names=["colours"], split="test"), "no split 'test', expected one of"),
         (dict(names=["colours"], examples=0), "no example in its split 'validation'"),
     ],
