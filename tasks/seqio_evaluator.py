@@ -51,12 +51,17 @@ def evaluator_functions(
         batch_size: rows that are decoded or scored at a time.
 
     Raises:
-        ValueError: an unknown task; one whose vocabulary has no end-of-sequence; a mode that writes
+        ValueError: an unknown task; one without inputs or targets; one whose vocabulary has no end-of-sequence; a mode that writes
             no answer. When called, for features of another converter than
             `seqio.EncDecFeatureConverter`, and for scores of a model that classifies.
     """
     mode = mode or mode_of(trained)
     features = seqio.get_mixture_or_task(name).output_features
+    if missing := {"inputs", "targets"} - features.keys():
+        raise ValueError(
+            f"{name!r} has no feature {', '.join(sorted(missing))}, expected inputs and targets, got "
+            f"{', '.join(features)}: there is nothing to answer."
+        )
     own = features["targets"].vocabulary
     if own.eos_id is None:
         raise ValueError(

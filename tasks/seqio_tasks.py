@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from pretrax.tasks import glue_tasks, python_tasks, tfds_tasks
 from pretrax.tasks.quiet_tensorflow import seqio, tf
 from pretrax.tasks.seqio_caches import cached_splits, check_cache, is_read_from_cache
@@ -19,7 +21,7 @@ def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | N
     registers a mixture comes after those that register its tasks.
 
     Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name, which
-    may be that of a mixture's task.
+    may be that of a mixture's task, and for rates that are none.
     """
     tfds_tasks.register()
     python_tasks.register()
@@ -59,7 +61,26 @@ def _tasks_and_rates(name: str, modules: Sequence[str]) -> tuple[list[seqio.Task
         ) from error
     if isinstance(provider, seqio.Task):
         return [provider], [1.0]
-    return list(provider.tasks), [float(provider.get_rate(task)) for task in provider.tasks]
+    rates = [_rate(provider, task) for task in provider.tasks]
+    if not (np.isfinite(rates).all() and min(rates) >= 0 and sum(rates) > 0):
+        names = ", ".join(f"{task.name} {rate:g}" for task, rate in zip(provider.tasks, rates))
+        raise ValueError(
+            f"The rates of mixture {name!r} came to {names}, expected none below 0 and some above."
+        )
+    return list(provider.tasks), rates
+
+
+def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
+    """The rate of a task, which may be a function of it, such as of its number of examples."""
+    try:
+        with readable(task):
+            return float(mixture.get_rate(task))
+    except (TypeError, ZeroDivisionError) as error:
+        raise ValueError(
+            f"The rate of task {task.name!r} in mixture {mixture.name!r} cannot be computed ({error}). "
+            "If it follows the number of examples, give the task's source its num_input_examples or "
+            "write its cache; else give a number."
+        ) from error
 
 
 def check_task(

@@ -118,6 +118,18 @@ def test_mixture_rates():
     assert not np.array_equal(drawn_tasks((3, 1), (0, 1), 0), drawn[: drawn.size // 10])
 
 
+def test_rates_of_a_mixture_that_are_none(tmp_path, tiny):
+    """A function of the number of examples, which a source need not know, and no rate above 0."""
+    rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
+    for name, rate in rates.items():
+        seqio.MixtureRegistry.add(f"numbers_{name}", [("numbers_text", rate)])
+        said = {"counted": "cannot be computed .*num_input_examples"}.get(
+            name, "none below 0 and some"
+        )
+        with pytest.raises(ValueError, match=said):
+            seqio_mixture(tmp_path, mixture_or_task_name=f"numbers_{name}")
+
+
 def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
     task = seqio.TaskRegistry.get("numbers_text")
     source = seqio.FunctionDataSource(task.source._dataset_fn, splits=["train"])

@@ -110,3 +110,9 @@ def test_what_cannot_be_evaluated(hugging_face):
     register("evaluated", HuggingFaceVocabulary(hugging_face["wordpiece"]), add_eos=False)
     with pytest.raises(ValueError, match="'evaluated' has the vocabulary .* no end-of-sequence"):
         evaluator_functions(one, "evaluated")
+    source = seqio.TaskRegistry.get("evaluated").source
+    feature = {"targets": seqio.Feature(seqio.ByteVocabulary())}
+    seqio.TaskRegistry.remove("evaluated")
+    seqio.TaskRegistry.add("evaluated", source=source, preprocessors=[], output_features=feature)
+    with pytest.raises(ValueError, match="'evaluated' has no feature inputs"):
+        evaluator_functions(one, "evaluated")
