@@ -77,6 +77,8 @@ class Shuffled:
     """Records in their shuffled order, by position; epoch after epoch. A process's shards share it."""
 
     def __init__(self, records: Records, seed: int):
+        if seed < 0:
+            raise ValueError(f"The seed of a corpus must be 0 or more, got {seed}.")
         self.records, self.seed = records, seed
         self.size = int(records.counts.sum())  # records
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)

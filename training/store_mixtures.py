@@ -77,10 +77,10 @@ def rates_of(
     stores: str | Sequence[str] | Mapping[str, Any],
     temperature: float,
 ) -> list[Rate]:
-    """Returns the rate of each store: its given one, or that of its size.
+    """Returns the rate of each store: its given one, or that of its size relative to the largest.
 
     >>> rates_of(opened, ["a", "b"], 2.0)    # of 900 and 100 tokens
-    [30.0, 10.0]
+    [1.0, 0.333…]
     """
     if isinstance(stores, Mapping):
         if temperature != 1.0:
@@ -88,7 +88,8 @@ def rates_of(
         return list(stores.values())
     if not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {temperature}.")
-    return [float(store.counts(TRAIN).tokens ** (1 / temperature)) for store in opened]
+    tokens = np.asarray([store.counts(TRAIN).tokens for store in opened])
+    return ((tokens / tokens.max()) ** (1 / temperature)).tolist()
 
 
 def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, seed: int) -> Corpus:

@@ -3,10 +3,11 @@
 The files are described in `training.token_store_files`, the order of records in `training.records`.
 """
 
+import contextlib
 import dataclasses
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,8 @@ class TokenStore:
 
     def records(self, split: str) -> "StoreRecords":
         """Raises ValueError where the table of its blocks is not as it was written."""
-        table = self.folder.read(f"{split}.blocks")
+        with _all_there(self.folder):
+            table = self.folder.read(f"{split}.blocks")
         if zlib.crc32(table) != self.splits[split]["blocks_crc32"]:
             raise ValueError(
                 f"{self.folder.where(split)}.blocks is not as it was written: its checksum differs. "
@@ -79,6 +81,17 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     )
 
 
+@contextlib.contextmanager
+def _all_there(folder: Folder) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"The token store {folder.path} lacks a file that its {STORE} names ({error}): bring it "
+            "back from a copy, or write the store anew."
+        ) from error
+
+
 class StoreRecords:
     """The records of a split of a store, or of some of its blocks, as `Records`.
 
@@ -101,7 +114,8 @@ class StoreRecords:
         rows = self.blocks[blocks]
         kinds = ("index", *self._dtypes)
         wanted = [self._range(row, kind) for kind in kinds for row in rows]
-        found = iter(self._folder.ranges(wanted))
+        with _all_there(self._folder):
+            found = iter(self._folder.ranges(wanted))
         contents = {kind: [next(found) for _ in rows] for kind in kinds}
         for i, block in enumerate(blocks):
             self._verify(int(block), {kind: contents[kind][i] for kind in kinds})

@@ -63,7 +63,9 @@ def test_rates_are_shares_of_what_is_read_of_a_small_store(stores, tmp_path):
     assert shares(mixed.train(0, 1))[7] == pytest.approx(0.5, abs=0.1)
 
 
-@pytest.mark.parametrize("temperature, share", [(1.0, 0.25), (2.0, 0.366), (100.0, 0.497)])
+@pytest.mark.parametrize(
+    "temperature, share", [(1.0, 0.25), (2.0, 0.366), (100.0, 0.497), (0.01, 0.0)]
+)
 def test_a_temperature_evens_out_sizes(stores, temperature, share):
     rates = rates_of(open_stores(stores), stores, temperature)
     assert rates[1] / sum(rates) == pytest.approx(share, abs=1e-3)
@@ -211,6 +213,8 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
         opened(dict(zip(stores, (1, 1))), temperature=2.0)
     with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
         opened(stores, temperature=0.0)
+    with pytest.raises(ValueError, match="seed of a corpus must be 0 or more, got -1"):
+        opened(stores, seed=-1).train(0, 1)
 
 
 def test_stores_of_one_name_are_told_by_their_paths(tmp_path):

@@ -91,6 +91,14 @@ def test_a_flipped_byte_is_named(tmp_path, kind):
             open_store(tmp_path / "store").records("train").verify()
 
 
+def test_a_file_that_is_gone_is_named(place):
+    store = store_of(place, documents(5))
+    for name in ("train/00000-0000.tokens", "train.blocks"):
+        store.folder.remove(name)
+        with pytest.raises(FileNotFoundError, match=f"store lacks a file .*{name}.* bring it"):
+            open_store(place).records("train").verify()
+
+
 def test_folders_that_are_no_store_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no finished token store: it holds no store.json"):
         open_store(tmp_path)
