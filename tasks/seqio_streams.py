@@ -45,8 +45,8 @@ class MixtureStream(DocumentStream):
         self._rates, self._key = tuple(rates), (seed, shard)
         self._documents = 0
         described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
-        cached = [(t.name, t.num_units(split, num_shards)) if t.cached else t.name for t in texts]
-        self._fingerprint = zlib.crc32((described + repr(cached)).encode())
+        units = [(t.name, t.cached, t.num_units(split, num_shards)) for t in texts]
+        self._fingerprint = zlib.crc32((described + repr(units)).encode())
 
     def next_document(self) -> Piece:
         block, place = divmod(self._documents, _DRAWS)
@@ -67,8 +67,8 @@ class MixtureStream(DocumentStream):
         if int(state["fingerprint"]) != self._fingerprint:
             raise ValueError(
                 "The saved data position belongs to another mixture, split, seed or number of "
-                "shards, or to tasks that were cached where these are not, or the other way round: set "
-                "them back, or start a new run directory."
+                "shards, or to tasks of another number of files, or that were cached where these are not, "
+                "or the other way round: set them back, or start a new run directory."
             )
         self._documents = int(state["documents"])
         for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):

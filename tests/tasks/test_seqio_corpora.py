@@ -118,6 +118,32 @@ def test_mixture_rates():
     assert not np.array_equal(drawn_tasks((3, 1), (0, 1), 0), drawn[: drawn.size // 10])
 
 
+def test_a_source_with_more_files_is_another_one(tmp_path, tiny):
+    """Its files are read in another order, so that some would be read twice and some not."""
+    vocabulary = seqio.TaskRegistry.get("numbers_text").output_features["targets"].vocabulary
+    streams, files = [], []
+    for name in "ab":
+        (tmp_path / name).write_text("a text\n")
+        files = [*files, str(tmp_path / name)]
+        lines = seqio.TextLineDataSource({"train": files})
+        seqio.TaskRegistry.remove("growing_text")
+        seqio.TaskRegistry.add(
+            "growing_text",
+            source=lines,
+            preprocessors=[
+                lambda dataset: dataset.map(lambda line: {"targets": line}),
+                seqio.preprocessors.tokenize,
+            ],
+            output_features={"targets": seqio.Feature(vocabulary)},
+        )
+        corpus = seqio_mixture(
+            tmp_path / "run", mixture_or_task_name="growing_text", heldout_split="train"
+        )
+        streams.append(corpus.train(0, 1))
+    with pytest.raises(ValueError, match="another number of files"):
+        streams[1].restore(streams[0].state())
+
+
 def test_rates_of_a_mixture_that_are_none(tmp_path, tiny):
     """A function of the number of examples, which a source need not know, and no rate above 0."""
     rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
