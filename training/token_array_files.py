@@ -153,7 +153,10 @@ def _columns(piece: Piece, dtype) -> dict[str, np.ndarray]:
     columns = {"tokens": np.asarray(piece.tokens).astype(dtype)}
     for name in COLUMNS:
         if getattr(piece, name) is not None:
-            columns[name] = np.asarray(getattr(piece, name)).astype(np.int32)
+            column = np.asarray(getattr(piece, name))
+            if column.size and not np.issubdtype(column.dtype, np.integer):
+                raise ValueError(f"Got {name} of {column.dtype}, expected integers.")
+            columns[name] = column.astype(np.int32)
     return columns
 
 

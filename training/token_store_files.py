@@ -173,6 +173,9 @@ class StoreWriter:
                 self._documents += 1
             return
         self._check(tokens, where)
+        for name in self._columns:
+            if not np.issubdtype(arrays[name].dtype, np.integer):
+                raise ValueError(f"{where}: got {name} of {arrays[name].dtype}, expected integers.")
         pieces = 1 if self._columns else -(-tokens.size // self._longest)
         for i in range(pieces):
             # The block before is written when the next record comes, which may end its document.

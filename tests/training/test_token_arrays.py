@@ -77,6 +77,8 @@ def test_nothing_is_left_of_an_array_that_fails(tmp_path):
         write_token_array(tmp_path / "a", broken(), IDS)
     with pytest.raises(ValueError, match="Document 1 for .* the first is 299 at 1"):
         write_token_array(tmp_path / "a", [np.array([5]), np.array([5, 299])], IDS)
+    with pytest.raises(ValueError, match="labels of float64, expected integers"):
+        write_token_array(tmp_path / "a", [Piece(np.array([5]), True, labels=[0.5])], IDS)
     assert write_token_array(tmp_path / "a", [[]], IDS) == (0, 0, 1)
     assert not list(tmp_path.iterdir())
 
