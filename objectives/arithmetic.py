@@ -5,10 +5,12 @@ host and the device, Python and XLA, can never disagree. (T5 multiplies in float
 and in float64 in another; the two differ by one at 39 of the lengths below 4097.)
 """
 
+import functools
 from fractions import Fraction
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 # The largest denominator a density may have, and the longest document for which its products
 # still fit an int32.
@@ -68,6 +70,29 @@ def isqrt(n, xp=jnp):
     root = xp.sqrt(xp.asarray(n, xp.float32)).astype(xp.int32)  # wrong by one at most
     root = root - (root * root > n)
     return root + ((root + 1) * (root + 1) <= n)
+
+
+def running_sum(x_N):
+    """Returns i32[N]: the sum of x up to each number and with it, for i32[N] or bool[N].
+
+    By products of matrices, exactly while sums stay below 2**24: four times as fast on a CPU
+    as a running sum of XLA.
+
+    >>> running_sum(jnp.array([1, 0, 2]))
+    Array([1, 1, 3], dtype=int32)
+    """
+    if x_N.size > _LONGEST_BY_PRODUCTS:
+        return jnp.cumsum(x_N, dtype=jnp.int32)
+    width = max(16, 1 << ((x_N.size - 1).bit_length() // 2))
+    rows = -(-x_N.size // width)
+    blocks = jnp.pad(x_N.astype(jnp.float32), (0, rows * width - x_N.size)).reshape(rows, width)
+    product = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
+    within = product(blocks, np.triu(np.ones((width, width), np.float32)))
+    before = product(np.tril(np.ones((rows, rows), np.float32), -1), within[:, -1])
+    return (within + before[:, None]).reshape(-1)[: x_N.size].astype(jnp.int32)
+
+
+_LONGEST_BY_PRODUCTS = 1 << 16
 
 
 def below(bits, n):

@@ -16,6 +16,7 @@ from pretrax.objectives.arithmetic import ratio, round_ratio, traced
 from pretrax.objectives.contract import Objective, PromptForm, TokenIds
 from pretrax.objectives.features import input_sequence, target_sequence
 from pretrax.objectives.losses import token_loss
+from pretrax.objectives.random_order import random_order
 from pretrax.objectives.span_lengths import poisson_lengths, poisson_table, span_starts
 from pretrax.objectives.splicing import (
     Pieces,
@@ -178,5 +179,5 @@ def _draw_blanks(key, number, n, blanks: _Blanks, size):
 
 def _shuffled(bits, count):
     """Returns i32[size]: 0 … count-1 in random order, then the other numbers in order."""
-    last = jnp.uint32(2**32 - 1)
-    return jnp.argsort(jnp.where(jnp.arange(bits.size) < count, bits >> 1, last))
+    absent = jnp.arange(bits.size) >= count
+    return random_order(jnp.where(absent, 0, bits), absent, 2)

@@ -21,6 +21,8 @@ import difflib
 
 import jax.numpy as jnp
 
+from pretrax.objectives.arithmetic import running_sum
+
 COLUMNS = {
     "inputs": ("inputs", "inputs_segments"),
     "types": ("inputs_types",),
@@ -106,7 +108,7 @@ def labels_in_place(tokens, chosen, shift, size: int) -> dict:
     >>> labels_in_place(jnp.array([7, 8, 9]), jnp.array([False, True, True]), 0, 3)["labels"]
     Array([8, 9, 0], dtype=int32)
     """
-    slot = jnp.where(chosen, jnp.cumsum(chosen) - 1, size)
+    slot = jnp.where(chosen, running_sum(chosen) - 1, size)
     source = (
         jnp.zeros(size, jnp.int32)
         .at[slot]

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, hits, isqrt, ratio, share24, traced
+from pretrax.objectives.arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
 from pretrax.objectives.contract import Array, Objective, PromptForm, TokenIds
 from pretrax.objectives.features import sequence_pair
 from pretrax.objectives.losses import token_loss
+from pretrax.objectives.random_order import random_order
 from pretrax.objectives.span_lengths import (
     infilling_counts,
     mean_fits,
@@ -349,21 +349,20 @@ def permuted_sentences(ends_V) -> Noise:
 
 
 def _permute_tokens(key, text: Text, count: int) -> Text:
-    return _permuted(key, text, jnp.ones_like(text.tokens, bool))
+    return _permuted(key, text, jnp.ones_like(text.tokens, bool), count)
 
 
 def _permute_sentences(ends_V, key, text: Text, count: int) -> Text:
     begins = _position(text, documents(text.segments, count)) == 0
     after_end = jnp.roll(sentence_ends(ends_V, text.tokens, text.segments), 1)
-    return _permuted(key, text, after_end | begins)
+    return _permuted(key, text, after_end | begins, count)
 
 
-def _permuted(key, text: Text, starts) -> Text:
+def _permuted(key, text: Text, starts, count: int) -> Text:
     """Returns the text with its units in random order within documents; `starts` bool[N]: of units."""
-    slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
-    unit = lax.cummax(jnp.where(starts, slot, 0))
-    bits = jax.random.bits(key, slot.shape, jnp.uint32)[unit]
-    return Text(_sorted_by(bits, text.segments, text.tokens), text.segments)
+    unit = jnp.maximum(running_sum(starts) - 1, 0)
+    bits = jax.random.bits(key, unit.shape, jnp.uint32)[unit]
+    return Text(text.tokens[_order(bits, text, count)], text.segments)
 
 
 def rotation() -> Noise:
@@ -438,14 +437,28 @@ def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
     # Gap g is the one before the g-th remaining token. Gaps come in random order, slots without a
     # gap last; the k-th gap takes span k.
     gap_bits = jnp.where(position <= length - hidden, gap_bits, jnp.uint32(2**32 - 1))
-    gap = _sorted_by(gap_bits, text.segments, jnp.arange(position.size, dtype=jnp.int32))
-    taken = jnp.zeros_like(span).at[gap].set(span, unique_indices=True)
-    covered = jnp.zeros_like(covered).at[gap].set(covered, unique_indices=True)
+    gap = _order(gap_bits, text, count)
+    taken = jnp.where(span, 1 + covered, 0)
+    taken = jnp.zeros_like(taken).at[gap].set(taken, unique_indices=True)
+    masked, covered = taken > 0, jnp.maximum(taken - 1, 0)
 
-    source = jnp.arange(position.size) + _before(covered, text, document) + covered
-    tokens = _alternate(jnp.broadcast_to(settings.mask, position.shape), text.tokens[source])
-    keep = _alternate(taken, position < length - hidden)
-    return _compact(tokens, jnp.repeat(text.segments, 2), keep, position.size)
+    # The row's r-th remaining token, of a document before which h tokens are hidden, is at gap
+    # r + h, and comes after the masks up to there.
+    hidden_before_D = jnp.cumsum(hidden_D) - hidden_D
+    masks, slot = running_sum(masked), jnp.arange(position.size, dtype=jnp.int32)
+    mask_at = slot - _of(hidden_before_D, text) + masks - 1
+    is_mask = (
+        jnp.zeros_like(masked).at[jnp.where(masked, mask_at, slot.size)].set(True, mode="drop")
+    )
+    end_D = document.start + document.length
+    new_end_D = end_D - hidden_before_D - hidden_D + jnp.pad(masks, (1, 0))[end_D]
+    number = jnp.sum(slot[None] >= new_end_D[:, None], axis=0, dtype=jnp.int32)
+    remaining = slot - running_sum(is_mask)
+    at_gap = remaining + hidden_before_D[jnp.minimum(number, count - 1)]
+    tokens = text.tokens[remaining + running_sum(covered)[at_gap]]
+    tokens = jnp.where(is_mask, settings.mask, tokens)
+    live = number < count
+    return Text(jnp.where(live, tokens, 0), jnp.where(live, number + 1, 0))
 
 
 # --- helpers -------------------------------------------------------------------------------------
@@ -463,7 +476,7 @@ def _position(text: Text, document):
 
 def _before(x_N, text: Text, document):
     """Returns i32[N]: the sum of x over the earlier tokens of each token's document."""
-    total = jnp.cumsum(x_N, dtype=jnp.int32) - x_N
+    total = running_sum(x_N) - x_N
     return total - total[_of(document.start, text)]
 
 
@@ -475,14 +488,13 @@ def _alternate(a_N, b_N):
 def _compact(tokens_M, segments_M, keep_M, size: int) -> Text:
     """Returns the kept tokens of documents, one after another."""
     keep_M &= segments_M > 0
-    slot = jnp.where(keep_M, jnp.cumsum(keep_M) - 1, size)
+    slot = jnp.where(keep_M, running_sum(keep_M) - 1, size)
     source = jnp.arange(tokens_M.size, dtype=jnp.int32)
     origin = jnp.zeros(size, jnp.int32).at[slot].set(source, mode="drop")
     live = jnp.arange(size) < jnp.sum(keep_M)
     return Text(*(jnp.where(live, x[origin], 0) for x in (tokens_M, segments_M)))
 
 
-def _sorted_by(bits_N, segments_N, x_N):
-    """Returns x sorted by bits within each document; a stable sort."""
-    padding_last = jnp.where(segments_N > 0, segments_N, segments_N.size + 1)
-    return lax.sort((padding_last, bits_N, x_N), num_keys=2, is_stable=True)[2]
+def _order(bits_N, text: Text, count: int):
+    """Returns i32[N]: the slots of each document in the order of their bits, then those of padding."""
+    return random_order(bits_N, jnp.where(text.segments > 0, text.segments - 1, count), count + 1)

@@ -17,8 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pretrax.objectives.arithmetic import hits, isqrt, ratio, round_ratio, share24, whole
+from pretrax.objectives.arithmetic import (
+    hits,
+    isqrt,
+    ratio,
+    round_ratio,
+    running_sum,
+    share24,
+    whole,
+)
 from pretrax.objectives.contract import TokenIds
+from pretrax.objectives.random_order import random_order
 from pretrax.objectives.splicing import documents
 
 # The most units taken after the first that did not fit. More would fit only after a unit of 18
@@ -192,7 +201,7 @@ def _tiling(key, start, segments, count, laws):
     next_cell = (end_D - units_D)[of_L] + _sum_so_far(length, document_start)
     inside = next_cell < end_D[of_L]
     starts_cell = jnp.zeros(L, bool).at[jnp.where(inside, next_cell, L)].set(True, mode="drop")
-    return starts_cell[jnp.maximum(jnp.cumsum(start) - 1, 0)]
+    return starts_cell[jnp.maximum(running_sum(start) - 1, 0)]
 
 
 def _drawn_length(draw, law):
@@ -231,8 +240,7 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
         smallest_D = jnp.min(sizes_DL, axis=1)
         size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[of_L])
 
-    rank = _random_ranks(bits, candidate, segments, D)
-    _, shuffled = lax.sort((rank, slot), num_keys=1)
+    shuffled = random_order(bits, jnp.where(candidate, segments - 1, D), D + 1)
     candidates_D = _sum_of_each(candidate, segments, D)
     first_D = jnp.cumsum(candidates_D) - candidates_D
     drawn = jnp.where(candidate, segments, 0)[shuffled]  # document of each unit, in random order
@@ -294,5 +302,5 @@ def _sum_of_each(x_L, segments, count: int):
 
 def _sum_so_far(x_L, first_L):
     """Returns i32[L]: the sum from slot first_L up to each slot."""
-    total = jnp.cumsum(x_L, dtype=jnp.int32)
+    total = running_sum(x_L)
     return total - (total - x_L)[first_L]

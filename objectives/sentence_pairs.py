@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below
+from pretrax.objectives.arithmetic import below, running_sum
 from pretrax.objectives.contract import (
     Objective,
     PromptForm,
@@ -386,7 +386,7 @@ def _places(ends, document: Documents, at_least: int):
 
 def _numbered(places, number_D):
     """Returns i32[D]: the slot of place `number`, from 0, of each document; 0 where it has none."""
-    mine = places & (jnp.cumsum(places, axis=1) - 1 == number_D[:, None])
+    mine = places & (jax.vmap(running_sum)(places) - 1 == number_D[:, None])
     return jnp.sum(jnp.where(mine, jnp.arange(places.shape[1])[None], 0), axis=1, dtype=jnp.int32)
 
 

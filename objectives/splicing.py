@@ -1,7 +1,7 @@
 """Splicing: features built from pieces, which are copied from the row or are special tokens.
 
 Every rearrangement of text (a span cut out, a prefix split off, a middle moved to the end) is a
-list of pieces. One short scatter and a running maximum assign each slot of the output to its piece;
+list of pieces. One short scatter and a running sum assign each slot of the output to its piece;
 the rest is gathers. Nothing here loops over tokens or draws randomness.
 """
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from pretrax.objectives.arithmetic import running_sum
 from pretrax.objectives.contract import Row, TokenIds
 
 
@@ -144,9 +144,8 @@ def splice(source, pieces: Pieces, size: int):
     length = pieces.length.reshape(-1)
     end = jnp.cumsum(length)
     slot = jnp.append(end - length, end[-1])  # one more piece for padding
-    number = jnp.arange(D * R + 1, dtype=jnp.int32)
-    written = jnp.where(jnp.append(length > 0, True), slot, size)
-    owner = lax.cummax(jnp.zeros(size, jnp.int32).at[written].max(number, mode="drop"))
+    # Each slot is of the last piece that begins there or before; absent ones begin where others do.
+    owner = running_sum(jnp.zeros(size, jnp.int32).at[slot].add(1, mode="drop")) - 1
     shift = jnp.append(pieces.source.reshape(-1), 0) - slot
     segment = jnp.append(jnp.repeat(1 + jnp.arange(D, dtype=jnp.int32), R), 0)
     segments = segment[owner]

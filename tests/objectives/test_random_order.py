@@ -1,0 +1,31 @@
+"""Running sums and random order, beside NumPy's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.objectives.arithmetic import running_sum
+from pretrax.objectives.random_order import random_order
+
+
+@pytest.mark.parametrize("size", [1, 15, 513, 2**16, 2**16 + 1])
+def test_running_sums_are_exact(size):
+    x = np.random.default_rng(size).integers(0, 255, size).astype(np.int32)
+    x[-1] = 0
+    for given in (x, x > 100):
+        found = jax.jit(running_sum)(given)
+        assert found.dtype == jnp.int32
+        np.testing.assert_array_equal(found, np.cumsum(given))
+
+
+# In one number there is room for all, for two of the three, or neither.
+@pytest.mark.parametrize("size, groups", [(1, 1), (513, 17), (513, 200), (2000, 70), (70_000, 3)])
+def test_random_order_is_by_group_bits_and_slot(size, groups):
+    random = np.random.default_rng(size)
+    bits = random.integers(0, 2**32, size, np.uint32)
+    bits[::3] = bits[0]  # a draw that many share
+    group = random.integers(0, groups, size).astype(np.int32)
+    found = jax.jit(random_order, static_argnums=2)(bits, group, groups)
+    expected = np.lexsort((np.arange(size), bits >> 16, group))
+    np.testing.assert_array_equal(found, expected)
