@@ -21,7 +21,8 @@ def check_project(project: Any) -> None:
         raise ValueError(
             f"training.Run.wandb_project must be the name of a project, got {project!r}."
         )
-    if importlib.util.find_spec("wandb") is None:
+    found = importlib.util.find_spec("wandb")
+    if found is None or found.origin is None:  # a folder wandb/ that the package left, without it
         raise ValueError(
             f"training.Run.wandb_project = {project!r} needs the package of Weights & Biases: install it "
             "(pip install -e '.[wandb]'), or leave the project out."
@@ -36,9 +37,10 @@ def open_trackers(run: Run) -> "list[WeightsAndBiases]":
 class WeightsAndBiases:
     """A run of Weights & Biases, as a `metrics.Tracker`.
 
-    A run that is resumed is one there too: its id is kept in `RUN/wandb/`. Steps that are taken again
-    are left out there, and had the same metrics. WANDB_MODE, WANDB_ENTITY and its other variables
-    work as ever.
+    A run that is resumed is one there too: its id is kept in the run's directory. Steps that are taken
+    again are left out there, and had the same metrics. What the package itself keeps lies where it
+    always does, `wandb/` where the command is started, and its variables such as WANDB_MODE work as
+    ever: its logs are links to other places, for which a run's directory would be refused.
 
     Raises ValueError where it cannot start, as without an account.
     """
@@ -46,25 +48,21 @@ class WeightsAndBiases:
     def __init__(self, run: Run):
         import wandb  # imported here: it is an extra, and takes a second
 
-        folder = os.path.join(run.run_dir, run_directory.WANDB)
         settings = [part for field in fields_of(run).items() for part in flattened(*field)]
         self._html, self._error = wandb.Html, wandb.Error
         try:
             self._run = wandb.init(
                 project=run.wandb_project,
                 name=os.path.basename(os.path.abspath(run.run_dir)),
-                id=_kept_id(os.path.join(folder, "pretrax_id")),
+                id=_kept_id(os.path.join(run.run_dir, run_directory.WANDB_ID)),
                 resume="allow",
-                dir=run.run_dir,
                 config={name: _plain(value) for name, value in settings},
-                settings=wandb.Settings(
-                    console="off"
-                ),  # the live bar writes to the terminal itself
+                settings=wandb.Settings(console="off"),  # which would show the live bar in pieces
             )
         except wandb.Error as error:
             raise ValueError(
                 f"Weights & Biases cannot start ({error}): log in (wandb login), set WANDB_MODE=offline "
-                "to keep the metrics in the run's directory, or leave training.Run.wandb_project out."
+                "to keep the metrics on this disk, or leave training.Run.wandb_project out."
             ) from error
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

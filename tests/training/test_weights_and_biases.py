@@ -29,9 +29,11 @@ def write(run, step, said):
 def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
     said = []
     write(run, 1, said)
-    (kept,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    (kept,) = tmp_path.glob("elsewhere/wandb/offline-run-*/*.wandb")
     record = kept.read_bytes()
     assert not said and all(name in record for name in (b"loss", b"seconds/data", b"batch_size"))
     (page,) = kept.parent.glob("files/media/html/passages_1_*.html")
