@@ -196,10 +196,16 @@ def plain_text(file_range: FileRange) -> Record | Bad:
 
 def _read_by(read: Callable, file_range: FileRange, text_field: str) -> Iterator[Record | Bad]:
     try:
+        if _is_packed(file_range.path) and size_and_version(file_range.path)[0] == 0:
+            raise EOFError("it is empty")  # as a download leaves it that failed
         with _opened(file_range.path) as file:
             yield from read(file, file_range, text_field)
     except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
         yield Bad(file_range.path, "damaged", f"the file breaks off or is damaged ({error})")
+
+
+def _is_packed(path: str) -> bool:
+    return path.lower().endswith((".gz", ".zst"))
 
 
 def _opened(path: str) -> Any:
