@@ -145,7 +145,11 @@ def split_heldout(array: TokenArray, *, every: int = 20) -> tuple[TokenArray, To
 
     With fewer documents than that, the last of `every` equal parts of the tokens is held out, and a
     document may be cut in two. Nothing is copied, and the split is deterministic.
+
+    Raises ValueError for `every` below 2, and for an array of one token.
     """
+    if every < 2:
+        raise ValueError(f"heldout_every must be at least 2, got {every}.")
     if array.documents >= every:
         held = np.arange(array.documents) % every == every - 1
         training, heldout = (

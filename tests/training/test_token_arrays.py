@@ -68,6 +68,11 @@ def test_what_is_written_is_read(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]  # nothing temporary is left
 
 
+def test_not_every_document_is_held_out(array):
+    with pytest.raises(ValueError, match="heldout_every must be at least 2, got 1"):
+        split_heldout(array, every=1)
+
+
 def test_nothing_is_left_of_an_array_that_fails(tmp_path):
     def broken():
         yield np.array([5, 6])
