@@ -226,7 +226,7 @@ class Batches:
         else:
             states = [state_of(shard) for shard in range(saved)]
             for shard, reader in self._readers.items():
-                reader.redeal(states, shard, self._shards)
+                reader.reshard(states, shard, self._shards)
         self.step = step
 
     def progress(self) -> dict[str, float]:

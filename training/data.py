@@ -54,7 +54,7 @@ class DocumentStream(Protocol):
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Continues exactly where the stream that returned `state` was."""
 
-    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
         """Continues where shards of another number, of which these are all states, were together.
 
         Over all new shards, no document is lost and none is read twice. Raises ValueError where a
@@ -144,8 +144,8 @@ class _Checked(DocumentStream):
     def restore(self, state: dict[str, np.ndarray]) -> None:
         self._stream.restore(state)
 
-    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
-        self._stream.redeal(states)
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        self._stream.reshard(states)
 
     def begin_step(self, step: int) -> None:
         self._stream.begin_step(step)

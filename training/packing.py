@@ -261,18 +261,18 @@ class ShardReader:
         self._waiting.replace(self._pieces_of(state))
         self._stream.restore(_stream_state(state))
 
-    def redeal(
+    def reshard(
         self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
     ) -> None:
         """Continues where the readers of another number of shards, of all of which these are the
-        states, were together: the pieces that wait are dealt to the new shards, the oldest first.
+        states, were together: the pieces that wait are shared among the new shards, the oldest first.
 
-        Raises ValueError as `restore`, and as `DocumentStream.redeal`.
+        Raises ValueError as `restore`, and as `DocumentStream.reshard`.
         """
         by_age = itertools.zip_longest(*map(self._pieces_of, states))
         pieces = [piece for of_age in by_age for piece in of_age if piece is not None]
         self._waiting.replace(pieces[shard::num_shards])
-        self._stream.redeal([_stream_state(state) for state in states])
+        self._stream.reshard([_stream_state(state) for state in states])
 
     def _pieces_of(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if state.get("order") != ORDER:

@@ -226,7 +226,7 @@ class RecordStream(DocumentStream):
         self._check(state)
         self._start(_counts(state["earlier"]), int(state["read"]))
 
-    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
         for state in states:
             self._check(state)
         read = np.asarray([int(state["read"]) for state in states], np.int64)

@@ -181,8 +181,8 @@ class MixedStream(DocumentStream):
 
     The store of each document is drawn: shard s of S draws number s, s + S, … of the seed, and takes
     the next of its records of the store that is drawn. So each store is read in its own order,
-    whatever the rates, and they may change at any time. A store whose documents are long is drawn as
-    much more rarely, so that rates are shares of tokens.
+    whatever the rates, and they may change at any time. A store of long documents is drawn less
+    often in proportion, so that rates are shares of tokens.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class MixedStream(DocumentStream):
                 self._tokens[i] = int(own["tokens"])
                 stream.restore(own)
 
-    def redeal(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
         for state in states:
             self._check_known(state)
         shard = self._streams[0].shard
@@ -258,7 +258,7 @@ class MixedStream(DocumentStream):
                 own = [_own(state, stream) for state in states]
                 # The first shard counts what all have read, so that their sum stays.
                 self._tokens[i] = 0 if shard else sum(int(one["tokens"]) for one in own)
-                stream.redeal(own)
+                stream.reshard(own)
 
     def _check_known(self, state: Mapping[str, np.ndarray]) -> None:
         known = {f"{stream.fingerprint:08x}" for stream in self._streams}

@@ -1,4 +1,4 @@
-"""The order of records: a function of the position, whoever reads and however often it is dealt anew."""
+"""The order of records: a function of the position, whoever reads and however often it is resharded."""
 
 import numpy as np
 import pytest
@@ -93,14 +93,14 @@ def test_another_number_of_shards_reads_what_was_not_read():
             shards = [RecordStream(order, shard, num_shards) for shard in range(num_shards)]
             for shard, n in zip(shards, rng.integers(0, 40, num_shards)):
                 if states is not None:
-                    shard.redeal(states)
+                    shard.reshard(states)
                     shard.restore(shard.state())
                 for _ in range(n):
                     positions.append(shard.position)
                     shard.next_document()
             states = [shard.state() for shard in shards]
         last = RecordStream(order, 0, 1)
-        last.redeal(states)
+        last.reshard(states)
         while len(positions) <= max(positions, default=0):
             positions.append(last.position)
             last.next_document()

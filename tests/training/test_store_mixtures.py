@@ -107,7 +107,7 @@ def test_a_store_may_join_and_none_may_leave(stores):
     shares(alone, 100)
     both.restore(alone.state())
     assert both.progress()["short"].tokens == 1000 and both.progress()["long"].tokens == 0
-    for go_on in (alone.restore, lambda state: alone.redeal([state, state])):
+    for go_on in (alone.restore, lambda state: alone.reshard([state, state])):
         with pytest.raises(ValueError, match="other data than short as .* a rate of 0"):
             go_on(both.state())
 
@@ -126,7 +126,7 @@ def test_another_number_of_shards_reads_each_store_on():
         shards = list(streams(num_shards))
         for i, shard in enumerate(shards):
             if states is not None:
-                shard.redeal(states)
+                shard.reshard(states)
             for _ in range(n + 3 * i):
                 piece = shard.next_document()
                 found[len(piece.tokens)].append(int(piece.tokens[0]))

@@ -99,7 +99,7 @@ def test_a_position_in_other_data_is_refused(array, tmp_path):
     write_token_array(tmp_path / "other", documents()[:-1], IDS)
     other = open_token_array(tmp_path / "other")
     for changed in (stream_of(other), stream_of(array, seed=1)):
-        for go_on in (changed.restore, lambda state: changed.redeal([state])):  # noqa: B023
+        for go_on in (changed.restore, lambda state: changed.reshard([state])):  # noqa: B023
             with pytest.raises(ValueError, match="other data"):
                 go_on(stream.state())
     with pytest.raises(ValueError, match="an earlier version of pretrax"):
