@@ -46,7 +46,10 @@ class DocumentStream(Protocol):
     """
 
     def next_document(self) -> Piece:
-        """Returns the next document, or the next piece of one that was cut."""
+        """Returns the next document, or the next piece of one that was cut.
+
+        Its arrays are kept as they are until they are in a row, so nobody may change them later.
+        """
 
     def state(self) -> dict[str, np.ndarray]:
         """Returns the data position as a few small arrays, with the same keys at every call."""

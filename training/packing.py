@@ -210,7 +210,7 @@ class ShardReader:
         rows_of_a_step: int = 1,
     ):
         self._stream, self._column = stream, column
-        self._end_of_document = end_of_document
+        self._ends = end_of_document is not None
         pieces = (columns_of(piece, end_of_document, column) for piece in _documents(stream))
         pool = max(POOL, rows_of_a_step)
         self._waiting = _Waiting(pieces, column, pool=pool, at_least=rows_of_a_step)
@@ -224,10 +224,8 @@ class ShardReader:
         return self._stream.progress()
 
     def waiting_tokens(self) -> int:
-        """Returns the tokens of documents that wait for a row."""
-        pieces = self._waiting.pieces()
-        ends = sum(piece[0, -1] == self._end_of_document for piece in pieces)
-        return sum(piece.shape[1] for piece in pieces) - int(ends)
+        """Returns the tokens of documents that wait for a row, without their ends."""
+        return self._waiting.tokens - self._ends * len(self._waiting)
 
     def row(self, limits: Limits) -> PackedRow:
         """Returns the next row, of the member with these limits.
@@ -478,7 +476,7 @@ class _Waiting:
         """Reads until `pool` pieces or `POOL_TOKENS` wait, `at_least` pieces in any case; returns
         whether there are any."""
         while len(self._pieces) < self._at_least or (
-            len(self._pieces) < self._pool and self._tokens < POOL_TOKENS
+            len(self._pieces) < self._pool and self.tokens < POOL_TOKENS
         ):
             piece = next(self._source, None)
             if piece is None:
@@ -504,6 +502,9 @@ class _Waiting:
         piece = next(self._source, None) if at_most else None
         return piece if piece is None else self._cut(piece, at_most)
 
+    def __len__(self) -> int:
+        return len(self._pieces)
+
     def pieces(self) -> list[np.ndarray]:
         """Returns what waits, the oldest first."""
         return list(self._pieces.values())
@@ -512,7 +513,7 @@ class _Waiting:
         """Lets these wait in place of all others."""
         self._pieces: dict[int, np.ndarray] = {}  # by number, oldest first
         self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
-        self._arrived = self._tokens = 0
+        self._arrived = self.tokens = 0
         for piece in pieces:
             self._add(piece)
 
@@ -533,12 +534,12 @@ class _Waiting:
 
     def _add(self, piece: np.ndarray) -> None:
         self._pieces[self._arrived] = piece
-        self._tokens += piece.shape[1]
+        self.tokens += piece.shape[1]
         insort(self._lengths, (piece.shape[1], -self._arrived))
         self._arrived += 1
 
     def _remove(self, i: int) -> np.ndarray:
         """Removes the piece whose length is at `i`."""
         tokens, number = self._lengths.pop(i)
-        self._tokens -= tokens
+        self.tokens -= tokens
         return self._pieces.pop(-number)
