@@ -64,7 +64,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
     Returns an exit status; what went wrong is in the directory's `failure.txt`.
     """
     c = comparison
-    keep_compiled(c.directory)
+    keep_compiled()
     trained = trained_variants(c)
 
     def work() -> int:
@@ -135,7 +135,7 @@ def train_and_measure(cell: Cell) -> int:
 
     Returns an exit status; what went wrong is in the run's `failure.txt`.
     """
-    keep_compiled(cell.directory)
+    keep_compiled()
 
     def work() -> int:
         if not _train(cell):

@@ -2,7 +2,6 @@
 
 comparison.gin            the comparison
 shared/                   its vocabulary and tokens, of which each run has hard links
-compiled/                 what JAX compiled, for all processes
 runs/VARIANT/facts.json   a variant's settings, the steps that the budget gave, its size and cost
 runs/VARIANT/seed_S/      a run directory, and beside the run's own files:
     compare.log           what it printed

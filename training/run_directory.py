@@ -30,7 +30,6 @@ LOCK = ".lock"  # held by the process that trains, see `locked`
 METRICS = "metrics.jsonl"  # a line for each step that was logged
 TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
 WANDB_ID = "wandb_id"  # of the run in Weights & Biases, where it has a project there
-COMPILED = "compiled"  # a folder: what JAX compiled, see `training.compiled_programs`
 RESULT = "result.json"  # the figures of a finished run
 LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished
 EVALUATION = "evaluation"  # a folder: answers to downstream tasks, and their scores in `METRICS`

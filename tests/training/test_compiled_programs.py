@@ -1,4 +1,4 @@
-"""Where compiled programs are kept: beside the run, unless the environment names a folder."""
+"""Where compiled programs are kept: with the user, unless the environment names a folder."""
 
 import platform
 
@@ -22,18 +22,19 @@ def nothing_named():
         jax.config.update(name, value)
 
 
-def test_a_folder_that_the_environment_names_is_left(tmp_path):
+def test_a_folder_that_the_environment_names_is_left():
     named = jax.config.jax_compilation_cache_dir
     assert named  # by tests/conftest.py
-    keep_compiled(str(tmp_path))
+    keep_compiled()
     assert jax.config.jax_compilation_cache_dir == named
 
 
-def test_a_run_keeps_them_in_its_directory(nothing_named, tmp_path, monkeypatch):
+def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch):
+    """And not in a run directory, which may be somebody else's: they are code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run, started = tiny.Run(tmp_path, "data"), []
     monkeypatch.setattr(train, "train", lambda *run, **settings: started.append(run))
     tiny.run_here(run.arguments())
-    assert started and jax.config.jax_compilation_cache_dir == str(
-        run.dir / "compiled" / platform.node()
-    )
+    folder = tmp_path / "cache" / "pretrax" / "compiled" / platform.node()
+    assert started and jax.config.jax_compilation_cache_dir == str(folder)
     assert getattr(jax.config, SECONDS) == 0
