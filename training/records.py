@@ -24,7 +24,7 @@ import numpy as np
 from pretrax.training.data import DocumentStream, Piece
 
 GROUP = 64  # blocks of a group
-CACHED_BYTES = 1 << 30  # of groups of a corpus that a process keeps, which its shards share
+CACHED_BYTES = 1 << 30  # of groups that a process keeps, which its shards share
 
 
 class Loaded(NamedTuple):
@@ -74,12 +74,15 @@ _LOADER = concurrent.futures.ThreadPoolExecutor(1, "records")
 
 
 class Shuffled:
-    """Records in their shuffled order, by position; epoch after epoch. A process's shards share it."""
+    """Records in their shuffled order, by position; epoch after epoch. A process's shards share it.
 
-    def __init__(self, records: Records, seed: int):
+    Of the groups that were read it keeps as many as `cached_bytes` hold, two in any case.
+    """
+
+    def __init__(self, records: Records, seed: int, cached_bytes: int = CACHED_BYTES):
         if seed < 0:
             raise ValueError(f"The seed of a corpus must be 0 or more, got {seed}.")
-        self.records, self.seed = records, seed
+        self.records, self.seed, self._cached_bytes = records, seed, cached_bytes
         self.size = int(records.counts.sum())  # records
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
         # By epoch and number, the one that was used last at the end.
@@ -95,7 +98,7 @@ class Shuffled:
         with self._lock:
             group = self._loading(epoch, number).result()
             self._loading(*((epoch + 1, 0) if last else (epoch, number + 1)))
-            while len(self._groups) > 2 and self._bytes() > CACHED_BYTES:
+            while len(self._groups) > 2 and self._bytes() > self._cached_bytes:
                 self._groups.pop(next(iter(self._groups)))
         return epoch * self.size + int(ends[number]) - len(group.starts), group
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pretrax.training.data import Corpus, DocumentStream, Piece, Progress
-from pretrax.training.records import Records, RecordStream, Shuffled
+from pretrax.training.records import CACHED_BYTES, Records, RecordStream, Shuffled
 from pretrax.training.token_array_files import TokenArray
 from pretrax.training.token_arrays import UNCUT, ArrayRecords, split_heldout
 from pretrax.training.token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
@@ -101,7 +101,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 
     @functools.cache
     def order(store: int) -> Shuffled:
-        return Shuffled(splits(store)[0], seed)
+        return Shuffled(splits(store)[0], seed, CACHED_BYTES // len(stores))
 
     names = _names(stores)
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pretrax.training import records
 from pretrax.training.records import ALL, Loaded, RecordStream, Shuffled
 
 
@@ -113,9 +112,8 @@ def test_unread_positions_of_one_reading():
     assert [unread.position(i) for i in range(3)] == [3, 5, 6]
 
 
-def test_groups_are_let_go_beyond_a_limit(monkeypatch):
-    monkeypatch.setattr(records, "CACHED_BYTES", 0)
-    order = Shuffled(Numbers(*SEVERAL_GROUPS), 0)
+def test_groups_are_let_go_beyond_a_limit():
+    order = Shuffled(Numbers(*SEVERAL_GROUPS), 0, cached_bytes=0)
     for position in range(0, order.size, 50):
         order.group(position)
     assert len(order._groups) == 2
