@@ -201,7 +201,13 @@ class MixedStream(DocumentStream):
     @staticmethod
     def check(rates: Sequence[Rate], step: int) -> np.ndarray:
         """Returns the rates at a step, f64[stores]. Raises ValueError for one below 0, or none above."""
-        now = np.asarray([float(rate(step)) if callable(rate) else rate for rate in rates], float)
+        try:
+            now = np.asarray([float(rate(step) if callable(rate) else rate) for rate in rates])
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The rates of the stores are {list(rates)}, expected of each a number, or a function "
+                f"that gives one of the step, such as @optax.linear_schedule() in gin: {error}."
+            ) from error
         if not (np.isfinite(now).all() and (now >= 0).all() and now.sum() > 0):
             raise ValueError(
                 f"The rates of the stores came to {now.tolist()} at step {step}, expected none below 0 "

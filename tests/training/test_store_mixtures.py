@@ -220,6 +220,9 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
         ([], "stores is empty"),
         (dict(zip(stores, (0, 0))), "none below 0 and some above"),
         (dict(zip(stores, (1, -1))), "none below 0 and some above"),
+        (dict(zip(stores, (1, "much"))), "expected of each a number, or a function"),
+        (dict(zip(stores, (1, lambda: 0))), "expected of each a number, or a function"),
+        (dict(zip(stores, (1, lambda step: len))), "expected of each a number, or a function"),
     ]:
         with pytest.raises(ValueError, match=said):
             opened(given)
