@@ -11,6 +11,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 
 def warmup_cosine(total_steps: int, *, peak: float, warmup_steps: int, end_share: float = 0.1):
@@ -64,10 +65,15 @@ def adamw(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
     clip_norm: float | None = 1.0,
+    momentum_dtype: str = "float32",
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019), clipping the global norm first.
 
-    Weight decay does not apply to norms and biases.
+    Weight decay does not apply to norms and biases. First moments of `momentum_dtype` "bfloat16" take
+    half of the memory of those of "float32"; second moments, whose changes are smaller than bfloat16
+    can tell, stay float32.
+
+    Raises ValueError for another dtype.
     """
     return _clipped(
         clip_norm,
@@ -78,8 +84,76 @@ def adamw(
             eps=eps,
             weight_decay=weight_decay,
             mask=_decayed,
+            mu_dtype=_momentum_dtype("adamw", momentum_dtype),
         ),
     )
+
+
+def muon(
+    total_steps: int,
+    *,
+    learning_rate: Callable | float,
+    beta: float = 0.95,
+    b1: float = 0.9,
+    b2: float = 0.95,
+    weight_decay: float = 0.1,
+    clip_norm: float | None = 1.0,
+    momentum_dtype: str = "float32",
+) -> optax.GradientTransformation:
+    """Muon (Jordan et al. 2024) for the matrices of layers, AdamW for all others.
+
+    The momentum of a matrix is orthogonalised and scaled to the size that AdamW's updates have
+    (`0.2 * sqrt(max(inputs, outputs))`, Liu et al. 2025, arXiv:2502.16982, section 2.2), so that one
+    learning rate serves both. The heads of an attention layer are one matrix; each layer of a
+    scanned stack has its own. Embeddings, output layers, norms, biases, and parameters of modules
+    of one's own are AdamW's. The global norm is clipped first.
+
+    Args:
+      total_steps: of the run.
+      learning_rate: as of `adamw`, to which it is comparable.
+      beta: of Muon's momentum.
+      b1, b2: of AdamW.
+      weight_decay: of Muon's matrices.
+      clip_norm: the largest global norm of gradients; None: not clipped.
+      momentum_dtype: as of `adamw`, of Muon's momentum and AdamW's first moments.
+
+    Raises ValueError as `adamw`.
+    """
+    return _clipped(
+        clip_norm,
+        optax.contrib.muon(
+            scheduled(learning_rate, total_steps),
+            beta=beta,
+            weight_decay=weight_decay,
+            adam_b1=b1,
+            adam_b2=b2,
+            muon_weight_dimension_numbers=_matrices,
+            consistent_rms=0.2,
+            mu_dtype=_momentum_dtype("muon", momentum_dtype),
+        ),
+    )
+
+
+# The axes of inputs and of outputs, from the last, which hold with and without axes of layers.
+_MATRICES = {
+    "query": ((-3,), (-2, -1)),
+    "key": ((-3,), (-2, -1)),
+    "value": ((-3,), (-2, -1)),
+    "out": ((-3, -2), (-1,)),
+    "wi_0": ((-2,), (-1,)),
+    "wi_1": ((-2,), (-1,)),
+    "wo": ((-2,), (-1,)),
+}
+
+
+def _matrices(params):
+    """Returns the dimension numbers of the matrices of layers, and None for other parameters."""
+
+    def numbers(path, x):
+        axes = _MATRICES.get(jax.tree_util.keystr(path[-1:], simple=True))
+        return axes and optax.contrib.MuonDimensionNumbers(*axes)
+
+    return jax.tree_util.tree_map_with_path(numbers, params)
 
 
 def adafactor(
@@ -119,6 +193,14 @@ def _decayed(params):
         return jnp.ndim(x) > 1 and "norm" not in name and not name.endswith("bias")
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)
+
+
+def _momentum_dtype(optimizer: str, name: str):
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(
+            f"optimizers.{optimizer}.momentum_dtype must be 'float32' or 'bfloat16', got {name!r}."
+        )
+    return jnp.dtype(name)
 
 
 def _clipped(clip_norm, transformation):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.training.optimizers import adamw, warmup_constant, warmup_cosine, warmup_rsqrt
+from pretrax.training.optimizers import adamw, muon, warmup_constant, warmup_cosine, warmup_rsqrt
 
 
 def constant(total_steps):
@@ -28,6 +28,44 @@ def test_weight_decay_spares_norms_and_biases_scanned_or_not():
     np.testing.assert_array_equal(updates["bias"], 0)
     for shrunk in (updates["mlp"]["wi"], updates["relative_bias"]["table"]):
         np.testing.assert_allclose(shrunk, -0.1, rtol=1e-6)
+
+
+def test_muon_makes_the_updates_of_matrices_orthogonal():
+    random = np.random.default_rng(0)
+    params = {
+        "attention": {"query": (8, 2, 3), "out": (5, 2, 3, 8)},  # the latter of five scanned layers
+        "mlp": {"wo": (4, 8)},
+        "token_embedding": (9, 8),
+        "mlp_norm": {"scale": (8,)},
+    }
+    is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
+    params = jax.tree.map(jnp.ones, params, is_leaf=is_shape)
+    gradients = jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape)), params)
+    optimizer = muon(10, learning_rate=1.0, weight_decay=0.0, clip_norm=None)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    query, out = updates["attention"]["query"], updates["attention"]["out"]
+    for matrix in (query.reshape(8, 6), *out.reshape(5, 6, 8), updates["mlp"]["wo"]):
+        scale = 0.2 * max(matrix.shape) ** 0.5
+        # Five iterations bring singular values near 1, as Jordan et al. chose them: 0.7 to 1.2.
+        sizes = np.linalg.svd(matrix, compute_uv=False) / scale
+        assert sizes.min() > 0.6 and sizes.max() < 1.25
+    for other in (updates["token_embedding"], updates["mlp_norm"]["scale"]):  # AdamW's first step
+        np.testing.assert_allclose(np.abs(other), np.abs(other).mean(), rtol=1e-3)
+        np.testing.assert_array_equal(np.sign(other), -np.sign(_like(other, gradients)))
+
+
+def _like(x, gradients):
+    return next(g for g in jax.tree.leaves(gradients) if g.shape == x.shape)
+
+
+@pytest.mark.parametrize("optimizer", [adamw, muon])
+def test_first_moments_in_bfloat16(optimizer):
+    params = {"mlp": {"wo": jnp.ones((4, 8))}, "bias": jnp.ones(4)}
+    state = optimizer(10, learning_rate=1.0, momentum_dtype="bfloat16").init(params)
+    dtypes = [x.dtype for x in jax.tree.leaves(state) if x.ndim and x.size > 3]
+    assert dtypes.count(jnp.bfloat16) == 2
+    with pytest.raises(ValueError, match="'float32' or 'bfloat16', got 'int8'"):
+        optimizer(10, learning_rate=1.0, momentum_dtype="int8")
 
 
 def test_schedules_reach_their_peaks_and_ends():
