@@ -125,4 +125,8 @@ def _examples(dataset: tf.data.Dataset, read_inputs, read_targets) -> list[_Exam
             read_targets(example[_TARGETS].tolist()),
         )
         found.append(_Example(int(number), text, target))
+    if not found:
+        raise ValueError(
+            "The evaluator has no examples: give it a split, or steps, that leave some."
+        )
     return found

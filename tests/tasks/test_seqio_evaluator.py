@@ -107,6 +107,9 @@ def test_what_cannot_be_evaluated(hugging_face):
     functions = evaluator_functions(one, "evaluated")
     with pytest.raises(ValueError, match="gives decoder_.*expected encoder_input_tokens"):
         evaluated("evaluated", functions, seqio.PrefixLMFeatureConverter, pack=False)
+    nothing = tf.data.Dataset.from_tensor_slices([]).enumerate()
+    with pytest.raises(ValueError, match="has no examples"):
+        functions["predict_fn"](nothing)
     register("evaluated", HuggingFaceVocabulary(hugging_face["wordpiece"]), add_eos=False)
     with pytest.raises(ValueError, match="'evaluated' has the vocabulary .* no end-of-sequence"):
         evaluator_functions(one, "evaluated")
