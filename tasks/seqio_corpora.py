@@ -10,6 +10,7 @@ from pretrax.tasks.seqio_tasks import (
     check_task,
     common_vocabulary,
     found_tasks,
+    readable,
     tasks_with,
     with_vocabulary,
 )
@@ -186,7 +187,8 @@ def _in_vocabulary(
     made = vocabulary(run_dir, Source(task=lambda: common_vocabulary(tasks, features)))
     for task in tasks:
         if is_read_from_cache(task, use_cached):
-            check_cached_ids(task, split, features, made)
+            with readable(task):
+                check_cached_ids(task, split, features, made)
     kept = RunVocabulary(run_dir)
     return [with_vocabulary(task, kept) for task in tasks], made
 

@@ -167,7 +167,7 @@ def with_vocabulary(task: seqio.Task, vocabulary: seqio.Vocabulary) -> seqio.Tas
 
 @contextlib.contextmanager
 def readable(task: seqio.Task) -> Iterator[None]:
-    """Data that is not there, which may come out at its first example, is said with the remedy."""
+    """Data that is missing or damaged, which may come out at an example, is said with the remedy."""
     try:
         yield
     except (AssertionError, FileNotFoundError, tf.errors.NotFoundError) as error:
@@ -175,4 +175,11 @@ def readable(task: seqio.Task) -> Iterator[None]:
             f"Task {task.name!r}: its data is not there ({error}). Give its source the files that "
             "there are; for TensorFlow Datasets set data_dir to where it has them, or prepare them "
             "first with `tfds build`."
+        ) from error
+    except tf.errors.DataLossError as error:
+        words = error.message.rpartition("}} ")[2]
+        cache = f"; of its cache {task.cache_dir} with `seqio_cache_tasks --overwrite`"
+        raise ValueError(
+            f"Task {task.name!r}: a file of its data is damaged ({words}). Bring it back from a copy, or "
+            f"write it again{cache * bool(task.cache_dir)}."
         ) from error

@@ -182,6 +182,17 @@ def test_a_cache_that_is_not_whole_is_refused(tmp_path):
         corpus_of(tmp_path / "run", "cached_text", use_cached=False)
 
 
+def test_a_damaged_file_of_a_cache_is_said(tmp_path):
+    task, _ = register("cached_text", [tokenize, CACHE])
+    directory = write_cache(task, tmp_path / "cache")
+    with open(f"{directory}/train.tfrecord-00001-of-00003", "r+b") as file:
+        file.seek(20)
+        file.write(b"\xff")
+    said = "'cached_text': a file of its data is damaged .corrupted record.*--overwrite"
+    with pytest.raises(ValueError, match=said):
+        epoch(corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")]))
+
+
 def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
     """Of another than the run's, which is seen by its file, or than the task's, by the text."""
     pieces = functools.partial(seqio.SentencePieceVocabulary, extra_ids=100)
