@@ -8,10 +8,8 @@
     pretrax evaluate --run=runs/decoder --yardstick=bits_per_byte --gin.bits_per_byte.tokens=5000
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
-this code and read Python's own library. Labelled text is TSV or JSONL with `text` and `label`. Beside
-each figure stands that of a baseline: of one that always gives the most frequent answer, or, for
-held-out text, that ignores its input. Yardsticks mean the same for every objective; their settings are
---gin.NAME.SETTING=VALUE.
+this code. Labelled text is TSV or JSONL with `text` and `label`. Beside each figure stands a baseline's:
+the most frequent answer, or a model that ignores its input. Yardsticks take --gin.NAME.SETTING=VALUE.
 """
 
 import argparse
@@ -42,6 +40,7 @@ from pretrax.training.command_line import (
     mistakes_in_words,
     opening,
 )
+from pretrax.training.compiled_programs import keep_compiled
 from pretrax.training.configuration import run_of_directory
 from pretrax.training.console import print_heldout
 from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
@@ -60,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     console = Console(highlight=False)
     with mistakes_in_words(options.traceback):
         check_alone("evaluate")
+        keep_compiled()
         steps = checkpoints_asked(options)
         if options.heldout:
             evaluate_heldout(console, options, steps)

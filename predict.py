@@ -46,6 +46,7 @@ from pretrax.training.command_line import (
     given_options,
     mistakes_in_words,
 )
+from pretrax.training.compiled_programs import keep_compiled
 from pretrax.training.mesh import make_mesh, placed_on
 from pretrax.training.processes import check_alone
 
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     stopped = "\nInterrupted; the same command continues with the first line without an answer."
     with mistakes_in_words(options.traceback, stopped):
         check_alone("predict")
+        keep_compiled()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         with placed_on(mesh):
             predict(console, options, mesh)

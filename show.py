@@ -46,6 +46,7 @@ from pretrax.training.command_line import (
     mistakes_in_words,
     parse_with_gin,
 )
+from pretrax.training.compiled_programs import keep_compiled
 from pretrax.training.configuration import read_directory, read_fields
 from pretrax.training.packing import resolve
 from pretrax.verbs import as_typed
@@ -60,8 +61,7 @@ WIDTH = 136  # where the output is a file
 def main(argv: Sequence[str] | None = None) -> None:
     """Programs are many and run once: they are compiled quickly, and kept for the next time."""
     jax.config.update("jax_disable_most_optimizations", True)
-    jax.config.update("jax_compilation_cache_dir", os.path.abspath(f"{CACHE}/compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    keep_compiled()
     run(sys.argv[1:] if argv is None else argv)
 
 

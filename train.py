@@ -25,7 +25,7 @@ from pretrax.training import results, run_directory
 from pretrax.training.checkpoints import Checkpoints, Keep
 from pretrax.training.command_line import add_gin_arguments, mistakes_in_words, parse_with_gin
 from pretrax.training.compile_check import check
-from pretrax.training.compiled_programs import keep_compiled
+from pretrax.training.compiled_programs import keep_compiled, kept_in
 from pretrax.training.config_file import write_run
 from pretrax.training.configuration import read_run
 from pretrax.training.console import (
@@ -145,7 +145,7 @@ def train(
             f"{parameter_count(state):,} parameters, {run.batch_size} rows a step, "
             f"mesh {dict(planned.mesh.shape)} of {jax.devices()[0].device_kind}"
         )
-        if kept := jax.config.jax_compilation_cache_dir:
+        if kept := kept_in():
             console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
         warn = functools.partial(print_warning, console)
         trackers = functools.partial(open_trackers, run)

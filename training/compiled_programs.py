@@ -5,6 +5,13 @@ import platform
 
 import jax
 
+FOLDER = "jax_compilation_cache_dir"
+
+
+def kept_in() -> str | None:
+    """Returns the folder in which this process keeps what is compiled, or None where it keeps nothing."""
+    return jax.config.values[FOLDER]
+
 
 def keep_compiled() -> None:
     """Has JAX keep what it compiles in `~/.cache/pretrax/compiled/HOST`, and look for it there.
@@ -15,9 +22,9 @@ def keep_compiled() -> None:
 
     It is a setting of the process: for programs rather than libraries, before anything is compiled.
     """
-    if jax.config.jax_compilation_cache_dir is None:
+    if kept_in() is None:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = os.path.join(caches, "pretrax", "compiled", platform.node() or "here")
-        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update(FOLDER, folder)
         # Small programs too: there are dozens, which take a fifth of a small run's second start.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -40,4 +40,5 @@ def read(run_dir: str) -> Result | None:
         raise FileNotFoundError(f"{path} exists for the first process, but not for this one.")
     record = run_directory.read_json(path)
     scores = tuple(Score(**score) for score in record.pop("scores"))
+    record.setdefault("seconds", {})  # which earlier versions did not measure
     return Result(run_dir=run_dir, scores=scores, **record)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from pretrax.training import results
 from pretrax.training.run_directory import (
     load_classes,
     locked,
@@ -24,6 +25,15 @@ def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
     assert read_json(path) == {"after": 1}
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert os.listdir(path.parent) == ["classes.json"]
+
+
+def test_a_result_of_before_its_time_was_measured_opens(tmp_path):
+    results.write(results.Result(str(tmp_path), 8, True, (), {}, {"step": 1.5}))
+    assert results.read(str(tmp_path)).seconds == {"step": 1.5}
+    record = read_json(tmp_path / "result.json")
+    del record["seconds"]
+    write_json(tmp_path / "result.json", record)
+    assert results.read(str(tmp_path)) == results.Result(str(tmp_path), 8, True, (), {}, {})
 
 
 def test_text_is_utf_8_with_its_line_ends(tmp_path):
