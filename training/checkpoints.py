@@ -126,8 +126,8 @@ class Checkpoints:
     ) -> None:
         """Saves in the background, after waiting for a save that is still running.
 
-        One without a held-out loss is never among the best. Compressing all arrays at once takes as much memory again; `one_by_one` takes as much as
-        the largest array.
+        One without a held-out loss is never among the best. Compressing all arrays at once takes as
+        much memory again; `one_by_one` takes as much as the largest array.
         """
         step = int(state.step)
         self.wait()
