@@ -17,7 +17,7 @@ A store is a folder on a disk or in a bucket:
 A record is a document, or a piece of one of more than `LONGEST` tokens, so that long documents are
 shuffled with others. Consecutive records make a block: 256 of them, or fewer that have 2**20 tokens,
 or the last ones of a part. A block is what is read, checked and shuffled at once, and lies in one
-file; files are of at most 2**28 bytes.
+file; files of tokens are of at most 2**28 bytes.
 
 Parts are logical: a part is written by one process, whichever it is, and says that it is complete by
 its `.json`, which comes last. So the same parts give the same bytes whatever the number of processes,
@@ -96,8 +96,8 @@ class StoreWriter:
       longest: tokens of the longest record, into which longer documents are cut; for held-out text
         2048, so that a few thousand tokens of it are of many documents.
 
-    Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns, and
-    from `add` for an id that text may not hold, or other columns.
+    Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns, from
+    `add` for an id that text may not hold, or other columns, and at the end for a document without one.
     """
 
     def __init__(
@@ -140,6 +140,7 @@ class StoreWriter:
     def __exit__(self, kind, error, trace) -> None:
         try:
             if kind is None:
+                self._check_end()
                 self._write_block()
         finally:
             self._close_files()
@@ -188,6 +189,13 @@ class StoreWriter:
             self._block_tokens += record["tokens"].size
             self._longest_record = max(self._longest_record, record["tokens"].size)
         self._documents += piece.ends
+
+    def _check_end(self) -> None:
+        if self._closed and not self._closed[-1]:
+            raise ValueError(
+                f"The last document for {self._folder.where(self._name)} has no end, and would be joined "
+                "with the first of the next part: give its last piece with ends=True."
+            )
 
     def _write_block(self) -> None:
         if not self._records:

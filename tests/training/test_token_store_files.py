@@ -112,6 +112,9 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     for wrong in (Piece(np.array([5]), True), Piece(np.array([5]), True, parts=[0, 1])):
         with pytest.raises(ValueError, match=r"expected tokens and \['parts'\] beside them"):
             write(tmp_path, [[wrong]], columns=["parts"])
+    with pytest.raises(ValueError, match="train/00000 has no end, .* with ends=True"):
+        write(tmp_path, [[Piece(np.array([5]), False)]])
+    assert not is_complete(tmp_path, "train", 0)
     with pytest.raises(ValueError, match="got labels of float64, expected integers"):
         write(tmp_path, [[Piece(np.array([5]), True, labels=[0.5])]], columns=["labels"])
     with pytest.raises(ValueError, match="expected tokens and nothing beside them"):
