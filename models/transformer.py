@@ -141,7 +141,19 @@ class VocabularyHead(nn.Module):
                 logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
             return logits
 
-        return Projection(x, embedding_VxE.astype(c.dtype).T, finish)
+        return Projection(x, _gathered(embedding_VxE.astype(c.dtype).T), finish)
+
+
+@jax.custom_vjp
+def _gathered(kernel_ExV):
+    # Once, before the loss takes it piece by piece: in that loop XLA would gather it for every piece.
+    return _constrain(kernel_ExV, None, "vocab")
+
+
+_gathered.defvjp(
+    lambda kernel_ExV: (_gathered(kernel_ExV), None),
+    lambda _, d_kernel_ExV: (_constrain(d_kernel_ExV, "embed", "vocab"),),
+)
 
 
 def embed_tokens(module, table_VxE, tokens_BxT):

@@ -6,7 +6,10 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pretrax.models import Projection
+from pretrax.models.transformer import _gathered as gathered
 from pretrax.models.transformer import _looked_up as looked_up
+from pretrax.objectives.cross_entropy import projected_cross_entropy
 from pretrax.training.collectives import Traffic, traffic
 from pretrax.training.mesh import batch_sharding, make_mesh, placed_on, shardings_like
 
@@ -39,6 +42,24 @@ def test_the_gradient_of_an_embedding_is_not_summed_whole():
         found = traffic(jax.jit(jax.grad(loss)).lower(table, tokens).compile().as_text())
     assert found["all-gather"].bytes >= 4 * 512 * 16  # the table
     assert sum(one.bytes for kind, one in found.items() if kind != "all-gather") < 4 * 512 * 16
+
+
+def test_the_projection_is_gathered_once_for_all_pieces_of_its_loss():
+    mesh = make_mesh(data=1, fsdp=4, tensor=2)
+    sharded = NamedSharding(mesh, P("tensor", "fsdp"))
+    kernel = jax.ShapeDtypeStruct((512, 64), jnp.float32, sharding=sharded)
+    rows = batch_sharding(mesh)
+    states = jax.ShapeDtypeStruct((8, 1024, 64), jnp.float32, sharding=rows)  # four pieces
+    labels = jax.ShapeDtypeStruct((8, 1024), jnp.int32, sharding=rows)
+
+    def loss(kernel_VxE, states, labels):
+        projection = Projection(states, gathered(kernel_VxE.T), lambda logits: logits)
+        return jnp.sum(projected_cross_entropy(projection, labels, jnp.ones(labels.shape)).losses)
+
+    with placed_on(mesh):
+        step = jax.jit(jax.grad(loss), out_shardings=sharded)
+        found = traffic(step.lower(kernel, states, labels).compile().as_text())
+    assert found["all-gather"].bytes <= 4 * 512 * 64
 
 
 def test_factored_moments_are_sharded_as_the_axes_that_they_keep():
