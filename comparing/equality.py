@@ -1,6 +1,7 @@
 """What was equal of the variants of a comparison, and what was not: what each of them took."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,10 @@ from pretrax.comparing.summary import Summary
 
 
 class Cost(NamedTuple):
-    """What the runs of a variant took on average, a field for each of `COSTS`."""
+    """The medians of what the runs of a variant took, a field for each of `COSTS`.
+
+    Not the means: where a run was paused, its seconds are many times those of the others.
+    """
 
     parameters: float
     flops_per_token: float
@@ -30,12 +34,12 @@ def costs(summary: Summary) -> dict[str, Cost]:
     for variant in summary.asked.variants:
         runs = [_cost(run) for run in summary.trained if run.variant == variant]
         if runs:
-            found[variant] = Cost(*(sum(some) / len(some) for some in zip(*runs)))
+            found[variant] = Cost(*map(statistics.median, zip(*runs)))
     return found
 
 
 def cost_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Returns the headings and lines of what each variant took: means over its runs, the figures of
+    """Returns the headings and lines of what each variant took: medians of its runs, the figures of
     which neither more nor less is better, and by how much the largest is above the smallest."""
     found = costs(summary)
     lines = []

@@ -247,6 +247,15 @@ def test_the_first_of_few_points_is_in_the_chart():
     assert axes.top > 5.6
 
 
+def test_a_run_that_was_paused_is_not_what_its_variant_takes():
+    made = planted.results(["a", "b"], seeds=[0, 1, 2])
+    first, *others = made.runs
+    usual = equality.costs(summaries.summary(made))["a"]
+    paused = made._replace(runs=[first._replace(seconds=first.seconds + 900), *others])
+    found = equality.costs(summaries.summary(paused))["a"]
+    assert found.seconds == pytest.approx(usual.seconds, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "budget, said",
     [
