@@ -100,6 +100,17 @@ def below(bits, n):
     return (bits % jnp.maximum(n, 1).astype(jnp.uint32)).astype(jnp.int32)
 
 
+def at_most(table, x):
+    """Returns i32[...]: how many of a short ascending table are at most x, an integer array.
+
+    A few dozen comparisons in one loop over x: a binary search is a loop for each halving, with gathers.
+
+    >>> at_most(jnp.array([3, 7]), jnp.array([2, 3, 9]))
+    Array([0, 1, 2], dtype=int32)
+    """
+    return sum((x >= table[k]).astype(jnp.int32) for k in range(table.size))
+
+
 def share24(probability: float, name: str) -> int:
     """A probability as a 24-bit integer, so that draws are compared exactly.
 

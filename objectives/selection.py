@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from pretrax.objectives.arithmetic import (
+    at_most,
     hits,
     isqrt,
     ratio,
@@ -206,7 +207,7 @@ def _tiling(key, start, segments, count, laws):
 
 def _drawn_length(draw, law):
     """Returns lengths 1 … N by the cumulative law i32[N], from 24 random bits."""
-    return 1 + sum((draw >= law[k]).astype(jnp.int32) for k in range(law.size - 1))
+    return 1 + at_most(law[:-1], draw)
 
 
 def _take_tokens(bits, candidate, segments, quota_D):

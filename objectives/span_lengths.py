@@ -17,7 +17,7 @@ from fractions import Fraction
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.objectives.arithmetic import below, isqrt, ratio, round_ratio
+from pretrax.objectives.arithmetic import at_most, below, isqrt, ratio, round_ratio
 
 _LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 one in 10**13 is longer
 
@@ -132,5 +132,4 @@ def poisson_table(mean: Fraction) -> list[int]:
 def poisson_lengths(bits, table):
     """Returns i32[...] Poisson numbers up to 63 from uint32 bits, by the inverse of a `poisson_table`."""
     drawn = (bits >> 8).astype(jnp.int32)
-    # A few dozen comparisons in one loop over the bits: a binary search is six loops with gathers.
-    return sum((drawn >= table[k]).astype(jnp.int32) for k in range(table.size))
+    return at_most(table, drawn)
