@@ -1,7 +1,8 @@
 """A Transformer, encoder-decoder or single-stack, in one file to read from top to bottom.
 
 `models.config` describes its settings. Order: the whole network, a stack of layers, multi-token
-prediction, one layer and its sublayers, and small helpers; positions are in `models.positions`.
+prediction, one layer and its sublayers; linear layers are in `models.linear`, positions in
+`models.positions`.
 
 Letters in names of arrays:
 
@@ -25,7 +26,6 @@ Parameters are float32. Matrix products take operands in `dtype` and accumulate 
 softmax, norms and logits are float32 throughout.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -35,6 +35,16 @@ from flax import linen as nn
 from pretrax.models import attention
 from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
 from pretrax.models.heads import HEADS, Projection
+from pretrax.models.linear import (
+    broadcast,
+    constrain,
+    dropout,
+    embedding_weights,
+    linear,
+    partitioned,
+    project,
+    weights,
+)
 from pretrax.models.positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
 
 _STREAM = ("batch", "length", None)  # axes of the residual stream
@@ -47,7 +57,10 @@ class Transformer(nn.Module):
 
     def setup(self):
         c = self.config
-        init, shape = _init(_embeddings(c), "vocab", "embed"), (c.vocab_size, c.embedding_width)
+        init, shape = (
+            partitioned(embedding_weights(c), "vocab", "embed"),
+            (c.vocab_size, c.embedding_width),
+        )
         self.token_embedding = self.param("token_embedding", init, shape)
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
@@ -122,21 +135,23 @@ class VocabularyHead(nn.Module):
         c, bias_V = self.config, None
         x = hidden.astype(c.dtype)
         if c.vocabulary_layer:
-            x = _linear(self, "layer", x, (c.emb_dim, c.embedding_width), ("embed", None))
+            x = linear(self, "layer", x, (c.emb_dim, c.embedding_width), ("embed", None))
             x = Norm(c, name="norm")(ACTIVATIONS[c.mlp_activations[0]](x))
         if c.logits_via_embedding:
             embedding_VxE = token_embedding_VxE
         else:  # an output embedding: XLA's CPU product with [E, V] takes up to twice as long
-            init = _init(_weights(c, 1, 0), "vocab", "embed")
+            init = partitioned(weights(c, 1, 0), "vocab", "embed")
             embedding_VxE = self.param("embedding", init, (c.vocab_size, c.embedding_width))
         if c.vocabulary_bias:
-            bias_V = self.param("bias", _init(nn.initializers.zeros, "vocab"), (c.vocab_size,))
+            bias_V = self.param(
+                "bias", partitioned(nn.initializers.zeros, "vocab"), (c.vocab_size,)
+            )
 
         def finish(logits):
             if c.scale_logits:
                 logits *= c.emb_dim**-0.5
             if bias_V is not None:
-                logits += _broadcast(bias_V, logits)
+                logits += broadcast(bias_V, logits)
             if c.logit_softcap is not None:
                 logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
             return logits
@@ -147,12 +162,12 @@ class VocabularyHead(nn.Module):
 @jax.custom_vjp
 def _gathered(kernel_ExV):
     # Once, before the loss takes it piece by piece: in that loop XLA would gather it for every piece.
-    return _constrain(kernel_ExV, None, "vocab")
+    return constrain(kernel_ExV, None, "vocab")
 
 
 _gathered.defvjp(
     lambda kernel_ExV: (_gathered(kernel_ExV), None),
-    lambda _, d_kernel_ExV: (_constrain(d_kernel_ExV, "embed", "vocab"),),
+    lambda _, d_kernel_ExV: (constrain(d_kernel_ExV, "embed", "vocab"),),
 )
 
 
@@ -161,13 +176,13 @@ def embed_tokens(module, table_VxE, tokens_BxT):
     # The cast comes after the lookup: its gradient adds up all occurrences of a token, and in
     # bfloat16 the sum for a frequent one would stop growing.
     rows_BxTxE = _looked_up(table_VxE, tokens_BxT).astype(module.config.dtype)
-    return _constrain(rows_BxTxE, *_STREAM)
+    return constrain(rows_BxTxE, *_STREAM)
 
 
 @jax.custom_vjp
 def _looked_up(table_VxE, tokens_BxT):
     # A lookup in a sharded table makes XLA fall back to copying the whole activation to every device.
-    return _constrain(table_VxE, None, None)[tokens_BxT]
+    return constrain(table_VxE, None, None)[tokens_BxT]
 
 
 def _looked_up_forward(table_VxE, tokens_BxT):
@@ -178,7 +193,7 @@ def _looked_up_backward(saved, d_rows_BxTxE):
     # Sharded as the table is: left to itself, XLA sums the whole table's gradient on every device.
     table_VxE, tokens_BxT = saved
     d_table_VxE = jnp.zeros_like(table_VxE).at[tokens_BxT].add(d_rows_BxTxE)
-    return _constrain(d_table_VxE, None, "embed"), None
+    return constrain(d_table_VxE, None, "embed"), None
 
 
 _looked_up.defvjp(_looked_up_forward, _looked_up_backward)
@@ -241,7 +256,7 @@ class Stack(nn.Module):
         if num_layers < self.num_layers:
             return ParallelHeads(c, self._layer(), name="ahead")(x_BxTxE, context)
         if c.norm_place != "after":
-            x_BxTxE = _dropout(self, Norm(c, name="final_norm")(x_BxTxE))
+            x_BxTxE = dropout(self, Norm(c, name="final_norm")(x_BxTxE))
         top = {"top": x_BxTxE}
         if not c.num_ahead:
             return top
@@ -251,7 +266,7 @@ class Stack(nn.Module):
     def _embedded(self, x_BxTxE, positions_BxT, types_BxT, block_positions_BxT):
         """Returns the input of the first layer: token, type and position embeddings summed."""
         c, width = self.config, x_BxTxE.shape[-1]  # of the tables, mostly E
-        init = _init(_embeddings(c), None, "embed")
+        init = partitioned(embedding_weights(c), None, "embed")
         if c.scale_embedding:
             x_BxTxE *= c.emb_dim**0.5
         if types_BxT is not None and c.num_types < 2:
@@ -278,10 +293,10 @@ class Stack(nn.Module):
             x_BxTxE += sinusoids(block_positions_BxT, width).astype(c.dtype)
         if c.embedding_norm:
             x_BxTxE = Norm(c, name="embedding_norm")(x_BxTxE)
-        x_BxTxE = _dropout(self, x_BxTxE)
+        x_BxTxE = dropout(self, x_BxTxE)
         if width == c.emb_dim:
             return x_BxTxE
-        return _linear(self, "embedding_projection", x_BxTxE, (width, c.emb_dim), (None, "embed"))
+        return linear(self, "embedding_projection", x_BxTxE, (width, c.emb_dim), (None, "embed"))
 
     def patterns(self, positions_BxT, intervals, cache_slots_BxT):
         """Returns the patterns of global layers and, where a model has both, of local ones."""
@@ -347,7 +362,7 @@ class ParallelHeads(nn.Module):
         c = self.config
         layers = _ahead(LastLayer, c.num_ahead + 1, c, self.layer, "layers")
         _, x_NxBxTxE = layers(None, x_BxTxE, context)
-        x_NxBxTxE = _dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
+        x_NxBxTxE = dropout(self, Norm(c, name="final_norm")(x_NxBxTxE))
         return {"top": x_NxBxTxE[0], "ahead": x_NxBxTxE[1:]}
 
 
@@ -377,7 +392,7 @@ class SequentialModules(nn.Module):
         c = self.config
         modules = _ahead(NextModule, c.num_ahead, c, self.layer, "modules")
         _, ahead_NxBxTxE = modules((x_BxTxE, _shifted_left(embedded_BxTxE)), context)
-        return {"ahead": _dropout(self, ahead_NxBxTxE)}
+        return {"ahead": dropout(self, ahead_NxBxTxE)}
 
 
 class NextModule(nn.Module):
@@ -396,9 +411,9 @@ class NextModule(nn.Module):
         x_BxTxE, embedded_BxTxE = carry
         state = Norm(c, name="state_norm")(x_BxTxE)
         token = Norm(c, name="embedding_norm")(embedded_BxTxE)
-        join_init = _init(_weights(c), "embed", None)
+        join_init = partitioned(weights(c), "embed", None)
         join_2ExE = self.param("join", join_init, (2 * c.emb_dim, c.emb_dim))
-        x_BxTxE = _project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
+        x_BxTxE = project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
         x_BxTxE, _ = self.layer(c, False, False, name="layer")(x_BxTxE, context)
         return (x_BxTxE, _shifted_left(embedded_BxTxE)), Norm(c, name="final_norm")(x_BxTxE)
 
@@ -470,20 +485,20 @@ class Block(nn.Module):
                 lambda y: attend_encoder(y, context.encoded, context.cross_intervals),
             )
         x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
-        return _constrain(x_BxTxE, *_STREAM), None  # a pair, as scan requires
+        return constrain(x_BxTxE, *_STREAM), None  # a pair, as scan requires
 
     def _added(self, norm_name, x_BxTxE, sublayer):
         c = self.config
         norm = Norm(c, name=norm_name) if norm_name else lambda x: x
         if c.norm_place == "after":
-            return norm(x_BxTxE + _dropout(self, sublayer(x_BxTxE)))
+            return norm(x_BxTxE + dropout(self, sublayer(x_BxTxE)))
         if c.norm_place == "output":
             y_BxTxE = norm(sublayer(x_BxTxE))
         else:
             y_BxTxE = sublayer(norm(x_BxTxE))
         if c.norm_place == "both":
             y_BxTxE = Norm(c, name=norm_name.replace("_norm", "_output_norm"))(y_BxTxE)
-        return (x_BxTxE + _dropout(self, y_BxTxE)).astype(c.dtype)
+        return (x_BxTxE + dropout(self, y_BxTxE)).astype(c.dtype)
 
 
 class Attention(nn.Module):
@@ -503,12 +518,12 @@ class Attention(nn.Module):
         c = self.config
         queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
         axes = ("embed", "heads", "kv")
-        init = _weights(c, out_axis=(1, 2), distribution="normal")
+        init = weights(c, out_axis=(1, 2), distribution="normal")
         query_init = init
         if c.init_stddev is None:
             # Where scores are not scaled, the initial query weights hold the scale (T5).
             query_init = lambda *args: init(*args) * (c.head_dim**-0.5 / c.score_scale)  # noqa: E731
-        q = _linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
+        q = linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
         q = self._normed("query_norm", q)
         if rotation is not None:
             q = rotate(q, rotation)
@@ -516,15 +531,15 @@ class Attention(nn.Module):
             q *= c.score_scale
         k = v = None
         if source_BxSxE is not None:
-            k = _linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, init)
-            v = _linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
+            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, init)
+            v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
             k = self._normed("key_norm", k)
             if rotation is not None:
                 k = rotate(k, rotation)
             # T5 drops a key for all queries of a head at once: the same as dropping its value.
-            v = _dropout(self, v, over=-1)
-            k, v = (_constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
-        q = _constrain(q, "batch", "length", "heads", "kv")
+            v = dropout(self, v, over=-1)
+            k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
+        q = constrain(q, "batch", "length", "heads", "kv")
         if self.is_mutable_collection("cache") and not self.is_initializing():
             k_BxGxSxd, v_BxGxSxd = (
                 self._cached("key", k, cache_slots_BxT),
@@ -538,10 +553,10 @@ class Attention(nn.Module):
             )
         else:
             y_BxTxHxd = attention.attend(q, k, v, intervals, bias, c.attention_softcap)
-        y_BxTxHxd = _constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
-        out_init = _weights(c, (0, 1), 2, "normal", to_stream=True)
+        y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
+        out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
-        return _linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
+        return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
     def _normed(self, name, x_BxTxHxd):
         """Returns queries or keys normed, head by head or all heads of a token jointly."""
@@ -577,13 +592,13 @@ class MLP(nn.Module):
         c = self.config
         inner_BxTxM = 1
         for i, activation in enumerate(c.mlp_activations):
-            y_BxTxM = _linear(self, f"wi_{i}", x_BxTxE, (c.emb_dim, c.mlp_dim), ("embed", "mlp"))
+            y_BxTxM = linear(self, f"wi_{i}", x_BxTxE, (c.emb_dim, c.mlp_dim), ("embed", "mlp"))
             inner_BxTxM *= ACTIVATIONS[activation](y_BxTxM)
-        inner_BxTxM = _constrain(_dropout(self, inner_BxTxM), "batch", "length", "mlp")
+        inner_BxTxM = constrain(dropout(self, inner_BxTxM), "batch", "length", "mlp")
         # The largest activations of a T5 leave this product (in float16 they overflow, which is
         # why that dtype is not offered): it stays float32 until the residual addition.
-        shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), _weights(c, to_stream=True)
-        return _linear(self, "wo", inner_BxTxM, shape, axes, init, dtype=jnp.float32)
+        shape, axes, init = (c.mlp_dim, c.emb_dim), ("mlp", "embed"), weights(c, to_stream=True)
+        return linear(self, "wo", inner_BxTxM, shape, axes, init, dtype=jnp.float32)
 
 
 class Norm(nn.Module):
@@ -603,10 +618,12 @@ class Norm(nn.Module):
             x32 -= x32.mean(-1, keepdims=True)
         x32 *= jax.lax.rsqrt((x32 * x32).mean(-1, keepdims=True) + c.norm_epsilon)
         init = nn.initializers.zeros if c.zero_centered_norms else nn.initializers.ones
-        scale = self.param("scale", _init(init, self.axis), shape)
-        x32 *= _broadcast(scale, x) + c.zero_centered_norms
+        scale = self.param("scale", partitioned(init, self.axis), shape)
+        x32 *= broadcast(scale, x) + c.zero_centered_norms
         if c.norm == "layer" and c.biases:
-            x32 += _broadcast(self.param("bias", _init(nn.initializers.zeros, self.axis), shape), x)
+            x32 += broadcast(
+                self.param("bias", partitioned(nn.initializers.zeros, self.axis), shape), x
+            )
         return x32.astype(c.dtype)
 
 
@@ -615,72 +632,3 @@ def _within(intervals, window, slots_BxT=None):
     slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
     start, end = intervals[:, 0], intervals[:, 1]
     return jnp.stack([jnp.maximum(start, slot - window), jnp.minimum(end, slot + window + 1)], 1)
-
-
-def _linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):
-    """Returns x times a weight, contracting its first `inputs` axes, plus a bias if it has one."""
-    c = module.config
-    kernel = module.param(name, _init(init or _weights(c), *axes), shape)
-    y = _project(x, kernel.astype(c.dtype), dtype, inputs)
-    if c.biases or (c.qkv_biases and name in ("query", "key", "value")):
-        zeros = _init(nn.initializers.zeros, *axes[inputs:])
-        bias = module.param(f"{name}_bias", zeros, shape[inputs:])
-        y += _broadcast(bias, y).astype(y.dtype)
-    return y
-
-
-def _project(x, kernel, dtype=None, axes=1):
-    """Contracts the last `axes` axes of x with the first of the kernel.
-
-    As a product of two matrices, since XLA's CPU gradient of one with more axes copies both
-    operands: 1.3 to 1.7 times as long.
-    """
-    rows, columns = x.shape[:-axes], kernel.shape[axes:]
-    inputs = math.prod(kernel.shape[:axes])
-    product = jnp.matmul(
-        x.reshape(-1, inputs),
-        kernel.reshape(inputs, -1),
-        preferred_element_type=dtype or x.dtype,
-    )
-    return product.reshape(*rows, *columns)
-
-
-def _broadcast(x, like):
-    """Returns x with leading axes of 1 up to the rank of `like` (rank promotion may be an error)."""
-    return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
-
-
-def _dropout(module, x, over=-2):
-    """Applies dropout; with `dropout_shared` one draw is shared along the axis `over`.
-
-    Off unless `apply` was given a 'dropout' key.
-    """
-    rate = module.config.dropout_rate
-    if not rate or not module.has_rng("dropout"):
-        return x
-    shape = list(x.shape)
-    if module.config.dropout_shared:
-        shape[over] = 1
-    keep = jax.random.bernoulli(module.make_rng("dropout"), 1 - rate, shape)
-    return jnp.where(keep, x / (1 - rate), 0)
-
-
-def _constrain(x, *names):
-    return nn.with_logical_constraint(x, names)
-
-
-def _init(init, *names):
-    return nn.with_logical_partitioning(init, names)
-
-
-def _embeddings(c: Config):
-    return nn.initializers.normal(1.0 if c.init_stddev is None else c.init_stddev)
-
-
-def _weights(c: Config, in_axis=0, out_axis=1, distribution="truncated_normal", to_stream=False):
-    """Returns the initialiser of a weight: of variance 1 / inputs, or of deviation `init_stddev`."""
-    if c.init_stddev is None:
-        return nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
-    writers = 2 * (c.num_encoder_layers + c.num_decoder_layers)
-    scaled = to_stream and c.init_scaled_by_depth
-    return nn.initializers.normal(c.init_stddev / math.sqrt(writers) if scaled else c.init_stddev)
