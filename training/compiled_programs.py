@@ -1,11 +1,14 @@
 """What JAX compiles, kept on disk: a second start of the same run reads it there."""
 
+import contextlib
 import os
 import platform
+from pathlib import Path
 
 import jax
 
 FOLDER = "jax_compilation_cache_dir"
+MAX_BYTES = 2 << 30  # of programs on disk; those of the quickstart take 9 MB
 
 
 def kept_in() -> str | None:
@@ -19,12 +22,37 @@ def keep_compiled() -> None:
     Where the environment names a folder, `JAX_COMPILATION_CACHE_DIR`, that is used. Programs are code:
     they are read from a folder of the user's own, and never from a run directory, which may be another
     one's. What is compiled for the processor of one host need not run on another, so each has a folder.
+    Before anything is added there, the programs that were not used for longest are removed until the
+    others take at most `MAX_BYTES`.
 
     It is a setting of the process: for programs rather than libraries, before anything is compiled.
     """
     if kept_in() is None:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = os.path.join(caches, "pretrax", "compiled", platform.node() or "here")
+        remove_beyond(MAX_BYTES, Path(folder))
         jax.config.update(FOLDER, folder)
         # Small programs too: there are dozens, which take a fifth of a small run's second start.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def remove_beyond(most: int, folder: Path) -> None:
+    """Removes the programs in a folder that were not used for longest, until the others take `most` bytes.
+
+    Used is read or written, as the disk records it, which may be to the day.
+
+    JAX's own `jax_compilation_cache_max_size` is not used: whenever it adds a program, it reads a file
+    beside every other one for the time of its use, and adds no more for ever where one is missing, as
+    beside those that were kept without a bound, or that a killed process wrote.
+    """
+    found = []
+    for program in folder.glob("*-cache"):
+        with contextlib.suppress(OSError):  # another process has removed it
+            stat = program.stat()
+            found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, program))
+    total = 0
+    for _, size, program in sorted(found, reverse=True):
+        total += size
+        if total > most:
+            with contextlib.suppress(OSError):
+                program.unlink()

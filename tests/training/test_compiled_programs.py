@@ -1,11 +1,13 @@
 """Where compiled programs are kept: with the user, unless the environment names a folder."""
 
+import os
 import platform
 
 import jax
 import pytest
 
 from pretrax import train
+from pretrax.training import compiled_programs
 from pretrax.training.compiled_programs import keep_compiled
 from tests.training import tiny
 
@@ -38,3 +40,17 @@ def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch)
     folder = tmp_path / "cache" / "pretrax" / "compiled" / platform.node()
     assert started and jax.config.jax_compilation_cache_dir == str(folder)
     assert getattr(jax.config, SECONDS) == 0
+
+
+def test_those_that_were_not_used_for_longest_go(nothing_named, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiled_programs, "MAX_BYTES", 25)
+    folder = tmp_path / "pretrax" / "compiled" / platform.node()
+    folder.mkdir(parents=True)
+    # Days of writing and of reading; "b" is the oldest file, and was read last.
+    for name, written, read in [("a", 2, 2), ("b", 1, 9), ("c", 3, 3), ("d", 4, 1)]:
+        (folder / f"{name}-cache").write_bytes(b"0123456789")
+        os.utime(folder / f"{name}-cache", (read * 86400, written * 86400))
+    (folder / "notes.txt").write_text("of the user's own")
+    keep_compiled()
+    assert sorted(p.name for p in folder.iterdir()) == ["b-cache", "d-cache", "notes.txt"]
