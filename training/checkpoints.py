@@ -25,7 +25,7 @@ from pretrax.training.state import State
 
 _LOSS = "heldout_loss"  # in the description of a checkpoint
 
-Shapes = Mapping[str, tuple[int, ...]]  # of arrays, by name
+Described = Mapping[str, object]  # arrays by name: their shapes, or their dtypes and shapes
 
 
 class Restored(NamedTuple):
@@ -83,15 +83,15 @@ def damage_in_words(source: str, step: int):
         ) from error
 
 
-def differences(saved: Shapes, wanted: Shapes) -> list[str]:
-    """Returns how the shapes of saved arrays differ from a run's, a line each, parameters first.
+def differences(saved: Described, wanted: Described) -> list[str]:
+    """Returns how saved arrays differ from a run's, a line each, parameters first.
 
     >>> differences({"params/a": (2, 3)}, {"params/b": (2, 3)})
     ['params/a: the checkpoint has (2, 3), the run none', 'params/b: the checkpoint has none, the run (2, 3)']
     """
     lines = []
     for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
-        was, now = (shapes.get(name, "none") for shapes in (saved, wanted))
+        was, now = (described.get(name, "none") for described in (saved, wanted))
         if was != now:
             lines.append(f"{name}: the checkpoint has {was}, the run {now}")
     return lines
@@ -152,7 +152,7 @@ class Checkpoints:
             )
 
     def restore(self, target: State) -> Restored | None:
-        """Returns the latest sound checkpoint with the shapes and shardings of `target`.
+        """Returns the latest sound checkpoint with the dtypes, shapes and shardings of `target`.
 
         None when there is no checkpoint. Raises MismatchError when the arrays are not those of
         `target`, and ValueError when all checkpoints are damaged.
@@ -192,10 +192,7 @@ class Checkpoints:
 
         Raises ValueError where its description is damaged.
         """
-        described = self._checkpointer.metadata(step).metadata
-        if described is None:
-            raise ValueError("the description of its arrays cannot be read")
-        return {name: tuple(x.shape) for name, x in _by_path(described).items()}
+        return {name: tuple(x.shape) for name, x in self._arrays(step).items()}
 
     def load_params(self, step: int, target) -> Any:
         """Returns the parameters in `target`, a tree of shapes and shardings, which may name a few.
@@ -257,9 +254,22 @@ class Checkpoints:
         return State(**loaded["state"]), files
 
     def _differences(self, step: int, target: State) -> list[str]:
-        """Returns how the saved arrays differ from the target's, a line each; [] when they agree."""
-        wanted = {name: tuple(x.shape) for name, x in _by_path(target._asdict()).items()}
-        return differences(self.shapes(step), wanted)
+        """Returns how the saved arrays differ from the target's, a line each; [] when they agree.
+
+        In dtype too: Orbax would convert them, whose checksums were then others.
+        """
+        both = self._arrays(step), _by_path(target._asdict())
+        saved, wanted = (
+            {name: f"{x.dtype} {tuple(x.shape)}" for name, x in arrays.items()} for arrays in both
+        )
+        return differences(saved, wanted)
+
+    def _arrays(self, step: int) -> dict[str, Any]:
+        """Returns the description of every array of a checkpoint, with its shape and dtype, by name."""
+        described = self._checkpointer.metadata(step).metadata
+        if described is None:
+            raise ValueError("the description of its arrays cannot be read")
+        return _by_path(described)
 
     def _set_aside(self, step: int) -> str:
         target = self._root.parent / f"damaged_{self._root.name}" / str(step)

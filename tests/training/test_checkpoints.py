@@ -248,10 +248,19 @@ def test_what_a_killed_save_left_is_no_checkpoint(run_dir):
 
 def test_other_shapes_are_a_mismatch_and_no_damage(run_dir):
     other, _ = abstract_state_of(rows=32)
-    expected = r"params/matrix: the checkpoint has \(16, 8\), the run \(32, 8\)"
+    expected = r"params/matrix: the checkpoint has float32 \(16, 8\), the run float32 \(32, 8\)"
     with pytest.raises(MismatchError, match=expected):
         restore(run_dir, other)
     assert not (run_dir / "damaged_checkpoints").exists()
+    assert_is(restore(run_dir), 3)
+
+
+def test_other_dtypes_are_a_mismatch_and_no_damage(run_dir):
+    """As where the optimizer's settings were changed: loaded as another one, no checksum agrees."""
+    halved, _ = abstract_state_of(optimizer=optax.adam(1e-3, mu_dtype=jnp.bfloat16))
+    expected = r"mu/matrix: the checkpoint has float32 \(16, 8\), the run bfloat16 \(16, 8\)"
+    with pytest.raises(MismatchError, match=expected):
+        restore(run_dir, halved)
     assert_is(restore(run_dir), 3)
 
 
