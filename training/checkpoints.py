@@ -9,6 +9,7 @@ one before it is used.
 import contextlib
 import json
 import logging
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -126,10 +127,11 @@ class Checkpoints:
     ) -> None:
         """Saves in the background, after waiting for a save that is still running.
 
-        One without a held-out loss is never among the best. Compressing all arrays at once takes as
-        much memory again; `one_by_one` takes as much as the largest array.
+        One without a held-out loss, or with NaN, is never among the best. Compressing all arrays at
+        once takes as much memory again; `one_by_one` takes as much as the largest array.
         """
         step = int(state.step)
+        ranked = heldout_loss is not None and not math.isnan(heldout_loss)
         self.wait()
         if step in self.steps():
             return
@@ -148,7 +150,7 @@ class Checkpoints:
                 step,
                 {"state": state._asdict(), "data": _Files(files)},
                 force=True,
-                metrics=None if heldout_loss is None else {_LOSS: heldout_loss},
+                metrics={_LOSS: heldout_loss} if ranked else None,
             )
 
     def restore(self, target: State) -> Restored | None:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -274,8 +275,8 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
 
 
 def test_those_of_every_so_many_steps_and_the_best_are_kept_too(tmp_path):
-    """Also after a restart, which reads their losses; one without a loss is never the best."""
-    losses = {1: 3.0, 2: 1.0, 3: None, 4: 5.0, 5: 4.0, 6: 2.0, 7: None}
+    """Also after a restart, which reads their losses; one without a loss, or NaN, is never the best."""
+    losses = {1: 3.0, 2: 1.0, 3: math.nan, 4: 5.0, 5: 4.0, 6: 2.0, 7: None}
     for start in (1, 4):
         checkpoints = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=1, every=4, best=2))
         for step in range(start, start + 4):
