@@ -54,8 +54,17 @@ class RelativeBias(nn.Module):
         )
         if length is None:
             return values_Hx2T
-        rotated = jnp.tile(values_Hx2T, (1, length))[:, : length * (2 * length - 1)]
-        return rotated.reshape(heads, length, 2 * length - 1)[:, :, :length]
+        return rotated_right(values_Hx2T, length)[:, :, :length]
+
+
+def rotated_right(values_HxN, rows):
+    """Returns a matrix [H, rows, N - 1] whose row i is the list rotated right by i, the last left out.
+
+    rotated_right(jnp.array([[0, 1, 2, 3]]), 3)     # [[[0, 1, 2], [3, 0, 1], [2, 3, 0]]]
+    """
+    heads, size = values_HxN.shape
+    repeated = jnp.tile(values_HxN, (1, rows))[:, : rows * (size - 1)]
+    return repeated.reshape(heads, rows, size - 1)
 
 
 def bias_at(bias_HxD, slots_BxT, keys):

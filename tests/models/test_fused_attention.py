@@ -1,0 +1,173 @@
+"""The kernels of fused attention, interpreted on this CPU, against plain attention."""
+
+import functools
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas
+
+from pretrax.models import attention, fused_attention
+from pretrax.models.positions import bias_at
+from pretrax.training.mesh import make_mesh, placed_on
+
+T = 300  # three tiles, the last of them padded
+D = 16
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    call = functools.partial(pallas.pallas_call, interpret=True)
+    monkeypatch.setattr(fused_attention.pl, "pallas_call", call)
+
+
+def patterns(keys):
+    """Key intervals of T queries, i32[rows, 2, T], one row for each attention pattern."""
+    slot, all_keys = np.arange(T), np.full(T, keys)
+    last = np.minimum(slot + 1, keys)
+    first_document = slot < 130
+    rows = {
+        "causal": (0 * slot, last),
+        "bidirectional": (0 * slot, all_keys),
+        "prefix of 150": (0 * slot, np.maximum(last, 150)),
+        "documents": (np.where(first_document, 0, 130), np.where(first_document, 130, keys)),
+        "window of 20": (np.clip(slot - 20, 0, keys - 1), np.minimum(slot + 21, keys)),
+        "causal, then padding": (
+            np.where(slot < 200, 0, np.minimum(slot, keys - 1)),
+            np.where(slot < 200, last, np.minimum(slot, keys - 1) + 1),
+        ),
+        "nothing from 140 on": (np.minimum(slot, 140), np.minimum(last, 140)),
+    }
+    return list(rows), jnp.asarray(np.array(list(rows.values())), jnp.int32)
+
+
+def arrays(rows, queries, keys, heads, groups, biased, dtype=jnp.float32):
+    random = jax.random.split(jax.random.key(0), 4)
+    q = jax.random.normal(random[0], (rows, queries, heads, D), dtype)
+    k, v = jax.random.normal(random[1], (2, rows, keys, groups, D), dtype)
+    bias = jax.random.normal(random[2], (heads, 257)) if biased else None
+    return (q, k, v, bias), jax.random.normal(random[3], q.shape, dtype)
+
+
+def plain(q, k, v, intervals, bias, softcap=None):
+    if bias is not None:
+        bias = bias_at(bias, jnp.arange(q.shape[1])[None], k.shape[1])[0]
+    return attention.attend(q, k, v, intervals, bias, softcap)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def pulled_back(attend, softcap, block, arrays, intervals, d_out):
+    """Returns the output, and the gradients of queries, keys, values and bias."""
+    fused_attention.BLOCK = block
+    call = lambda q, k, v, bias: attend(q, k, v, intervals, bias, softcap)  # noqa: E731
+    out, pull_back = jax.vjp(call, *arrays)
+    return out, pull_back(d_out)
+
+
+SETTINGS = {  # keys, heads, key heads, biased, softcap, the longest block
+    "T5's bias, blocks of two tiles": (T, 2, 2, True, None, 256),
+    "bias, grouped heads, softcap": (T, 2, 1, True, 1.5, 128),
+    "cross-attention, fewer keys": (170, 4, 2, False, None, 128),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_equals_plain_attention(name, monkeypatch):
+    keys, heads, groups, biased, softcap, block = SETTINGS[name]
+    monkeypatch.setattr(fused_attention, "BLOCK", block)
+    names, intervals = patterns(keys)
+    given, d_out = arrays(len(names), T, keys, heads, groups, biased)
+    empty = (intervals[:, 0] >= intervals[:, 1])[..., None, None]
+    fused = functools.partial(pulled_back, fused_attention.attend, softcap, block, given, intervals)
+
+    seen = jnp.where(empty, 0, d_out)
+    out, gradients = fused(seen)
+    expected, expected_gradients = pulled_back(plain, softcap, block, given, intervals, seen)
+    for row, pattern in enumerate(names):
+        there = np.where(empty[row], 0, expected[row])
+        np.testing.assert_allclose(out[row], there, atol=1e-5, err_msg=pattern)
+        for one, other in zip(gradients[:3], expected_gradients[:3]):
+            np.testing.assert_allclose(one[row], other[row], atol=1e-4, err_msg=pattern)
+    if biased:
+        np.testing.assert_allclose(gradients[3], expected_gradients[3], atol=1e-3)
+
+    # The second document's outputs depend on nothing of the first.
+    row = names.index("documents")
+    of_second = (jnp.arange(T) >= 130)[None, :, None, None] & (jnp.arange(len(names)) == row)[
+        :, None, None, None
+    ]
+    _, (_, d_k, d_v, _) = fused(jnp.where(of_second, d_out, 0))
+    for gradient in (d_k, d_v):
+        assert not gradient[:, :130].any() and gradient[row, 130:].any()
+
+    # Queries that see nothing give nothing.
+    assert empty.any()
+    _, gradients = fused(jnp.where(empty, d_out, 0))
+    assert not any(x.any() for x in jax.tree.leaves(gradients))
+
+
+def test_sharded_equals_whole():
+    rows, queries = 4, 50
+    given, d_out = arrays(rows, queries, queries, 4, 2, True)
+    intervals = patterns(queries)[1][:rows, :, :queries]
+    whole = pulled_back(fused_attention.attend, None, 128, given, intervals, d_out)
+    mesh = make_mesh(data=2, fsdp=2, tensor=2)
+    with placed_on(mesh):
+        sharded = jax.jit(pulled_back.__wrapped__, static_argnums=(0, 1, 2))(
+            fused_attention.attend, None, 128, given, intervals, d_out
+        )
+    assert sharded[0].sharding.spec == jax.P(("data", "fsdp"), None, "tensor")
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), sharded, whole)
+
+
+def test_memory_grows_with_the_length_alone():
+    length = 2048
+    shapes, d_out = jax.eval_shape(lambda: arrays(1, length, length, 1, 1, True))
+    intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
+    call = functools.partial(pulled_back.__wrapped__, fused_attention.attend, None, 512)
+    traced = jax.make_jaxpr(call)(shapes, intervals, d_out)
+    largest = max(x.aval.size for x in _variables(traced.jaxpr))
+    assert 5 * 128 * 128 <= largest < length * length / 10
+
+
+def _variables(jaxpr):
+    for equation in jaxpr.eqns:
+        yield from equation.outvars
+        for inner in jax.extend.core.jaxprs_in_params(equation.params):
+            if equation.primitive.name != "pallas_call":
+                yield from _variables(inner)
+
+
+def test_every_product_accumulates_in_float32():
+    (q, k, v, bias), d_out = arrays(1, 40, 40, 1, 1, True, jnp.bfloat16)
+    intervals = patterns(40)[1][:1, :, :40]
+    call = functools.partial(pulled_back.__wrapped__, fused_attention.attend, None, 128)
+    products = str(jax.make_jaxpr(call)((q, k, v, bias), intervals, d_out)).split("dot_general[")[
+        1:
+    ]
+    assert len(products) >= 9
+    for product in products:
+        assert "preferred_element_type=float32" in product.split(" ] ")[0]
+
+
+def test_huge_scores_and_padding_stay_finite():
+    (q, k, v, bias), d_out = arrays(4, 50, 50, 4, 2, True)
+    intervals = patterns(50)[1][:4, :, :50]
+    huge = 1e4 * q, 1e4 * k, v, 1e4 * bias
+    found = pulled_back(fused_attention.attend, None, 128, huge, intervals, d_out)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
+
+
+def test_without_gradients_other_platforms_compute_plain_attention():
+    (q, k, v, bias), _ = arrays(1, 40, 40, 2, 1, True)
+    intervals = patterns(40)[1][:1, :, :40]
+    got = jax.jit(fused_attention.attend)(q, k, v, intervals, bias)
+    np.testing.assert_array_equal(got, jax.jit(plain)(q, k, v, intervals, bias))
+
+
+def test_a_bias_that_reaches_too_far_is_refused():
+    (q, k, v, _), _ = arrays(1, 40, 40, 2, 2, False)
+    with pytest.raises(ValueError, match="at most 259"):
+        fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, 261)))
