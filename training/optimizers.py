@@ -135,22 +135,24 @@ def muon(
 
 
 # The axes of inputs and of outputs, from the last, which hold with and without axes of layers.
-_MATRICES = {
+_Axes = tuple[tuple[int, ...], tuple[int, ...]]
+_OF_ATTENTION: dict[str, _Axes] = {
     "query": ((-3,), (-2, -1)),
     "key": ((-3,), (-2, -1)),
     "value": ((-3,), (-2, -1)),
     "out": ((-3, -2), (-1,)),
-    "wi_0": ((-2,), (-1,)),
-    "wi_1": ((-2,), (-1,)),
-    "wo": ((-2,), (-1,)),
 }
+_OF_MLP: dict[str, _Axes] = dict.fromkeys(("wi_0", "wi_1", "wo"), ((-2,), (-1,)))
+# By module: a parameter of one's own may be named "query" too, and be a vector.
+_MATRICES = {"self_attention": _OF_ATTENTION, "cross_attention": _OF_ATTENTION, "mlp": _OF_MLP}
 
 
 def _matrices(params):
     """Returns the dimension numbers of the matrices of layers, and None for other parameters."""
 
     def numbers(path, x):
-        axes = _MATRICES.get(jax.tree_util.keystr(path[-1:], simple=True))
+        module, _, name = jax.tree_util.keystr(path[-2:], simple=True, separator="/").partition("/")
+        axes = _MATRICES.get(module, {}).get(name)
         return axes and optax.contrib.MuonDimensionNumbers(*axes)
 
     return jax.tree_util.tree_map_with_path(numbers, params)

@@ -33,23 +33,30 @@ def test_weight_decay_spares_norms_and_biases_scanned_or_not():
 def test_muon_makes_the_updates_of_matrices_orthogonal():
     random = np.random.default_rng(0)
     params = {
-        "attention": {"query": (8, 2, 3), "out": (5, 2, 3, 8)},  # the latter of five scanned layers
+        "self_attention": {"query": (8, 2, 3)},
+        "cross_attention": {"out": (5, 2, 3, 8)},  # of five scanned layers
         "mlp": {"wo": (4, 8)},
         "token_embedding": (9, 8),
         "mlp_norm": {"scale": (8,)},
+        "own": {"query": (7,)},  # of a module of one's own
     }
     is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
     params = jax.tree.map(jnp.ones, params, is_leaf=is_shape)
     gradients = jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape)), params)
     optimizer = muon(10, learning_rate=1.0, weight_decay=0.0, clip_norm=None)
     updates, _ = optimizer.update(gradients, optimizer.init(params), params)
-    query, out = updates["attention"]["query"], updates["attention"]["out"]
+    query, out = updates["self_attention"]["query"], updates["cross_attention"]["out"]
     for matrix in (query.reshape(8, 6), *out.reshape(5, 6, 8), updates["mlp"]["wo"]):
         scale = 0.2 * max(matrix.shape) ** 0.5
         # Five iterations bring singular values near 1, as Jordan et al. chose them: 0.7 to 1.2.
         sizes = np.linalg.svd(matrix, compute_uv=False) / scale
         assert sizes.min() > 0.6 and sizes.max() < 1.25
-    for other in (updates["token_embedding"], updates["mlp_norm"]["scale"]):  # AdamW's first step
+    # AdamW's first step
+    for other in (
+        updates["token_embedding"],
+        updates["mlp_norm"]["scale"],
+        updates["own"]["query"],
+    ):
         np.testing.assert_allclose(np.abs(other), np.abs(other).mean(), rtol=1e-3)
         np.testing.assert_array_equal(np.sign(other), -np.sign(_like(other, gradients)))
 
