@@ -51,6 +51,7 @@ from pretrax.training.profiling import Steps, check_steps, read_steps
 from pretrax.training.results import Result
 from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
+from pretrax.training.spikes import Spikes
 from pretrax.training.state import State, parameter_count
 from pretrax.training.topologies import EXAMPLE, read_topology
 from pretrax.training.wall_time import WallTime
@@ -120,13 +121,13 @@ def train(
 
     shapes, batches = abstract_state_of(planned), open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-    keep = Keep(run.keep_checkpoints, run.keep_every, run.keep_best)
+    spikes = Spikes(run.rollback_sigmas)
     # Held first: to open checkpoints for writing clears what a save has left behind.
     with (
         run_directory.held(run.run_dir),
-        contextlib.closing(Checkpoints(where, keep)) as checkpoints,
+        contextlib.closing(Checkpoints(where, Keep.of(run))) as checkpoints,
     ):
-        resumed = resume(run, checkpoints, shapes, batches, changed)
+        resumed = resume(run, checkpoints, shapes, batches, spikes, changed)
         if resumed is None:
             state, started = first_state(run, shapes, planned.mesh, planned.corpus.classes)
             console.print(started, markup=False, end="\n" * bool(started))
@@ -154,7 +155,7 @@ def train(
             shown = writer, console, wall_time
             evaluate = evaluator_of_training(planned, task_scorer(planned), *shown)
             state, evaluated = take_steps(
-                planned, state, shapes, batches, checkpoints, evaluate, *shown, profiled
+                planned, state, shapes, batches, spikes, checkpoints, evaluate, *shown, profiled
             )
             step = int(state.step)
             if step < run.steps:

@@ -112,6 +112,12 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ({"training__Run__keep_every": 6}, r"keep_every = 6 .* checkpoint_every = 4 saves"),
         ({"training__Run__keep_best": 1}, r"evaluate_every = None they would have none: make"),
         ({"training__Run__keep_best": 0}, r"keep_best must be a whole number above 0, got 0"),
+        ({"training__Run__rollback_sigmas": 0}, r"rollback_sigmas must be a number above 0, got 0"),
+        ({"training__Run__rollback_sigmas": True}, r"must be a number above 0, got True: give"),
+        (
+            {"training__Run__rollback_sigmas": 6, "training__Run__checkpoint_every": None},
+            r"rollback_sigmas = 6 goes back to a checkpoint, and checkpoint_every = None saves none",
+        ),
         ({"training__Run__initial_run": "/absent"}, r"initial_run = '/absent' holds no checkpoint"),
         ({"RUN_DIR": "gs://bucket/run"}, r"directory on disk, got gs://bucket/run: set checkpoint"),
         ({"RUN_DIR": __file__}, r"run_dir is a directory, and .*test_train.py is a file"),

@@ -229,6 +229,16 @@ class Batches:
                 reader.reshard(states, shard, self._shards)
         self.step = step
 
+    def skip(self, count: int) -> None:
+        """Reads the batches of the next steps, so many, and leaves them out: the same steps come again
+        with the text after them."""
+        step = self.step
+        for _ in range(count):
+            for shard in self._readers:
+                self._read(shard)
+            self.step += 1
+        self.step = step
+
     def progress(self) -> dict[str, float]:
         """Returns the shares of the stores in the tokens read, and how often each was trained on.
 

@@ -7,11 +7,12 @@ one before it is used.
 """
 
 import contextlib
+import dataclasses
 import json
 import logging
 import math
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -47,6 +48,13 @@ class Keep(NamedTuple):
     latest: int = Run.keep_checkpoints  # so many
     every: int | None = None  # those of steps that it divides
     best: int | None = None  # so many with the lowest held-out loss
+    due: int | None = None  # the latest of those of steps that it divides
+
+    @classmethod
+    def of(cls, run: Run) -> "Keep":
+        """Returns which checkpoints of a run are kept."""
+        due = run.checkpoint_every if run.rollback_sigmas is not None else None
+        return cls(run.keep_checkpoints, run.keep_every, run.keep_best, due)
 
     def policy(self) -> Any:
         """Returns it as a policy of Orbax."""
@@ -60,7 +68,20 @@ class Keep(NamedTuple):
             chosen.append(
                 policies.BestN(n=self.best, keep_checkpoints_without_metrics=False, **by_loss)
             )
+        if self.due is not None:
+            chosen.append(_LatestDue(self.due))
         return policies.AnyPreservationPolicy(chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LatestDue:
+    """Keeps the latest checkpoint of a multiple of so many steps, as a policy of Orbax."""
+
+    every: int
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        due = [one.step for one in checkpoints if one.step % self.every == 0]
+        return [one.step == max(due, default=None) for one in checkpoints]
 
 
 LATEST = Keep()
@@ -188,6 +209,13 @@ class Checkpoints:
                 + ". Start anew in another run directory."
             )
         return None
+
+    def remove_after(self, step: int) -> None:
+        """Removes the checkpoints of later steps."""
+        self.wait()
+        for later in self.steps():
+            if later > step:
+                self._checkpointer.delete(later)
 
     def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
         """Returns the shape of every array of a checkpoint, by name.

@@ -14,7 +14,7 @@ from rich.console import Console
 from pretrax.training import run_directory
 from pretrax.training.batches import Batches
 from pretrax.training.checkpoints import Checkpoints
-from pretrax.training.console import StepProgress
+from pretrax.training.console import StepProgress, print_warning
 from pretrax.training.heldout import Evaluation
 from pretrax.training.mesh import batch_sharding, placed_on
 from pretrax.training.metrics import MetricsWriter
@@ -22,6 +22,8 @@ from pretrax.training.monitor import Monitor
 from pretrax.training.planning import Plan, abstract_rows, compiled_step
 from pretrax.training.profiling import Profiler, Steps
 from pretrax.training.read_ahead import ReadAhead
+from pretrax.training.resuming import resume
+from pretrax.training.spikes import LossSpike, Rollback, Spikes
 from pretrax.training.state import Abstract, State
 from pretrax.training.wall_time import WallTime
 
@@ -38,6 +40,7 @@ def take_steps(
     state: State,
     abstract: Abstract,
     batches: Batches,
+    spikes: Spikes,
     checkpoints: Checkpoints,
     evaluate: Callable[[int, dict], Evaluation],
     writer: MetricsWriter,
@@ -45,13 +48,15 @@ def take_steps(
     wall_time: WallTime,
     profiled: Steps | None = None,
 ) -> Stopped:
-    """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early.
+    """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early, and after a
+    loss spike, where the run says so, it goes back to a checkpoint.
 
     Args:
       plan: of the run.
       state: to start from; its buffers are donated.
       abstract: shapes and shardings of the state.
       batches: the rows of the steps after the state's, which a thread reads ahead.
+      spikes: which losses are spikes.
       checkpoints: for the state and the data position.
       evaluate: (step, params) -> what was found; called at every evaluation.
       writer: for metrics.
@@ -59,7 +64,7 @@ def take_steps(
       wall_time: counts what the loop does, but for `evaluate`, which counts itself.
       profiled: steps to trace, into the run's folder of TensorBoard.
 
-    Raises FloatingPointError when the loss is no longer finite.
+    Raises FloatingPointError at a loss spike after which the run is not, or no more, rolled back.
     """
     run = plan.run
     evaluation, step = None, int(state.step)
@@ -68,9 +73,10 @@ def take_steps(
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
         Profiler(profiled, os.path.join(run.run_dir, run_directory.TENSORBOARD)) as profiler,
-        contextlib.closing(ReadAhead(batches, run.steps - step)) as ahead,
+        contextlib.ExitStack() as reading,
     ):
-        monitor = Monitor(plan, writer, progress, checkpoints.steps, wall_time)
+        ahead = reading.enter_context(contextlib.closing(ReadAhead(batches, run.steps - step)))
+        monitor = Monitor(plan, writer, progress, spikes, wall_time)
         with wall_time.of("compile"):
             rows = abstract_rows(plan, batch_sharding(plan.mesh))
             take_step = compiled_step(plan, abstract.shapes).lower(abstract.shapes, rows).compile()
@@ -87,11 +93,26 @@ def take_steps(
             evaluating = last or _is_due(step, run.evaluate_every)
             # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
             logging = saving or _is_due(step, run.log_every)
-            with wall_time.of("step"):
-                profiler.after(step, metrics)
-                monitor.add(step, metrics)
-                if saving or evaluating or logging:
-                    monitor.check()
+            try:
+                with wall_time.of("step"):
+                    profiler.after(step, metrics)
+                    monitor.add(step, metrics)
+                    if saving or evaluating or logging:
+                        monitor.check()
+            except LossSpike as spike:
+                reading.close()
+                del state  # its memory is needed for that of the checkpoint
+                state = _roll_back(
+                    spike, plan, abstract, batches, spikes, checkpoints, writer, console
+                )
+                monitor.forget()
+                step = int(state.step)
+                ahead = reading.enter_context(
+                    contextlib.closing(ReadAhead(batches, run.steps - step))
+                )
+                if stopping:
+                    break
+                continue
             if logging:
                 monitor.report(step, ahead.progress())
             if evaluating:
@@ -99,13 +120,54 @@ def take_steps(
             if saving:
                 with wall_time.of("saving"):
                     loss = evaluation.loss if evaluation and evaluating else None
-                    checkpoints.save(state, ahead.state(), heldout_loss=loss)
+                    position = ahead.state() | spikes.state()
+                    checkpoints.save(state, position, heldout_loss=loss)
                     writer.flush()
             if stopping:
                 break
     with wall_time.of("saving"):
         checkpoints.wait()
     return Stopped(state, evaluation)
+
+
+def _roll_back(
+    spike: LossSpike,
+    plan: Plan,
+    abstract: Abstract,
+    batches: Batches,
+    spikes: Spikes,
+    checkpoints: Checkpoints,
+    writer: MetricsWriter,
+    console: Console,
+) -> State:
+    """Restores the checkpoint before a spike, and has `batches` skip those that were read since.
+
+    Nothing of this is saved: a run that is killed before its next checkpoint meets the spike again.
+
+    Raises FloatingPointError as `Spikes.checkpoint_before` does.
+    """
+    checkpoints.wait()
+    before = spikes.checkpoint_before(spike, checkpoints.steps(), plan.run.checkpoint_every)
+    checkpoints.remove_after(before)
+    rollbacks = spikes.rollbacks
+    resumed = resume(plan.run, checkpoints, abstract, batches, spikes, ())
+    assert resumed is not None  # there is a checkpoint
+    for message in resumed.damaged:
+        print_warning(console, message)
+    step = int(resumed.state.step)
+    spikes.rollbacks = [*rollbacks, Rollback(spike.step, step)]
+    writer.rewind(step)
+    for one in spikes.since(step):
+        batches.skip(one.skipped)
+        # As of the first step that is taken again: where a run resumes from the checkpoint, it is removed.
+        writer.write(step + 1, {f"rollback/{name}": x for name, x in one._asdict().items()})
+    skipped = sum(one.skipped for one in spikes.since(step))
+    print_warning(
+        console,
+        f"{spike} The run goes back to the checkpoint of step {step}, and skips the {skipped} batches "
+        "that were read since.",
+    )
+    return resumed.state
 
 
 def _is_due(step: int, every: int | None) -> bool:

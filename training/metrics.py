@@ -26,6 +26,9 @@ class Tracker(Protocol):
 
     def flush(self) -> None: ...
 
+    def rewind(self, step: int) -> None:
+        """Takes back what was written of later steps, as far as it can; they are taken again."""
+
     def close(self) -> None: ...
 
 
@@ -57,18 +60,16 @@ class MetricsWriter:
         if not self._on:
             return
         path, self._warn = Path(run_dir) / run_directory.METRICS, warn
-        found = _read(path)
-        for line in found.damaged:
+        for line in _read(path).damaged:
             warn(f"{path}, line {line} cannot be read, and is left out.")
-        earlier = [entry for entry in found.entries if entry["step"] <= step]
-        run_directory.write_text(path, "".join(json.dumps(entry) + "\n" for entry in earlier))
         self._lines = _Lines(path)
+        self._lines.rewind(step)
         tensorboard = _TensorBoard(Path(run_dir) / run_directory.TENSORBOARD, step)
         self._trackers: list[Tracker] = [tensorboard, *open_more()]
         self._failed = False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one entry; `step` must not be lower than the one before."""
+        """Writes one entry; `step` must not be lower than the one before, or that of `rewind`."""
         if not self._on:
             return
         with self._failures_in_words():
@@ -92,6 +93,17 @@ class MetricsWriter:
         for tracker in self._trackers:
             with self._failures_in_words():
                 tracker.flush()
+
+    def rewind(self, step: int) -> None:
+        """Takes back the entries of later steps, as where a run resumes from this one."""
+        self.flush()
+        if not self._on:
+            return
+        with self._failures_in_words():
+            self._lines.rewind(step)
+        for tracker in self._trackers:
+            with self._failures_in_words():
+                tracker.rewind(step)
 
     def close(self) -> None:
         self.flush()
@@ -127,6 +139,11 @@ class _Lines:
             raise
         self._waiting = ""
 
+    def rewind(self, step: int) -> None:
+        """Removes the entries of later steps, and lines that are damaged."""
+        earlier = [entry for entry in _read(self._path).entries if entry["step"] <= step]
+        run_directory.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
+
 
 class _TensorBoard:
     """Writes TensorBoard's files in a folder; after a failure it begins another file."""
@@ -155,6 +172,10 @@ class _TensorBoard:
         with self._another_file_after_a_failure():
             if self._writer is not None:
                 self._writer.flush()
+
+    def rewind(self, step: int) -> None:
+        self.close()
+        self._writer, self._step = None, step
 
     def close(self) -> None:
         if self._writer is not None:

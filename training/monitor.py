@@ -1,4 +1,4 @@
-"""Monitors the steps: stops at losses that are not finite, and logs means of metrics."""
+"""Monitors the steps: finds loss spikes, and logs means of metrics."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,13 +12,10 @@ from pretrax.training.metrics import MetricsWriter
 from pretrax.training.optimizers import scheduled
 from pretrax.training.planning import Plan
 from pretrax.training.run import Run
+from pretrax.training.spikes import WATCHED, Spikes
 from pretrax.training.step import kind_of
 from pretrax.training.throughput import peak_flops, step_flops
 from pretrax.training.wall_time import KINDS, WallTime
-
-# Those of a step that must be finite. The loss and the gradient belong to the parameters before
-# the step, the norm of the parameters to those after it, which may be about to be saved.
-WATCHED = ("loss", "gradient_norm", "parameter_norm")
 
 
 class Monitor:
@@ -32,10 +29,10 @@ class Monitor:
         plan: Plan,
         writer: MetricsWriter,
         progress: StepProgress,
-        saved_steps: Callable[[], list[int]],
+        spikes: Spikes,
         wall_time: WallTime,
     ):
-        self._writer, self._progress, self._saved_steps = writer, progress, saved_steps
+        self._writer, self._progress, self._spikes = writer, progress, spikes
         self._wall_time, self._reported = wall_time, dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
@@ -45,7 +42,7 @@ class Monitor:
         self._recent: list[dict] = []  # since the last report
 
     def add(self, step: int, metrics: dict) -> None:
-        """Raises FloatingPointError when an earlier step was not finite."""
+        """Raises LossSpike when an earlier step was one."""
         self.check()
         self._unseen.append((step, metrics))
 
@@ -53,22 +50,15 @@ class Monitor:
         """Waits for all steps added, and raises as `add` does."""
         for step, metrics in self._unseen:
             values = jax.device_get(metrics)
-            watched = {name: float(values[name]) for name in WATCHED}
-            if not np.all(np.isfinite(list(watched.values()))):
-                said = ", ".join(f"{name} {value:g}" for name, value in watched.items())
-                saved = self._saved_steps()
-                before = (
-                    f"the last checkpoint is of step {saved[-1]}"
-                    if saved
-                    else "no checkpoint is saved yet"
-                )
-                raise FloatingPointError(
-                    f"At step {step} the training is no longer finite: {said}. It stops here; "
-                    f"{before}. Lower the learning rate, warm up for longer or clip the gradient's "
-                    "norm (clip_norm), and start the same command again."
-                )
+            self._spikes.check(step, {name: float(values[name]) for name in WATCHED})
             self._recent.append(values)
         self._unseen.clear()
+
+    def forget(self) -> None:
+        """Forgets the steps since the last report, which are taken again."""
+        self._unseen.clear()
+        self._recent.clear()
+        self._reported = self._wall_time.seconds()
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
         """Writes and shows means over the steps that were checked since the last report, and what the

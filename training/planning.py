@@ -207,6 +207,7 @@ def _check(run: Run) -> None:
                 f"--gin.training.Run.{name}=NUMBER."
             )
     _check_kept(run)
+    _check_rollback(run)
     for name in ("corpus", "objective", "model", "optimizer", "mesh", "evaluation_tasks"):
         value = getattr(run, name)
         if not callable(value) and not (value is None and name == "evaluation_tasks"):
@@ -269,6 +270,24 @@ def _check_kept(run: Run) -> None:
             f"training.Run.keep_best = {run.keep_best} keeps checkpoints by their held-out loss, and "
             f"with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have none: make "
             "checkpoint_every a multiple of evaluate_every."
+        )
+
+
+def _check_rollback(run: Run) -> None:
+    """Raises ValueError for a roll-back after no loss, or to checkpoints of which there would be none."""
+    sigmas = run.rollback_sigmas
+    if sigmas is None:
+        return
+    is_number = isinstance(sigmas, int | float) and not isinstance(sigmas, bool)
+    if not is_number or not 0 < sigmas < math.inf:
+        raise ValueError(
+            f"training.Run.rollback_sigmas must be a number above 0, got {sigmas!r}: give the standard "
+            "deviations from which on a loss is a spike, such as 6."
+        )
+    if run.checkpoint_every is None:
+        raise ValueError(
+            f"training.Run.rollback_sigmas = {sigmas} goes back to a checkpoint, and checkpoint_every = "
+            "None saves none before the end: give --gin.training.Run.checkpoint_every=NUMBER."
         )
 
 

@@ -52,7 +52,8 @@ class Profiler:
 
     def before(self, step: int) -> None:
         """Begins the trace before its first step."""
-        if self._steps and step == self._steps.first:
+        # A run that is rolled back takes steps again: its trace goes on.
+        if self._steps and step == self._steps.first and not self._running:
             jax.profiler.start_trace(self._folder)
             self._running = True
 

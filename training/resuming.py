@@ -13,6 +13,7 @@ from pretrax.training.config_file import gin_text
 from pretrax.training.configuration import plain_field, read_directory
 from pretrax.training.results import Result
 from pretrax.training.run import Run, differences, fields_of
+from pretrax.training.spikes import Spikes
 from pretrax.training.state import Abstract, State
 
 
@@ -29,9 +30,11 @@ def resume(
     checkpoints: Checkpoints,
     abstract: Abstract,
     batches: Batches,
+    spikes: Spikes,
     changed: Sequence[str],
 ) -> Resumed | None:
-    """Restores the latest sound checkpoint, and `batches` to its data position; None without one.
+    """Restores the latest sound checkpoint, `batches` to its data position, and `spikes` to what they
+    were then; None without one.
 
     `changed` is what `check_resumable` returned.
 
@@ -56,6 +59,7 @@ def resume(
             f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n"
             f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}"
         ) from error
+    spikes.restore(restored.read)
     return Resumed(restored.state, restored.damaged, changed)
 
 
@@ -85,7 +89,7 @@ _FREE = (
 )
 # What may be changed between two starts of a run as well.
 _ADJUSTED = (
-    *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards"),
+    *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards", "rollback_sigmas"),
     *("corpus.stores", "corpus.temperature"),  # rates of token stores; other stores are refused
 )
 

@@ -62,6 +62,9 @@ class Run:
     optimizer: Callable  # steps -> optax.GradientTransformation
     steps: int  # total optimizer steps
     z_loss: float = 0.0  # weight of the squared log-partition of the vocabulary's logits
+    rollback_sigmas: float | None = (
+        None  # a loss so many standard deviations above its mean is a spike; None: no roll-back
+    )
     seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
 
     # Rows

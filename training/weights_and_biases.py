@@ -38,7 +38,8 @@ class WeightsAndBiases:
     """A run of Weights & Biases, as a `metrics.Tracker`.
 
     A run that is resumed is one there too: its id is kept in the run's directory. Steps that are taken
-    again are left out there, and had the same metrics. What the package itself keeps lies where it
+    again are left out there: after a stop they had the same metrics, after a roll-back those of the
+    batches that are skipped. What the package itself keeps lies where it
     always does, `wandb/` where the command is started, and its variables such as WANDB_MODE work as
     ever: its logs are links to other places, for which a run's directory would be refused.
 
@@ -76,6 +77,9 @@ class WeightsAndBiases:
 
     def flush(self) -> None:
         """It writes and sends by itself."""
+
+    def rewind(self, step: int) -> None:
+        """It takes nothing back."""
 
     def close(self) -> None:
         with self._as_oserror():

@@ -163,6 +163,15 @@ def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
     np.testing.assert_array_equal(got, expected)
 
 
+def test_batches_that_are_skipped_are_read_and_their_steps_come_again():
+    one, mesh = setup(), tiny.mesh_of(1)
+    read, skipped = batches(one, mesh), batches(one, mesh)
+    steps(skipped, 2)
+    skipped.skip(3)
+    steps(read, 5)
+    assert skipped.state() == read.state() and skipped.step == 2
+
+
 def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
     """Whoever else reads: the order of the data is a function of the logical shard."""
     one = setup(packing="whole", max_documents=3)

@@ -288,6 +288,19 @@ def test_those_of_every_so_many_steps_and_the_best_are_kept_too(tmp_path):
     assert kept == [2, 4, 6, 7]
 
 
+def test_the_latest_that_was_due_is_kept_until_the_next_and_later_ones_can_be_removed(tmp_path):
+    checkpoints, kept = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=1, due=4)), []
+    for step in (3, 4, 5, 7, 8, 9):
+        checkpoints.save(State(jnp.int32(step), {"a": jnp.ones(2)}, {}), POSITION)
+        checkpoints.wait()
+        kept.append(checkpoints.steps())
+    assert kept == [[3], [4], [4, 5], [4, 7], [8], [8, 9]]
+    checkpoints.remove_after(8)
+    assert checkpoints.steps() == [8]
+    checkpoints.close()
+    assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["8"]
+
+
 def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
     run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=3)
     every = {f"training__Run__{name}_every": 1 for name in ("checkpoint", "evaluate")}

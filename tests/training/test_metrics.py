@@ -1,8 +1,10 @@
 """Metrics on disk: what a resumed run keeps of them, and what becomes of training without them."""
 
+import struct
 import threading
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from pretrax.training import metrics
 from pretrax.training.metrics import MetricsWriter, read_metrics
@@ -28,6 +30,25 @@ def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
     writer.write(3, {"loss": 30.0})
     writer.close()
     assert losses(tmp_path) == [1.0, 2.0, 30.0]
+
+
+def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path):
+    """TensorBoard hides points from the step of an event on that says so."""
+    writer = MetricsWriter(tmp_path)
+    for step in (1, 2, 3):
+        writer.write(step, {"loss": float(step)})
+    writer.rewind(1)
+    writer.write(2, {"loss": 20.0})
+    writer.close()
+    assert losses(tmp_path) == [1.0, 20.0]
+    data, found = events(tmp_path), []
+    while data:  # a record: its length, a checksum, an event, a checksum
+        (size,) = struct.unpack("<Q", data[:8])
+        found.append(Event.FromString(data[12 : 12 + size]))
+        data = data[16 + size :]
+    points = [(e.step, *[v.simple_value for v in e.summary.value]) for e in found if e.step]
+    assert points == [(1, 1.0), (2, 2.0), (3, 3.0), (2,), (2, 20.0)]
+    assert found[-2].session_log.status == SessionLog.START
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,196 @@
+"""Loss spikes: told by the losses before them, and rolled back, the same where a run is stopped meanwhile."""
+
+import contextlib
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from pretrax import models, objectives
+from pretrax.train import train
+from pretrax.training import Bound, Run, loop, results, spikes, token_arrays
+from pretrax.training.metrics import read_metrics
+from pretrax.training.optimizers import adamw
+from pretrax.training.spikes import LossSpike, Rollback, Spikes
+from pretrax.training.token_array_files import write_token_array
+from tests.training import tiny
+
+POISON = 99  # a token, of which each document here has one, and none other
+
+
+def poisoned_lm(ids):
+    """Causal language modelling whose loss is a thousandfold on rows with that token."""
+    plain = objectives.causal_lm(ids)
+
+    def loss(outputs, batch):
+        found = jnp.any(batch["decoder_target_tokens"] == POISON, axis=-1)
+        (name, term), *_ = plain.loss(outputs, batch).items()
+        return {name: dataclasses.replace(term, sums=term.sums * jnp.where(found, 1000.0, 1.0))}
+
+    return plain._replace(loss=loss)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run on documents of which two with poison are in the sixth and in the eighth batch.
+
+    At the sixth step it goes back to checkpoint 4. The eighth batch then comes at that step too.
+    """
+    folder = tmp_path_factory.mktemp("run")
+    documents = [np.minimum(document, POISON - 1) for document in tiny.documents(400)]
+    for number in (168, 227):
+        documents[number][5] = POISON
+    write_token_array(folder / "data", documents, tiny.IDS)
+    return Run(
+        run_dir=str(folder / "whole"),
+        corpus=Bound(token_arrays.token_array, path=str(folder / "data")),
+        objective=poisoned_lm,
+        model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
+        optimizer=Bound(adamw, learning_rate=3e-3),
+        rollback_sigmas=6,
+        sequence_lengths={"decoder": 32},
+        batch_size=8,
+        steps=8,
+        data_shards=8,
+        heldout_tokens=100,
+        log_every=1,
+        checkpoint_every=4,
+        keep_checkpoints=1,
+    )
+
+
+def trained(run) -> str:
+    shown = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.on_one_device(patch)
+        patch.setattr(spikes, "LEAST", 4)
+        train(run, Console(file=shown, width=500))
+    return shown.getvalue()
+
+
+@pytest.fixture(scope="module")
+def whole(run):
+    """What a run shows that was not interrupted."""
+    return trained(run)
+
+
+def what_is_left(run) -> tuple:
+    lines = [
+        {name: value for name, value in line.items() if "second" not in name}
+        for line in read_metrics(run.run_dir)
+    ]
+    saved = Path(run.run_dir, "checkpoints")
+    files = {file.name: file.read_bytes() for file in saved.glob("8/data/*[zn]")}  # no times
+    return lines, files, sorted(folder.name for folder in saved.iterdir())
+
+
+def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
+    said = "The run goes back to the checkpoint of step 4, and skips the"
+    assert "At step 6 the loss" in whole and "is a spike: in the 5 steps before it was" in whole
+    assert f"{said} 2 batches that were read since." in whole
+    assert f"{said} 4 batches that were read since." in whole
+    lines, files, saved = what_is_left(run)
+    losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    assert [step for step, _ in losses] == list(range(1, 9))
+    assert max(loss for _, loss in losses) < 6
+    twice = [{"step": 5, "rollback/spike": 6, "rollback/checkpoint": 4}] * 2
+    assert [line for line in lines if "rollback/spike" in line] == twice
+    assert json.loads(files["spikes.json"])["rollbacks"] == [[6, 4], [6, 4]]
+    assert saved == ["8"]
+
+
+def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, monkeypatch):
+    """Killed before the next checkpoint, and stopped with one that is not to be gone back to."""
+    again = dataclasses.replace(run, run_dir=run.run_dir + "_again")
+
+    def fifth_steps(do_at_the_second):
+        taken = []
+
+        def at(step):
+            taken.extend([step] * (step == 5))
+            return step == 5 and len(taken) == 2 and do_at_the_second()
+
+        return contextlib.nullcontext(at)
+
+    def kill():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "stop_at_sigterm", lambda: fifth_steps(kill))
+        trained(again)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "stop_at_sigterm", lambda: fifth_steps(lambda: True))
+        said = trained(again)
+    assert "Continuing from the checkpoint of step 4." in said and "Stopped at step 5 of 8" in said
+    assert sorted(path.name for path in Path(again.run_dir, "checkpoints").iterdir()) == ["4", "5"]
+    assert "Continuing from the checkpoint of step 5." in trained(again)
+    assert what_is_left(again) == what_is_left(run)
+    assert results.read(again.run_dir).scores == results.read(run.run_dir).scores
+    tiny.assert_same(*(tiny.saved_arrays(one.run_dir, 8) for one in (again, run)))
+
+
+def spike_of(some, step, loss=1.0, norm=1.0):
+    with pytest.raises(LossSpike) as raised:
+        some.check(step, {"loss": loss, "gradient_norm": norm, "parameter_norm": 1.0})
+    return raised.value
+
+
+def after_losses(sigmas, losses):
+    some = Spikes(sigmas)
+    for step, loss in enumerate(losses, 1):
+        some.check(step, {"loss": loss, "gradient_norm": 1.0, "parameter_norm": 1.0})
+    return some
+
+
+def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_losses_before():
+    even = [2.0, 4.0] * 32  # mean 3, standard deviation 1
+    some = after_losses(6, [*even, 8.99, *[3.0] * 128])  # of which the last 128 are alike
+    assert "loss 3.1 is a spike: in the 128 steps before it was 3," in str(spike_of(some, 200, 3.1))
+    assert "loss 9.01 is a spike" in str(spike_of(after_losses(6, even), 65, 9.01))
+    assert "loss 5.01 is a spike" in str(spike_of(after_losses(2, even), 65, 5.01))
+    after_losses(6, [*even[:63], 1000.0])  # too few to tell
+    after_losses(None, [*even, 1000.0])
+
+
+@pytest.mark.parametrize("sigmas", [6, None])
+@pytest.mark.parametrize("values", [{"loss": float("nan")}, {"norm": float("inf")}])
+def test_what_is_not_finite_is_a_spike(sigmas, values):
+    assert "At step 1 the training is no longer finite: loss " in str(
+        spike_of(Spikes(sigmas), 1, **values)
+    )
+
+
+def test_a_run_goes_back_to_the_last_checkpoint_that_was_due():
+    some = Spikes(6)
+    spike = spike_of(some, 57, float("nan"))
+    assert some.checkpoint_before(spike, [20, 40, 53], every=20) == 40
+    assert some.checkpoint_before(spike, [53], every=20) == 53
+    some.rollbacks = [Rollback(45, 20), *[Rollback(57, 40)] * 3]
+    assert some.checkpoint_before(spike, [40, 60], every=20) == 60
+    expected = (
+        "back to the checkpoint of step 40 3 times already, from the steps 57, 57, 57, and stops"
+    )
+    with pytest.raises(FloatingPointError, match=f"^At step 57 .*{expected} .*Lower the"):
+        some.checkpoint_before(spike, [20, 40], every=20)
+
+
+@pytest.mark.parametrize("some, saved", [(Spikes(6), []), (Spikes(None), [40])])
+def test_a_run_that_cannot_go_back_stops(some, saved):
+    last = "the last checkpoint is of step 40" if saved else "no checkpoint is saved yet"
+    with pytest.raises(FloatingPointError, match=rf"loss nan.* It stops here; {last}\. Lower the"):
+        some.checkpoint_before(spike_of(some, 57, float("nan")), saved, every=20)
+
+
+def test_a_checkpoint_without_losses_begins_anew():
+    def absent(name):
+        raise FileNotFoundError(name)
+
+    some = after_losses(6, [2.0, 4.0] * 32)
+    some.restore(absent)
+    some.check(1, {"loss": 1000.0, "gradient_norm": 1.0, "parameter_norm": 1.0})
+    assert Spikes(None).state() == {}
