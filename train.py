@@ -56,7 +56,7 @@ from pretrax.training.state import State, parameter_count
 from pretrax.training.topologies import EXAMPLE, read_topology
 from pretrax.training.wall_time import WallTime
 from pretrax.training.warm_start import first_state
-from pretrax.training.weights_and_biases import open_trackers
+from pretrax.training.weights_and_biases import check_installed, open_trackers
 
 QUICKSTART = "runs/quickstart.gin"
 
@@ -115,6 +115,7 @@ def train(
         join_processes(run)
     console = console or make_console()
     changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
+    check_installed(run)
     planned = plan(run)
     console.print(planned.corpus.summary, markup=False)
     print_plan(console, planned)

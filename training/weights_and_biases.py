@@ -14,18 +14,25 @@ from pretrax.training.run import Run, fields_of
 
 
 def check_project(project: Any) -> None:
-    """Raises ValueError for a project that is no name, and where the package is not installed."""
-    if project is None:
-        return
-    if not isinstance(project, str) or not project:
+    """Raises ValueError for a project that is no name."""
+    if project is not None and (not isinstance(project, str) or not project):
         raise ValueError(
             f"training.Run.wandb_project must be the name of a project, got {project!r}."
         )
+
+
+def check_installed(run: Run) -> None:
+    """Raises ValueError for a run with a project where the package is not installed.
+
+    It is needed to train, and not to plan or to evaluate the run, perhaps on another machine.
+    """
+    if run.wandb_project is None:
+        return
     found = importlib.util.find_spec("wandb")
     if found is None or found.origin is None:  # a folder wandb/ that the package left, without it
         raise ValueError(
-            f"training.Run.wandb_project = {project!r} needs the package of Weights & Biases: install it "
-            "(pip install -e '.[wandb]'), or leave the project out."
+            f"training.Run.wandb_project = {run.wandb_project!r} needs the package of Weights & Biases: "
+            "install it (pip install -e '.[wandb]'), or leave the project out."
         )
 
 

@@ -7,6 +7,7 @@ import types
 import pytest
 
 from pretrax import objectives
+from pretrax.train import train
 from pretrax.training.metrics import MetricsWriter, read_metrics
 from pretrax.training.planning import plan
 from pretrax.training.weights_and_biases import open_trackers
@@ -93,10 +94,12 @@ def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
         open_trackers(run)
 
 
-def test_without_the_package_a_run_with_a_project_is_refused(run, monkeypatch):
+def test_without_the_package_a_run_with_a_project_is_not_trained_but_evaluated(run, monkeypatch):
+    """As by `pretrax evaluate` on another machine, which plans it."""
     monkeypatch.setitem(sys.modules, "wandb", None)
+    assert plan(run).run is run
     with pytest.raises(ValueError, match=r"'trials' needs .*pip install -e '.\[wandb\]'"):
-        plan(run)
+        train(run)
     for project in ("", 3):
         with pytest.raises(ValueError, match="must be the name of a project"):
             plan(dataclasses.replace(run, wandb_project=project))
