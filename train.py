@@ -32,6 +32,7 @@ from pretrax.training.console import (
     closing_words,
     finished_words,
     make_console,
+    model_words,
     print_check,
     print_plan,
     print_scores,
@@ -143,10 +144,7 @@ def train(
         check_steps(profiled, int(state.step), run.steps)
         if jax.process_index() == 0 and (unnamed := write_run(run)):
             print_warning(console, unnamed_words(unnamed))
-        console.print(
-            f"{parameter_count(state):,} parameters, {run.batch_size} rows a step, "
-            f"mesh {dict(planned.mesh.shape)} of {jax.devices()[0].device_kind}"
-        )
+        console.print(model_words(planned, parameter_count(state)))
         if kept := kept_in():
             console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
         warn = functools.partial(print_warning, console)

@@ -107,6 +107,7 @@ class Model(NamedTuple):
     prefill: Prefill | None = None
     extend: Extend | None = None
     part: Callable[[dict], Part] | None = None  # params -> what is kept of it after pre-training
+    attention: str | None = None  # of `config.ATTENTIONS`; None: it is a network of one's own
 
 
 class Outputs(NamedTuple):
@@ -327,7 +328,7 @@ def model_of(config: Config) -> Model:
         hidden=ahead,
         flops=lambda lengths: forward_flops(config, lengths),
         vocab_size=config.vocab_size,
-    )._replace(config=config, max_positions=config.max_positions)
+    )._replace(config=config, max_positions=config.max_positions, attention=config.attention)
 
 
 def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):

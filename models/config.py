@@ -22,6 +22,7 @@ CLASSIFIER_LAYERS = ("tanh", "relu", "gelu_exact", "normed", "none")
 MOST_LAYERS = 4096
 MOST = 2**31 - 1  # of any other number: ids and slots are int32
 POSITIONS = ("relative", "rotary", "learned", "none")
+ATTENTIONS = ("plain", "fused")
 DTYPES = ("float32", "bfloat16")  # float16 overflows in T5's MLP
 REMAT_POLICIES = {
     "none": None,  # save every intermediate value
@@ -79,6 +80,9 @@ class Config:
     qk_norm_joint: bool = False  # one over all heads of a token instead, as in OLMo 2
 
     # --- attention and positions
+    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs, in memory
+    # that grows with the length and not with its square (`models.fused_attention`).
+    attention: str = "plain"
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
     positions: str = "rotary"
     relative_in_every_layer: bool = False  # a bias table per layer, as in umT5, not per stack
@@ -241,6 +245,7 @@ def _check_choices(c: Config):
         "norm": NORMS,
         "norm_place": NORM_PLACES,
         "classifier_layer": CLASSIFIER_LAYERS,
+        "attention": ATTENTIONS,
         "positions": POSITIONS,
         "dtype": DTYPES,
         "remat_policy": tuple(REMAT_POLICIES),

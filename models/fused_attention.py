@@ -18,6 +18,7 @@ by tile, and then by difference.
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -94,32 +95,47 @@ _INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, _HEADS, _LO
 
 
 def _on_every_device(function, arrays, outputs):
-    """Calls the function on each device, with the device's rows and heads of the arrays."""
-    if jax.sharding.get_abstract_mesh().empty:
-        return function(*arrays)
+    """Calls function(mesh axes of rows, *arrays) on each device, with its rows and heads of the arrays."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return function((), *arrays)
+    rows, _, heads, _ = arrays[1].shape
+    batch, of_heads = _axes("batch"), _axes("heads")
+    if heads % _devices(mesh, of_heads):
+        raise ValueError(
+            f"Got {heads} key heads on a mesh that shards heads over {_devices(mesh, of_heads)} devices, "
+            "expected a multiple: lower the mesh's tensor (mesh.make_mesh.tensor), raise the model's "
+            "num_kv_heads, or give it attention='plain'."
+        )
+    if rows % _devices(mesh, batch):
+        batch = ()  # each device computes all rows
+    sharded = {"batch": batch or None, "heads": of_heads or None}
+    specs = [jax.P(*map(sharded.get, names)) for names in (*_INPUTS[: len(arrays)], *outputs)]
     return jax.shard_map(
-        function,
-        in_specs=tuple(map(nn.logical_to_mesh_axes, _INPUTS[: len(arrays)])),
-        out_specs=tuple(map(nn.logical_to_mesh_axes, outputs)),
+        functools.partial(function, batch),
+        in_specs=tuple(specs[: len(arrays)]),
+        out_specs=tuple(specs[len(arrays) :]),
         check_vma=False,  # it cannot tell of a kernel's outputs
     )(*arrays)
 
 
-def _summed_over_rows(x):
-    """Returns the sum of an array over the devices that have other rows."""
-    if jax.sharding.get_abstract_mesh().empty:
-        return x
-    axes = nn.logical_to_mesh_axes(("batch",))
-    return jax.lax.psum(x, axes[0]) if axes and axes[0] else x
+def _axes(name):
+    """Returns the mesh axes of a logical axis."""
+    axes = tuple(nn.logical_to_mesh_axes((name,)) or (None,))[0] or ()
+    return (axes,) if isinstance(axes, str) else axes
 
 
-def _forward_of_a_device(softcap, q, k, v, intervals, bias):
+def _devices(mesh, axes):
+    return math.prod(mesh.shape[axis] for axis in axes)
+
+
+def _forward_of_a_device(softcap, _, q, k, v, intervals, bias):
     settings = _settings(q, k, softcap)
     out, log_sum = _outputs(settings, _in_blocks(settings, q, k, v, intervals, bias))
     return _heads_last(out, q.shape[1]), log_sum[:, :, 0, : q.shape[1]]
 
 
-def _backward_of_a_device(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
+def _backward_of_a_device(softcap, row_axes, q, k, v, intervals, bias, out, log_sum, d_out):
     settings = _settings(q, k, softcap)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
     # The softmax's gradient needs the sum of p · d_p over keys, which is the sum of out · d_out.
@@ -136,7 +152,7 @@ def _backward_of_a_device(softcap, q, k, v, intervals, bias, out, log_sum, d_out
     d_bias = None
     if bias is not None:
         (d_bias,) = jax.vjp(_tiles, bias)[1](d_tiles)
-        d_bias = _summed_over_rows(d_bias)
+        d_bias = jax.lax.psum(d_bias, row_axes)
     d_k, d_v = (_heads_last(x, k.shape[1]) for x in (d_k, d_v))
     return _heads_last(d_q, q.shape[1]), d_k, d_v, d_bias
 

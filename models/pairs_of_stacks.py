@@ -75,7 +75,11 @@ def electra(
         heads=tuple(name for name in ("generator", "replaced") if name in heads),
         flops=flops,
         vocab_size=vocab_size,
-    )._replace(part=functools.partial(discriminator, config), max_positions=config.max_positions)
+    )._replace(
+        part=functools.partial(discriminator, config),
+        max_positions=config.max_positions,
+        attention=config.attention,
+    )
 
 
 def discriminator(config: Config, params: dict) -> Part:
@@ -192,7 +196,7 @@ def two_towers(vocab_size, heads=("embedding", "logit_scale"), *, texts=2, **enc
         heads=tuple(name for name in ("embedding", "logit_scale") if name in heads),
         flops=flops,
         vocab_size=vocab_size,
-    )._replace(max_positions=config.max_positions)
+    )._replace(max_positions=config.max_positions, attention=config.attention)
 
 
 class TwoTowers(nn.Module):

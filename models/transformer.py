@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from pretrax.models import attention
+from pretrax.models import attention, fused_attention
 from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
 from pretrax.models.heads import HEADS, Projection
 from pretrax.models.linear import (
@@ -211,7 +211,7 @@ class Context(NamedTuple):
 
     pattern: Pattern  # of global layers, or of all
     local: Pattern | None  # of local layers, where there are both
-    bias: jax.Array | None  # f32[H, T, T]; with a cache by distance, see `RelativeBias`
+    bias: jax.Array | None  # f32[H, T, T]; or by distance, see `_length_of_bias`
     encoded: jax.Array | None  # [B, S, E], the encoder's outputs
     cross_intervals: jax.Array | None  # i32[B, 2, T]
     cache_slots: jax.Array | None  # i32[B, T]: the slot of each token in the KV cache
@@ -247,7 +247,7 @@ class Stack(nn.Module):
         pattern, local = self.patterns(positions_BxT, intervals, cache_slots_BxT)
         bias = None
         if c.positions == "relative" and not c.relative_in_every_layer:
-            length = x_BxTxE.shape[1] if cache_slots_BxT is None else None
+            length = _length_of_bias(c, x_BxTxE, cache_slots_BxT)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
         context = Context(pattern, local, bias, encoded, cross_intervals, cache_slots_BxT)
 
@@ -467,7 +467,7 @@ class Block(nn.Module):
                 lambda local, wide: jnp.where(is_local, local, wide), context.local, pattern
             )
         if c.relative_in_every_layer:
-            length = x_BxTxE.shape[1] if context.cache_slots is None else None
+            length = _length_of_bias(c, x_BxTxE, context.cache_slots)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
         attend = Attention(c, name="self_attention")
@@ -552,7 +552,8 @@ class Attention(nn.Module):
                 q, k_BxGxSxd, v_BxGxSxd, intervals, bias, c.attention_softcap
             )
         else:
-            y_BxTxHxd = attention.attend(q, k, v, intervals, bias, c.attention_softcap)
+            attend = fused_attention.attend if c.attention == "fused" else attention.attend
+            y_BxTxHxd = attend(q, k, v, intervals, bias, c.attention_softcap)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape, axes = (*queries, c.emb_dim), ("heads", "kv", "embed")
@@ -625,6 +626,11 @@ class Norm(nn.Module):
                 self.param("bias", partitioned(nn.initializers.zeros, self.axis), shape), x
             )
         return x32.astype(c.dtype)
+
+
+def _length_of_bias(c: Config, x_BxTxE, cache_slots):
+    """Returns the length of the relative bias, or None: with a cache, or fused, it is by distance."""
+    return x_BxTxE.shape[1] if cache_slots is None and c.attention == "plain" else None
 
 
 def _within(intervals, window, slots_BxT=None):

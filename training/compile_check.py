@@ -62,6 +62,7 @@ class Check(NamedTuple):
     traffic: Mapping[str, Traffic]
     seconds: float  # that compilation took here
     refusal: str = ""  # of the compiler, where the step does not fit
+    attention: str | None = None  # as `Model` has it
 
     @property
     def chip_gib(self) -> int:
@@ -118,6 +119,7 @@ def check(run: Run, topology: Topology) -> Check:
         traffic=found,
         seconds=time.monotonic() - started,
         refusal=refusal,
+        attention=planned.recipe.model.attention,
     )
 
 

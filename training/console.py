@@ -110,6 +110,8 @@ def print_check(console: Console, check: Check) -> bool:
     what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
     what.add_row("chips", f"{chips:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
     what.add_row("parameters", f"{check.parameters:,}")
+    if check.attention is not None:
+        what.add_row("attention", check.attention)
     what.add_row("text", f"{check.text_tokens:,} tokens a step")
     what.add_row(
         "compute",
@@ -151,6 +153,18 @@ def _advice(state: int, most: int) -> str:
         "Most is taken by activations: raise --gin.training.Run.microbatches, recompute more (the model's "
         "remat_policy = 'full'), lower batch_size or sequence_lengths, or take a larger slice."
     )
+
+
+def model_words(plan: Plan, parameters: int) -> str:
+    """Returns the size of a run's model, how its attention is computed, its rows and its devices.
+
+    >>> model_words(planned, 935_040)
+    "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
+    """
+    model, mesh = plan.recipe.model, plan.mesh
+    attention = [] if model.attention is None else [f"{model.attention} attention"]
+    parts = [f"{parameters:,} parameters", *attention, f"{plan.run.batch_size} rows a step"]
+    return f"{', '.join(parts)}, mesh {dict(mesh.shape)} of {mesh.devices.flat[0].device_kind}"
 
 
 def print_plan(console: Console, plan: Plan) -> None:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from pretrax import objectives
+from pretrax.models import Model
 from pretrax.objectives import Objective, Row, TokenIds
 from pretrax.objectives.contract import ROWS, column_of, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
@@ -78,6 +79,7 @@ def plan(run: Run) -> Plan:
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
+    _check_attention(model, mesh)
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, run.z_loss)
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
@@ -300,6 +302,16 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
                 "--gin.training.Run.batch_size, or make --gin.training.Run.data_shards a multiple of "
                 f"{run.microbatches * shards}."
             )
+
+
+def _check_attention(model: Model, mesh: Mesh) -> None:
+    platform = mesh.devices.flat[0].platform
+    if model.attention == "fused" and platform != "tpu":
+        raise ValueError(
+            f"Got a model with attention='fused' on {platform}, expected TPUs, which alone have its "
+            "kernels: give the model attention='plain', such as "
+            "--gin.models.decoder.attention=\"'plain'\"."
+        )
 
 
 def check_columns(corpus: Corpus, objective: Objective) -> None:

@@ -85,7 +85,8 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 _FREE = (
     *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
     *("mesh", "distributed", "microbatches"),
-    *("log_every", "evaluate_every", "checkpoint_every", "wandb_project", "model.remat_policy"),
+    *("log_every", "evaluate_every", "checkpoint_every", "wandb_project"),
+    *("model.remat_policy", "model.attention"),
 )
 # What may be changed between two starts of a run as well.
 _ADJUSTED = (

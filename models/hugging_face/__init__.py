@@ -78,7 +78,7 @@ TRAINING_FIELDS = (
         "init_stddev",
         "init_scaled_by_depth",
     ),
-    *("dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
+    *("attention", "dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )
 # Values for a family's config.json in place of settings that a model does not have.
 PLACEHOLDERS = {

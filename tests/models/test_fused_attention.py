@@ -12,6 +12,14 @@ from jax.experimental import pallas
 from pretrax.models import attention, fused_attention
 from pretrax.models.positions import bias_at
 from pretrax.training.mesh import make_mesh, placed_on
+from tests.models.test_transformer import (
+    assert_close,
+    batch_for,
+    build,
+    init,
+    loss_and_gradients,
+    make_batch,
+)
 
 T = 300  # three tiles, the last of them padded
 D = 16
@@ -108,18 +116,33 @@ def test_equals_plain_attention(name, monkeypatch):
     assert not any(x.any() for x in jax.tree.leaves(gradients))
 
 
+def on_the_mesh(given, intervals, d_out):
+    with placed_on(make_mesh(data=2, fsdp=2, tensor=2)):
+        call = jax.jit(pulled_back.__wrapped__, static_argnums=(0, 1, 2))
+        return call(fused_attention.attend, None, 128, given, intervals, d_out)
+
+
 def test_sharded_equals_whole():
-    rows, queries = 4, 50
-    given, d_out = arrays(rows, queries, queries, 4, 2, True)
-    intervals = patterns(queries)[1][:rows, :, :queries]
+    given, d_out = arrays(4, 50, 50, 4, 2, True)
+    intervals = patterns(50)[1][:4, :, :50]
     whole = pulled_back(fused_attention.attend, None, 128, given, intervals, d_out)
-    mesh = make_mesh(data=2, fsdp=2, tensor=2)
-    with placed_on(mesh):
-        sharded = jax.jit(pulled_back.__wrapped__, static_argnums=(0, 1, 2))(
-            fused_attention.attend, None, 128, given, intervals, d_out
-        )
+    sharded = on_the_mesh(given, intervals, d_out)
     assert sharded[0].sharding.spec == jax.P(("data", "fsdp"), None, "tensor")
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), sharded, whole)
+
+
+def test_rows_that_a_mesh_does_not_divide_are_computed_everywhere():
+    given, d_out = arrays(1, 50, 50, 4, 2, True)
+    intervals = patterns(50)[1][:1, :, :50]
+    _, gradients = on_the_mesh(given, intervals, d_out)
+    _, expected = pulled_back(plain, None, 128, given, intervals, d_out)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), gradients, expected)
+
+
+def test_heads_that_a_mesh_does_not_divide_are_refused():
+    given, d_out = arrays(4, 50, 50, 3, 3, False)
+    with pytest.raises(ValueError, match="3 key heads on a mesh that shards heads over 2 devices"):
+        on_the_mesh(given, patterns(50)[1][:4, :, :50], d_out)
 
 
 def test_memory_grows_with_the_length_alone():
@@ -171,3 +194,41 @@ def test_a_bias_that_reaches_too_far_is_refused():
     (q, k, v, _), _ = arrays(1, 40, 40, 2, 2, False)
     with pytest.raises(ValueError, match="at most 259"):
         fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, 261)))
+
+
+# --- in a model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
+def test_a_model_with_fused_attention_is_the_same(layout):
+    """T5's with relative positions, in every layer of which cross-attention has no bias."""
+    settings = {"layers": 2, "remat_policy": "minimal"}
+    if layout == "decoder":
+        settings |= {"positions": "relative", "relative_in_every_layer": True, "window": 3}
+    batch, plain = batch_for(layout), build(layout, **settings)
+    params = init(plain, batch)
+    fused = build(layout, **settings, attention="fused")
+    assert jax.tree.structure(init(fused, batch)) == jax.tree.structure(params)
+    expected = loss_and_gradients(plain, params, batch)
+    assert_close(loss_and_gradients(fused, params, batch), expected, atol=1e-4)
+
+
+def test_rematerialisation_runs_no_kernel_twice():
+    def kernels(policy):
+        model, batch = build("decoder", attention="fused", remat_policy=policy), make_batch()
+        loss = lambda params: model.apply(params, batch).hidden["top"].sum()  # noqa: E731
+        return sum(_used_kernels(jax.make_jaxpr(jax.grad(loss))(init(model, batch)).jaxpr))
+
+    assert kernels("full") == 4  # the output twice, gradients of queries, and of keys and values
+    assert kernels("minimal") == kernels("none") == 3
+
+
+def _used_kernels(jaxpr):
+    """Yields for each kernel whether its outputs are used; if not, XLA does not run it."""
+    used = {id(x) for equation in jaxpr.eqns for x in equation.invars} | set(map(id, jaxpr.outvars))
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pallas_call":
+            yield any(id(x) in used for x in equation.outvars)
+        else:
+            for inner in jax.extend.core.jaxprs_in_params(equation.params):
+                yield from _used_kernels(inner)

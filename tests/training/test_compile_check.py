@@ -1,6 +1,7 @@
 """The compile check, with the CPU's compiler and devices in the place of a TPU slice's."""
 
 import importlib.util
+import re
 
 import jax
 import pytest
@@ -103,7 +104,16 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     assert not ended.value.code and "It fits." in said
     assert "compiled for v5e:2x4" in said and "'fsdp': 4, 'tensor': 2" in said
     assert "all-gather" in said and "of 16" in said
+    assert re.search("attention +plain", said)
     assert not list(tmp_path.iterdir())  # no corpus, no run
+
+
+def test_fused_attention_is_for_tpus(monkeypatch, capsys):
+    monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
+    with pytest.raises(SystemExit) as ended:
+        train.main([*RUN, "--gin.models.decoder.attention='fused'", "--compile=v5e:2x4"])
+    assert ended.value.code == 2
+    assert "attention='fused' on cpu, expected TPUs" in capsys.readouterr().err
 
 
 def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
