@@ -96,7 +96,7 @@ class WeightsAndBiases:
     def _as_oserror(self) -> Iterator[None]:
         try:
             yield
-        except self._error as error:
+        except (self._error, OSError) as error:  # an OSError: the connection to its service is lost
             raise OSError(f"Weights & Biases: {error}") from error
 
 

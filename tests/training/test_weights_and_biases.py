@@ -52,7 +52,7 @@ def calls(monkeypatch):
     class Run:
         def log(self, values, step):
             if step == 2:
-                raise Error("its service has ended")
+                raise (ConnectionResetError if "loss" in values else Error)("its service has ended")
             found.append((step, values))
 
         def finish(self):
