@@ -213,6 +213,22 @@ def test_a_model_with_fused_attention_is_the_same(layout):
     assert_close(loss_and_gradients(fused, params, batch), expected, atol=1e-4)
 
 
+def test_a_model_trained_on_tpus_decodes_elsewhere():
+    settings = {"positions": "relative", "scan_layers": False}
+    plain, fused = build("decoder", **settings), build("decoder", **settings, attention="fused")
+    batch = make_batch()
+    params = init(plain, batch)
+    expected = plain.apply(params, batch).hidden["top"]
+    prompt = {name: x[..., :7] for name, x in batch.items()}
+    last = {name: x[..., 7:] for name, x in batch.items()} | {
+        "decoder_cache_slots": np.array([[7]])
+    }
+    outputs, cache = fused.prefill(params, prompt, 8)
+    assert_close(outputs.hidden["top"], expected[:, :7])
+    outputs, _ = fused.extend(params, cache, last)
+    assert_close(outputs.hidden["top"], expected[:, 7:])
+
+
 def test_rematerialisation_runs_no_kernel_twice():
     def kernels(policy):
         model, batch = build("decoder", attention="fused", remat_policy=policy), make_batch()

@@ -41,6 +41,7 @@ def trained(run: Run) -> tuple:
 def test_two_runs_in_one_process_are_two_results(run):
     first, said = trained(run)
     assert first.finished and first.step == 3 and "Done." in said
+    assert "parameters, plain attention, 8 rows a step, mesh" in said
     (score,) = first.scores
     assert 0 < score.loss < 10 and score.targets > 50
 
