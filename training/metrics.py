@@ -65,8 +65,10 @@ class MetricsWriter:
         self._lines = _Lines(path)
         self._lines.rewind(step)
         tensorboard = _TensorBoard(Path(run_dir) / run_directory.TENSORBOARD, step)
-        self._trackers: list[Tracker] = [tensorboard, *open_more()]
+        self._trackers: list[Tracker] = [tensorboard]
         self._failed = False
+        with self._failures_in_words():
+            self._trackers += open_more()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Writes one entry; `step` must not be lower than the one before, or that of `rewind`."""

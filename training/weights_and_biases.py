@@ -50,7 +50,8 @@ class WeightsAndBiases:
     always does, `wandb/` where the command is started, and its variables such as WANDB_MODE work as
     ever: its logs are links to other places, for which a run's directory would be refused.
 
-    Raises ValueError where it cannot start, as without an account.
+    Raises ValueError where it cannot start, as without an account, and OSError where a run that has begun
+    there cannot continue, as without a network: it is then trained without, as where that is lost later.
     """
 
     def __init__(self, run: Run):
@@ -58,20 +59,27 @@ class WeightsAndBiases:
 
         settings = [part for field in fields_of(run).items() for part in flattened(*field)]
         self._html, self._error = wandb.Html, wandb.Error
+        file = os.path.join(run.run_dir, run_directory.WANDB_ID)
+        kept = _read(file)
+        run_id = kept or secrets.token_hex(6)
         try:
             self._run = wandb.init(
                 project=run.wandb_project,
                 name=os.path.basename(os.path.abspath(run.run_dir)),
-                id=_kept_id(os.path.join(run.run_dir, run_directory.WANDB_ID)),
+                id=run_id,
                 resume="allow",
                 config={name: _plain(value) for name, value in settings},
                 settings=wandb.Settings(console="off"),  # which would show the live bar in pieces
             )
         except wandb.Error as error:
+            if kept:
+                raise OSError(f"Weights & Biases: {error}") from error
             raise ValueError(
                 f"Weights & Biases cannot start ({error}): log in (wandb login), set WANDB_MODE=offline "
                 "to keep the metrics on this disk, or leave training.Run.wandb_project out."
             ) from error
+        if not kept:
+            run_directory.write_text(file, run_id)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         with self._as_oserror():
@@ -100,10 +108,10 @@ class WeightsAndBiases:
             raise OSError(f"Weights & Biases: {error}") from error
 
 
-def _kept_id(file: str) -> str:
-    """Returns the id in a file, which is made where there is none."""
+def _read(file: str) -> str | None:
+    """Returns the text of a file; None where there is none."""
     if not os.path.exists(file):
-        run_directory.write_text(file, secrets.token_hex(6))
+        return None
     with open(file, encoding="utf-8") as kept:
         return kept.read()
 

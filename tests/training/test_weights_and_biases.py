@@ -92,6 +92,27 @@ def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
     with pytest.raises(ValueError, match="cannot start .api_key not configured.: log in"):
         open_trackers(run)
+    with pytest.raises(ValueError, match="cannot start"):  # which has not begun it
+        open_trackers(run)
+
+
+def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, tmp_path):
+    """As where it is started again at night, and the network is gone."""
+
+    def refuse(**settings):
+        raise sys.modules["wandb"].Error("connection refused")
+
+    said: list[str] = []
+    write(run, 1, said)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["wandb"], "init", refuse)
+        write(run, 2, said)
+    write(run, 3, said)
+    (words,) = said
+    assert "(Weights & Biases: connection refused). Training goes on" in words
+    assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
+    first, last = [call for call in calls if isinstance(call, dict)]
+    assert first["id"] == last["id"]
 
 
 def test_without_the_package_a_run_with_a_project_is_not_trained_but_evaluated(run, monkeypatch):
