@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrax.models.config import Config, make_config
+from pretrax.models.experts import ROUTING, Routing, collected
 from pretrax.models.heads import CLASSIFIERS, HEADS
 from pretrax.models.transformer import Transformer
 
@@ -124,6 +125,7 @@ class Outputs(NamedTuple):
     # (name, hidden) -> the same as a `Projection`, or None for a head that is none. Losses then need no
     # array [B, T, V].
     projection: Callable | None = None
+    routing: Routing | None = None  # statistics of the routers of sparse layers
     z_loss: float = 0.0  # set by a training step: weight of the squared log-partition in the loss
 
 
@@ -288,8 +290,8 @@ def forward_flops(config, lengths):
 
     `lengths`: 'decoder' (slots of the stack), 'predict' (slots that reach the vocabulary
     projection) and, with an encoder, 'encoder'. Counts products with weights and all of attention,
-    queries times keys: nothing is subtracted for keys outside a query's interval. Training takes
-    three times as many; recomputation does not count.
+    queries times keys: nothing is subtracted for keys outside a query's interval. Of experts those
+    that process a token, and the router. Training takes three times as many; recomputation does not count.
     """
     c = config
 
@@ -297,12 +299,17 @@ def forward_flops(config, lengths):
         weights = 2 * c.emb_dim * c.head_dim * (queries * c.num_heads + keys * c.num_key_heads)
         return 2 * (weights + 2 * queries * keys * c.num_heads * c.head_dim)
 
-    def mlp(slots):
-        return 2 * slots * c.emb_dim * c.mlp_dim * (len(c.mlp_activations) + 1)
+    def mlps(slots, layers):
+        sparse = sum(c.is_sparse(layer) for layer in range(layers))
+        weights = c.emb_dim * c.mlp_dim * (len(c.mlp_activations) + 1)
+        of_experts = c.experts_per_token * weights + c.emb_dim * c.num_experts
+        return 2 * slots * ((layers - sparse) * weights + sparse * of_experts)
 
     slots, sources = lengths.get("decoder", 0), lengths.get("encoder", 0)
-    total = (c.num_decoder_layers + c.num_ahead) * (attention(slots, slots) + mlp(slots))
-    total += c.num_encoder_layers * (attention(sources, sources) + mlp(sources))
+    layers = c.num_decoder_layers + c.num_ahead
+    total = layers * attention(slots, slots) + mlps(slots, layers)
+    total += c.num_encoder_layers * attention(sources, sources)
+    total += mlps(sources, c.num_encoder_layers)
     if c.num_decoder_layers and c.num_encoder_layers:
         total += c.num_decoder_layers * attention(slots, sources)
     if c.num_ahead and c.ahead == "sequential":
@@ -342,7 +349,7 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
     def init(key, batch):
         return network.init(key, batch, method="initialise")["params"]
 
-    def outputs(params, hidden):
+    def outputs(params, hidden, routing=None):
         def head(name, states):
             if name not in heads:
                 raise ValueError(
@@ -354,10 +361,12 @@ def from_network(network, *, layout, heads, hidden=(), flops, vocab_size):
         def projection(name, states):
             return network.apply({"params": params}, name, states, method="projection")
 
-        return Outputs(hidden, head, projection if hasattr(network, "projection") else None)
+        projects = hasattr(network, "projection")
+        return Outputs(hidden, head, projection if projects else None, collected(routing))
 
     def apply(params, batch, rngs=None):
-        return outputs(params, network.apply({"params": params}, batch, rngs=rngs))
+        hidden, updated = network.apply({"params": params}, batch, rngs=rngs, mutable=[ROUTING])
+        return outputs(params, hidden, updated)
 
     def extend(params, cache, batch):
         collections = {"params": params, "cache": cache}

@@ -6,7 +6,7 @@ import difflib
 import jax
 from flax import linen as nn
 
-from pretrax.models import attention
+from pretrax.models import attention, grouped_products
 
 ACTIVATIONS = {
     "gelu": nn.gelu,  # the tanh approximation: T5 1.1, GPT-2
@@ -29,7 +29,7 @@ REMAT_POLICIES = {
     # Save products with a weight, and of attention only what its gradient needs.
     "minimal": jax.checkpoint_policies.save_from_both_policies(
         jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        jax.checkpoint_policies.save_only_these_names(attention.SAVED),
+        jax.checkpoint_policies.save_only_these_names(attention.SAVED, grouped_products.SAVED),
     ),
     "full": jax.checkpoint_policies.nothing_saveable,  # save only what passes between layers
 }
@@ -63,6 +63,12 @@ class Config:
     # One projection for each name of ACTIVATIONS; their values are multiplied: ('gelu', 'linear')
     # is a gated MLP (arXiv:2002.05202), ('relu',) is a plain one.
     mlp_activations: tuple = ("gelu", "linear")
+
+    # --- sparse layers: see `models.experts`
+    num_experts: int = 0  # N, MLPs of width mlp_dim, in place of a layer's one; 0: none
+    experts_per_token: int = 2  # K, of the N, that process each token
+    normalize_expert_weights: bool = True  # a token's K weights sum to 1, as in Mixtral
+    sparse_every: int = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 
     # --- norms and biases
     norm: str = "rms"  # or "layer", which subtracts the mean first
@@ -151,6 +157,14 @@ class Config:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
     @property
+    def repeated_layers(self) -> int:
+        """The number of layers after which their shapes repeat."""
+        return self.sparse_every if self.num_experts else 1
+
+    def is_sparse(self, layer: int) -> bool:
+        return self.num_experts > 0 and (layer + 1) % self.sparse_every == 0
+
+    @property
     def embedding_width(self) -> int:
         return self.embedding_dim or self.emb_dim
 
@@ -223,9 +237,12 @@ def _check_sizes(c: Config):
             "num_classes",
             f"1 or more for the head {classifying[0]!r}: set the number of classes.",
         )
-    for name in ("num_types", "max_positions", "position_offset", "first_global"):
+    for name in ("num_types", "max_positions", "position_offset", "first_global", "num_experts"):
         if not isinstance(getattr(c, name), int) or getattr(c, name) < 0:
             _refuse(c, name, "a whole number of 0 or more.")
+    for name in ("experts_per_token", "sparse_every"):
+        if not isinstance(getattr(c, name), int) or getattr(c, name) < 1:
+            _refuse(c, name, "a whole number of 1 or more.")
     if c.num_heads % c.num_key_heads:
         raise ValueError(
             f"Got num_heads={c.num_heads} and num_kv_heads={c.num_kv_heads}, expected num_heads to "
@@ -322,5 +339,23 @@ def _check_together(c: Config):
             f"Got num_layers={layers}, expected 2 or more: with ahead='parallel' the last layer is "
             "one for each predicted token, the others are their trunk."
         )
+    if c.num_experts:
+        _check_experts(c)
     if c.num_ahead and not c.first_norm:
         _refuse(c, "first_norm", "True in a model that predicts tokens ahead.")
+
+
+def _check_experts(c: Config):
+    if c.num_experts < 2:
+        _refuse(c, "num_experts", "2 or more, or 0 for dense layers.")
+    if c.experts_per_token > c.num_experts:
+        _refuse(c, "experts_per_token", f"at most num_experts={c.num_experts}.")
+    if c.biases:
+        _refuse(c, "biases", "False with num_experts: experts have none.")
+    if c.sparse_every == 1:
+        return
+    for name in ("num_encoder_layers", "num_decoder_layers"):
+        if getattr(c, name) % c.sparse_every:
+            _refuse(c, name, f"a multiple of sparse_every={c.sparse_every}.")
+    if not c.first_norm or c.num_ahead:
+        _refuse(c, "sparse_every", "1 with first_norm=False, or with tokens ahead.")

@@ -75,10 +75,22 @@ def embedding_weights(c: Config):
     return nn.initializers.normal(1.0 if c.init_stddev is None else c.init_stddev)
 
 
-def weights(c: Config, in_axis=0, out_axis=1, distribution="truncated_normal", to_stream=False):
-    """Returns the initialiser of a weight: of variance 1 / inputs, or of deviation `init_stddev`."""
+def weights(
+    c: Config,
+    in_axis=0,
+    out_axis=1,
+    distribution="truncated_normal",
+    to_stream=False,
+    batch_axis=(),
+):
+    """Returns the initialiser of a weight: of variance 1 / inputs, or of deviation `init_stddev`.
+
+    `batch_axis`: axes along which one array holds several weights.
+    """
     if c.init_stddev is None:
-        return nn.initializers.variance_scaling(1.0, "fan_in", distribution, in_axis, out_axis)
+        return nn.initializers.variance_scaling(
+            1.0, "fan_in", distribution, in_axis, out_axis, batch_axis
+        )
     writers = 2 * (c.num_encoder_layers + c.num_decoder_layers)
     scaled = to_stream and c.init_scaled_by_depth
     return nn.initializers.normal(c.init_stddev / math.sqrt(writers) if scaled else c.init_stddev)

@@ -351,9 +351,9 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
 
 def _check_shapes(source: Checkpoint, linked, config: Config, ours: Mapping[str, tuple[int, ...]]):
     wrong = []
-    for name, link, layer in linked:
-        at = location(link.ours, layer, config)
-        shape = ours[at.path][0 if at.layer is None else 1 :]
+    for name, link, numbers in linked:
+        at = location(link.ours, numbers, config)
+        shape = ours[at.path][len(at.numbers) :]
         expected = shape_of_theirs(link, [shape])
         if source.shapes.get(name, expected) != expected:
             wrong.append(f"{name} of shape {source.shapes[name]}, expected {expected}")

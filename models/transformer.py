@@ -20,6 +20,7 @@ Logical axes, which the trainer's rules map to mesh axes:
     mlp              M, parameters and activations
     vocab            V, parameters and logits
     layers           parameters: the scanned layers
+    experts          parameters: the experts of a sparse layer
     relpos_buckets   parameters: buckets of relative positions
 
 Parameters are float32. Matrix products take operands in `dtype` and accumulate in float32;
@@ -34,6 +35,7 @@ from flax import linen as nn
 
 from pretrax.models import attention, fused_attention
 from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
+from pretrax.models.experts import ROUTING, Experts
 from pretrax.models.heads import HEADS, Projection
 from pretrax.models.linear import (
     broadcast,
@@ -47,6 +49,7 @@ from pretrax.models.linear import (
 )
 from pretrax.models.positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
 
+REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
 _STREAM = ("batch", "length", None)  # axes of the residual stream
 
 
@@ -122,6 +125,7 @@ class Transformer(nn.Module):
             batch.get(f"{name}_types"),
             batch.get(f"{name}_block_positions"),
             batch.get(f"{name}_cache_slots"),
+            batch.get(f"{name}_segment_ids"),
         )
 
 
@@ -215,6 +219,7 @@ class Context(NamedTuple):
     encoded: jax.Array | None  # [B, S, E], the encoder's outputs
     cross_intervals: jax.Array | None  # i32[B, 2, T]
     cache_slots: jax.Array | None  # i32[B, T]: the slot of each token in the KV cache
+    segment_ids: jax.Array | None = None  # i32[B, T]: 0 is padding, which no expert processes
 
 
 class Stack(nn.Module):
@@ -236,6 +241,7 @@ class Stack(nn.Module):
         types_BxT=None,
         block_positions_BxT=None,
         cache_slots_BxT=None,
+        segment_ids_BxT=None,
     ):
         """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any.
 
@@ -249,7 +255,9 @@ class Stack(nn.Module):
         if c.positions == "relative" and not c.relative_in_every_layer:
             length = _length_of_bias(c, x_BxTxE, cache_slots_BxT)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
-        context = Context(pattern, local, bias, encoded, cross_intervals, cache_slots_BxT)
+        context = Context(
+            pattern, local, bias, encoded, cross_intervals, cache_slots_BxT, segment_ids_BxT
+        )
 
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
         x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
@@ -320,23 +328,28 @@ class Stack(nn.Module):
         settings = (c, self.cross, self.bidirectional)
         first = 0
         if not c.first_norm:
-            first_layer = layer(*settings, first=True, name="first_layer")
+            first_layer = layer(*settings, first=True, sparse=c.is_sparse(0), name="first_layer")
             x_BxTxE, _ = first_layer(x_BxTxE, context, is_local[0])
             first = 1
         if c.scan_layers:
+            over = None if context.local is None else jnp.array(is_local[first:])
+            scanned, more = layer, {"sparse": c.is_sparse(first)}
+            if c.repeated_layers > 1:
+                scanned, more = RepeatedLayers, {"layer": layer}
+                over = None if over is None else over.reshape(-1, c.repeated_layers)
             layers = nn.scan(
-                layer,
-                length=num_layers - first,
+                scanned,
+                length=(num_layers - first) // c.repeated_layers,
                 in_axes=(nn.broadcast, 0),
-                variable_axes={"params": 0},
+                variable_axes={"params": 0, ROUTING: 0},
                 split_rngs={"params": True, "dropout": True},
                 metadata_params={nn.PARTITION_NAME: "layers"},
             )
-            over = None if context.local is None else jnp.array(is_local[first:])
-            x_BxTxE, _ = layers(*settings, name="layers")(x_BxTxE, context, over)
+            x_BxTxE, _ = layers(*settings, **more, name="layers")(x_BxTxE, context, over)
         else:
             for i in range(first, num_layers):
-                x_BxTxE, _ = layer(*settings, name=f"layers_{i}")(x_BxTxE, context, is_local[i])
+                one = layer(*settings, sparse=c.is_sparse(i), name=f"layers_{i}")
+                x_BxTxE, _ = one(x_BxTxE, context, is_local[i])
         return x_BxTxE
 
     def _layer(self):
@@ -345,6 +358,24 @@ class Stack(nn.Module):
             return Block
         # Inside a scan XLA cannot merge the recomputation away, so the guard would only cost time.
         return nn.remat(Block, policy=REMAT_POLICIES[c.remat_policy], prevent_cse=not c.scan_layers)
+
+
+class RepeatedLayers(nn.Module):
+    """Layers of different shapes, dense ones and a sparse one, which a stack repeats."""
+
+    config: Config
+    cross: bool
+    bidirectional: bool
+    layer: type
+
+    @nn.compact
+    def __call__(self, x_BxTxE, context, is_local=None):
+        c = self.config
+        for i in range(c.repeated_layers):
+            sparse, name = c.is_sparse(i), f"{REPEATED}{i}"
+            one = self.layer(c, self.cross, self.bidirectional, sparse=sparse, name=name)
+            x_BxTxE, _ = one(x_BxTxE, context, None if is_local is None else is_local[i])
+        return x_BxTxE, None  # a pair, as scan requires
 
 
 class ParallelHeads(nn.Module):
@@ -374,7 +405,9 @@ class LastLayer(nn.Module):
 
     @nn.compact
     def __call__(self, _, x_BxTxE, context):
-        x_BxTxE, _ = self.layer(self.config, False, False, name="layer")(x_BxTxE, context)
+        sparse = self.config.num_experts > 0
+        layer = self.layer(self.config, False, False, sparse=sparse, name="layer")
+        x_BxTxE, _ = layer(x_BxTxE, context)
         return None, x_BxTxE
 
 
@@ -414,7 +447,8 @@ class NextModule(nn.Module):
         join_init = partitioned(weights(c), "embed", None)
         join_2ExE = self.param("join", join_init, (2 * c.emb_dim, c.emb_dim))
         x_BxTxE = project(jnp.concatenate([state, token], -1), join_2ExE.astype(c.dtype))
-        x_BxTxE, _ = self.layer(c, False, False, name="layer")(x_BxTxE, context)
+        layer = self.layer(c, False, False, sparse=c.num_experts > 0, name="layer")
+        x_BxTxE, _ = layer(x_BxTxE, context)
         return (x_BxTxE, _shifted_left(embedded_BxTxE)), Norm(c, name="final_norm")(x_BxTxE)
 
 
@@ -430,7 +464,7 @@ def _ahead(module, length, config, layer, name):
             module,
             length=length,
             in_axes=nn.broadcast,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, ROUTING: 0},
             split_rngs={"params": True, "dropout": True},
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(config, layer, name=name)
@@ -448,7 +482,7 @@ def _ahead(module, length, config, layer, name):
 
 
 class Block(nn.Module):
-    """A layer: self-attention, cross-attention where there is an encoder, and an MLP.
+    """A layer: self-attention, cross-attention where there is an encoder, and an MLP or experts.
 
     Each sublayer is residual. Normed is its input (norm_place "before"), its output ("output") or
     each of them ("both"), or the sum ("after").
@@ -458,6 +492,7 @@ class Block(nn.Module):
     cross: bool
     bidirectional: bool
     first: bool = False  # the layer that may have no norm before its attention
+    sparse: bool = False  # has experts in place of the MLP
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
@@ -484,7 +519,11 @@ class Block(nn.Module):
                 x_BxTxE,
                 lambda y: attend_encoder(y, context.encoded, context.cross_intervals),
             )
-        x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
+        if self.sparse:
+            experts = Experts(c, name="experts")
+            x_BxTxE = self._added("mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids))
+        else:
+            x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
         return constrain(x_BxTxE, *_STREAM), None  # a pair, as scan requires
 
     def _added(self, norm_name, x_BxTxE, sublayer):

@@ -12,7 +12,7 @@ import jax
 
 from pretrax.models.builders import Model, model_of, with_capacity
 from pretrax.models.config import Config
-from pretrax.models.transformer import Block, Context, NextModule, Stack
+from pretrax.models.transformer import REPEATED, Block, Context, NextModule, Stack
 from pretrax.models.trees import named, nested
 
 STACKED = ("layers", "modules")
@@ -35,7 +35,7 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
 
     def split():
         for path, array in named(params).items():
-            pieces = list(_split(path, array, first))
+            pieces = list(_split(path, array, first, config.repeated_layers))
             yield from pieces
             if donate and pieces[0][1] is not array:
                 array.delete()
@@ -43,17 +43,19 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
     return model_of(config), nested(split())
 
 
-def _split(path: str, array: jax.Array, first: int):
-    """Yields (path, array) of each layer stacked in an array."""
+def _split(path: str, array: jax.Array, first: int, repeated: int):
+    """Yields (path, array) of each layer stacked in an array, one of every `repeated` layers."""
     parts = path.split("/")
     where = next((i for i, part in enumerate(parts) if part in STACKED), None)
     if where is None:
         yield path, array
         return
-    start = 0 if "ahead" in parts else first
-    for layer in range(array.shape[0]):
-        name = f"{parts[where]}_{start + layer}"
-        yield "/".join([*parts[:where], name, *parts[where + 1 :]]), array[layer]
+    start, rest = 0 if "ahead" in parts else first, parts[where + 1 :]
+    if repeated > 1:
+        start, rest = int(rest[0].removeprefix(REPEATED)), rest[1:]
+    for number in range(array.shape[0]):
+        name = f"{parts[where]}_{start + number * repeated}"
+        yield "/".join([*parts[:where], name, *rest]), array[number]
 
 
 def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:

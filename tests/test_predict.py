@@ -295,7 +295,11 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", [], "Expected one of: texts, --file"),
         ("causal", ["a", "--file=x", "--out=y"], "got several of them"),
         ("causal", ["a", "--samples=2"], "temperature=0"),
-        ("causal", ["a", "--fsdp=3"], "takes 6 devices, there are 8: choose data, fsdp and tensor"),
+        (
+            "causal",
+            ["a", "--fsdp=3"],
+            "takes 6 devices, there are 8: choose data, fsdp, expert and tensor",
+        ),
         ("causal", ["a", "--max_new=0"], "max_new=0"),
         ("causal", ["a", "--own_drafts"], "ahead"),
         ("causal", ["--file=none.jsonl", "--out=out.jsonl"], "There is no file none.jsonl"),

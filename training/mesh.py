@@ -1,10 +1,13 @@
 """The device mesh, and the sharding of parameters and batches over its axes.
 
-Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `tensor`
-(matrix products sharded). The rows of a batch are sharded over data and fsdp together.
+Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `expert`
+(as `fsdp`, but for the experts of sparse layers: each device keeps its own and computes them for the
+others), `tensor` (matrix products sharded). The rows of a batch are sharded over data, fsdp and expert
+together.
 """
 
 import contextlib
+import math
 from collections.abc import Sequence
 
 import flax.linen as nn
@@ -14,15 +17,18 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-AXES = ("data", "fsdp", "tensor")
-BATCH = ("data", "fsdp")
+AXES = ("data", "fsdp", "expert", "tensor")
+BATCH = ("data", "fsdp", "expert")
 
-# Logical axis of a parameter or an activation -> mesh axes.
+# Logical axis of a parameter or an activation -> mesh axes. Where one is taken, by the experts, the next
+# rule of that name holds.
 RULES = (
     ("batch", BATCH),
     ("vocab", "tensor"),
     ("heads", "tensor"),
     ("mlp", "tensor"),
+    ("experts", "expert"),
+    ("embed", ("fsdp", "expert")),
     ("embed", "fsdp"),
     ("kv", None),
     ("length", None),
@@ -31,11 +37,13 @@ RULES = (
 )
 
 
-def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> Mesh:
+def make_mesh(
+    data: int = -1, fsdp: int = 1, tensor: int = 1, expert: int = 1, devices=None
+) -> Mesh:
     """Returns a mesh over all devices of all processes; one axis may be -1, the remaining devices.
 
     >>> make_mesh(data=2, fsdp=2, tensor=2).shape  # on eight devices
-    {'data': 2, 'fsdp': 2, 'tensor': 2}
+    {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
 
     Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several slices,
     which a slower network joins, are spread over `data`: once a step their gradients are summed, and
@@ -45,7 +53,7 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
     of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = [data, fsdp, tensor]
+    sizes = [data, fsdp, expert, tensor]
     requested = dict(zip(AXES, sizes))
     if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
         raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {requested}.")
@@ -53,14 +61,15 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices=None) -> M
     for size in sizes:
         known *= size if size != -1 else 1
     if -1 in sizes:
-        sizes[sizes.index(-1)] = max(len(devices) // known, 1)
-        known *= sizes[[data, fsdp, tensor].index(-1)]
+        remaining = max(len(devices) // known, 1)
+        sizes[sizes.index(-1)] = remaining
+        known *= remaining
     if known != len(devices):
         raise ValueError(
             f"The mesh {requested} takes {known} devices, there are {len(devices)}: "
-            "choose data, fsdp and tensor (mesh.make_mesh) so that they multiply to that."
+            "choose data, fsdp, expert and tensor (mesh.make_mesh) so that they multiply to that."
         )
-    return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * 3)
+    return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
@@ -75,7 +84,7 @@ def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray
             "data: raise mesh.make_mesh.data, and lower fsdp."
         )
     return mesh_utils.create_hybrid_device_mesh(
-        (data // slices, *others), (slices, 1, 1), devices, allow_split_physical_axes=True
+        (data // slices, *others), (slices, 1, 1, 1), devices, allow_split_physical_axes=True
     )
 
 
@@ -92,7 +101,7 @@ def placed_on(mesh: Mesh | AbstractMesh):
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Returns the sharding of a batch: rows over data and fsdp, other axes replicated."""
+    """Returns the sharding of a batch: rows over data, fsdp and expert, other axes replicated."""
     return NamedSharding(mesh, P(BATCH))
 
 
@@ -102,7 +111,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 def batch_shards(mesh: Mesh) -> int:
     """Returns the number of shards of a batch's rows."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]
+    return math.prod(mesh.shape[axis] for axis in BATCH)
 
 
 def shardings_of(boxed, mesh: Mesh):
@@ -143,6 +152,16 @@ def shardings_like(opt_state, params, shardings, mesh: Mesh):
 
 
 def _divisible(spec, shape, mesh: Mesh):
-    """Returns the spec without the mesh axes that do not divide their dimension."""
-    fits = lambda axis, size: axis is not None and size % mesh.shape[axis] == 0  # noqa: E731
-    return P(*(axis if fits(axis, size) else None for axis, size in zip(spec, shape)))
+    """Returns the spec without the mesh axes that do not divide their dimension.
+
+    Of several axes for one dimension, which are reduced to those of more than one device, the last
+    are left out until the others divide it.
+    """
+
+    def dividing(axes, size):
+        names = [a for a in axes if mesh.shape[a] > 1] if isinstance(axes, tuple) else [axes]
+        while names and size % math.prod(mesh.shape[a] for a in names):
+            names.pop()
+        return tuple(names) if len(names) > 1 else names[0] if names else None
+
+    return P(*(axes and dividing(axes, size) for axes, size in zip(spec, shape)))

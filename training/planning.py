@@ -29,6 +29,7 @@ from pretrax.training.step import Recipe, arranged, check_recipe, train_step
 from pretrax.training.warm_start import check_source
 from pretrax.training.weights_and_biases import check_project
 
+WEIGHTS_OF_LOSSES = ("z_loss", "load_balance_loss", "router_z_loss")
 T5_VOCABULARY = 32_128  # rows, for a run that is told without its vocabulary
 
 
@@ -80,7 +81,8 @@ def plan(run: Run) -> Plan:
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
     _check_attention(model, mesh)
-    recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, run.z_loss)
+    losses = {name: getattr(run, name) for name in WEIGHTS_OF_LOSSES}
+    recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, **losses)
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
     _check_division(run, recipe, schedules, batch_shards(mesh))
@@ -225,8 +227,10 @@ def _check(run: Run) -> None:
         value = getattr(run, name)
         if not isinstance(value, bool) and not (value is None and name == "mark_document_ends"):
             raise ValueError(f"training.Run.{name} must be True or False, got {value!r}.")
-    if not isinstance(run.z_loss, int | float) or not 0 <= run.z_loss < math.inf:
-        raise ValueError(f"z_loss must be a number of 0 or more, got {run.z_loss!r}.")
+    for name in WEIGHTS_OF_LOSSES:
+        weight = getattr(run, name)
+        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise ValueError(f"training.Run.{name} must be a number of 0 or more, got {weight!r}.")
     check_project(run.wandb_project)
     if not isinstance(run.initial_run, str | None):
         raise ValueError(

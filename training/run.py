@@ -62,6 +62,8 @@ class Run:
     optimizer: Callable  # steps -> optax.GradientTransformation
     steps: int  # total optimizer steps
     z_loss: float = 0.0  # weight of the squared log-partition of the vocabulary's logits
+    load_balance_loss: float = 0.01  # weights of the losses of a sparse model's routers:
+    router_z_loss: float = 0.001  # see `training.router_terms`
     rollback_sigmas: float | None = (
         None  # a loss so many standard deviations above its mean is a spike; None: no roll-back
     )

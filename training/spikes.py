@@ -110,9 +110,8 @@ class Spikes:
         if len(earlier) >= MOST_ROLLBACKS:
             raise FloatingPointError(
                 f"{spike} The run was rolled back to the checkpoint of step {last_due} {len(earlier)} times "
-                f"already, from the steps {', '.join(earlier)}, and stops here. {_ADVICE} Where the "
-                "loss was no spike, raise rollback_sigmas; where that checkpoint is the cause, delete it "
-                "too, to begin at the one before."
+                f"already, from the steps {', '.join(earlier)}, and stops here. {_ADVICE} Or delete that "
+                "checkpoint and later ones: it is then rolled back to the one before."
             )
         return last_due
 

@@ -15,10 +15,12 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from pretrax.models import Model
+from pretrax.models import Model, Outputs
+from pretrax.models.experts import Routing
 from pretrax.objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.mesh import BATCH
+from pretrax.training.router_terms import router_terms
 from pretrax.training.state import State
 
 
@@ -32,6 +34,8 @@ class Recipe(NamedTuple):
     optimizer: optax.GradientTransformation
     microbatches: int = 1
     z_loss: float = 0.0
+    load_balance_loss: float = 0.0
+    router_z_loss: float = 0.0
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
@@ -126,7 +130,7 @@ def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
     total: dict = {}
     for batch in batches:
         zeros = constant_outputs(recipe.model, params, batch)
-        for name, term in recipe.objective.loss(zeros, batch).items():
+        for name, term in _terms(recipe, zeros, batch).items():
             total[name] = total.get(name, 0.0) + by_member(recipe, batch, term.weights)
     return total
 
@@ -134,9 +138,9 @@ def term_weights(recipe: Recipe, params, batches: Sequence[dict]) -> dict:
 def constant_outputs(model, params, batch):
     """Returns outputs of the model's shapes that do not depend on the batch; nothing is run.
 
-    Hidden states are zeros, and a head gives ones everywhere.
+    Hidden states and the statistics of routers are zeros, and a head gives ones everywhere.
     """
-    shapes = jax.eval_shape(lambda p, b: model.apply(p, b).hidden, params, batch)
+    shapes = jax.eval_shape(lambda p, b: _arrays(model.apply(p, b)), params, batch)
 
     def head(name, hidden):
         like = jax.eval_shape(
@@ -144,12 +148,17 @@ def constant_outputs(model, params, batch):
         )
         return jnp.ones(like.shape, like.dtype)
 
-    return _Constant(jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), head)
+    return _Constant(head, *jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes))
 
 
 class _Constant(NamedTuple):
-    hidden: dict
     head: Callable
+    hidden: dict
+    routing: Routing | None
+
+
+def _arrays(outputs: Outputs):
+    return outputs.hidden, outputs.routing
 
 
 def gradients(recipe: Recipe, params, batches, weights, step, key):
@@ -195,8 +204,8 @@ def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
 def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
     """Gradients of a loss that is not a sum over rows, with one microbatch's activations at a time.
 
-    First every microbatch's hidden states; then the loss of all rows and its gradient with respect
-    to these states and the heads; then each microbatch again, to propagate that gradient to the
+    First every microbatch's hidden states, and what its routers did; then the loss of all rows and its
+    gradient with respect to these and the heads; then each microbatch again, to propagate that gradient to the
     parameters (Gao et al. 2021, arXiv:2101.06983).
     """
     pieces = _microbatches(recipe, batch)
@@ -204,7 +213,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
     def hidden_states(params, numbered):
         number, microbatch = numbered
         dropout = {"dropout": jax.random.fold_in(key, number)}
-        return recipe.model.apply(params, microbatch, dropout).hidden
+        return _arrays(recipe.model.apply(params, microbatch, dropout))
 
     hidden = lax.map(lambda piece: hidden_states(params, piece), pieces)
     whole = jax.tree.map(_joined_rows, pieces[1])
@@ -212,7 +221,11 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
     def loss(params, hidden):
         # Only the heads of this application are used; XLA removes the rest.
         outputs = recipe.model.apply(params, whole)
-        outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, hidden))
+        states, routing = hidden
+        routing = jax.tree.map(
+            lambda x: jax.vmap(_joined_rows, in_axes=1)(x), routing
+        )  # [M, L, B / M, …]
+        outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, states), routing=routing)
         return weighted_loss(recipe, outputs, whole, weights, step)
 
     (value, terms), (grads, of_hidden) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
@@ -251,7 +264,7 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     """Returns these rows' share of the step's loss, and its terms, summed over each member."""
     if recipe.z_loss:
         outputs = outputs._replace(z_loss=recipe.z_loss)
-    terms = recipe.objective.loss(outputs, batch)
+    terms = _terms(recipe, outputs, batch)
     loss = 0.0
     for name, term in terms.items():
         if term.scale is None:
@@ -261,6 +274,11 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
         loss += scale * jnp.sum(sums) / _total(weights[name])
     unlabelled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
     return loss, jax.tree.map(functools.partial(by_member, recipe, batch), unlabelled)
+
+
+def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
+    scales = recipe.load_balance_loss, recipe.router_z_loss
+    return recipe.objective.loss(outputs, batch) | router_terms(outputs.routing, batch, *scales)
 
 
 def _total(weights_by_member):

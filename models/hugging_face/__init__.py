@@ -20,7 +20,17 @@ from pretrax.models import builders
 from pretrax.models.builders import Model
 from pretrax.models.config import Config
 from pretrax.models.heads import CLASSIFIERS
-from pretrax.models.hugging_face import bart, bert, distilbert, electra, gpt2, llama, modernbert, t5
+from pretrax.models.hugging_face import (
+    bart,
+    bert,
+    distilbert,
+    electra,
+    gpt2,
+    llama,
+    modernbert,
+    switch,
+    t5,
+)
 from pretrax.models.hugging_face.family import (
     Family,
     Fields,
@@ -60,7 +70,7 @@ __all__ = [
 FAMILIES = {
     family.model_type: family
     for family in (
-        *(t5.T5, t5.MT5, t5.UMT5, bart.BART),
+        *(t5.T5, t5.MT5, t5.UMT5, switch.SWITCH, bart.BART),
         *(bert.BERT, *bert.ROBERTAS, distilbert.DISTILBERT, electra.ELECTRA),
         modernbert.MODERNBERT,
         *(gpt2.GPT2, *llama.DECODERS.values()),
@@ -83,7 +93,7 @@ TRAINING_FIELDS = (
 # Values for a family's config.json in place of settings that a model does not have.
 PLACEHOLDERS = {
     **{"max_positions": 512, "num_types": 2, "window": 64, "global_every": 3},
-    **{"local_rope_theta": 10_000.0},
+    **{"local_rope_theta": 10_000.0, "num_experts": 8},
 }
 OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
@@ -197,9 +207,9 @@ def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.nda
 
 
 def _check_shapes(source: Source, found: Recognised, links, ours: Mapping[str, tuple[int, ...]]):
-    for name, link, layer in named_tensors(links, found.config):
-        locations = [location(part, layer, found.config) for part in link.parts]
-        shapes = [ours[at.path][0 if at.layer is None else 1 :] for at in locations]
+    for name, link, numbers in named_tensors(links, found.config):
+        locations = [location(part, numbers, found.config) for part in link.parts]
+        shapes = [ours[at.path][len(at.numbers) :] for at in locations]
         expected, theirs = shape_of_theirs(link, shapes), _theirs(found, name)
         if source.shapes[theirs] != expected:
             raise ValueError(
@@ -274,8 +284,8 @@ def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[
     They are heads other than the vocabulary projection, "projections_NAME", and "decoder/ahead".
     """
     written = {
-        location(part, layer, config).path
-        for _, link, layer in named_tensors(family.links(config), config)
+        location(part, numbers, config).path
+        for _, link, numbers in named_tensors(family.links(config), config)
         for part in link.parts
     }
     left = (path.split("/") for path in named(params).keys() - written)

@@ -5,7 +5,7 @@ A family of models is a list of links, each the path of our array and the name o
     Link("decoder/layers/{i}/self_attention/query", "model.layers.{i}.self_attn.q_proj.weight")
 
 `{i}` is the number of the layer; our arrays are stacked along a first axis where layers are
-scanned.
+scanned. `{e}` is that of an expert; ours of a layer are stacked.
 """
 
 import math
@@ -18,6 +18,7 @@ import numpy as np
 
 from pretrax.models.config import Config
 from pretrax.models.hugging_face.files import Tensor
+from pretrax.models.transformer import REPEATED
 
 # Layouts of their tensors.
 OUT_IN = "out_in"  # torch.nn.Linear: [outputs, inputs]
@@ -40,18 +41,21 @@ class Link(NamedTuple):
         return (self.ours,) if isinstance(self.ours, str) else self.ours
 
 
+Numbers = tuple[int, ...]  # none, of a layer, or of a layer and an expert
+
+
 class Location(NamedTuple):
-    """The location of one layer's array in a tree of parameters."""
+    """The location of one layer's or one expert's array in a tree of parameters."""
 
     path: str  # "decoder/layers/mlp/wo"
-    layer: int | None  # index along its first axis, where layers are stacked
+    numbers: Numbers  # along its first axes, where layers and experts are stacked
 
 
-def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, Link, int | None]]:
-    """Yields (name, link, layer) of every tensor of theirs."""
+def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, Link, Numbers]]:
+    """Yields (name, link, numbers of its layer and expert) of every tensor of theirs."""
     for link in links:
         if "{i}" not in link.theirs:
-            yield link.theirs, link, None
+            yield link.theirs, link, ()
             continue
         layers = config.num_decoder_layers
         if link.parts[0].startswith("encoder/"):
@@ -59,7 +63,13 @@ def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, 
         # ModernBERT's first layer lacks a norm.
         lacks = not config.first_norm and "/self_attention_norm/" in link.parts[0]
         for i in range(int(lacks), layers):
-            yield link.theirs.format(i=i), link, i
+            if ("/mlp/" if config.is_sparse(i) else "/experts/") in link.parts[0]:
+                continue  # of a layer of the other kind
+            if "{e}" not in link.theirs:
+                yield link.theirs.format(i=i), link, (i,)
+                continue
+            for e in range(config.num_experts):
+                yield link.theirs.format(i=i, e=e), link, (i, e)
 
 
 def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -> str:
@@ -76,16 +86,19 @@ def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -
     return "; ".join(parts)
 
 
-def location(name: str, layer: int | None, config: Config) -> Location:
+def location(name: str, numbers: Numbers, config: Config) -> Location:
     """Returns where the array `name`, a path with "{i}" for the layer, lies in our parameters."""
-    if layer is None:
-        return Location(name, None)
-    first = 0 if config.first_norm else 1
+    if not numbers:
+        return Location(name, ())
+    layer, *expert = numbers
+    first, repeated = 0 if config.first_norm else 1, config.repeated_layers
     if layer < first:
-        return Location(name.replace("layers/{i}", "first_layer"), None)
-    if config.scan_layers:
-        return Location(name.replace("layers/{i}", "layers"), layer - first)
-    return Location(name.replace("layers/{i}", f"layers_{layer}"), None)
+        return Location(name.replace("layers/{i}", "first_layer"), tuple(expert))
+    if not config.scan_layers:
+        return Location(name.replace("layers/{i}", f"layers_{layer}"), tuple(expert))
+    number, which = divmod(layer - first, repeated)
+    layers = "layers" if repeated == 1 else f"layers/{REPEATED}{which}"
+    return Location(name.replace("layers/{i}", layers), (number, *expert))
 
 
 def theirs(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
@@ -161,19 +174,17 @@ def imported(
     Raises ValueError for shapes that do not fit and for weights that are no finite floats, and
     KeyError, with its name, for a missing tensor.
     """
-    sources: dict[str, list[tuple[int | None, Link, int, str, list]]] = {}
-    for name, link, layer in named_tensors(links, config):
-        locations = [location(part, layer, config) for part in link.parts]
-        part_shapes = [shapes[at.path][0 if at.layer is None else 1 :] for at in locations]
+    sources: dict[str, list[tuple[Numbers, Link, int, str, list]]] = {}
+    for name, link, numbers in named_tensors(links, config):
+        locations = [location(part, numbers, config) for part in link.parts]
+        part_shapes = [shapes[at.path][len(at.numbers) :] for at in locations]
         for part, at in enumerate(locations):
-            sources.setdefault(at.path, []).append((at.layer, link, part, name, part_shapes))
+            sources.setdefault(at.path, []).append((at.numbers, link, part, name, part_shapes))
     for path, parts in sources.items():
         # Filled layer by layer: stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
         for index, link, part, name, part_shapes in parts:
-            array[... if index is None else index] = ours(
-                link, part, _weights(name, read(name)), part_shapes
-            )
+            array[index] = ours(link, part, _weights(name, read(name)), part_shapes)
         yield path, array
 
 
@@ -206,8 +217,8 @@ def exported(
     links: Iterable[Link], config: Config, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
     """Yields each tensor of theirs; `arrays`: ours by path, stacked where layers are scanned."""
-    for name, link, layer in named_tensors(links, config):
-        locations = [location(part, layer, config) for part in link.parts]
-        parts = [arrays[at.path][... if at.layer is None else at.layer] for at in locations]
+    for name, link, numbers in named_tensors(links, config):
+        locations = [location(part, numbers, config) for part in link.parts]
+        parts = [arrays[at.path][at.numbers] for at in locations]
         shape = shape_of_theirs(link, [x.shape for x in parts])
         yield Tensor(name, shape, partial(theirs, link, parts))

@@ -1,6 +1,8 @@
-"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2, OLMo 2.
+"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2, OLMo 2,
+and with experts Mixtral, Qwen3-MoE and OLMoE.
 
-Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2" and "olmo2".
+Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "mixtral", "qwen3_moe" and
+"olmoe".
 """
 
 import functools
@@ -31,13 +33,24 @@ HARMLESS = frozenset(
     "max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window".split()
 )
 # The last two of Gemma 2: an older name, unread, and a choice of `generate`.
-HARMLESS_OF = {"gemma2": HARMLESS | {"hidden_act", "cache_implementation"}}
+OF_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
+HARMLESS_OF = {
+    "gemma2": HARMLESS | {"hidden_act", "cache_implementation"},
+    **dict.fromkeys(("mixtral", "qwen3_moe", "olmoe"), HARMLESS | OF_TRAINING),
+}
 CLASSES = {
     **{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"},
     **{"gemma2": "Gemma2", "olmo2": "Olmo2"},
+    **{"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"},
 }
-PRESETS = {"llama": ("llama3_*", "decoder_tiny")}  # of others those of their name
+PRESETS = {  # of others those of their name
+    "llama": ("llama3_*", "decoder_tiny"),
+    "qwen3": ("qwen3_[0-9]*", "qwen3_tiny"),
+}
 ACTIVATION_OF = {"gemma2": "hidden_activation"}
+# Names of a sparse layer, and of its experts' two inner kernels and the outer one.
+SPARSE = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
+OTHERS_SPARSE = ("mlp", "gate_proj", "up_proj", "down_proj")
 # Norms of a layer: ours -> theirs.
 BEFORE = {"self_attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 OUTPUT = {
@@ -69,7 +82,7 @@ def settings(kind: str, hf: dict, has) -> dict:
         num_heads=heads,
         num_kv_heads=hf.get("num_key_value_heads") or heads,
         head_dim=hf.get("head_dim") or hf["hidden_size"] // heads,
-        mlp_dim=hf["intermediate_size"],
+        mlp_dim=_mlp_dim(hf),
         mlp_activations=(activation(hf, ACTIVATION_OF.get(kind, "hidden_act")), "linear"),
         norm_epsilon=hf["rms_norm_eps"],
         positions="rotary",
@@ -80,6 +93,12 @@ def settings(kind: str, hf: dict, has) -> dict:
         dropout_rate=0.0,
         dropout_shared=False,
     )
+
+
+def _mlp_dim(hf: dict) -> int:
+    """Returns the width of an MLP: of experts, where a model has them and names it."""
+    dense = hf["intermediate_size"]
+    return hf.get("moe_intermediate_size") or dense
 
 
 def _windows(hf: dict, default: list[str]) -> dict:
@@ -97,6 +116,33 @@ def _mistral(hf: dict) -> dict:
 
 def _qwen3(hf: dict) -> dict:
     return {"qk_norm": True, "head_dim": hf["head_dim"]} | _windows(hf, [])
+
+
+def _mixtral(hf: dict) -> dict:
+    local = hf.get("sliding_window") is not None
+    windows = _windows(hf, [LOCAL] * hf["num_hidden_layers"] if local else [])
+    return windows | _experts(hf, normalized=True)
+
+
+def _qwen3_moe(hf: dict) -> dict:
+    refuse(hf, decoder_sparse_step=1)
+    if hf.get("mlp_only_layers"):
+        refuse(hf, mlp_only_layers=[])
+    return _qwen3(hf) | _experts(hf, hf.get("norm_topk_prob", False))
+
+
+def _olmoe(hf: dict) -> dict:
+    refuse(hf, clip_qkv=None)
+    joint = {"qk_norm": True, "qk_norm_joint": True}
+    return joint | _experts(hf, hf.get("norm_topk_prob", False))
+
+
+def _experts(hf: dict, normalized: bool) -> dict:
+    return dict(
+        num_experts=hf.get("num_local_experts") or hf["num_experts"],
+        experts_per_token=hf["num_experts_per_tok"],
+        normalize_expert_weights=normalized,
+    )
 
 
 def _gemma2(hf: dict) -> dict:
@@ -118,6 +164,7 @@ OWN_SETTINGS = {
     "qwen3": _qwen3,
     "gemma2": _gemma2,
     "olmo2": lambda hf: {"norm_place": "output", "qk_norm": True, "qk_norm_joint": True},
+    **{"mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "olmoe": _olmoe},
 }
 
 
@@ -139,7 +186,7 @@ def config(kind: str, c: Config) -> dict:
 def _own_config(kind: str, c: Config) -> dict[str, Any]:
     theirs = THEIR_ACTIVATIONS[c.mlp_activations[0]]
     own: dict[str, Any] = {ACTIVATION_OF.get(kind, "hidden_act"): theirs}
-    if kind in ("mistral", "gemma2"):
+    if kind in ("mistral", "mixtral", "gemma2"):
         own["sliding_window"] = None if c.window is None else c.window + 1
     if kind == "gemma2":
         if c.window is None or c.global_every is None:
@@ -153,6 +200,15 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
             attn_logit_softcapping=c.attention_softcap,
             final_logit_softcapping=c.logit_softcap,
         )
+    if kind in ("mixtral", "qwen3_moe", "olmoe"):
+        if not c.num_experts:
+            raise ValueError(f"Got num_experts=0, expected 2 or more: {CLASSES[kind]} is sparse.")
+        own["num_local_experts" if kind == "mixtral" else "num_experts"] = c.num_experts
+        own["num_experts_per_tok"] = c.experts_per_token
+        if kind != "mixtral":
+            own["norm_topk_prob"] = c.normalize_expert_weights
+    if kind == "qwen3_moe":
+        own |= {"moe_intermediate_size": c.mlp_dim, "decoder_sparse_step": c.sparse_every}
     return own
 
 
@@ -167,6 +223,12 @@ def links(kind: str, c: Config) -> list[Link]:
         *linear(f"{ours}/mlp/wo", f"{theirs}.mlp.down_proj", c.biases),
         *norm("decoder/final_norm", "model.norm", c.biases),
     ]
+    layer, *kernels = SPARSE.get(kind, OTHERS_SPARSE)
+    result += linear(f"{ours}/experts/router", f"{theirs}.{layer}.gate", False)
+    for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
+        result += linear(
+            f"{ours}/experts/{our_name}", f"{theirs}.{layer}.experts.{{e}}.{name}", False
+        )
     for our_norm, their_norm in NORMS[c.norm_place].items():
         result += norm(f"{ours}/{our_norm}", f"{theirs}.{their_norm}", c.biases)
     if c.qk_norm:

@@ -86,7 +86,7 @@ def config(kind: str, c: Config) -> dict:
 def links(c: Config) -> list[Link]:
     result = [table("token_embedding", "shared")]
     for stack in ("encoder", "decoder"):
-        result += _stack(c, stack)
+        result += stack_links(c, stack)
     if "classes" in c.heads:  # whose class names the rest "transformer"
         return [
             *(link._replace(theirs=f"transformer.{link.theirs}") for link in result),
@@ -97,7 +97,8 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-def _stack(c: Config, stack: str) -> list[Link]:
+def stack_links(c: Config, stack: str, of_mlp: str = MLP) -> list[Link]:
+    """Returns the links of a stack; `of_mlp`: their name of a layer's MLP."""
     ours, theirs = f"{stack}/layers/{{i}}", f"{stack}.block.{{i}}.layer"
     mlp = 2 if stack == "decoder" else 1
     names = ("q", "k", "v", "o")
@@ -108,8 +109,8 @@ def _stack(c: Config, stack: str) -> list[Link]:
         result += norm(f"{ours}/cross_attention_norm", f"{theirs}.1.layer_norm", c.biases)
     inner = ("wi_0", "wi_1") if len(c.mlp_activations) == 2 else ("wi",)
     for i, name in enumerate(inner):
-        result += linear(f"{ours}/mlp/wi_{i}", f"{theirs}.{mlp}.{MLP}.{name}", c.biases)
-    result += linear(f"{ours}/mlp/wo", f"{theirs}.{mlp}.{MLP}.wo", c.biases)
+        result += linear(f"{ours}/mlp/wi_{i}", f"{theirs}.{mlp}.{of_mlp}.{name}", c.biases)
+    result += linear(f"{ours}/mlp/wo", f"{theirs}.{mlp}.{of_mlp}.wo", c.biases)
     result += norm(f"{ours}/mlp_norm", f"{theirs}.{mlp}.layer_norm", c.biases)
     result += norm(f"{stack}/final_norm", f"{stack}.final_layer_norm", c.biases)
     bias = "relative_attention_bias.weight"

@@ -88,6 +88,10 @@ PRESETS = {
     "gemma2_9b": Preset("gemma2", "gemma2_2b", 256_000, 9_241_705_984),
     "olmo2_1b": Preset("olmo2", "olmo2_1b", 100_352, 1_484_916_736),
     "olmo2_7b": Preset("olmo2", "olmo2_1b", 100_352, 7_298_617_344),
+    "mixtral_8x7b": Preset("mixtral", "mixtral_8x7b", 32_000, 46_702_792_704),
+    "qwen3_moe_30b_a3b": Preset("qwen3_moe", "qwen3_moe_30b_a3b", 151_936, 30_532_122_624),
+    "olmoe_1b_7b": Preset("olmoe", "olmoe_1b_7b", 50_304, 6_919_161_856),
+    "switch_base_8": Preset("switch_transformers", "switch_base_8", 32_128, 619_339_008),
 }
 # Of no published size: what is counted is what their files say.
 TINY = {
@@ -100,6 +104,8 @@ TINY = {
     "bart_tiny": Preset("bart", "bart_base", 512, 926_208),
     "gpt2_tiny": Preset("gpt2", "gpt2", 512, 891_648),
     "llama3_tiny": Preset("llama", "llama3_1b", 512, 803_712),
+    "mixtral_tiny": Preset("mixtral", "mixtral_8x7b", 512, 2_495_616),
+    "switch_tiny": Preset("switch_transformers", "switch_base_8", 512, 1_642_240),
     "qwen3_tiny": Preset("qwen3", "qwen3_0_6b", 512, 804_096),
 }
 KNOWN = PRESETS | TINY
@@ -212,12 +218,13 @@ def test_presets_of_one_model_differ_in_sizes_only(name):
         assert ours.max_positions >= 256
 
 
-MESH = {"data": 2, "fsdp": 8, "tensor": 4}
+MESH = {"data": 2, "fsdp": 8, "expert": 1, "tensor": 4}
 SPREAD = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
 LARGE = 750_000
 # Parameters that one mesh axis alone divides, and why.
 ONE_AXIS = {
     "position_embedding": "no axis but embed: a row is looked up for each place",
+    "experts/router": "no axis but embed: a router has a column for each expert",
     "vocabulary/layer": "embed by embed, of which one is spread: its output is normed whole",
 }
 INDIVISIBLE = {
@@ -229,7 +236,8 @@ INDIVISIBLE = {
 def kind_of(path):
     """What a parameter is, whichever stack and layer it is of."""
     keys = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-    keys = [key for key in keys if key not in ("encoder", "decoder", "layers", "first_layer")]
+    above = ("encoder", "decoder", "layers", "first_layer")
+    keys = [key for key in keys if key not in above and not key.startswith("repeated_")]
     return re.sub(r"^(self|cross)_", "", "/".join(keys))
 
 
@@ -237,7 +245,7 @@ def spread_of(kind, names, shape, spec, preset):
     """(mesh axes, remarks) of a large parameter; asserts that they are those that they should be."""
     used, remarks = [], []
     for name, size, axis in zip(names, shape, spec):
-        wanted = SPREAD.get(name)
+        wanted, axis = SPREAD.get(name), axis if MESH.get(axis) != 1 else None
         if wanted and size % MESH[wanted]:
             assert (preset, name, size) in INDIVISIBLE, f"{kind}: {name} of {size} by {wanted}"
             remarks.append(f"{size} {name} do not split in {MESH[wanted]}")
@@ -255,7 +263,7 @@ def spread_of(kind, names, shape, spec, preset):
 @pytest.mark.parametrize("name", PRESETS)
 def test_large_parameters_are_sharded(name):
     """`pytest -n 0 -s -k sharded tests/models/test_presets.py` prints the table."""
-    mesh = AbstractMesh(tuple(MESH.values()), AXES, axis_types=(AxisType.Auto,) * 3)
+    mesh = AbstractMesh(tuple(MESH.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     published = PRESETS[name].vocab_size
     # What training gives a model whose vocabulary does not split: rows of padding.
     vocab_size = published if published % MESH["tensor"] == 0 else -(-published // 128) * 128
@@ -282,7 +290,8 @@ def test_large_parameters_are_sharded(name):
     for kind, (names, shape, spec, parts, remarks) in table.items():
         axes = (f"{n}={s}" + (f"/{a}" if a else "") for n, s, a in zip(names, shape, spec))
         print(f"  {kind:<22} {' '.join(axes):<58} 1/{parts:<3} {'; '.join(remarks)}".rstrip())
-    assert {"token_embedding", "mlp/wi_0", "mlp/wo", "attention/query"} <= set(table)
+    mlp = "experts" if "experts/wi_0" in table else "mlp"
+    assert {"token_embedding", f"{mlp}/wi_0", f"{mlp}/wo", "attention/query"} <= set(table)
 
 
 IDS = tiny.IDS._replace(

@@ -56,6 +56,21 @@ def _decoder(model, **settings):
     return model(model.config_class(vocab_size=VOCAB, **_IDS, **(widths | settings)))
 
 
+def _experts(model, **settings):
+    experts = dict(num_local_experts=5, num_experts=5, num_experts_per_tok=2)
+    return _decoder(model, **experts, attn_implementation="eager", **settings)
+
+
+def _switch(model, **settings):
+    widths = {name: value for name, value in _T5.items() if "layers" not in name}
+    layers = dict(num_layers=4, num_decoder_layers=2)
+    sparse = dict(num_sparse_encoder_layers=2, num_sparse_decoder_layers=1)
+    own = dict(num_experts=4, expert_capacity=1000, router_jitter_noise=0.0)
+    return model(
+        model.config_class(vocab_size=VOCAB, **widths, **layers, **(own | sparse | settings))
+    )
+
+
 def _gpt2(model, **settings):
     widths = dict(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=40)
     dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
@@ -171,6 +186,18 @@ MODELS = {
     "qwen3": lambda: _decoder(transformers.Qwen3ForCausalLM, head_dim=10),
     "gemma2": lambda: _gemma2(transformers.Gemma2ForCausalLM),
     "olmo2": lambda: _decoder(transformers.Olmo2ForCausalLM, rms_norm_eps=1e-5),
+    "mixtral": lambda: _experts(transformers.MixtralForCausalLM),
+    "mixtral_window": lambda: _experts(transformers.MixtralForCausalLM, sliding_window=5),
+    "qwen3_moe": lambda: _experts(
+        transformers.Qwen3MoeForCausalLM, head_dim=10, moe_intermediate_size=20
+    ),
+    "olmoe": lambda: _experts(transformers.OlmoeForCausalLM),
+    "switch": lambda: _switch(transformers.SwitchTransformersForConditionalGeneration),
+    "switch_every": lambda: _switch(
+        transformers.SwitchTransformersForConditionalGeneration,
+        num_sparse_encoder_layers=4,
+        num_sparse_decoder_layers=2,
+    ),
 }
 
 

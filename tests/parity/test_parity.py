@@ -380,6 +380,9 @@ FLIPS = {
     "attention_softcap": {"attention_softcap": 1.0},
     "logit_softcap": {"logit_softcap": 1.0},
     "mlp_activations": None,
+    "experts_per_token": {"experts_per_token": 1},
+    "normalize_expert_weights": None,
+    "qk_norm_joint": {"qk_norm": False, "qk_norm_joint": False},
 }
 # What every model has, in one family of each layout; and what a family's own models have on.
 COMMON = ["norm_epsilon", "attention_scale", "scale_logits", "positions"]
@@ -411,12 +414,17 @@ SWITCHES = {
         *("attention_softcap", "logit_softcap", "first_global"),
     ],
     "olmo2": ["norm_place", "qk_norm"],
+    "mixtral": ["normalize_expert_weights", "experts_per_token"],
+    "mixtral_window": ["window"],
+    "qwen3_moe": ["normalize_expert_weights", "qk_norm"],
+    "olmoe": ["qk_norm_joint"],
+    "switch": [],
 }
 
 
 def flipped(switch, config):
-    if switch == "scale_logits":
-        return {"scale_logits": not config.scale_logits}
+    if switch in ("scale_logits", "normalize_expert_weights"):
+        return {switch: not getattr(config, switch)}
     if switch == "position_offset":  # the same table, read from another row on
         shorter = config.position_offset - 1
         return {"position_offset": shorter, "max_positions": config.max_positions + 1}
@@ -451,6 +459,23 @@ def test_any_other_switch_shows(name, switch, imported):
 
 
 # --- losses and gradients ------------------------------------------------------------------------
+
+
+def apart(arrays):
+    """Yields arrays by the names that they are saved under: experts are one array in memory."""
+    mixtral = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    for name, array in arrays.items():
+        layer, _, of_experts = name.partition(".mlp.experts.")
+        if of_experts not in ("gate_up_proj", "down_proj"):
+            yield name, array
+            yield name.replace(".mlp.gate.weight", ".block_sparse_moe.gate.weight"), array
+            continue
+        names = ("gate_proj", "up_proj") if of_experts == "gate_up_proj" else ("down_proj",)
+        for which, part in zip(names, np.split(array, len(names), axis=1)):
+            for number, matrix in enumerate(part):
+                yield f"{layer}.mlp.experts.{number}.{which}.weight", matrix
+                saved = f"{layer}.block_sparse_moe.experts.{number}.{mixtral[which]}.weight"
+                yield saved, matrix
 
 
 SLOW = (
@@ -516,6 +541,7 @@ def test_losses_and_gradients_agree(name, imported):
         key: np.zeros(p.shape, np.float32) if p.grad is None else p.grad.numpy()
         for key, p in model.named_parameters()
     }
+    their_gradients = dict(apart(their_gradients))
     their_gradients["final_logits_bias"] = None  # a buffer of theirs, which has no gradient
     flat = named(gradients)
     links = [x for x in found.family.links(config) if x.theirs != "final_logits_bias"]

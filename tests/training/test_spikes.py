@@ -37,13 +37,13 @@ def poisoned_lm(ids):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on documents of which two with poison are in the sixth and in the ninth batch.
+    """A run on documents of which two with poison are in the sixth and in the eighth batch.
 
-    At the sixth step it goes back to checkpoint 4. The ninth batch then comes at the seventh step.
+    At the sixth step it goes back to checkpoint 4. The eighth batch then comes at that step too.
     """
     folder = tmp_path_factory.mktemp("run")
     documents = [np.minimum(document, POISON - 1) for document in tiny.documents(400)]
-    for number in (168, 28):
+    for number in (168, 227):
         documents[number][5] = POISON
     write_token_array(folder / "data", documents, tiny.IDS)
     return Run(
@@ -93,14 +93,14 @@ def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
     said = "The run goes back to the checkpoint of step 4, and skips the"
     assert "At step 6 the loss" in whole and "is a spike: in the 5 steps before it was" in whole
     assert f"{said} 2 batches that were read since." in whole
-    assert f"{said} 5 batches that were read since." in whole
+    assert f"{said} 4 batches that were read since." in whole
     lines, files, saved = what_is_left(run)
     losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     assert [step for step, _ in losses] == list(range(1, 9))
     assert max(loss for _, loss in losses) < 6
-    both = [{"step": 5, "rollback/spike": spike, "rollback/checkpoint": 4} for spike in (6, 7)]
-    assert [line for line in lines if "rollback/spike" in line] == both
-    assert json.loads(files["spikes.json"])["rollbacks"] == [[6, 4], [7, 4]]
+    twice = [{"step": 5, "rollback/spike": 6, "rollback/checkpoint": 4}] * 2
+    assert [line for line in lines if "rollback/spike" in line] == twice
+    assert json.loads(files["spikes.json"])["rollbacks"] == [[6, 4], [6, 4]]
     assert saved == ["8"]
 
 
@@ -175,9 +175,7 @@ def test_a_run_goes_back_to_the_last_checkpoint_that_was_due():
     expected = (
         "back to the checkpoint of step 40 3 times already, from the steps 57, 57, 57, and stops"
     )
-    with pytest.raises(
-        FloatingPointError, match=f"^At step 57 .*{expected} .*Lower the.* raise rollback_sigmas"
-    ):
+    with pytest.raises(FloatingPointError, match=f"^At step 57 .*{expected} .*Lower the"):
         some.checkpoint_before(spike, [20, 40], every=20)
 
 

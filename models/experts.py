@@ -1,0 +1,239 @@
+"""Sparse layers: each token is processed by a few of many MLPs, the experts.
+
+Letters: B rows, T slots, E width of the residual stream, M width of an expert, N experts, K experts
+of a token, A = B · T · K assignments of a token to an expert.
+
+A router gives every token a probability for each expert; its top K process it, and their outputs are
+summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No expert has a
+capacity, and no token is dropped: assignments are sorted by expert, and one grouped product
+multiplies each group by its own expert's weights (Gale et al. 2022, arXiv:2211.15841). Padding is
+processed by no expert.
+
+On a mesh, experts are sharded over the axis of "experts". Each device gathers the tokens of the
+devices that share its rows' experts, computes what its own experts contribute, and the
+contributions are summed where the tokens came from.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from pretrax.models.config import ACTIVATIONS, Config
+from pretrax.models.grouped_products import grouped_product
+from pretrax.models.linear import partitioned, weights
+
+ROUTING = "routing"  # the collection of the routers' statistics
+
+
+class Routing(NamedTuple):
+    """The statistics of one router, or of several along a first axis; sums over a row's tokens."""
+
+    assigned_BxN: jax.Array  # f32: tokens assigned to each expert, K for every token
+    probability_BxN: jax.Array  # f32: the router's probabilities
+    squared_log_sum_B: jax.Array  # f32: of the squared log of the softmax's denominator
+    tokens_B: jax.Array  # f32: tokens that are not padding
+
+
+class Experts(nn.Module):
+    """N MLPs of which the top K process each token: `sum_k p_k · MLP_k(x)`.
+
+    Where the collection `ROUTING` is mutable, the statistics of the router are written there.
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, x_BxTxE, segment_ids_BxT=None):
+        """Returns [B, T, E]; zeros for padding, where the segment id is 0 (None: no padding)."""
+        c = self.config
+        if segment_ids_BxT is None:
+            segment_ids_BxT = jnp.ones(x_BxTxE.shape[:2], jnp.int32)
+        is_token_BxT = segment_ids_BxT > 0
+        router_init = partitioned(weights(c), "embed", None)
+        router_ExN = self.param("router", router_init, (c.emb_dim, c.num_experts))
+        # In float32: rounded logits would choose other experts (arXiv:2101.03961, section 2.4).
+        logits_BxTxN = jnp.einsum("bte,en->btn", x_BxTxE.astype(jnp.float32), router_ExN)
+        probabilities_BxTxN = jax.nn.softmax(logits_BxTxN)
+        weight_BxTxK, expert_BxTxK = lax.top_k(probabilities_BxTxN, c.experts_per_token)
+        if c.normalize_expert_weights:
+            weight_BxTxK /= weight_BxTxK.sum(-1, keepdims=True)
+        # Padding belongs to no expert.
+        expert_BxTxK = jnp.where(is_token_BxT[..., None], expert_BxTxK, c.num_experts)
+        routing = _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT)
+        self.sow(ROUTING, "statistics", routing)
+
+        into, out_of = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
+        init = functools.partial(weights, c, in_axis=-2, out_axis=-1, batch_axis=(0,))
+        shape = (c.num_experts, c.emb_dim, c.mlp_dim)
+        kernels = [
+            self.param(f"wi_{i}", partitioned(init(), *into), shape).astype(c.dtype)
+            for i in range(len(c.mlp_activations))
+        ]
+        shape = (c.num_experts, c.mlp_dim, c.emb_dim)
+        wo = self.param("wo", partitioned(init(to_stream=True), *out_of), shape).astype(c.dtype)
+
+        compute = functools.partial(_contributions, c.mlp_activations)
+        if not self.is_initializing():
+            compute = _sharded(compute, (*[into] * len(kernels), out_of))
+        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, wo)
+
+
+def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -> Routing:
+    live_BxT = is_token_BxT.astype(jnp.float32)
+    log_sum_BxT = jax.nn.logsumexp(logits_BxTxN, axis=-1)
+    return Routing(
+        jax.nn.one_hot(expert_BxTxK, logits_BxTxN.shape[-1]).sum((1, 2)),
+        (probabilities_BxTxN * live_BxT[..., None]).sum(1),
+        (log_sum_BxT**2 * live_BxT).sum(1),
+        live_BxT.sum(1),
+    )
+
+
+def _contributions(activations, x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, first=0):
+    """Returns what the experts of these kernels, the number `first` and those after it, contribute.
+
+    Tokens of other experts get zeros: f32[B, T, E].
+    """
+    *kernels_in, kernel_out = kernels
+    N, K, E = kernel_out.shape[0], weight_BxTxK.shape[-1], x_BxTxE.shape[-1]
+    own_A = (expert_BxTxK - first).reshape(-1)
+    group_A = jnp.where((own_A >= 0) & (own_A < N), own_A, N)
+    order_A = jnp.argsort(group_A)
+    back_A = jnp.argsort(order_A)
+    starts = jnp.searchsorted(group_A[order_A], jnp.arange(N + 1)).astype(jnp.int32)
+    sizes_N = jnp.diff(starts)
+
+    sorted_AxE = _sorted(K, x_BxTxE.reshape(-1, E), order_A, back_A)
+    inner_AxM = 1
+    for activation, kernel in zip(activations, kernels_in):
+        inner_AxM *= ACTIVATIONS[activation](grouped_product(sorted_AxE, kernel, sizes_N))
+    out_AxE = grouped_product(inner_AxM, kernel_out, sizes_N)
+    out_BxTxKxE = _permuted(out_AxE, back_A, order_A).reshape(*weight_BxTxK.shape, E)
+    return jnp.einsum(
+        "btk,btke->bte", weight_BxTxK, out_BxTxKxE, preferred_element_type=jnp.float32
+    )
+
+
+# The gradient of a gather is a scatter, which is slow on a TPU; of these it is a gather too.
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sorted(K, x_nxE, order_A, back_A):
+    """Returns the token of each assignment, in the order of the experts: [A, E]."""
+    return x_nxE[order_A // K]
+
+
+_sorted.defvjp(
+    lambda K, x, order, back: (_sorted(K, x, order, back), back),
+    lambda K, back, d: (d[back].reshape(-1, K, d.shape[-1]).sum(1), None, None),
+)
+
+
+@jax.custom_vjp
+def _permuted(x_AxE, order_A, back_A):
+    return x_AxE[order_A]
+
+
+_permuted.defvjp(
+    lambda x, order, back: (_permuted(x, order, back), back),
+    lambda back, d: (d[back], None, None),
+)
+
+
+def _sharded(compute, names: Sequence[tuple]):
+    """Returns `compute` over the devices of the mesh, each with its own rows and its own experts.
+
+    Args:
+      compute: as `_contributions`, from its second argument on.
+      names: of the axes of each kernel.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return compute
+    rows = nn.logical_to_mesh_axes(("batch",)) or P()
+
+    def over_devices(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels):
+        specs = [
+            _dividing(nn.logical_to_mesh_axes(axes), kernel.shape, mesh)
+            for axes, kernel in zip(names, kernels)
+        ]
+        experts, inner = specs[-1][0], specs[-1][1]
+
+        def on_device(x, weight, expert, *kernels):
+            whole = [
+                _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
+                for kernel, spec, axes in zip(kernels, specs, names)
+            ]
+            first = 0
+            if experts is not None:
+                x, weight, expert = (_gathered(a, experts, 0) for a in (x, weight, expert))
+                first = lax.axis_index(experts) * kernels[-1].shape[0]
+            y = compute(x, weight, expert, *whole, first=first)
+            if inner is not None:
+                y = lax.psum(y, inner)
+            if experts is not None:
+                y = lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
+            return y
+
+        return jax.shard_map(
+            on_device,
+            in_specs=(rows, rows, rows, *specs),
+            out_specs=rows,
+            check_vma=False,  # which does not know the gradients of grouped products
+        )(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels)
+
+    return over_devices
+
+
+def _gathered(x, mesh_axes, axis: int):
+    return x if mesh_axes is None else lax.all_gather(x, mesh_axes, axis=axis, tiled=True)
+
+
+def _dividing(spec, shape, mesh) -> P:
+    """Returns the spec without mesh axes that do not divide their dimension."""
+
+    def size(axes):
+        names = axes if isinstance(axes, tuple) else (axes,)
+        return math.prod(mesh.shape[name] for name in names)
+
+    return P(*(a if a is not None and n % size(a) == 0 else None for a, n in zip(spec, shape)))
+
+
+def collected(variables) -> Routing | None:
+    """Returns the statistics of all routers in the collection `ROUTING`, along a first axis."""
+    found = jax.tree.leaves(variables, is_leaf=lambda x: isinstance(x, Routing))
+    if not found:
+        return None
+    stacked = [r if r.tokens_B.ndim == 2 else jax.tree.map(lambda x: x[None], r) for r in found]
+    return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *stacked)
+
+
+def load_balance_loss(routing: Routing) -> jax.Array:
+    """Returns `N · sum_i f_i · P_i` of the rows together, its mean over layers: 1 where balanced.
+
+    f_i: the share of assignments that expert i has; P_i: its mean probability, through which the
+    gradient flows (Fedus et al. 2021, arXiv:2101.03961, section 2.2).
+    """
+    assigned_LxN, probability_LxN = routing.assigned_BxN.sum(1), routing.probability_BxN.sum(1)
+    share_LxN = assigned_LxN / _at_least_one(assigned_LxN.sum(1, keepdims=True))
+    mean_LxN = probability_LxN / _at_least_one(routing.tokens_B.sum(1))[:, None]
+    return share_LxN.shape[1] * (share_LxN * mean_LxN).sum(1).mean()
+
+
+def router_z_loss(routing: Routing) -> jax.Array:
+    """Returns the mean squared log of the softmax's denominator, over tokens and layers.
+
+    It keeps the router's logits small (Zoph et al. 2022, arXiv:2202.08906, section 3.2).
+    """
+    return (routing.squared_log_sum_B.sum(1) / _at_least_one(routing.tokens_B.sum(1))).mean()
+
+
+def _at_least_one(x):
+    return jnp.maximum(x, 1.0)

@@ -1,0 +1,117 @@
+"""Switch Transformers (model_type "switch_transformers"): T5 1.0 with experts in every second layer.
+
+`transformers` drops a token whose expert has had `expert_capacity` of its row's tokens; here none is
+dropped, and an export has a capacity that no row reaches.
+"""
+
+from pretrax.models.config import Config
+from pretrax.models.hugging_face import t5
+from pretrax.models.hugging_face.family import (
+    THEIR_ACTIVATIONS,
+    Family,
+    activation,
+    linear,
+    refuse,
+    table,
+)
+from pretrax.models.hugging_face.links import Link
+
+HARMLESS = frozenset(
+    """
+    initializer_factor expert_capacity router_ignore_padding_tokens router_jitter_noise
+    router_z_loss_coef router_aux_loss_coef add_router_probs output_router_logits is_gated_act
+    encoder_sparse_step decoder_sparse_step num_selected_experts feed_forward_proj n_positions
+    """.split()
+)
+CAPACITY = 2**20  # tokens of a row that an expert of theirs takes
+STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
+
+
+def settings(hf: dict, has) -> dict:
+    refuse(hf, relative_attention_num_buckets=32, relative_attention_max_distance=128)
+    refuse(hf, router_bias=False, router_dtype="float32")
+    tied = hf.get("tie_word_embeddings", True)
+    return dict(
+        num_encoder_layers=hf["num_layers"],
+        num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
+        emb_dim=hf["d_model"],
+        num_heads=hf["num_heads"],
+        head_dim=hf["d_kv"],
+        mlp_dim=hf["d_ff"],
+        mlp_activations=(activation({"act": hf.get("dense_act_fn", "relu")}, "act"),),
+        num_experts=hf["num_experts"],
+        experts_per_token=1,
+        normalize_expert_weights=False,
+        sparse_every=_sparse_every(hf),
+        positions="relative",
+        attention_scale=1.0,
+        norm_epsilon=hf["layer_norm_epsilon"],
+        logits_via_embedding=not has("lm_head.weight"),
+        scale_logits=bool(tied),
+        dropout_rate=hf.get("dropout_rate", 0.0),
+    )
+
+
+def _sparse_every(hf: dict) -> int:
+    """Returns after how many layers a sparse one comes, in both stacks alike."""
+    layers = [hf["num_layers"], hf.get("num_decoder_layers") or hf["num_layers"]]
+    sparse = [hf.get(f"num_sparse_{stack}_layers", 3) for stack in STACKS]
+    steps = {n // max(some, 1) if some else 0 for n, some in zip(layers, sparse)}
+    if steps not in ({1}, {2}):
+        raise ValueError(
+            f"Got {sparse[0]} sparse layers of {layers[0]} in the encoder and {sparse[1]} of "
+            f"{layers[1]} in the decoder, expected all or every second one, in both alike."
+        )
+    return steps.pop()
+
+
+def config(c: Config) -> dict:
+    if not c.num_experts:
+        raise ValueError("Got num_experts=0, expected 2 or more: a Switch Transformer is sparse.")
+    layers = {"encoder": c.num_encoder_layers, "decoder": c.num_decoder_layers}
+    sparse = {f"num_sparse_{stack}_layers": n // c.sparse_every for stack, n in layers.items()}
+    return sparse | dict(
+        d_model=c.emb_dim,
+        d_kv=c.head_dim,
+        d_ff=c.mlp_dim,
+        num_layers=c.num_encoder_layers,
+        num_decoder_layers=c.num_decoder_layers,
+        num_heads=c.num_heads,
+        num_experts=c.num_experts,
+        expert_capacity=CAPACITY,
+        relative_attention_num_buckets=32,
+        relative_attention_max_distance=128,
+        layer_norm_epsilon=c.norm_epsilon,
+        dense_act_fn=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+        tie_word_embeddings=c.scale_logits,
+        dropout_rate=c.dropout_rate,
+        is_encoder_decoder=True,
+    )
+
+
+def links(c: Config) -> list[Link]:
+    result = [table("token_embedding", "shared")]
+    for stack, layer in (("encoder", 1), ("decoder", 2)):
+        ours, theirs = f"{stack}/layers/{{i}}/experts", f"{stack}.block.{{i}}.layer.{layer}.mlp"
+        result += t5.stack_links(c, stack, "mlp")
+        result += linear(f"{ours}/router", f"{theirs}.router.classifier", False)
+        for our_name, name in (("wi_0", "wi"), ("wo", "wo")):
+            result += linear(f"{ours}/{our_name}", f"{theirs}.experts.expert_{{e}}.{name}", False)
+    if not c.logits_via_embedding:
+        result += [table("vocabulary/embedding", "lm_head")]
+    return result
+
+
+SWITCH = Family(
+    "switch_transformers",
+    "SwitchTransformersForConditionalGeneration",
+    "encoder_decoder",
+    "",
+    settings,
+    config,
+    links,
+    t5.copies,
+    harmless=HARMLESS,
+    presets=("switch_*",),
+    ignored=(f"block.0.layer.1.{t5.CROSS}.relative_attention_bias.weight",),
+)

@@ -1,0 +1,233 @@
+"""Sparse layers: a plain loop over experts, no token dropped, padding, losses, layers that repeat."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax import lax
+
+from pretrax import models
+from pretrax.models import grouped_products
+from pretrax.models.config import Config
+from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
+from pretrax.models.grouped_products import grouped_product
+from pretrax.models.unrolled import unrolled
+from tests.models.test_transformer import assert_close, batch_for, init, make_batch
+
+RNG = np.random.default_rng(0)
+SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, remat_policy="none")
+SPARSE = SIZES | dict(num_experts=4)
+GROUPS = {
+    "uneven": [3, 0, 290, 7],
+    "of whole blocks": [128, 256, 0, 128],
+    "fewer rows than there are": [5, 0, 0, 1],
+    "none": [0, 0, 0, 0],
+    "the last": [0, 0, 0, 512],
+}
+
+
+def loop(x, kernels, sizes):
+    """Each group multiplied by itself."""
+    y, start = np.zeros((len(x), kernels.shape[2]), np.float32), 0
+    for size, kernel in zip(sizes, kernels):
+        y[start : start + size] = x[start : start + size] @ kernel
+        start += size
+    return y
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_grouped_product_is_a_loop_over_groups(name):
+    sizes = np.array(GROUPS[name], np.int32)
+    x = RNG.normal(size=(512, 6)).astype(np.float32)
+    kernels = RNG.normal(size=(4, 6, 5)).astype(np.float32)
+    d_y = RNG.normal(size=(512, 5)).astype(np.float32)
+
+    @jax.jit
+    def value_and_gradients(x, kernels, d_y, sizes):
+        y, pull_back = jax.vjp(lambda x, k: grouped_product(x, k, sizes), x, kernels)
+        return y, *pull_back(d_y)
+
+    y, d_x, d_kernels = value_and_gradients(x, kernels, d_y, sizes)
+    assert_close(y, loop(x, kernels, sizes))
+    assert_close(d_x, loop(d_y, kernels.swapaxes(1, 2), sizes))
+    ends = np.cumsum(sizes)
+    for group, (size, end) in enumerate(zip(sizes, ends)):
+        rows = slice(end - size, end)
+        assert_close(d_kernels[group], x[rows].T @ d_y[rows], atol=1e-4)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_products_by_blocks_are_those_of_ragged_dot(name):
+    """What runs on CPU, and what runs elsewhere."""
+    sizes = jnp.array(GROUPS[name], jnp.int32)
+    x, y = (jnp.asarray(RNG.normal(size=(512, n)), jnp.float32) for n in (6, 5))
+    kernels = jnp.asarray(RNG.normal(size=(4, 6, 5)), jnp.float32)
+    inside = jnp.arange(512)[:, None] < sizes.sum()
+    by_blocks = grouped_products._product_by_blocks(x, kernels, sizes)
+    assert_close(jnp.where(inside, by_blocks, 0), lax.ragged_dot(x, kernels, sizes))
+    outer = grouped_products._outer(x, y, sizes)
+    assert_close(grouped_products._outer_by_blocks(x, y, sizes), outer, atol=1e-4)
+
+
+def experts_and_params(**changes):
+    c = Config(64, 0, 1, (), **(SPARSE | changes))
+    shapes = jax.eval_shape(lambda: Experts(c).init(jax.random.key(0), jnp.zeros((1, 1, 16))))
+    draw = lambda x: jnp.asarray(RNG.normal(size=x.shape), jnp.float32)  # noqa: E731
+    return Experts(c), jax.tree.map(draw, nn.unbox(shapes["params"]))
+
+
+def loop_over_experts(config, params, x):
+    """Every expert on every token, those that are not chosen with a weight of 0."""
+    probabilities = jax.nn.softmax(x @ params["router"])
+    top = lax.top_k(probabilities, config.experts_per_token)[0][..., -1:]
+    weights = jnp.where(probabilities >= top, probabilities, 0)
+    if config.normalize_expert_weights:
+        weights /= weights.sum(-1, keepdims=True)
+    wi_0, wi_1, wo = (params[name] for name in ("wi_0", "wi_1", "wo"))
+    y = 0
+    for n in range(config.num_experts):
+        inner = jax.nn.gelu(x @ wi_0[n]) * (x @ wi_1[n])
+        y += weights[..., n : n + 1] * (inner @ wo[n])
+    return y
+
+
+@pytest.mark.parametrize("normalized", [True, False])
+def test_experts_are_a_plain_loop_over_experts(normalized):
+    module, params = experts_and_params(normalize_expert_weights=normalized)
+    x = jnp.asarray(RNG.normal(size=(3, 50, 16)), jnp.float32)
+    of = lambda apply: jax.value_and_grad(lambda p, x: jnp.sin(apply(p, x)).sum(), (0, 1))  # noqa: E731
+    got = jax.jit(of(lambda p, x: module.apply({"params": p}, x)))(params, x)
+    expected = jax.jit(of(lambda p, x: loop_over_experts(module.config, p, x)))(params, x)
+    assert_close(got, expected, atol=2e-3)
+    assert max(float(jnp.abs(g).max()) for g in jax.tree.leaves(got)) > 1
+
+
+def test_no_token_is_dropped_where_all_choose_one_expert():
+    module, params = experts_and_params(experts_per_token=1)
+    params["router"] = jnp.zeros((16, 4)).at[:, 2].set(1.0)
+    x = jnp.abs(jnp.asarray(RNG.normal(size=(2, 150, 16)), jnp.float32))
+    y, found = jax.jit(lambda p, x: module.apply({"params": p}, x, mutable=["routing"]))(params, x)
+    assert_close(y, loop_over_experts(module.config, params, x), atol=1e-3)
+    (routing,) = found["routing"]["statistics"]
+    np.testing.assert_array_equal(routing.assigned_BxN, [[0, 0, 150, 0]] * 2)
+
+
+def test_padding_is_processed_by_no_expert_and_counted_nowhere():
+    module, params = experts_and_params()
+    x = jnp.asarray(RNG.normal(size=(2, 8, 16)), jnp.float32)
+    segments = jnp.array([[1, 1, 2, 2, 2, 0, 0, 0], [1] * 8])
+    apply = jax.jit(lambda *args: module.apply({"params": params}, *args, mutable=["routing"]))
+    y, found = apply(x, segments)
+    (routing,) = found["routing"]["statistics"]
+    assert not np.any(y[0, 5:])
+    assert np.all(np.abs(y[0, :5]).sum(-1) > 0)
+    np.testing.assert_array_equal(routing.tokens_B, [5, 8])
+    np.testing.assert_array_equal(routing.assigned_BxN.sum(1), [10, 16])
+    # What padding holds changes nothing.
+    other, again = apply(x.at[0, 5:].set(7.0), segments)
+    np.testing.assert_array_equal(y, other)
+    jax.tree.map(np.testing.assert_array_equal, found, again)
+
+
+def test_load_balance_and_z_loss_by_hand():
+    """Two rows of one layer, of two experts: of 4 tokens 3 chose the first."""
+    routing = Routing(
+        jnp.array([[[2.0, 0.0], [1.0, 1.0]]]),
+        jnp.array([[[1.5, 0.5], [1.1, 0.9]]]),
+        jnp.array([[3.0, 5.0]]),
+        jnp.array([[2.0, 2.0]]),
+    )
+    # 2 · (3/4 · 2.6/4 + 1/4 · 1.4/4)
+    assert float(load_balance_loss(routing)) == pytest.approx(2 * (0.75 * 0.65 + 0.25 * 0.35))
+    assert float(router_z_loss(routing)) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("share", "expected"), [([1, 1, 1, 1], 1.0), ([4, 0, 0, 0], 4.0)])
+def test_load_balance_is_one_where_balanced_and_n_where_one_expert_has_all(share, expected):
+    share = jnp.array([[share]], jnp.float32)
+    routing = Routing(share, share, jnp.zeros((1, 1)), jnp.full((1, 1), 4.0))
+    assert float(load_balance_loss(routing)) == expected
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_scanned_sparse_layers_equal_unrolled_ones(every):
+    settings = SPARSE | dict(num_layers=4, sparse_every=every)
+    model, batch = models.decoder(64, **settings), batch_for("decoder")
+    params = init(model, batch)
+    got = jax.jit(lambda p, b: _arrays(model, p, b))(params, batch)
+    plain, own = unrolled(model, params)
+    expected = jax.jit(lambda p, b: _arrays(plain, p, b))(own, batch)
+    assert_close(got[0], expected[0])
+    assert got[1].tokens_B.shape == (4 // every, 1)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), got[1], expected[1])
+    names = sorted(name for name in own["decoder"] if "experts" in own["decoder"][name])
+    assert names == [f"layers_{i}" for i in range(every - 1, 4, every)]
+
+
+def _arrays(model, params, batch):
+    outputs = model.apply(params, batch)
+    return outputs.hidden, outputs.routing
+
+
+@pytest.mark.parametrize("policy", ["minimal", "full"])
+def test_rematerialisation_changes_nothing_of_sparse_layers(policy):
+    settings, batch = dict(num_layers=2), batch_for("decoder")
+
+    def of(policy):
+        model = models.decoder(64, **(SPARSE | settings | {"remat_policy": policy}))
+
+        def loss(params):
+            outputs = model.apply(params, batch)
+            return jnp.sin(outputs.hidden["top"]).sum() + load_balance_loss(outputs.routing)
+
+        return jax.jit(jax.value_and_grad(loss))(init(model, batch))
+
+    assert_close(of(policy), of("none"), atol=1e-4)
+
+
+def test_sparse_layers_decode_as_they_train():
+    model = models.decoder(64, **(SPARSE | dict(num_layers=2, scan_layers=False)))
+    batch = make_batch()
+    params = init(model, batch)
+    whole = jax.jit(lambda p, b: model.apply(p, b).hidden["top"])(params, batch)
+    first = {name: x[..., :5] for name, x in batch.items()}
+    _, cache = jax.jit(lambda p, b: _hidden_and(model.prefill(p, b, 8)))(params, first)
+    extend = jax.jit(lambda p, c, b: _hidden_and(model.extend(p, c, b)))
+    for slot in range(5, 8):
+        step = {name: x[..., slot : slot + 1] for name, x in batch.items()}
+        step["decoder_cache_slots"] = np.array([[slot]], np.int32)
+        hidden, cache = extend(params, cache, step)
+        assert_close(hidden["top"][:, 0], whole[:, slot], atol=1e-4)
+
+
+def _hidden_and(pair):
+    outputs, cache = pair
+    return outputs.hidden, cache
+
+
+def test_flops_count_the_experts_that_process_a_token():
+    lengths = {"decoder": 10, "predict": 0}
+    dense = models.decoder(64, **(SIZES | dict(num_layers=2)))
+    sparse = models.decoder(64, **(SPARSE | dict(num_layers=2, experts_per_token=1)))
+    router = 2 * 2 * 10 * 16 * 4  # layers, multiply and add, tokens, width, experts
+    assert sparse.flops(lengths) == dense.flops(lengths) + router
+    half = models.decoder(64, **(SPARSE | dict(num_layers=2, sparse_every=2)))
+    one_more = 2 * 10 * 16 * 24 * 3
+    assert half.flops(lengths) == dense.flops(lengths) + router // 2 + one_more
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(num_experts=1), "num_experts=1, expected 2 or more, or 0"),
+        (dict(num_experts=4, experts_per_token=5), "expected at most num_experts=4"),
+        (dict(num_experts=4, biases=True), "biases=True, expected False with num_experts"),
+        (dict(num_experts=4, sparse_every=2), "num_decoder_layers=3, expected a multiple of"),
+        (dict(num_experts=2.5), "num_experts=2.5, expected a whole number"),
+        (dict(num_experts=4, experts_per_token=0), "experts_per_token=0, expected a whole number"),
+    ],
+)
+def test_settings_that_make_no_sparse_layer_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        models.decoder(64, **(SIZES | dict(num_layers=3) | settings))

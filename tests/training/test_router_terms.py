@@ -1,0 +1,128 @@
+"""The routers' losses in a step: on every mesh, counted once, however rows are split."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from pretrax import models, objectives
+from pretrax.models.builders import abstract_params
+from pretrax.objectives import causal_lm
+from pretrax.training.mesh import batch_shards, make_mesh, placed_on, shardings_of
+from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.state import new_state
+from pretrax.training.step import gradients, make_batches, term_weights
+from tests.models.test_transformer import init
+from tests.training import tiny
+
+SPARSE = dict(num_experts=4, emb_dim=16, num_layers=2, mlp_dim=32)
+ROUTERS = ("load_balance", "router_z", "busiest_expert", "unused_experts")
+
+
+def plan_of(mesh=None, model=None, objective=None, **settings):
+    return tiny.plan(
+        model or tiny.decoder(**SPARSE),
+        objective or causal_lm(tiny.IDS),
+        {"decoder": 24} if model is None else {"encoder": 24},
+        mesh=mesh,
+        optimizer=optax.sgd(0.5),
+        **{"load_balance_loss": 0.3, "router_z_loss": 0.1} | settings,
+    )
+
+
+def two_steps(mesh, **settings):
+    one = plan_of(mesh, **settings)
+    abstract = abstract_state_of(one)
+    state, rows = new_state(abstract, 0, mesh), tiny.batches(one, mesh)
+    take_step = compiled_step(one, abstract.shapes)
+    with placed_on(mesh):
+        for _ in range(2):
+            state, metrics = take_step(state, next(rows))
+    return jax.device_get((state.params, {k: v for k, v in metrics.items() if "/" in k}))
+
+
+MESHES = {
+    "experts over four devices": dict(data=2, expert=4),
+    "every axis": dict(data=1, fsdp=2, expert=2, tensor=2),
+    "more devices than experts": dict(data=1, expert=8),
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_a_step_of_a_sparse_model_is_the_same_on_every_mesh(name):
+    expected, got = two_steps(tiny.mesh_of(1)), two_steps(make_mesh(**MESHES[name]))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), got, expected)
+
+
+def test_experts_lie_on_the_devices_of_their_axis():
+    mesh = make_mesh(data=1, fsdp=2, expert=2, tensor=2)
+    shardings = shardings_of(abstract_params(tiny.decoder(**SPARSE)), mesh)
+    layer = shardings["decoder"]["layers_0"]
+    assert layer["experts"]["wi_0"].spec == P("expert", "fsdp", "tensor")
+    assert layer["experts"]["wo"].spec == P("expert", "tensor", "fsdp")
+    # What is no expert's is sharded over both, as by fsdp alone.
+    assert layer["mlp_norm"]["scale"].spec == P(("fsdp", "expert"))
+    assert batch_shards(mesh) == 4
+
+
+def gradients_of(one, params, batch):
+    recipe = one.recipe
+    weights = term_weights(recipe, params, [batch])
+    return jax.jit(lambda p: gradients(recipe, p, [batch], weights, 0, jax.random.key(0)))(params)
+
+
+def batch_of(one):
+    rows = next(tiny.batches(one, tiny.mesh_of(1)))
+    return make_batches(one.recipe, jax.random.key(0), rows)[0]
+
+
+def test_microbatches_count_the_routers_losses_once():
+    """Rows that come twice, so that both microbatches have the balance of the whole."""
+    one, two = plan_of(), plan_of(microbatches=2)
+    batch = jax.tree.map(lambda x: jnp.repeat(x[:8], 2, axis=0), batch_of(one))
+    params = init(one.recipe.model, batch)
+    expected, got = gradients_of(one, params, batch), gradients_of(two, params, batch)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-4), got, expected)
+    assert set(ROUTERS) < set(got[1])
+
+
+def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
+    ids = tiny.IDS._replace(cls=117, sep=118)
+    objective = objectives.contrastive(ids, views="cropping", share=0.4)
+    model = models.encoder(128, objective.heads, **(tiny.SIZES | SPARSE))
+    one, two = (plan_of(model=model, objective=objective, microbatches=n) for n in (1, 2))
+    batch = batch_of(one)
+    params = init(model, batch)
+    expected, got = gradients_of(one, params, batch), gradients_of(two, params, batch)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-4), got, expected)
+    assert set(ROUTERS) < set(got[1])
+
+
+def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
+    plain = plan_of(load_balance_loss=0.0, router_z_loss=0.0)
+    batch = batch_of(plain)
+    params = init(plain.recipe.model, batch)
+    loss, terms, _ = gradients_of(plain, params, batch)
+    value = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
+    with_both, _, _ = gradients_of(plan_of(), params, batch)
+    assert float(with_both) == pytest.approx(
+        float(loss) + 0.3 * value["load_balance"] + 0.1 * value["router_z"], rel=1e-5
+    )
+    # Of four experts: a share of one or more, and of at most all that chose two.
+    assert 1 <= value["busiest_expert"] <= 2
+    assert value["load_balance"] > 0
+
+
+def test_a_dense_model_has_no_such_terms():
+    dense = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 24})
+    batch = batch_of(dense)
+    _, terms, _ = gradients_of(dense, init(dense.recipe.model, batch), batch)
+    assert not set(ROUTERS) & set(terms)
+
+
+@pytest.mark.parametrize("name", ["load_balance_loss", "router_z_loss"])
+def test_weights_below_zero_are_refused(name):
+    with pytest.raises(ValueError, match=f"training.Run.{name} must be a number of 0 or more"):
+        plan_of(**{name: -1.0})

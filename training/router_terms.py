@@ -1,0 +1,33 @@
+"""The losses and the statistics of the routers of sparse layers, as terms of a step."""
+
+import jax.numpy as jnp
+
+from pretrax.models.experts import Routing, load_balance_loss, router_z_loss
+from pretrax.objectives import Term
+
+
+def router_terms(routing: Routing | None, batch: dict, balance: float, z: float) -> dict[str, Term]:
+    """Returns the terms of a model's routers for a batch; none of a model without experts.
+
+    load_balance       Switch's loss, `balance` its weight in the loss: 1 where balanced
+    router_z           the router's z-loss, `z` its weight in the loss
+    busiest_expert     tokens of a layer's busiest expert, in equal shares: 1 where balanced
+    unused_experts     share of the experts that process no token of the batch
+
+    They are means over layers. The sums of a term weight them by tokens: with microbatches or row
+    groups each is balanced for itself, and the step has their mean, whose size their number leaves
+    as it is. A larger microbatch leaves experts more freedom (Qiu et al. 2025, arXiv:2501.11873).
+    """
+    if routing is None:
+        return {}
+    segments = [batch[name] for name in batch if name.endswith("_segment_ids")]
+    tokens_B = jnp.sum(jnp.concatenate(segments, axis=1) > 0, axis=1, dtype=jnp.float32)
+    assigned_LxN = routing.assigned_BxN.sum(1)
+    equal_Lx1 = jnp.maximum(assigned_LxN.mean(1, keepdims=True), 1.0)
+    values = {
+        "load_balance": (load_balance_loss(routing), balance),
+        "router_z": (router_z_loss(routing), z),
+        "busiest_expert": ((assigned_LxN / equal_Lx1).max(1).mean(), None),
+        "unused_experts": (jnp.mean(assigned_LxN == 0), None),
+    }
+    return {name: Term(tokens_B * x, tokens_B, scale) for name, (x, scale) in values.items()}
