@@ -82,7 +82,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             console, topology = make_console(), read_topology(options.compile)
             console.print(f"Compiling for {topology}, a minute or more …")
             sys.exit(not print_check(console, check(run, topology)))
-        keep_compiled()
+        if not run.distributed:
+            keep_compiled()
         train(run, trusted=given.trusted, profiled=read_steps(options.profile))
 
 

@@ -25,7 +25,10 @@ def keep_compiled() -> None:
     Before anything is added there, the programs that were not used for longest are removed until the
     others take at most `MAX_BYTES`.
 
-    It is a setting of the process: for programs rather than libraries, before anything is compiled.
+    It is a setting of the process: for programs rather than libraries, before anything is compiled. And
+    not for a run of several processes: JAX has the first one alone write, so that those of other hosts
+    would find nothing in theirs, and on GPUs, where XLA divides the tuning of kernels among all
+    processes of a program, might wait for the first, which does not compile it again.
     """
     if kept_in() is None:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -42,6 +42,17 @@ def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch)
     assert getattr(jax.config, SECONDS) == 0
 
 
+def test_a_run_of_several_processes_keeps_nothing_unless_a_folder_is_named(
+    nothing_named, tmp_path, monkeypatch
+):
+    """Of the folders of its hosts, JAX would write to that of the first process alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run, started = tiny.Run(tmp_path, "data"), []
+    monkeypatch.setattr(train, "train", lambda *run, **settings: started.append(run))
+    tiny.run_here(run.arguments(training__Run__distributed=True))
+    assert started and jax.config.jax_compilation_cache_dir is None
+
+
 def test_those_that_were_not_used_for_longest_go(nothing_named, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiled_programs, "MAX_BYTES", 25)
