@@ -34,6 +34,7 @@ PAPERS = {  # by the key that a cell names: words, number at arXiv
     "fim": ("Bavarian et al. 2022", "2207.14255"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
+    "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
@@ -166,6 +167,11 @@ SETTINGS = (
     Setting("tokens ahead", "tokens_ahead", "Four for code, in large models ({mtp})."),
     Setting("mixtures of denoisers", "ul2", "Ahead of single denoisers ({ul2})."),
     Setting("packing", "packing", "Cut few documents ({ding}); keep them apart ({roberta})."),
+    Setting(
+        "experts",
+        "experts",
+        "As good as a dense decoder of as many active parameters, from a third of the tokens ({olmoe}).",
+    ),
     Setting(
         "architecture, equal parameters",
         "architectures_at_equal_parameters",
