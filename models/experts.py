@@ -157,7 +157,6 @@ def _sharded(compute, names: Sequence[tuple]):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return compute
-    rows = nn.logical_to_mesh_axes(("batch",)) or P()
 
     def over_devices(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels):
         specs = [
@@ -165,22 +164,24 @@ def _sharded(compute, names: Sequence[tuple]):
             for axes, kernel in zip(names, kernels)
         ]
         experts, inner = specs[-1][0], specs[-1][1]
+        # Rows that the mesh does not divide are computed by every device.
+        rows = _dividing(nn.logical_to_mesh_axes(("batch",)) or (), x_BxTxE.shape[:1], mesh)
+        elsewhere = experts is not None and rows[0] is not None
 
         def on_device(x, weight, expert, *kernels):
             whole = [
                 _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
                 for kernel, spec, axes in zip(kernels, specs, names)
             ]
-            first = 0
-            if experts is not None:
+            if elsewhere:
                 x, weight, expert = (_gathered(a, experts, 0) for a in (x, weight, expert))
-                first = lax.axis_index(experts) * kernels[-1].shape[0]
+            first = 0 if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
             y = compute(x, weight, expert, *whole, first=first)
             if inner is not None:
                 y = lax.psum(y, inner)
-            if experts is not None:
-                y = lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
-            return y
+            if elsewhere:
+                return lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
+            return y if experts is None else lax.psum(y, experts)
 
         return jax.shard_map(
             on_device,

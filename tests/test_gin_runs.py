@@ -64,7 +64,7 @@ def sizes_of_mesh(run: Run) -> tuple[int, ...]:
 
 def planned(run: Run):
     """The plan of a run with T5's ids, on an abstract mesh of the size that it names."""
-    mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * 3)
+    mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     objective = run.objective(IDS)
     classes = ("no", "yes") if objective.num_classes is not None else ()
     corpus = Corpus(IDS, train=None, heldout=None, columns=(objective.rows,), classes=classes)

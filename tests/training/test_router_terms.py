@@ -14,7 +14,7 @@ from pretrax.training.mesh import batch_shards, make_mesh, placed_on, shardings_
 from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights
-from tests.models.test_transformer import init
+from tests.models.test_transformer import batch_for, init
 from tests.training import tiny
 
 SPARSE = dict(num_experts=4, emb_dim=16, num_layers=2, mlp_dim=32)
@@ -65,6 +65,15 @@ def test_experts_lie_on_the_devices_of_their_axis():
     # What is no expert's is sharded over both, as by fsdp alone.
     assert layer["mlp_norm"]["scale"].spec == P(("fsdp", "expert"))
     assert batch_shards(mesh) == 4
+
+
+def test_rows_that_a_mesh_does_not_divide_are_computed_everywhere():
+    model, batch = tiny.decoder(**SPARSE), batch_for("decoder")
+    params = init(model, batch)
+    forward = jax.jit(lambda p, b: model.apply(p, b).hidden["top"])
+    expected = forward(params, batch)
+    with placed_on(make_mesh(data=2, expert=4)):
+        np.testing.assert_allclose(forward(params, batch), expected, atol=1e-5)
 
 
 def gradients_of(one, params, batch):
