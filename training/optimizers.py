@@ -105,8 +105,8 @@ def muon(
     The momentum of a matrix is orthogonalised and scaled to the size that AdamW's updates have
     (`0.2 * sqrt(max(inputs, outputs))`, Liu et al. 2025, arXiv:2502.16982, section 2.2), so that one
     learning rate serves both. The heads of an attention layer are one matrix; each layer of a
-    scanned stack has its own. Embeddings, output layers, norms, biases, and parameters of modules
-    of one's own are AdamW's. The global norm is clipped first.
+    scanned stack, and each expert, has its own. Embeddings, output layers, routers, norms, biases, and
+    parameters of modules of one's own are AdamW's. The global norm is clipped first.
 
     Args:
       total_steps: of the run.
@@ -144,7 +144,10 @@ _OF_ATTENTION: dict[str, _Axes] = {
 }
 _OF_MLP: dict[str, _Axes] = dict.fromkeys(("wi_0", "wi_1", "wo"), ((-2,), (-1,)))
 # By module: a parameter of one's own may be named "query" too, and be a vector.
-_MATRICES = {"self_attention": _OF_ATTENTION, "cross_attention": _OF_ATTENTION, "mlp": _OF_MLP}
+_MATRICES = {
+    **{"self_attention": _OF_ATTENTION, "cross_attention": _OF_ATTENTION},
+    **{"mlp": _OF_MLP, "experts": _OF_MLP},
+}
 
 
 def _matrices(params):

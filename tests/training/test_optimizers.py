@@ -36,6 +36,7 @@ def test_muon_makes_the_updates_of_matrices_orthogonal():
         "self_attention": {"query": (8, 2, 3)},
         "cross_attention": {"out": (5, 2, 3, 8)},  # of five scanned layers
         "mlp": {"wo": (4, 8)},
+        "experts": {"wi_0": (3, 8, 4), "router": (8, 3)},
         "token_embedding": (9, 8),
         "mlp_norm": {"scale": (8,)},
         "own": {"query": (7,)},  # of a module of one's own
@@ -45,8 +46,14 @@ def test_muon_makes_the_updates_of_matrices_orthogonal():
     gradients = jax.tree.map(lambda x: jnp.asarray(random.normal(size=x.shape)), params)
     optimizer = muon(10, learning_rate=1.0, weight_decay=0.0, clip_norm=None)
     updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    experts = updates["experts"]
     query, out = updates["self_attention"]["query"], updates["cross_attention"]["out"]
-    for matrix in (query.reshape(8, 6), *out.reshape(5, 6, 8), updates["mlp"]["wo"]):
+    for matrix in (
+        query.reshape(8, 6),
+        *out.reshape(5, 6, 8),
+        updates["mlp"]["wo"],
+        *experts["wi_0"],
+    ):
         scale = 0.2 * max(matrix.shape) ** 0.5
         # Five iterations bring singular values near 1, as Jordan et al. chose them: 0.7 to 1.2.
         sizes = np.linalg.svd(matrix, compute_uv=False) / scale
@@ -56,6 +63,7 @@ def test_muon_makes_the_updates_of_matrices_orthogonal():
         updates["token_embedding"],
         updates["mlp_norm"]["scale"],
         updates["own"]["query"],
+        experts["router"],
     ):
         np.testing.assert_allclose(np.abs(other), np.abs(other).mean(), rtol=1e-3)
         np.testing.assert_array_equal(np.sign(other), -np.sign(_like(other, gradients)))
