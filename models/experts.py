@@ -23,10 +23,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
 from pretrax.models.config import ACTIVATIONS, Config
-from pretrax.models.grouped_products import grouped_product
+from pretrax.models.grouped_products import SAVED, grouped_product
 from pretrax.models.linear import partitioned, weights
 
 ROUTING = "routing"  # the collection of the routers' statistics
@@ -96,14 +97,16 @@ def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -
     )
 
 
-def _contributions(activations, x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, first=0):
-    """Returns what the experts of these kernels, the number `first` and those after it, contribute.
+def _contributions(activations, x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, first=None):
+    """Returns what the experts of these kernels contribute: f32[B, T, E].
 
-    Tokens of other experts get zeros: f32[B, T, E].
+    They are those from number `first` on, and tokens of others get zeros; None: they are all. Products
+    are saved for the gradient where they are all: else most rows of the arrays are of no expert here.
     """
+    saved = functools.partial(checkpoint_name, name=SAVED) if first is None else lambda y: y
     *kernels_in, kernel_out = kernels
     N, K, E = kernel_out.shape[0], weight_BxTxK.shape[-1], x_BxTxE.shape[-1]
-    own_A = (expert_BxTxK - first).reshape(-1)
+    own_A = expert_BxTxK.reshape(-1) - (0 if first is None else first)
     group_A = jnp.where((own_A >= 0) & (own_A < N), own_A, N)
     order_A = jnp.argsort(group_A)
     back_A = jnp.argsort(order_A)
@@ -113,8 +116,8 @@ def _contributions(activations, x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, f
     sorted_AxE = _sorted(K, x_BxTxE.reshape(-1, E), order_A, back_A)
     inner_AxM = 1
     for activation, kernel in zip(activations, kernels_in):
-        inner_AxM *= ACTIVATIONS[activation](grouped_product(sorted_AxE, kernel, sizes_N))
-    out_AxE = grouped_product(inner_AxM, kernel_out, sizes_N)
+        inner_AxM *= ACTIVATIONS[activation](saved(grouped_product(sorted_AxE, kernel, sizes_N)))
+    out_AxE = saved(grouped_product(inner_AxM, kernel_out, sizes_N))
     out_BxTxKxE = _permuted(out_AxE, back_A, order_A).reshape(*weight_BxTxK.shape, E)
     return jnp.einsum(
         "btk,btke->bte", weight_BxTxK, out_BxTxKxE, preferred_element_type=jnp.float32
@@ -175,7 +178,7 @@ def _sharded(compute, names: Sequence[tuple]):
             ]
             if elsewhere:
                 x, weight, expert = (_gathered(a, experts, 0) for a in (x, weight, expert))
-            first = 0 if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
+            first = None if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
             y = compute(x, weight, expert, *whole, first=first)
             if inner is not None:
                 y = lax.psum(y, inner)
