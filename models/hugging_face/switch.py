@@ -28,27 +28,16 @@ STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, relative_attention_num_buckets=32, relative_attention_max_distance=128)
     refuse(hf, router_bias=False, router_dtype="float32")
     tied = hf.get("tie_word_embeddings", True)
-    return dict(
-        num_encoder_layers=hf["num_layers"],
-        num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
-        emb_dim=hf["d_model"],
-        num_heads=hf["num_heads"],
-        head_dim=hf["d_kv"],
-        mlp_dim=hf["d_ff"],
+    return t5.common_settings(hf) | dict(
         mlp_activations=(activation({"act": hf.get("dense_act_fn", "relu")}, "act"),),
         num_experts=hf["num_experts"],
         experts_per_token=1,
         normalize_expert_weights=False,
         sparse_every=_sparse_every(hf),
-        positions="relative",
-        attention_scale=1.0,
-        norm_epsilon=hf["layer_norm_epsilon"],
         logits_via_embedding=not has("lm_head.weight"),
         scale_logits=bool(tied),
-        dropout_rate=hf.get("dropout_rate", 0.0),
     )
 
 
@@ -70,22 +59,15 @@ def config(c: Config) -> dict:
         raise ValueError("Got num_experts=0, expected 2 or more: a Switch Transformer is sparse.")
     layers = {"encoder": c.num_encoder_layers, "decoder": c.num_decoder_layers}
     sparse = {f"num_sparse_{stack}_layers": n // c.sparse_every for stack, n in layers.items()}
-    return sparse | dict(
-        d_model=c.emb_dim,
-        d_kv=c.head_dim,
-        d_ff=c.mlp_dim,
-        num_layers=c.num_encoder_layers,
-        num_decoder_layers=c.num_decoder_layers,
-        num_heads=c.num_heads,
-        num_experts=c.num_experts,
-        expert_capacity=CAPACITY,
-        relative_attention_num_buckets=32,
-        relative_attention_max_distance=128,
-        layer_norm_epsilon=c.norm_epsilon,
-        dense_act_fn=THEIR_ACTIVATIONS[c.mlp_activations[0]],
-        tie_word_embeddings=c.scale_logits,
-        dropout_rate=c.dropout_rate,
-        is_encoder_decoder=True,
+    return (
+        t5.common_config(c)
+        | sparse
+        | dict(
+            num_experts=c.num_experts,
+            expert_capacity=CAPACITY,
+            dense_act_fn=THEIR_ACTIVATIONS[c.mlp_activations[0]],
+            tie_word_embeddings=c.scale_logits,
+        )
     )
 
 

@@ -21,8 +21,24 @@ HARMLESS = frozenset(["initializer_factor", "n_positions"])
 SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"
 
 
-def settings(kind: str, hf: dict, has) -> dict:
+def common_settings(hf: dict) -> dict:
+    """Returns the settings that every kind of T5 reads alike."""
     refuse(hf, relative_attention_num_buckets=32, relative_attention_max_distance=128)
+    return dict(
+        num_encoder_layers=hf["num_layers"],
+        num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
+        emb_dim=hf["d_model"],
+        num_heads=hf["num_heads"],
+        head_dim=hf["d_kv"],
+        mlp_dim=hf["d_ff"],
+        positions="relative",
+        attention_scale=1.0,
+        norm_epsilon=hf["layer_norm_epsilon"],
+        dropout_rate=hf.get("dropout_rate", 0.0),
+    )
+
+
+def settings(kind: str, hf: dict, has) -> dict:
     projection = hf.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
@@ -31,22 +47,12 @@ def settings(kind: str, hf: dict, has) -> dict:
     refuse(hf, dense_act_fn=theirs, is_gated_act=gated)
     act = activation({"feed_forward_proj": theirs}, "feed_forward_proj")
     classifies = has("classification_head.out_proj.weight")
-    return dict(
+    return common_settings(hf) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),
-        num_encoder_layers=hf["num_layers"],
-        num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
-        emb_dim=hf["d_model"],
-        num_heads=hf["num_heads"],
-        head_dim=hf["d_kv"],
-        mlp_dim=hf["d_ff"],
         mlp_activations=(act, "linear") if gated else (act,),
-        positions="relative",
         relative_in_every_layer=kind == "umt5",
-        attention_scale=1.0,
-        norm_epsilon=hf["layer_norm_epsilon"],
         logits_via_embedding=not classifies and not has("lm_head.weight"),
         scale_logits=_scaled(kind, hf),
-        dropout_rate=hf.get("dropout_rate", 0.0),
     )
 
 
@@ -61,12 +67,9 @@ def _scaled(kind: str, hf: dict) -> bool:
     return bool(scaled) if kind == "t5" else kind == "umt5"
 
 
-def config(kind: str, c: Config) -> dict:
-    act = THEIR_ACTIVATIONS[c.mlp_activations[0]]
-    projection = {"gelu_new": "gelu"}.get(act, act)
-    gated = len(c.mlp_activations) == 2
-    scaled = {"scale_decoder_outputs": c.scale_logits} if kind == "t5" else {}
-    return scaled | dict(
+def common_config(c: Config) -> dict:
+    """Returns the fields that every kind of T5 has alike, the inverse of `common_settings`."""
+    return dict(
         d_model=c.emb_dim,
         d_kv=c.head_dim,
         d_ff=c.mlp_dim,
@@ -76,10 +79,23 @@ def config(kind: str, c: Config) -> dict:
         relative_attention_num_buckets=32,
         relative_attention_max_distance=128,
         layer_norm_epsilon=c.norm_epsilon,
-        feed_forward_proj=f"gated-{projection}" if gated else projection,
-        tie_word_embeddings=c.scale_logits if kind == "t5" else c.logits_via_embedding,
         dropout_rate=c.dropout_rate,
         is_encoder_decoder=True,
+    )
+
+
+def config(kind: str, c: Config) -> dict:
+    act = THEIR_ACTIVATIONS[c.mlp_activations[0]]
+    projection = {"gelu_new": "gelu"}.get(act, act)
+    gated = len(c.mlp_activations) == 2
+    scaled = {"scale_decoder_outputs": c.scale_logits} if kind == "t5" else {}
+    return (
+        common_config(c)
+        | scaled
+        | dict(
+            feed_forward_proj=f"gated-{projection}" if gated else projection,
+            tie_word_embeddings=c.scale_logits if kind == "t5" else c.logits_via_embedding,
+        )
     )
 
 
