@@ -291,7 +291,8 @@ def forward_flops(config, lengths):
     `lengths`: 'decoder' (slots of the stack), 'predict' (slots that reach the vocabulary
     projection) and, with an encoder, 'encoder'. Counts products with weights and all of attention,
     queries times keys: nothing is subtracted for keys outside a query's interval. Of experts those
-    that process a token, and the router. Training takes three times as many; recomputation does not count.
+    that process a token count, and the router. Training takes three times as many; recomputation
+    does not count.
     """
     c = config
 

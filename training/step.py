@@ -204,9 +204,9 @@ def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
 def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
     """Gradients of a loss that is not a sum over rows, with one microbatch's activations at a time.
 
-    First every microbatch's hidden states, and what its routers did; then the loss of all rows and its
-    gradient with respect to these and the heads; then each microbatch again, to propagate that gradient to the
-    parameters (Gao et al. 2021, arXiv:2101.06983).
+    First every microbatch's hidden states, and what its routers did; then the loss of all rows and
+    its gradient with respect to these and the heads; then each microbatch again, to propagate that
+    gradient to the parameters (Gao et al. 2021, arXiv:2101.06983).
     """
     pieces = _microbatches(recipe, batch)
 
@@ -222,9 +222,8 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         # Only the heads of this application are used; XLA removes the rest.
         outputs = recipe.model.apply(params, whole)
         states, routing = hidden
-        routing = jax.tree.map(
-            lambda x: jax.vmap(_joined_rows, in_axes=1)(x), routing
-        )  # [M, L, B / M, …]
+        # [M, L, B / M, …] -> [L, B, …]
+        routing = jax.tree.map(jax.vmap(_joined_rows, in_axes=1), routing)
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, states), routing=routing)
         return weighted_loss(recipe, outputs, whole, weights, step)
 
