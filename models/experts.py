@@ -59,8 +59,14 @@ class Experts(nn.Module):
         is_token_BxT = segment_ids_BxT > 0
         router_init = partitioned(weights(c), "embed", None)
         router_ExN = self.param("router", router_init, (c.emb_dim, c.num_experts))
-        # In float32: rounded logits would choose other experts (arXiv:2101.03961, section 2.4).
-        logits_BxTxN = jnp.einsum("bte,en->btn", x_BxTxE.astype(jnp.float32), router_ExN)
+        # In float32, which a TPU and a GPU would round for their products: rounded logits choose other
+        # experts (arXiv:2101.03961, section 2.4).
+        logits_BxTxN = jnp.einsum(
+            "bte,en->btn",
+            x_BxTxE.astype(jnp.float32),
+            router_ExN,
+            precision=lax.Precision.HIGHEST,
+        )
         probabilities_BxTxN = jax.nn.softmax(logits_BxTxN)
         weight_BxTxK, expert_BxTxK = lax.top_k(probabilities_BxTxN, c.experts_per_token)
         if c.normalize_expert_weights:

@@ -103,6 +103,15 @@ def test_experts_are_a_plain_loop_over_experts(normalized):
     assert max(float(jnp.abs(g).max()) for g in jax.tree.leaves(got)) > 1
 
 
+def test_the_logits_of_a_router_are_float32_on_every_platform():
+    """With less than the highest precision a TPU multiplies in bfloat16, and a GPU in TF32."""
+    module, params = experts_and_params(dtype="bfloat16")
+    x = jnp.zeros((2, 8, 16), jnp.bfloat16)
+    lowered = jax.jit(lambda p, x: module.apply({"params": p}, x)).lower(params, x).as_text()
+    (product,) = (s for s in lowered.splitlines() if "dot_general" in s and "<16x4xf32>" in s)
+    assert product.count("HIGHEST") == 2
+
+
 def test_no_token_is_dropped_where_all_choose_one_expert():
     module, params = experts_and_params(experts_per_token=1)
     params["router"] = jnp.zeros((16, 4)).at[:, 2].set(1.0)
