@@ -339,13 +339,17 @@ def _check_together(c: Config):
             f"Got num_layers={layers}, expected 2 or more: with ahead='parallel' the last layer is "
             "one for each predicted token, the others are their trunk."
         )
-    if c.num_experts:
-        _check_experts(c)
+    _check_experts(c)
     if c.num_ahead and not c.first_norm:
         _refuse(c, "first_norm", "True in a model that predicts tokens ahead.")
 
 
 def _check_experts(c: Config):
+    if not c.num_experts:
+        for name in ("experts_per_token", "normalize_expert_weights", "sparse_every"):
+            if getattr(c, name) != getattr(Config, name):
+                _refuse(c, name, f"num_experts with it: set that, or leave {name} out.")
+        return
     if c.num_experts < 2:
         _refuse(c, "num_experts", "2 or more, or 0 for dense layers.")
     if c.experts_per_token > c.num_experts:
