@@ -49,6 +49,11 @@ def llama(rows=128, heads=("vocabulary",), **settings):
     return models.decoder(rows, heads, **settings)
 
 
+def olmoe(heads=("vocabulary",), **settings):
+    own = dict(head_dim=4, num_experts=4, normalize_expert_weights=False)
+    return llama(64, heads, **(own | dict(qk_norm=True, qk_norm_joint=True) | settings))
+
+
 def bert(rows=40, heads=("vocabulary", "pair"), **settings):
     """As `transformers` has it, by default with all of the heads that it was trained with."""
     settings = dict(max_positions=64) | settings
@@ -180,6 +185,11 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
             "'modernbert', differs in classifier_layer: 'tanh', there 'normed'",
         ),
         (lambda: llama(64, ("vocabulary", "ahead_2"), ahead="parallel"), "ahead='parallel'"),
+        (
+            lambda: olmoe(("classes",), num_classes=2),
+            "'olmoe' with the head 'classes', expected none",
+        ),
+        (lambda: olmoe(head_dim=8), "No family of Hugging Face has this model"),
     ],
 )
 def test_a_part_that_they_would_compute_in_another_way_is_refused(make, message, tmp_path):

@@ -258,6 +258,11 @@ def write_model(
         "dtype": dtype,
     }
     classifies = set(CLASSIFIERS) & set(config.heads)
+    for head in classifies - family.heads:
+        raise ValueError(
+            f"Got a {family.model_type!r} with the head {head!r}, expected none of classes: transformers "
+            "has no class of such a model. Train one of another family."
+        )
     if classifies and len(values.get("id2label") or {}) != config.num_classes:
         values |= class_labels([f"LABEL_{i}" for i in range(config.num_classes)])
     left = left_out(family, config, params)
@@ -308,8 +313,7 @@ def family_of(config: Config) -> Family:
 
     def distance(one):
         differ, family = one
-        heads = {head for some, _ in family.by_heads for head in some}
-        return NOT_EXPRESSIBLE in differ, len(differ), len(set(config.heads) - heads)
+        return NOT_EXPRESSIBLE in differ, len(differ), len(set(config.heads) - family.heads)
 
     differ, family = min(found, key=distance)
     if differ:

@@ -78,6 +78,11 @@ class Family(NamedTuple):
     # (heads, class): an export names the first class whose heads the model has
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
 
+    @property
+    def heads(self) -> frozenset[str]:
+        """The heads of which `transformers` has a class."""
+        return frozenset(head for heads, _ in self.by_heads for head in heads)
+
     def architecture_of(self, c: Config) -> str:
         """Returns the class of `transformers` for a model with these heads."""
         found = [name for heads, name in self.by_heads if set(heads) <= set(c.heads)]

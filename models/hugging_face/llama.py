@@ -47,6 +47,13 @@ PRESETS = {  # of others those of their name
     "llama": ("llama3_*", "decoder_tiny"),
     "qwen3": ("qwen3_[0-9]*", "qwen3_tiny"),
 }
+CLASS_OF = {  # head -> the end of the name of its class
+    "classes": "ForSequenceClassification",
+    "token_classes": "ForTokenClassification",
+    "vocabulary": "ForCausalLM",
+}
+# Heads of which `transformers` has no class.
+LACKING = {"olmo2": ("token_classes",), "olmoe": ("classes", "token_classes")}
 ACTIVATION_OF = {"gemma2": "hidden_activation"}
 # Names of a sparse layer, and of its experts' two inner kernels and the outer one.
 SPARSE = {"mixtral": ("block_sparse_moe", "w1", "w3", "w2")}
@@ -125,10 +132,13 @@ def _mixtral(hf: dict) -> dict:
 
 
 def _qwen3_moe(hf: dict) -> dict:
-    refuse(hf, decoder_sparse_step=1)
     if hf.get("mlp_only_layers"):
         refuse(hf, mlp_only_layers=[])
-    return _qwen3(hf) | _experts(hf, hf.get("norm_topk_prob", False))
+    every = hf.get("decoder_sparse_step", 1)
+    if every > 1:  # its dense layers are as wide as our experts
+        refuse(hf, intermediate_size=_mlp_dim(hf))
+    experts = _experts(hf, hf.get("norm_topk_prob", False))
+    return experts | {"qk_norm": True, "sparse_every": every}
 
 
 def _olmoe(hf: dict) -> dict:
@@ -169,7 +179,7 @@ OWN_SETTINGS = {
 
 
 def config(kind: str, c: Config) -> dict:
-    return _own_config(kind, c) | dict(
+    common = dict(
         num_hidden_layers=c.num_decoder_layers,
         hidden_size=c.emb_dim,
         num_attention_heads=c.num_heads,
@@ -181,6 +191,7 @@ def config(kind: str, c: Config) -> dict:
         tie_word_embeddings=c.logits_via_embedding,
         initializer_range=c.init_stddev or 0.02,
     )
+    return common | _own_config(kind, c)
 
 
 def _own_config(kind: str, c: Config) -> dict[str, Any]:
@@ -207,6 +218,8 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
         own["num_experts_per_tok"] = c.experts_per_token
         if kind != "mixtral":
             own["norm_topk_prob"] = c.normalize_expert_weights
+    if kind == "olmoe":  # whose norms of queries are of the width of the residual stream
+        own["head_dim"] = c.emb_dim // c.num_heads
     if kind == "qwen3_moe":
         own |= {"moe_intermediate_size": c.mlp_dim, "decoder_sparse_step": c.sparse_every}
     return own
@@ -261,10 +274,10 @@ DECODERS: Mapping[str, Family] = {
         harmless=HARMLESS_OF.get(kind, HARMLESS),
         presets=PRESETS.get(kind, (f"{kind}_*",)),
         ignored=(".rotary_emb.inv_freq",),
-        by_heads=(
-            (("classes",), f"{name}ForSequenceClassification"),
-            (("token_classes",), f"{name}ForTokenClassification"),
-            (("vocabulary",), f"{name}ForCausalLM"),
+        by_heads=tuple(
+            ((head,), f"{name}{theirs}")
+            for head, theirs in CLASS_OF.items()
+            if head not in LACKING.get(kind, ())
         ),
     )
     for kind, name in CLASSES.items()

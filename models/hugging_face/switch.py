@@ -28,7 +28,7 @@ STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
 
 def settings(hf: dict, has) -> dict:
-    refuse(hf, router_bias=False, router_dtype="float32")
+    refuse(hf, router_bias=False, router_dtype="float32", router_type="tokens_masked")
     tied = hf.get("tie_word_embeddings", True)
     return t5.common_settings(hf) | dict(
         mlp_activations=(activation({"act": hf.get("dense_act_fn", "relu")}, "act"),),

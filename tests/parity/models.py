@@ -191,6 +191,12 @@ MODELS = {
     "qwen3_moe": lambda: _experts(
         transformers.Qwen3MoeForCausalLM, head_dim=10, moe_intermediate_size=20
     ),
+    "qwen3_moe_every": lambda: _experts(
+        transformers.Qwen3MoeForCausalLM,
+        num_hidden_layers=4,
+        decoder_sparse_step=2,
+        moe_intermediate_size=48,  # that of the dense layers
+    ),
     "olmoe": lambda: _experts(transformers.OlmoeForCausalLM),
     "switch": lambda: _switch(transformers.SwitchTransformersForConditionalGeneration),
     "switch_every": lambda: _switch(
