@@ -65,10 +65,10 @@ def attend_cached(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(softcap, q, k, v, intervals, bias):
-    return _forward(softcap, q, k, v, intervals, bias)[0]
+    return forward(softcap, q, k, v, intervals, bias)[0]
 
 
-def _forward(softcap, q, k, v, intervals, bias):
+def forward(softcap, q, k, v, intervals, bias):
     def one_after_another(rows, bias):
         return jax.lax.map(lambda row: _row_forward(row, bias, softcap), rows)
 
@@ -80,7 +80,7 @@ def _forward(softcap, q, k, v, intervals, bias):
     return out, (q, k, v, intervals, bias, out, log_sum)
 
 
-def _backward(softcap, saved, d_out):
+def backward(softcap, saved, d_out):
     q, k, v, intervals, bias, out, log_sum = saved
 
     def one_after_another(rows, bias):
@@ -101,7 +101,7 @@ def _backward(softcap, saved, d_out):
     return d_q, d_k, d_v, None, d_bias
 
 
-_attend.defvjp(_forward, _backward)
+_attend.defvjp(forward, backward)
 
 
 def _by_platform(one_after_another, all_at_once, rows, bias):

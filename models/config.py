@@ -86,8 +86,8 @@ class Config:
     qk_norm_joint: bool = False  # one over all heads of a token instead, as in OLMo 2
 
     # --- attention and positions
-    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs, in memory
-    # that grows with the length and not with its square (`models.fused_attention`).
+    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and
+    # GPUs, in memory that grows with the length and not with its square (`models.fused_attention`).
     attention: str = "plain"
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
     positions: str = "rotary"

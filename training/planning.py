@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from pretrax import objectives
-from pretrax.models import Model
+from pretrax.models import Model, fused_attention, fused_attention_gpu
 from pretrax.objectives import Objective, Row, TokenIds
 from pretrax.objectives.contract import ROWS, column_of, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
@@ -311,13 +312,21 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
 def _check_attention(model: Model, mesh: Mesh) -> None:
     if model.attention != "fused":
         return
-    platform = mesh.devices.flat[0].platform
-    if platform != "tpu":
+    platform, config = mesh.devices.flat[0].platform, model.config
+    plain = "give the model attention='plain', such as --gin.models.decoder.attention=\"'plain'\"."
+    if platform not in fused_attention.PLATFORMS:
         raise ValueError(
-            f"Got a model with attention='fused' on {platform}, expected TPUs, which alone have its "
-            "kernels: give the model attention='plain', such as "
-            "--gin.models.decoder.attention=\"'plain'\"."
+            f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone have "
+            f"its kernels: {plain}"
         )
+    if platform == "gpu" and config is not None:
+        size = config.head_dim * np.dtype(config.dtype).itemsize
+        if size > fused_attention_gpu.WIDEST_HEAD:
+            raise ValueError(
+                f"Got heads of {config.head_dim} numbers, {size} bytes of {np.dtype(config.dtype)}, and a "
+                f"GPU's kernels of attention='fused' have room for {fused_attention_gpu.WIDEST_HEAD}: give "
+                f"the model dtype='bfloat16', or {plain}"
+            )
 
 
 def check_columns(corpus: Corpus, objective: Objective) -> None:

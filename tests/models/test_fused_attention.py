@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas
 
-from pretrax.models import attention, fused_attention
+from pretrax.models import attention, fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.positions import bias_at
 from pretrax.training.mesh import make_mesh, placed_on
 from tests.models.test_transformer import (
@@ -21,14 +21,20 @@ from tests.models.test_transformer import (
     make_batch,
 )
 
-T = 300  # three tiles, the last of them padded
+T = 300  # three tiles of a TPU's kernels, five of a GPU's, the last of them padded
 D = 16
+TPU, GPU = fused_attention_tpu, fused_attention_gpu
+both = pytest.mark.parametrize("kernels", [TPU, GPU], ids=["tpu", "gpu"], indirect=True)
 
 
-@pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
+@pytest.fixture
+def kernels(request, monkeypatch):
+    """The kernels of a platform, which fused attention uses on this one, in Pallas's interpreter."""
+    of = getattr(request, "param", TPU)
     call = functools.partial(pallas.pallas_call, interpret=True)
-    monkeypatch.setattr(fused_attention.pl, "pallas_call", call)
+    monkeypatch.setattr(of.pl, "pallas_call", call)
+    monkeypatch.setattr(fused_attention, "_by_platform", functools.partial(getattr, of))
+    return of
 
 
 def patterns(keys):
@@ -65,34 +71,42 @@ def plain(q, k, v, intervals, bias, softcap=None):
     return attention.attend(q, k, v, intervals, bias, softcap)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def pulled_back(attend, softcap, block, arrays, intervals, d_out):
+def pulled_back(attend, softcap, arrays, intervals, d_out):
     """Returns the output, and the gradients of queries, keys, values and bias."""
-    fused_attention.BLOCK = block
     call = lambda q, k, v, bias: attend(q, k, v, intervals, bias, softcap)  # noqa: E731
     out, pull_back = jax.vjp(call, *arrays)
     return out, pull_back(d_out)
 
 
-SETTINGS = {  # keys, heads, key heads, biased, softcap, the longest block
-    "T5's bias, blocks of two tiles": (T, 2, 2, True, None, 256),
-    "bias, grouped heads, softcap": (T, 2, 1, True, 1.5, 128),
-    "cross-attention, fewer keys": (170, 4, 2, False, None, 128),
+def compiled(attend, softcap=None):
+    return jax.jit(functools.partial(pulled_back, attend, softcap))
+
+
+SETTINGS = {  # platform, keys, heads, key heads, biased, softcap, the longest block
+    "TPU, T5's bias, blocks of two tiles": (TPU, T, 2, 2, True, None, 256),
+    "TPU, bias, grouped heads, softcap": (TPU, T, 2, 1, True, 1.5, 128),
+    "TPU, cross-attention, fewer keys": (TPU, 170, 4, 2, False, None, 128),
+    "GPU, T5's bias, softcap": (GPU, T, 2, 2, True, 1.5, 64),
+    "GPU, grouped cross-attention, fewer keys": (GPU, 170, 4, 2, False, None, 64),
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_equals_plain_attention(name, monkeypatch):
-    keys, heads, groups, biased, softcap, block = SETTINGS[name]
-    monkeypatch.setattr(fused_attention, "BLOCK", block)
+@pytest.mark.parametrize(
+    ["kernels", "keys", "heads", "groups", "biased", "softcap", "block"],
+    SETTINGS.values(),
+    ids=SETTINGS,
+    indirect=["kernels"],
+)
+def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, block, monkeypatch):
+    monkeypatch.setattr(kernels, "BLOCK", block)
     names, intervals = patterns(keys)
     given, d_out = arrays(len(names), T, keys, heads, groups, biased)
     empty = (intervals[:, 0] >= intervals[:, 1])[..., None, None]
-    fused = functools.partial(pulled_back, fused_attention.attend, softcap, block, given, intervals)
+    fused = functools.partial(compiled(fused_attention.attend, softcap), given, intervals)
 
     seen = jnp.where(empty, 0, d_out)
     out, gradients = fused(seen)
-    expected, expected_gradients = pulled_back(plain, softcap, block, given, intervals, seen)
+    expected, expected_gradients = compiled(plain, softcap)(given, intervals, seen)
     for row, pattern in enumerate(names):
         there = np.where(empty[row], 0, expected[row])
         np.testing.assert_allclose(out[row], there, atol=1e-5, err_msg=pattern)
@@ -118,41 +132,51 @@ def test_equals_plain_attention(name, monkeypatch):
 
 def on_the_mesh(given, intervals, d_out):
     with placed_on(make_mesh(data=2, fsdp=2, tensor=2)):
-        call = jax.jit(pulled_back.__wrapped__, static_argnums=(0, 1, 2))
-        return call(fused_attention.attend, None, 128, given, intervals, d_out)
+        return compiled(fused_attention.attend)(given, intervals, d_out)
 
 
-def test_sharded_equals_whole():
+@both
+def test_sharded_equals_whole(kernels):
     given, d_out = arrays(4, 50, 50, 4, 2, True)
     intervals = patterns(50)[1][:4, :, :50]
-    whole = pulled_back(fused_attention.attend, None, 128, given, intervals, d_out)
+    whole = compiled(fused_attention.attend)(given, intervals, d_out)
     sharded = on_the_mesh(given, intervals, d_out)
     assert sharded[0].sharding.spec == jax.P(("data", "fsdp"), None, "tensor")
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), sharded, whole)
 
 
-def test_rows_that_a_mesh_does_not_divide_are_computed_everywhere():
+def test_rows_that_a_mesh_does_not_divide_are_computed_everywhere(kernels):
     given, d_out = arrays(1, 50, 50, 4, 2, True)
     intervals = patterns(50)[1][:1, :, :50]
     _, gradients = on_the_mesh(given, intervals, d_out)
-    _, expected = pulled_back(plain, None, 128, given, intervals, d_out)
+    _, expected = compiled(plain)(given, intervals, d_out)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), gradients, expected)
+
+
+def test_a_key_head_of_several_devices_is_repeated(kernels):
+    given, d_out = arrays(4, 50, 50, 4, 1, True)
+    intervals = patterns(50)[1][:4, :, :50]
+    _, gradients = on_the_mesh(given, intervals, d_out)
+    _, expected = compiled(plain)(given, intervals, d_out)
+    assert gradients[1].shape == given[1].shape
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), gradients, expected)
 
 
 def test_heads_that_a_mesh_does_not_divide_are_refused():
     given, d_out = arrays(4, 50, 50, 3, 3, False)
-    with pytest.raises(ValueError, match="3 key heads on a mesh that shards heads over 2 devices"):
+    with pytest.raises(ValueError, match="3 heads and 3 key heads on a mesh .* over 2 devices"):
         on_the_mesh(given, patterns(50)[1][:4, :, :50], d_out)
 
 
-def test_memory_grows_with_the_length_alone():
+@both
+def test_memory_grows_with_the_length_alone(kernels):
     length = 2048
     shapes, d_out = jax.eval_shape(lambda: arrays(1, length, length, 1, 1, True))
     intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
-    call = functools.partial(pulled_back.__wrapped__, fused_attention.attend, None, 512)
+    call = functools.partial(pulled_back, fused_attention.attend, None)
     traced = jax.make_jaxpr(call)(shapes, intervals, d_out)
     largest = max(x.aval.size for x in _variables(traced.jaxpr))
-    assert 5 * 128 * 128 <= largest < length * length / 10
+    assert length * D <= largest < length * length / 10
 
 
 def _variables(jaxpr):
@@ -163,10 +187,11 @@ def _variables(jaxpr):
                 yield from _variables(inner)
 
 
-def test_every_product_accumulates_in_float32():
+@both
+def test_every_product_accumulates_in_float32(kernels):
     (q, k, v, bias), d_out = arrays(1, 40, 40, 1, 1, True, jnp.bfloat16)
     intervals = patterns(40)[1][:1, :, :40]
-    call = functools.partial(pulled_back.__wrapped__, fused_attention.attend, None, 128)
+    call = functools.partial(pulled_back, fused_attention.attend, None)
     products = str(jax.make_jaxpr(call)((q, k, v, bias), intervals, d_out)).split("dot_general[")[
         1:
     ]
@@ -175,19 +200,29 @@ def test_every_product_accumulates_in_float32():
         assert "preferred_element_type=float32" in product.split(" ] ")[0]
 
 
-def test_huge_scores_and_padding_stay_finite():
+@both
+def test_huge_scores_and_padding_stay_finite(kernels):
     (q, k, v, bias), d_out = arrays(4, 50, 50, 4, 2, True)
     intervals = patterns(50)[1][:4, :, :50]
     huge = 1e4 * q, 1e4 * k, v, 1e4 * bias
-    found = pulled_back(fused_attention.attend, None, 128, huge, intervals, d_out)
+    found = compiled(fused_attention.attend)(huge, intervals, d_out)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
 
 
-def test_without_gradients_other_platforms_compute_plain_attention():
-    (q, k, v, bias), _ = arrays(1, 40, 40, 2, 1, True)
-    intervals = patterns(40)[1][:1, :, :40]
-    got = jax.jit(fused_attention.attend)(q, k, v, intervals, bias)
-    np.testing.assert_array_equal(got, jax.jit(plain)(q, k, v, intervals, bias))
+def test_other_platforms_compute_plain_attention():
+    given, d_out = arrays(2, 40, 40, 2, 1, True)
+    intervals = patterns(40)[1][:2, :, :40]
+    got = compiled(fused_attention.attend)(given, intervals, d_out)
+    jax.tree.map(np.testing.assert_array_equal, got, compiled(plain)(given, intervals, d_out))
+
+
+def test_a_gpu_has_triton_kernels():
+    (shapes, d_out) = jax.eval_shape(lambda: arrays(1, 80, 80, 2, 1, True, jnp.bfloat16))
+    intervals = jax.ShapeDtypeStruct((1, 2, 80), jnp.int32)
+    traced = compiled(fused_attention.attend).trace(shapes, intervals, d_out)
+    program = traced.lower(lowering_platforms=("cuda",)).as_text()
+    for kernel in ("output", "query_gradient", "key_gradient", "tile_gradient"):
+        assert f"attention_{kernel}" in program
 
 
 def test_a_bias_that_reaches_too_far_is_refused():
@@ -200,7 +235,7 @@ def test_a_bias_that_reaches_too_far_is_refused():
 
 
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
-def test_a_model_with_fused_attention_is_the_same(layout):
+def test_a_model_with_fused_attention_is_the_same(layout, kernels):
     """T5's with relative positions, in every layer of which cross-attention has no bias."""
     settings = {"layers": 2, "remat_policy": "minimal"}
     if layout == "decoder":
@@ -213,7 +248,7 @@ def test_a_model_with_fused_attention_is_the_same(layout):
     assert_close(loss_and_gradients(fused, params, batch), expected, atol=1e-4)
 
 
-def test_a_model_trained_on_tpus_decodes_elsewhere():
+def test_a_model_trained_with_kernels_decodes_without():
     settings = {"positions": "relative", "scan_layers": False}
     plain, fused = build("decoder", **settings), build("decoder", **settings, attention="fused")
     batch = make_batch()
@@ -229,7 +264,7 @@ def test_a_model_trained_on_tpus_decodes_elsewhere():
     assert_close(outputs.hidden["top"], expected[:, 7:])
 
 
-def test_rematerialisation_runs_no_kernel_twice():
+def test_rematerialisation_runs_no_kernel_twice(kernels):
     def kernels(policy):
         model, batch = build("decoder", attention="fused", remat_policy=policy), make_batch()
         loss = lambda params: model.apply(params, batch).hidden["top"].sum()  # noqa: E731

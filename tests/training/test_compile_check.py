@@ -108,12 +108,12 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     assert not list(tmp_path.iterdir())  # no corpus, no run
 
 
-def test_fused_attention_is_for_tpus(monkeypatch, capsys):
+def test_fused_attention_is_for_tpus_and_gpus(monkeypatch, capsys):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     with pytest.raises(SystemExit) as ended:
         train.main([*RUN, "--gin.models.decoder.attention='fused'", "--compile=v5e:2x4"])
     assert ended.value.code == 2
-    assert "attention='fused' on cpu, expected TPUs" in capsys.readouterr().err
+    assert "attention='fused' on cpu, expected TPUs or GPUs" in capsys.readouterr().err
 
 
 def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
