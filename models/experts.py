@@ -9,13 +9,12 @@ capacity, and no token is dropped: assignments are sorted by expert, and one gro
 multiplies each group by its own expert's weights (Gale et al. 2022, arXiv:2211.15841). Padding is
 processed by no expert.
 
-On a mesh, experts are sharded over the axis of "experts". Each device gathers the tokens of the
-devices that share its rows' experts, computes what its own experts contribute, and the
-contributions are summed where the tokens came from.
+On a mesh, experts are sharded over the mesh axis of "experts". Each device gathers the tokens of the
+devices along it, computes what its own experts contribute to them, and the contributions are summed
+where the tokens came from.
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,11 +23,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import PartitionSpec as P
 
 from pretrax.models.config import ACTIVATIONS, Config
 from pretrax.models.grouped_products import SAVED, grouped_product
-from pretrax.models.linear import partitioned, weights
+from pretrax.models.linear import weights
+from pretrax.models.sharding import Names, mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
 
@@ -88,7 +87,8 @@ class Experts(nn.Module):
 
         compute = functools.partial(_contributions, c.mlp_activations)
         if not self.is_initializing():
-            compute = _sharded(compute, (*[into] * len(kernels), out_of))
+            names = (*[into] * len(kernels), out_of)
+            compute = functools.partial(_on_every_device, compute, names)
         return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, wo)
 
 
@@ -156,8 +156,10 @@ _permuted.defvjp(
 )
 
 
-def _sharded(compute, names: Sequence[tuple]):
-    """Returns `compute` over the devices of the mesh, each with its own rows and its own experts.
+def _on_every_device(
+    compute, names: Sequence[Names], x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels
+):
+    """Returns `compute` of these arrays, on each device of the mesh for its own rows and experts.
 
     Args:
       compute: as `_contributions`, from its second argument on.
@@ -165,55 +167,38 @@ def _sharded(compute, names: Sequence[tuple]):
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return compute
+        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels)
+    specs = [spec_of(axes, kernel.shape, mesh) for axes, kernel in zip(names, kernels)]
+    experts, inner, _ = specs[-1]  # the mesh axes of N and M
+    rows = spec_of(("batch",), x_BxTxE.shape[:1], mesh)
+    # Devices that share experts have rows of their own each, unless the mesh does not divide them.
+    exchanged = experts is not None and experts in mesh_axes(rows[0])
 
-    def over_devices(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels):
-        specs = [
-            _dividing(nn.logical_to_mesh_axes(axes), kernel.shape, mesh)
-            for axes, kernel in zip(names, kernels)
+    def on_device(x, weight, expert, *kernels):
+        whole = [
+            _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
+            for kernel, spec, axes in zip(kernels, specs, names)
         ]
-        experts, inner = specs[-1][0], specs[-1][1]
-        # Rows that the mesh does not divide are computed by every device.
-        rows = _dividing(nn.logical_to_mesh_axes(("batch",)) or (), x_BxTxE.shape[:1], mesh)
-        elsewhere = experts is not None and rows[0] is not None
+        if exchanged:
+            x, weight, expert = (_gathered(a, experts, 0) for a in (x, weight, expert))
+        first = None if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
+        y = compute(x, weight, expert, *whole, first=first)
+        if inner is not None:
+            y = lax.psum(y, inner)
+        if exchanged:
+            return lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
+        return y if experts is None else lax.psum(y, experts)
 
-        def on_device(x, weight, expert, *kernels):
-            whole = [
-                _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
-                for kernel, spec, axes in zip(kernels, specs, names)
-            ]
-            if elsewhere:
-                x, weight, expert = (_gathered(a, experts, 0) for a in (x, weight, expert))
-            first = None if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
-            y = compute(x, weight, expert, *whole, first=first)
-            if inner is not None:
-                y = lax.psum(y, inner)
-            if elsewhere:
-                return lax.psum_scatter(y, experts, scatter_dimension=0, tiled=True)
-            return y if experts is None else lax.psum(y, experts)
-
-        return jax.shard_map(
-            on_device,
-            in_specs=(rows, rows, rows, *specs),
-            out_specs=rows,
-            check_vma=False,  # which does not know the gradients of grouped products
-        )(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels)
-
-    return over_devices
+    return jax.shard_map(
+        on_device,
+        in_specs=(rows, rows, rows, *specs),
+        out_specs=rows,
+        check_vma=False,  # which does not know the gradients of grouped products
+    )(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels)
 
 
-def _gathered(x, mesh_axes, axis: int):
-    return x if mesh_axes is None else lax.all_gather(x, mesh_axes, axis=axis, tiled=True)
-
-
-def _dividing(spec, shape, mesh) -> P:
-    """Returns the spec without mesh axes that do not divide their dimension."""
-
-    def size(axes):
-        names = axes if isinstance(axes, tuple) else (axes,)
-        return math.prod(mesh.shape[name] for name in names)
-
-    return P(*(a if a is not None and n % size(a) == 0 else None for a, n in zip(spec, shape)))
+def _gathered(x, axes, axis: int):
+    return x if axes is None else lax.all_gather(x, axes, axis=axis, tiled=True)
 
 
 def collected(variables) -> Routing | None:

@@ -1,4 +1,4 @@
-"""Linear layers: weights with the names of their axes, their initial values, products and dropout.
+"""Linear layers: weights, their initial values, products and dropout.
 
 Functions of a Flax module that has a `Config`: they create its parameters.
 """
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from pretrax.models.config import Config
+from pretrax.models.sharding import partitioned
 
 
 def linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):
@@ -58,16 +59,6 @@ def dropout(module, x, over=-2):
         shape[over] = 1
     keep = jax.random.bernoulli(module.make_rng("dropout"), 1 - rate, shape)
     return jnp.where(keep, x / (1 - rate), 0)
-
-
-def constrain(x, *names):
-    """Returns an activation, sharded as the logical names of its axes say."""
-    return nn.with_logical_constraint(x, names)
-
-
-def partitioned(init, *names):
-    """Returns the initialiser of a parameter whose axes have these logical names."""
-    return nn.with_logical_partitioning(init, names)
 
 
 def embedding_weights(c: Config):

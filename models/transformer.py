@@ -39,15 +39,14 @@ from pretrax.models.experts import ROUTING, Experts
 from pretrax.models.heads import HEADS, Projection
 from pretrax.models.linear import (
     broadcast,
-    constrain,
     dropout,
     embedding_weights,
     linear,
-    partitioned,
     project,
     weights,
 )
 from pretrax.models.positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
+from pretrax.models.sharding import constrain, partitioned
 
 REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
 _STREAM = ("batch", "length", None)  # axes of the residual stream

@@ -17,11 +17,13 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from pretrax.models.sharding import spec_of
+
 AXES = ("data", "fsdp", "expert", "tensor")
 BATCH = ("data", "fsdp", "expert")
 
-# Logical axis of a parameter or an activation -> mesh axes. Where one is taken, by the experts, the next
-# rule of that name holds.
+# Logical axis of a parameter or an activation -> mesh axes. Where experts have taken one of these, the
+# next rule of that name holds.
 RULES = (
     ("batch", BATCH),
     ("vocab", "tensor"),
@@ -120,8 +122,7 @@ def shardings_of(boxed, mesh: Mesh):
     def sharding(leaf):
         if not isinstance(leaf, nn.LogicallyPartitioned):
             return replicated(mesh)
-        spec = nn.logical_to_mesh_axes(leaf.names, RULES)
-        return NamedSharding(mesh, _divisible(spec, leaf.value.shape, mesh))
+        return NamedSharding(mesh, spec_of(leaf.names, leaf.value.shape, mesh, RULES))
 
     return jax.tree.map(sharding, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
 
@@ -149,19 +150,3 @@ def shardings_like(opt_state, params, shardings, mesh: Mesh):
         return replicated(mesh)
 
     return jax.tree_util.tree_map_with_path(sharding, opt_state)
-
-
-def _divisible(spec, shape, mesh: Mesh):
-    """Returns the spec without the mesh axes that do not divide their dimension.
-
-    Of several axes for one dimension, which are reduced to those of more than one device, the last
-    are left out until the others divide it.
-    """
-
-    def dividing(axes, size):
-        names = [a for a in axes if mesh.shape[a] > 1] if isinstance(axes, tuple) else [axes]
-        while names and size % math.prod(mesh.shape[a] for a in names):
-            names.pop()
-        return tuple(names) if len(names) > 1 else names[0] if names else None
-
-    return P(*(axes and dividing(axes, size) for axes, size in zip(spec, shape)))

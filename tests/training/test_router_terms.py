@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pretrax import models, objectives
+from pretrax.models import grouped_products
 from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm
 from pretrax.training.mesh import batch_shards, make_mesh, placed_on, shardings_of
@@ -46,7 +47,6 @@ def two_steps(mesh, **settings):
 MESHES = {
     "experts over four devices": dict(data=2, expert=4),
     "every axis": dict(data=1, fsdp=2, expert=2, tensor=2),
-    "more devices than experts": dict(data=1, expert=8),
 }
 
 
@@ -67,13 +67,30 @@ def test_experts_lie_on_the_devices_of_their_axis():
     assert batch_shards(mesh) == 4
 
 
-def test_rows_that_a_mesh_does_not_divide_are_computed_everywhere():
+@pytest.mark.parametrize(
+    "rows, mesh",
+    [(1, dict(data=2, expert=4)), (2, dict(data=2, expert=4)), (1, dict(data=1, fsdp=4, tensor=2))],
+)
+def test_rows_that_a_mesh_does_not_divide_are_computed_by_several_devices(rows, mesh):
     model, batch = tiny.decoder(**SPARSE), batch_for("decoder")
     params = init(model, batch)
-    forward = jax.jit(lambda p, b: model.apply(p, b).hidden["top"])
-    expected = forward(params, batch)
-    with placed_on(make_mesh(data=2, expert=4)):
-        np.testing.assert_allclose(forward(params, batch), expected, atol=1e-5)
+    batch = jax.tree.map(lambda x: np.repeat(x, rows, axis=0), batch)
+    loss = lambda p: jnp.sin(model.apply(p, batch).hidden["top"]).sum()  # noqa: E731
+    expected = jax.jit(jax.value_and_grad(loss))(params)
+    with placed_on(make_mesh(**mesh)):
+        got = jax.jit(jax.value_and_grad(loss))(params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), got, expected)
+
+
+@pytest.mark.parametrize(
+    "mesh, saved", [(dict(data=2, fsdp=4), True), (dict(data=2, expert=4), False)]
+)
+def test_products_are_saved_for_the_gradient_where_a_device_has_all_experts(mesh, saved):
+    model, batch = tiny.decoder(**SPARSE), batch_for("decoder")
+    params = init(model, batch)
+    with placed_on(make_mesh(**mesh)):
+        program = jax.make_jaxpr(lambda p: model.apply(p, batch).hidden["top"])(params)
+    assert (f"name[name={grouped_products.SAVED}]" in str(program)) == saved
 
 
 def gradients_of(one, params, batch):

@@ -1,0 +1,51 @@
+"""The logical names of the axes of arrays, and the mesh axes that shard them.
+
+Names are mapped to mesh axes by rules, which whoever trains has in force (`training.mesh`). Without
+rules, or without a mesh, nothing is sharded.
+"""
+
+import math
+from collections.abc import Sequence
+
+from flax import linen as nn
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+
+Names = Sequence[str | None]  # of each axis of an array; None: it is never sharded
+
+
+def constrain(x, *names):
+    """Returns an activation, sharded as the logical names of its axes say."""
+    return nn.with_logical_constraint(x, names)
+
+
+def partitioned(init, *names):
+    """Returns the initialiser of a parameter whose axes have these logical names."""
+    return nn.with_logical_partitioning(init, names)
+
+
+def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules=None) -> P:
+    """Returns the mesh axes that shard each axis of an array: those that divide it.
+
+        spec_of(("embed", "mlp"), (64, 6), mesh)      # P("fsdp", None), where tensor=4
+
+    Of several mesh axes for one axis, the last are left out until the others divide it. Mesh axes of
+    one device are left out.
+
+    Args:
+      rules: pairs of a logical name and mesh axes; None: those in force.
+    """
+
+    def dividing(axes, size):
+        left = [axis for axis in mesh_axes(axes) if mesh.shape[axis] > 1]
+        while left and size % math.prod(mesh.shape[axis] for axis in left):
+            left.pop()
+        return tuple(left) if len(left) > 1 else left[0] if left else None
+
+    entries = nn.logical_to_mesh_axes(names, rules) or ()
+    return P(*map(dividing, entries, shape))
+
+
+def mesh_axes(entry) -> tuple[str, ...]:
+    """Returns the mesh axes of an entry of a spec: none, one, or several."""
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)

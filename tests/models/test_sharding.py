@@ -1,0 +1,26 @@
+"""The mesh axes of an array's axes: those of several devices, as far as they divide it."""
+
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from pretrax.models.sharding import spec_of
+from pretrax.training.mesh import RULES, make_mesh
+
+
+@pytest.mark.parametrize(
+    "names, shape, expected",
+    [
+        (("embed", "mlp"), (64, 8), P(("fsdp", "expert"), "tensor")),
+        (("embed", "mlp"), (6, 7), P("fsdp", None)),  # 4 do not divide 6, nor 2 the 7
+        (("experts", "embed", "mlp"), (4, 6, 8), P("expert", "fsdp", "tensor")),
+        (("batch", "length"), (4, 5), P(("fsdp", "expert"), None)),  # data has one device
+        ((None, "embed"), (8, 3), P(None, None)),
+    ],
+)
+def test_an_array_is_sharded_by_the_mesh_axes_that_divide_it(names, shape, expected):
+    mesh = make_mesh(data=1, fsdp=2, expert=2, tensor=2)
+    assert spec_of(names, shape, mesh, RULES) == expected
+
+
+def test_without_rules_nothing_is_sharded():
+    assert spec_of(("embed", "mlp"), (64, 8), make_mesh(data=8)) == P(None, None)
