@@ -82,6 +82,7 @@ def plan(run: Run) -> Plan:
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
     _check_attention(model, mesh)
+    _check_experts(model, mesh)
     losses = {name: getattr(run, name) for name in WEIGHTS_OF_LOSSES}
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, **losses)
     check_recipe(recipe)
@@ -327,6 +328,16 @@ def _check_attention(model: Model, mesh: Mesh) -> None:
                 f"GPU's kernels of attention='fused' have room for {fused_attention_gpu.WIDEST_HEAD}: give "
                 f"the model dtype='bfloat16', or {plain}"
             )
+
+
+def _check_experts(model: Model, mesh: Mesh) -> None:
+    experts, devices = model.config.num_experts if model.config else 0, mesh.shape["expert"]
+    if experts % devices:
+        raise ValueError(
+            f"Got a model of {experts} experts on a mesh that spreads them over {devices} devices, expected "
+            "a multiple: lower --gin.mesh.make_mesh.expert and raise fsdp, or change the model's "
+            "num_experts."
+        )
 
 
 def check_columns(corpus: Corpus, objective: Objective) -> None:

@@ -93,6 +93,11 @@ def test_products_are_saved_for_the_gradient_where_a_device_has_all_experts(mesh
     assert (f"name[name={grouped_products.SAVED}]" in str(program)) == saved
 
 
+def test_experts_that_a_mesh_does_not_divide_are_refused():
+    with pytest.raises(ValueError, match="4 experts on a mesh that spreads them over 8 devices"):
+        plan_of(make_mesh(data=1, expert=8))
+
+
 def gradients_of(one, params, batch):
     recipe = one.recipe
     weights = term_weights(recipe, params, [batch])
