@@ -24,9 +24,9 @@ from flax import linen as nn
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
-from pretrax.models.config import ACTIVATIONS, Config
+from pretrax.models.config import Config
 from pretrax.models.grouped_products import SAVED, grouped_product
-from pretrax.models.linear import weights
+from pretrax.models.linear import activated, weights
 from pretrax.models.sharding import Names, mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
@@ -120,9 +120,9 @@ def _contributions(activations, x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, f
     sizes_N = jnp.diff(starts)
 
     sorted_AxE = _sorted(K, x_BxTxE.reshape(-1, E), order_A, back_A)
-    inner_AxM = 1
-    for activation, kernel in zip(activations, kernels_in):
-        inner_AxM *= ACTIVATIONS[activation](saved(grouped_product(sorted_AxE, kernel, sizes_N)))
+    inner_AxM = activated(
+        activations, [saved(grouped_product(sorted_AxE, kernel, sizes_N)) for kernel in kernels_in]
+    )
     out_AxE = saved(grouped_product(inner_AxM, kernel_out, sizes_N))
     out_BxTxKxE = _permuted(out_AxE, back_A, order_A).reshape(*weight_BxTxK.shape, E)
     return jnp.einsum(

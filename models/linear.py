@@ -1,15 +1,17 @@
-"""Linear layers: weights, their initial values, products and dropout.
+"""Linear layers: weights, their initial values, products, activations and dropout.
 
 Functions of a Flax module that has a `Config`: they create its parameters.
 """
 
+import functools
 import math
+import operator
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from pretrax.models.config import Config
+from pretrax.models.config import ACTIVATIONS, Config
 from pretrax.models.sharding import partitioned
 
 
@@ -39,6 +41,12 @@ def project(x, kernel, dtype=None, axes=1):
         preferred_element_type=dtype or x.dtype,
     )
     return product.reshape(*rows, *columns)
+
+
+def activated(activations, projections):
+    """Returns the product of an MLP's projections, each after its activation: `act(x W0) * x W1`."""
+    pairs = zip(activations, projections, strict=True)
+    return functools.reduce(operator.mul, (ACTIVATIONS[name](y) for name, y in pairs))
 
 
 def broadcast(x, like):

@@ -38,6 +38,7 @@ from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
 from pretrax.models.experts import ROUTING, Experts
 from pretrax.models.heads import HEADS, Projection
 from pretrax.models.linear import (
+    activated,
     broadcast,
     dropout,
     embedding_weights,
@@ -629,10 +630,11 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x_BxTxE):
         c = self.config
-        inner_BxTxM = 1
-        for i, activation in enumerate(c.mlp_activations):
-            y_BxTxM = linear(self, f"wi_{i}", x_BxTxE, (c.emb_dim, c.mlp_dim), ("embed", "mlp"))
-            inner_BxTxM *= ACTIVATIONS[activation](y_BxTxM)
+        shape, axes = (c.emb_dim, c.mlp_dim), ("embed", "mlp")
+        names = [f"wi_{i}" for i in range(len(c.mlp_activations))]
+        inner_BxTxM = activated(
+            c.mlp_activations, [linear(self, name, x_BxTxE, shape, axes) for name in names]
+        )
         inner_BxTxM = constrain(dropout(self, inner_BxTxM), "batch", "length", "mlp")
         # The largest activations of a T5 leave this product (in float16 they overflow, which is
         # why that dtype is not offered): it stays float32 until the residual addition.
