@@ -23,11 +23,11 @@ def router_terms(routing: Routing | None, batch: dict, balance: float, z: float)
     segments = [batch[name] for name in batch if name.endswith("_segment_ids")]
     tokens_B = jnp.sum(jnp.concatenate(segments, axis=1) > 0, axis=1, dtype=jnp.float32)
     assigned_LxN = routing.assigned_BxN.sum(1)
-    equal_Lx1 = jnp.maximum(assigned_LxN.mean(1, keepdims=True), 1.0)
+    share_LxN = assigned_LxN / jnp.maximum(assigned_LxN.sum(1, keepdims=True), 1.0)
     values = {
         "load_balance": (load_balance_loss(routing), balance),
         "router_z": (router_z_loss(routing), z),
-        "busiest_expert": ((assigned_LxN / equal_Lx1).max(1).mean(), None),
+        "busiest_expert": (share_LxN.shape[1] * share_LxN.max(1).mean(), None),
         "unused_experts": (jnp.mean(assigned_LxN == 0), None),
     }
     return {name: Term(tokens_B * x, tokens_B, scale) for name, (x, scale) in values.items()}

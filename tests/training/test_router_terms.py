@@ -10,9 +10,11 @@ from jax.sharding import PartitionSpec as P
 from pretrax import models, objectives
 from pretrax.models import grouped_products
 from pretrax.models.builders import abstract_params
+from pretrax.models.experts import Routing
 from pretrax.objectives import causal_lm
 from pretrax.training.mesh import batch_shards, make_mesh, placed_on, shardings_of
 from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.router_terms import router_terms
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights
 from tests.models.test_transformer import batch_for, init
@@ -144,6 +146,16 @@ def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
     # Of four experts: a share of one or more, and of at most all that chose two.
     assert 1 <= value["busiest_expert"] <= 2
     assert value["load_balance"] > 0
+
+
+def test_the_busiest_expert_of_fewer_tokens_than_experts():
+    """One of three tokens of a layer of eight experts: an expert has 8 / 3 equal shares."""
+    assigned = jnp.array([[[1.0, 1, 1, 0, 0, 0, 0, 0]]])
+    routing = Routing(assigned, assigned, jnp.zeros((1, 1)), jnp.full((1, 1), 3.0))
+    terms = router_terms(routing, {"decoder_segment_ids": jnp.ones((1, 3), jnp.int32)}, 0.0, 0.0)
+    mean = {name: float(terms[name].sums.sum() / terms[name].weights.sum()) for name in ROUTERS}
+    assert mean["busiest_expert"] == pytest.approx(8 / 3)
+    assert mean["unused_experts"] == pytest.approx(5 / 8)
 
 
 def test_a_dense_model_has_no_such_terms():
