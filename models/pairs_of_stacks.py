@@ -161,7 +161,9 @@ class Electra(nn.Module):
         return Projection(states, table_ExV, lambda logits: logits * c.emb_dim**-0.5)
 
     def _run(self, stack, x, batch):
-        return stack(x, batch["encoder_positions"], batch["encoder_key_intervals"])["top"]
+        positions, intervals = batch["encoder_positions"], batch["encoder_key_intervals"]
+        segments = batch["encoder_segment_ids"]
+        return stack(x, positions, intervals, segment_ids_BxT=segments)["top"]
 
 
 def two_towers(vocab_size, heads=("embedding", "logit_scale"), *, texts=2, **encoder_settings):

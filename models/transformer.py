@@ -219,7 +219,7 @@ class Context(NamedTuple):
     encoded: jax.Array | None  # [B, S, E], the encoder's outputs
     cross_intervals: jax.Array | None  # i32[B, 2, T]
     cache_slots: jax.Array | None  # i32[B, T]: the slot of each token in the KV cache
-    segment_ids: jax.Array | None = None  # i32[B, T]: 0 is padding, which no expert processes
+    segment_ids: jax.Array | None  # i32[B, T]: 0 is padding, which no expert processes
 
 
 class Stack(nn.Module):

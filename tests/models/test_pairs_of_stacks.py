@@ -162,6 +162,18 @@ def test_one_table_embeds_for_both_and_is_the_generators_output():
     assert widths == {"generator": (12, 16), "discriminator": (24, 16)}
 
 
+def test_experts_of_both_stacks_process_no_padding():
+    """As test_experts.py has it of an encoder."""
+    _, batch, _ = electra()
+    model = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, num_experts=4)
+    batch = batch | {
+        "encoder_segment_ids": jnp.array([[1, 1, 1, 1, 1, 1, 1, 0], [1] * 5 + [0] * 3])
+    }
+    routing = jax.jit(lambda p, b: model.apply(p, b).routing)(init(model, batch), batch)
+    np.testing.assert_array_equal(routing.tokens_B, [[7, 5]] * 2)
+    np.testing.assert_array_equal(routing.assigned_BxN.sum(-1), [[14, 10]] * 2)
+
+
 def test_dropout_after_the_embeddings():
     model, batch, params = electra()
     dropping = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, dropout_rate=0.5)
