@@ -1,7 +1,7 @@
 """Sparse layers: each token is processed by a few of many MLPs, the experts.
 
 Letters: B rows, T slots, E width of the residual stream, M width of an expert, N experts, K experts
-of a token, A = B · T · K assignments of a token to an expert.
+of a token, A = B · T · K assignments of a token to an expert, S = T or 1 draws of dropout.
 
 A router gives every token a probability for each expert; its top K process it, and their outputs are
 summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No expert has a
@@ -23,10 +23,11 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
 
 from pretrax.models.config import Config
 from pretrax.models.grouped_products import SAVED, grouped_product
-from pretrax.models.linear import activated, weights
+from pretrax.models.linear import activated, dropout, weights
 from pretrax.models.sharding import Names, mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
@@ -89,7 +90,20 @@ class Experts(nn.Module):
         if not self.is_initializing():
             names = (*[into] * len(kernels), out_of)
             compute = functools.partial(_on_every_device, compute, names)
-        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, wo)
+        kept_BxSxM = self._kept(x_BxTxE.shape)
+        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, wo)
+
+    def _kept(self, shape):
+        """Returns the factors of dropout within experts, alike for those of a token; None: all are 1.
+
+        Drawn here, and not where experts are computed, so that they are the same on every mesh.
+        """
+        c = self.config
+        if not c.dropout_rate or not self.has_rng("dropout"):
+            return None
+        rows, slots, _ = shape
+        ones = jnp.ones((rows, 1 if c.dropout_shared else slots, c.mlp_dim), c.dtype)
+        return dropout(self, ones)
 
 
 def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -> Routing:
@@ -103,7 +117,9 @@ def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -
     )
 
 
-def _contributions(activations, x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, first=None):
+def _contributions(
+    activations, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, first=None
+):
     """Returns what the experts of these kernels contribute: f32[B, T, E].
 
     They are those from number `first` on, and tokens of others get zeros; None: they are all. Products
@@ -123,6 +139,9 @@ def _contributions(activations, x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels, f
     inner_AxM = activated(
         activations, [saved(grouped_product(sorted_AxE, kernel, sizes_N)) for kernel in kernels_in]
     )
+    if kept_BxSxM is not None:
+        kept = kept_BxSxM.reshape(-1, kept_BxSxM.shape[-1])  # of each token, or of each row
+        inner_AxM *= kept[order_A // (order_A.size // len(kept))]
     out_AxE = saved(grouped_product(inner_AxM, kernel_out, sizes_N))
     out_BxTxKxE = _permuted(out_AxE, back_A, order_A).reshape(*weight_BxTxK.shape, E)
     return jnp.einsum(
@@ -157,7 +176,7 @@ _permuted.defvjp(
 
 
 def _on_every_device(
-    compute, names: Sequence[Names], x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels
+    compute, names: Sequence[Names], x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels
 ):
     """Returns `compute` of these arrays, on each device of the mesh for its own rows and experts.
 
@@ -167,22 +186,24 @@ def _on_every_device(
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels)
+        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
     specs = [spec_of(axes, kernel.shape, mesh) for axes, kernel in zip(names, kernels)]
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
     rows = spec_of(("batch",), x_BxTxE.shape[:1], mesh)
     # Devices that share experts have rows of their own each, unless the mesh does not divide them.
     exchanged = experts is not None and experts in mesh_axes(rows[0])
 
-    def on_device(x, weight, expert, *kernels):
+    def on_device(x, weight, expert, kept, *kernels):
         whole = [
             _gathered(kernel, spec[axes.index("embed")], axes.index("embed"))
             for kernel, spec, axes in zip(kernels, specs, names)
         ]
         if exchanged:
-            x, weight, expert = (_gathered(a, experts, 0) for a in (x, weight, expert))
+            x, weight, expert, kept = jax.tree.map(
+                lambda a: _gathered(a, experts, 0), (x, weight, expert, kept)
+            )
         first = None if experts is None else lax.axis_index(experts) * kernels[-1].shape[0]
-        y = compute(x, weight, expert, *whole, first=first)
+        y = compute(x, weight, expert, kept, *whole, first=first)
         if inner is not None:
             y = lax.psum(y, inner)
         if exchanged:
@@ -191,10 +212,10 @@ def _on_every_device(
 
     return jax.shard_map(
         on_device,
-        in_specs=(rows, rows, rows, *specs),
+        in_specs=(rows, rows, rows, P(*rows, None, inner), *specs),
         out_specs=rows,
         check_vma=False,  # which does not know the gradients of grouped products
-    )(x_BxTxE, weight_BxTxK, expert_BxTxK, *kernels)
+    )(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
 
 
 def _gathered(x, axes, axis: int):

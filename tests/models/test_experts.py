@@ -13,6 +13,7 @@ from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
 from pretrax.models.grouped_products import grouped_product
 from pretrax.models.unrolled import unrolled
+from pretrax.training.mesh import make_mesh, placed_on
 from tests.models.test_transformer import assert_close, batch_for, init, make_batch
 
 RNG = np.random.default_rng(0)
@@ -137,6 +138,22 @@ def test_padding_is_processed_by_no_expert_and_counted_nowhere():
     other, again = apply(x.at[0, 5:].set(7.0), segments)
     np.testing.assert_array_equal(y, other)
     jax.tree.map(np.testing.assert_array_equal, found, again)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_dropout_within_experts_is_that_of_an_mlp(shared):
+    """Where every expert copies its input, the output is the factors of dropout."""
+    settings = dict(mlp_activations=("linear",), mlp_dim=16, dropout_rate=0.5)
+    module, params = experts_and_params(**settings, dropout_shared=shared)
+    params |= dict.fromkeys(("wi_0", "wo"), jnp.broadcast_to(jnp.eye(16), (4, 16, 16)))
+    x, rngs = jnp.ones((2, 8, 16)), {"dropout": jax.random.key(0)}
+    apply = jax.jit(lambda p, x, rngs: module.apply({"params": p}, x, rngs=rngs))
+    y = apply(params, x, rngs)
+    assert_close(jnp.unique(y.round(5)), jnp.array([0.0, 2.0]))
+    assert bool((y == y[:, :1]).all()) == shared and not bool((y == y[:, :, :1]).all())
+    with placed_on(make_mesh(data=1, expert=2, fsdp=2, tensor=2)):
+        assert_close(apply(params, x, rngs), y)
+    assert_close(apply(params, x, None), x)
 
 
 def test_load_balance_and_z_loss_by_hand():
