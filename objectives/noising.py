@@ -34,6 +34,7 @@ from pretrax.objectives.splicing import (
     documents,
     ends_of,
     joined,
+    of_document,
     piece,
     sentence_ends,
     splice,
@@ -465,8 +466,8 @@ def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
 
 
 def _of(values_D, text: Text):
-    """Returns i32[N]: the value of each slot's document; arbitrary for padding."""
-    return values_D[jnp.maximum(text.segments - 1, 0)]
+    """Returns i32[N]: the value of each slot's document; 0 for padding."""
+    return of_document(values_D, text.segments)
 
 
 def _position(text: Text, document):
@@ -477,7 +478,7 @@ def _position(text: Text, document):
 def _before(x_N, text: Text, document):
     """Returns i32[N]: the sum of x over the earlier tokens of each token's document."""
     total = running_sum(x_N) - x_N
-    return total - total[_of(document.start, text)]
+    return total - _of(total[document.start], text)
 
 
 def _alternate(a_N, b_N):

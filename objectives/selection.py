@@ -29,7 +29,7 @@ from pretrax.objectives.arithmetic import (
 )
 from pretrax.objectives.contract import TokenIds
 from pretrax.objectives.random_order import random_order
-from pretrax.objectives.splicing import documents
+from pretrax.objectives.splicing import documents, is_of_each
 
 # The most units taken after the first that did not fit. More would fit only after a unit of 18
 # tokens or more. A loop until all rows of a batch are done would make devices wait for each other.
@@ -237,7 +237,7 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
     edge = jnp.append((start | ~eligible)[1:], True)
     size = 1 + lax.cummin(jnp.where(edge, slot, L), reverse=True) - slot
     if not trims:  # where none fits, one of them is truncated all the same
-        sizes_DL = jnp.where(_is_of_each(segments, D) & candidate[None], size[None], L)
+        sizes_DL = jnp.where(is_of_each(segments, D) & candidate[None], size[None], L)
         smallest_D = jnp.min(sizes_DL, axis=1)
         size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[of_L])
 
@@ -271,7 +271,7 @@ def _more_that_fit(taken, sizes, drawn, quota_D):
     def take_next(_, state):
         """Takes each document's next unit that fits, of those skipped or not reached."""
         taken, remaining_D = state
-        fits_DL = _is_of_each(drawn, D) & ~taken[None] & (sizes[None] <= remaining_D[:, None])
+        fits_DL = is_of_each(drawn, D) & ~taken[None] & (sizes[None] <= remaining_D[:, None])
         next_D = jnp.min(jnp.where(fits_DL, slot[None], L), axis=1)
         remaining_D -= jnp.where(next_D < L, sizes[next_D], 0)
         return taken.at[next_D].set(True, mode="drop"), remaining_D
@@ -291,14 +291,9 @@ def _random_ranks(bits, candidate, segments, count: int):
     return jnp.where(candidate, document | (bits >> high), jnp.uint32(2**32 - 1))
 
 
-def _is_of_each(segments, count: int):
-    """Returns bool[D, L]: whether a slot belongs to a document."""
-    return segments[None] == 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
-
-
 def _sum_of_each(x_L, segments, count: int):
     """Returns i32[D]: the sum over each document's slots."""
-    return jnp.sum(jnp.where(_is_of_each(segments, count), x_L[None], 0), axis=1, dtype=jnp.int32)
+    return jnp.sum(jnp.where(is_of_each(segments, count), x_L[None], 0), axis=1, dtype=jnp.int32)
 
 
 def _sum_so_far(x_L, first_L):

@@ -40,14 +40,23 @@ def documents(segments_L, count: int) -> Documents:
     >>> documents(jnp.array([1, 1, 1, 2, 2, 0]), 3)
     Documents(start=Array([0, 3, 5], dtype=int32), length=Array([3, 2, 0], dtype=int32))
     """
-    numbers_D1 = 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
-    length_D = jnp.sum(segments_L[None] == numbers_D1, axis=1, dtype=jnp.int32)
+    length_D = jnp.sum(is_of_each(segments_L, count), axis=1, dtype=jnp.int32)
     return Documents(jnp.cumsum(length_D) - length_D, length_D)
 
 
+def is_of_each(segments_L, count: int):
+    """Returns bool[D, L]: whether a slot belongs to a document."""
+    return segments_L[None] == 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
+
+
 def of_document(values_D, segments):
-    """Returns the value of each slot's document; arbitrary for padding."""
-    return values_D[jnp.maximum(segments - 1, 0)]
+    """Returns i32[N]: the value of each slot's document; 0 for padding.
+
+    By comparisons, since XLA would put the operand of a gather inside of its loop on a CPU, and compute
+    the values of the document again for each token: a third of the time of i.i.d. noise.
+    """
+    mine = jnp.where(is_of_each(segments, values_D.size), values_D[:, None], 0)
+    return jnp.sum(mine, axis=0, dtype=jnp.int32)
 
 
 def part_of(row: Row, document: Documents, number: int) -> Documents:
