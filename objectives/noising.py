@@ -441,22 +441,21 @@ def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
     gap = _order(gap_bits, text, count)
     taken = jnp.where(span, 1 + covered, 0)
     taken = jnp.zeros_like(taken).at[gap].set(taken, unique_indices=True)
-    masked, covered = taken > 0, jnp.maximum(taken - 1, 0)
 
     # The row's r-th remaining token, of a document before which h tokens are hidden, is at gap
     # r + h, and comes after the masks up to there.
     hidden_before_D = jnp.cumsum(hidden_D) - hidden_D
-    masks, slot = running_sum(masked), jnp.arange(position.size, dtype=jnp.int32)
+    masks, slot = running_sum(taken > 0), jnp.arange(position.size, dtype=jnp.int32)
     mask_at = slot - _of(hidden_before_D, text) + masks - 1
-    is_mask = (
-        jnp.zeros_like(masked).at[jnp.where(masked, mask_at, slot.size)].set(True, mode="drop")
+    taken = (
+        jnp.zeros_like(taken).at[jnp.where(taken > 0, mask_at, slot.size)].set(taken, mode="drop")
     )
+    is_mask = taken > 0
     end_D = document.start + document.length
     new_end_D = end_D - hidden_before_D - hidden_D + jnp.pad(masks, (1, 0))[end_D]
     number = jnp.sum(slot[None] >= new_end_D[:, None], axis=0, dtype=jnp.int32)
-    remaining = slot - running_sum(is_mask)
-    at_gap = remaining + hidden_before_D[jnp.minimum(number, count - 1)]
-    tokens = text.tokens[remaining + running_sum(covered)[at_gap]]
+    # A mask stands for the tokens that it covers: it moves those after it by all but one.
+    tokens = text.tokens[slot + running_sum(jnp.where(is_mask, taken - 2, 0))]
     tokens = jnp.where(is_mask, settings.mask, tokens)
     live = number < count
     return Text(jnp.where(live, tokens, 0), jnp.where(live, number + 1, 0))
