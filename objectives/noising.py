@@ -33,12 +33,12 @@ from pretrax.objectives.splicing import (
     Ends,
     documents,
     ends_of,
+    framed,
     joined,
     of_document,
     piece,
     sentence_ends,
     splice,
-    with_specials,
 )
 
 
@@ -161,23 +161,13 @@ def from_noise(
 def _corrupt_text(to_inputs, to_targets, ends: Ends, key, row, partner, lengths, max_documents):
     """Applies both noises, with one key, to all documents of a row."""
     present = documents(row.segments, max_documents).length > 0
-    room = max(row.tokens.size, lengths["inputs"], lengths["targets"])
+    room = max(row.tokens.size, lengths["inputs"] - 1, lengths["targets"] - 1)  # without the eos
     text = Text(*(jnp.pad(x, (0, room - x.size)) for x in (row.tokens, row.segments)))
     inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
     return sequence_pair(
-        _closed(inputs, present, ends, lengths["inputs"]),
-        _closed(targets, present, ends._replace(mode=ends.mode[:0]), lengths["targets"]),
+        framed(inputs, present, ends.mode, ends.eos[None], lengths["inputs"]),
+        framed(targets, present, ends.mode[:0], ends.eos[None], lengths["targets"]),
     )
-
-
-def _closed(text: Text, present_D, ends: Ends, size: int):
-    """Puts the mode token, if any, before each document, and end-of-sequence after it."""
-    document = documents(text.segments, present_D.size)
-    source, (mode_at, eos_at) = with_specials(text.tokens, *ends)
-    closed = joined(
-        piece(mode_at, present_D * ends.mode.size), piece(*document), piece(eos_at, present_D)
-    )
-    return splice(source, closed, size)
 
 
 # --- tokens hidden independently of each other ---------------------------------------------------
