@@ -15,7 +15,6 @@ where the tokens came from.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -28,9 +27,11 @@ from jax.sharding import PartitionSpec as P
 from pretrax.models.config import Config
 from pretrax.models.grouped_products import SAVED, grouped_product
 from pretrax.models.linear import activated, dropout, weights
-from pretrax.models.sharding import Names, mesh_axes, partitioned, spec_of
+from pretrax.models.sharding import mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
+# Logical axes of the kernels into an expert and out of it.
+INTO, OUT_OF = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
 
 
 class Routing(NamedTuple):
@@ -56,9 +57,19 @@ class Experts(nn.Module):
         c = self.config
         if segment_ids_BxT is None:
             segment_ids_BxT = jnp.ones(x_BxTxE.shape[:2], jnp.int32)
-        is_token_BxT = segment_ids_BxT > 0
-        router_init = partitioned(weights(c), "embed", None)
-        router_ExN = self.param("router", router_init, (c.emb_dim, c.num_experts))
+        weight_BxTxK, expert_BxTxK = self._routed(x_BxTxE, segment_ids_BxT > 0)
+        kernels = [self._kernel(f"wi_{i}", INTO) for i in range(len(c.mlp_activations))]
+        kernels.append(self._kernel("wo", OUT_OF, to_stream=True))
+        compute = functools.partial(_contributions, c.mlp_activations)
+        if not self.is_initializing():
+            compute = functools.partial(_on_every_device, compute)
+        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, self._kept(x_BxTxE.shape), *kernels)
+
+    def _routed(self, x_BxTxE, is_token_BxT):
+        """Returns the weights of each token's K experts, and their numbers, N for padding."""
+        c = self.config
+        init = partitioned(weights(c), "embed", None)
+        router_ExN = self.param("router", init, (c.emb_dim, c.num_experts))
         # In float32, which a TPU and a GPU would round for their products: rounded logits choose other
         # experts (arXiv:2101.03961, section 2.4).
         logits_BxTxN = jnp.einsum(
@@ -71,27 +82,18 @@ class Experts(nn.Module):
         weight_BxTxK, expert_BxTxK = lax.top_k(probabilities_BxTxN, c.experts_per_token)
         if c.normalize_expert_weights:
             weight_BxTxK /= weight_BxTxK.sum(-1, keepdims=True)
-        # Padding belongs to no expert.
         expert_BxTxK = jnp.where(is_token_BxT[..., None], expert_BxTxK, c.num_experts)
         routing = _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT)
         self.sow(ROUTING, "statistics", routing)
+        return weight_BxTxK, expert_BxTxK
 
-        into, out_of = ("experts", "embed", "mlp"), ("experts", "mlp", "embed")
-        init = functools.partial(weights, c, in_axis=-2, out_axis=-1, batch_axis=(0,))
-        shape = (c.num_experts, c.emb_dim, c.mlp_dim)
-        kernels = [
-            self.param(f"wi_{i}", partitioned(init(), *into), shape).astype(c.dtype)
-            for i in range(len(c.mlp_activations))
-        ]
-        shape = (c.num_experts, c.mlp_dim, c.emb_dim)
-        wo = self.param("wo", partitioned(init(to_stream=True), *out_of), shape).astype(c.dtype)
-
-        compute = functools.partial(_contributions, c.mlp_activations)
-        if not self.is_initializing():
-            names = (*[into] * len(kernels), out_of)
-            compute = functools.partial(_on_every_device, compute, names)
-        kept_BxSxM = self._kept(x_BxTxE.shape)
-        return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels, wo)
+    def _kernel(self, name, axes, to_stream=False):
+        """Returns the weights of all experts for one product, stacked."""
+        c = self.config
+        sizes = {"experts": c.num_experts, "embed": c.emb_dim, "mlp": c.mlp_dim}
+        init = weights(c, in_axis=-2, out_axis=-1, to_stream=to_stream, batch_axis=(0,))
+        shape = tuple(sizes[axis] for axis in axes)
+        return self.param(name, partitioned(init, *axes), shape).astype(c.dtype)
 
     def _kept(self, shape):
         """Returns the factors of dropout within experts, alike for those of a token; None: all are 1.
@@ -175,18 +177,15 @@ _permuted.defvjp(
 )
 
 
-def _on_every_device(
-    compute, names: Sequence[Names], x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels
-):
+def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
     """Returns `compute` of these arrays, on each device of the mesh for its own rows and experts.
 
-    Args:
-      compute: as `_contributions`, from its second argument on.
-      names: of the axes of each kernel.
+    `compute` takes them as `_contributions` does, and what it returns is summed.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return compute(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
+    names = [INTO] * (len(kernels) - 1) + [OUT_OF]
     specs = [spec_of(axes, kernel.shape, mesh) for axes, kernel in zip(names, kernels)]
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
     rows = spec_of(("batch",), x_BxTxE.shape[:1], mesh)
