@@ -45,6 +45,12 @@ PREPARE = [  # raw text into a token store
 ]
 # The compiler for TPUs, of the version that jax 0.10.2 was made with.
 COMPILE = ["libtpu==0.0.42.1"]
+# The compiler for NVIDIA's GPUs, without the libraries that running on one takes (jax[cuda12]).
+COMPILE_GPU = [
+    "jax-cuda12-plugin==0.10.2",
+    "jax-cuda12-pjrt==0.10.2",
+    "nvidia-cuda-nvcc-cu12>=12.9,<13",
+]
 # What `seqio_cache_tasks` runs on, in an environment of its own: it asks for protobuf before 7, of
 # which sentencepiece 0.2.3 was made, and for pyarrow before 26, which `prepare` wants.
 BEAM = ["apache-beam>=2.77,<2.78", "google-crc32c>=1.7,<2", "sentencepiece<0.2.3"]
@@ -102,6 +108,7 @@ setup(
         "wandb": WANDB,
         "prepare": PREPARE,
         "compile": COMPILE,
+        "compile_gpu": COMPILE_GPU,
         "beam": BEAM,
     },
 )

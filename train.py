@@ -54,7 +54,7 @@ from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
 from pretrax.training.spikes import Spikes
 from pretrax.training.state import State, parameter_count
-from pretrax.training.topologies import EXAMPLE, read_topology
+from pretrax.training.topologies import EXAMPLE, read_topology, use_cpu
 from pretrax.training.wall_time import WallTime
 from pretrax.training.warm_start import first_state
 from pretrax.training.weights_and_biases import check_installed, open_trackers
@@ -69,7 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    words = f"train nothing: compile the step for TPU slices that are elsewhere, such as {EXAMPLE}"
+    words = (
+        f"train nothing: compile the step for TPUs or GPUs that are elsewhere, such as {EXAMPLE}"
+    )
     parser.add_argument("--compile", metavar="TOPOLOGY", help=words)
     parser.add_argument("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
@@ -77,11 +79,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     stopped = "\nInterrupted; the same command continues from the last checkpoint."
     with without_shutdown(), mistakes_in_words(options.traceback, stopped):
         gin = given.files or [QUICKSTART], given.bindings, given.search_paths, given.trusted
-        run = read_run(*gin)
         if options.compile:
-            console, topology = make_console(), read_topology(options.compile)
+            topology = read_topology(options.compile)
+            use_cpu()
+            run, console = read_run(*gin), make_console()
             console.print(f"Compiling for {topology}, a minute or more …")
             sys.exit(not print_check(console, check(run, topology)))
+        run = read_run(*gin)
         if not run.distributed:
             keep_compiled()
         train(run, trusted=given.trusted, profiled=read_steps(options.profile))

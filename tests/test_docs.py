@@ -349,12 +349,17 @@ def on_other_machines(arguments):
                 run_verb(rest)
 
 
+def run_after_setting(arguments):
+    TOOLS[arguments[0]](arguments[1:])
+
+
 TOOLS = {
     "pretrax": run_verb,
     "python": run_script,
     "pip": check_extras,
     "pytest": check_paths,
-    "PYTHONPATH=.": lambda arguments: TOOLS[arguments[0]](arguments[1:]),
+    "PYTHONPATH=.": run_after_setting,
+    "JAX_PLATFORMS=cpu": run_after_setting,
     "seqio_cache_tasks": cache_tasks,
     "gcloud": on_other_machines,
     "srun": lambda arguments: run_verb(arguments[arguments.index("pretrax") + 1 :]),

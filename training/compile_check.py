@@ -1,4 +1,4 @@
-"""The compile check: a run's own step, compiled for TPU slices that are elsewhere.
+"""The compile check: a run's own step, compiled for TPUs or GPUs that are elsewhere.
 
     pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8
 

@@ -41,6 +41,8 @@ def chips(x: int, y: int, z: int, slices: int = 1) -> list[Chip]:
         ("v5p:4x4x8", Topology("TPU v5p", (4, 4, 8))),
         ("2*v5e:16x16", Topology("TPU v5e", (16, 16), 2)),
         ("V6E:4x4", Topology("TPU v6e", (4, 4))),
+        ("h100:8", Topology("NVIDIA H100", (8,))),
+        ("4*H200:8", Topology("NVIDIA H200", (8,), 4)),
     ],
 )
 def test_topologies(text, topology):
@@ -49,7 +51,19 @@ def test_topologies(text, topology):
 
 
 @pytest.mark.parametrize(
-    "text", ["v5p", "v5p-128", "h100:8", "v9:2x2", "v5p:4x", "0*v5e:2x2", "v5e:0x4"]
+    "text",
+    [
+        "v5p",
+        "v5p-128",
+        "v5p:8",
+        "h100:2x4",
+        "h100",
+        "h100:0",
+        "v9:2x2",
+        "v5p:4x",
+        "0*v5e:2x2",
+        "v5e:0x4",
+    ],
 )
 def test_what_is_no_topology_is_said(text):
     with pytest.raises(ValueError, match="Got the topology"):
@@ -62,6 +76,35 @@ def test_without_the_compiler_it_says_how_to_get_it(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         train.main(["--gin_file=runs/decoder.gin", "--compile=v5e:2x4"])
     assert ended.value.code == 2 and "pretrax[compile]" in capsys.readouterr().err
+
+
+def test_without_the_compiler_for_gpus_it_says_how_to_get_it(monkeypatch, capsys):
+    monkeypatch.setattr(topologies, "CUDA_PLUGINS", ("no_plugins.xla_cuda12",))
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--gin_file=runs/decoder.gin", "--compile=h100:8"])
+    assert ended.value.code == 2 and "pretrax[compile_gpu]" in capsys.readouterr().err
+
+
+def test_gpus_are_described_to_xla(monkeypatch):
+    """What jax 0.10.2's plugin for CUDA takes: this compiled for all four kinds."""
+    asked = {}
+
+    class Found:
+        devices = ()
+
+    monkeypatch.setattr(topologies, "_is_installed", lambda module: True)
+    monkeypatch.setattr(
+        topologies.topologies, "get_topology_desc", lambda **given: asked.update(given) or Found
+    )
+    for kind in topologies.GPUS:
+        topologies.devices_of(Topology(kind, (8,), 2))
+        assert asked["platform"] == "cuda" and asked["topology"] == "1x2x8"
+        assert f"device_memory_size: {ACCELERATORS[kind].gib * GIB}" in asked["target_config"]
+    kinds = [kind for kind in ACCELERATORS if kind.startswith("NVIDIA")]
+    assert list(topologies.GPUS) == kinds
+    assert all(
+        kind_of_device(f"NVIDIA {gpu.name}") == kind for kind, gpu in topologies.GPUS.items()
+    )
 
 
 def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
