@@ -53,7 +53,7 @@ from pretrax.training.results import Result
 from pretrax.training.resuming import check_resumable, finished_result, resume
 from pretrax.training.run import Run
 from pretrax.training.spikes import Spikes
-from pretrax.training.state import State, parameter_count
+from pretrax.training.state import State
 from pretrax.training.topologies import EXAMPLE, read_topology, use_cpu
 from pretrax.training.wall_time import WallTime
 from pretrax.training.warm_start import first_state
@@ -149,7 +149,7 @@ def train(
         check_steps(profiled, int(state.step), run.steps)
         if jax.process_index() == 0 and (unnamed := write_run(run)):
             print_warning(console, unnamed_words(unnamed))
-        console.print(model_words(planned, parameter_count(state)))
+        console.print(model_words(planned, state))
         if kept := kept_in():
             console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
         warn = functools.partial(print_warning, console)

@@ -20,7 +20,7 @@ from pretrax.comparing.requirements import (
     shards_of_state,
 )
 from pretrax.comparing.scaling import FLOPS_PER_PARAMETER, REPLICATED, Law
-from pretrax.training.console import print_warning
+from pretrax.training.console import active_words, print_warning
 from pretrax.training.planning import T5_VOCABULARY
 
 ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in float32
@@ -115,7 +115,8 @@ def print_run(
         return found
 
     work = f"{needs.flops_per_token:.3g} FLOPs a token of text"
-    console.print(f"{amount(needs.parameters)} parameters, {work}")
+    active = active_words(needs.parameters, needs.active, amount)
+    console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
     print_columns(console, [figures(steps) for steps in filter(None, (1, needs.steps))])
     shards = shards_of_state(fields)
     spread = f", spread over {shards} devices" if shards > 1 else ""

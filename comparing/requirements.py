@@ -11,6 +11,7 @@ import jax
 
 from pretrax import objectives
 from pretrax.models.builders import abstract_params
+from pretrax.models.experts import active_parameters
 from pretrax.objectives.contract import specimen_ids, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.training.accelerators import ACCELERATORS
@@ -28,6 +29,7 @@ class Requirements(NamedTuple):
     """What a run takes; of all devices together."""
 
     parameters: int
+    active: int  # parameters that process a token
     text_tokens: int  # of a step whose rows are full
     flops: int  # of a step, forward and backward
     steps: int | None  # None: not said
@@ -81,6 +83,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     steps = fields.get("steps")
     return Requirements(
         parameters=number,
+        active=active_parameters(params, model.config),
         text_tokens=round(tokens),
         flops=round(3 * flops),
         steps=steps,

@@ -221,6 +221,23 @@ def _gathered(x, axes, axis: int):
     return x if axes is None else lax.all_gather(x, axes, axis=axis, tiled=True)
 
 
+def active_parameters(params, config: Config | None) -> int:
+    """Returns how many parameters process a token: of N experts those of K, and all others.
+
+        active_parameters(params, config)      # of Mixtral 8x7B 12,879,925,248 of 46,702,792,704
+
+    Without a config, of a network that is no single Transformer, all count.
+    """
+
+    def active(path, x):
+        names = [key.key for key in path]
+        if config is None or "experts" not in names or names[-1] == "router":
+            return x.size
+        return x.size // config.num_experts * config.experts_per_token
+
+    return sum(jax.tree.leaves(jax.tree_util.tree_map_with_path(active, params)))
+
+
 def collected(variables) -> Routing | None:
     """Returns the statistics of all routers in the collection `ROUTING`, along a first axis."""
     found = jax.tree.leaves(variables, is_leaf=lambda x: isinstance(x, Routing))

@@ -110,6 +110,11 @@ def test_a_run_on_chips(capsys):
     assert "524,288" in said
 
 
+def test_a_sparse_run_has_active_parameters(capsys):
+    said = run_plan(capsys, "--gin_file=runs/decoder.gin", "--gin_file=models/mixtral_8x7b.gin")
+    assert "46.7B parameters (12.9B active)" in said
+
+
 @pytest.mark.parametrize(
     "argv, words",
     [

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from pretrax.models.experts import active_parameters
 from pretrax.objectives.contract import column_of, specimen_ids, with_counted_classes
 from pretrax.training.accelerators import ACCELERATORS
 from pretrax.training.collectives import Traffic, traffic
@@ -56,6 +57,7 @@ class Check(NamedTuple):
     topology: Topology
     mesh: Mapping[str, int]
     parameters: int
+    active: int  # parameters that process a token
     flops: int  # of a step, on all chips; the backward pass included
     text_tokens: int  # of a step whose rows are full
     memory: Memory
@@ -113,6 +115,7 @@ def check(run: Run, topology: Topology) -> Check:
         topology=topology,
         mesh=dict(mesh.shape),
         parameters=parameter_count(state),
+        active=active_parameters(state.params, planned.recipe.model.config),
         flops=step_flops(planned.recipe, planned.schedules),
         text_tokens=round(tokens),
         memory=memory,

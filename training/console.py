@@ -15,11 +15,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
 
+from pretrax.models.experts import active_parameters
 from pretrax.objectives import RowGroup, members_of
 from pretrax.training.compile_check import GIB, Check
 from pretrax.training.evaluation import Score
 from pretrax.training.planning import Plan
 from pretrax.training.run import Run
+from pretrax.training.state import State, parameter_count
 
 SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
 
@@ -109,7 +111,9 @@ def print_check(console: Console, check: Check) -> bool:
     what = Table(box=None, show_header=False, title_justify="left")
     what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
     what.add_row("chips", f"{chips:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
-    what.add_row("parameters", f"{check.parameters:,}")
+    what.add_row(
+        "parameters", f"{check.parameters:,}{active_words(check.parameters, check.active)}"
+    )
     if check.attention is not None:
         what.add_row("attention", check.attention)
     what.add_row("text", f"{check.text_tokens:,} tokens a step")
@@ -155,15 +159,27 @@ def _advice(state: int, most: int) -> str:
     )
 
 
-def model_words(plan: Plan, parameters: int) -> str:
+def active_words(
+    parameters: int, active: int, written: Callable[[int], str] = "{:,}".format
+) -> str:
+    """Returns how many parameters process a token, to be put after their number; "" where all do.
+
+    >>> active_words(46_702_792_704, 12_879_925_248)
+    ' (12,879,925,248 active)'
+    """
+    return f" ({written(active)} active)" if active < parameters else ""
+
+
+def model_words(plan: Plan, state: State) -> str:
     """Returns the size of a run's model, how its attention is computed, its rows and its devices.
 
-    >>> model_words(planned, 935_040)
+    >>> model_words(planned, state)
     "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
     """
-    model, mesh = plan.recipe.model, plan.mesh
+    model, mesh, parameters = plan.recipe.model, plan.mesh, parameter_count(state)
+    active = active_words(parameters, active_parameters(state.params, model.config))
     attention = [] if model.attention is None else [f"{model.attention} attention"]
-    parts = [f"{parameters:,} parameters", *attention, f"{plan.run.batch_size} rows a step"]
+    parts = [f"{parameters:,} parameters{active}", *attention, f"{plan.run.batch_size} rows a step"]
     return f"{', '.join(parts)}, mesh {dict(mesh.shape)} of {mesh.devices.flat[0].device_kind}"
 
 

@@ -16,6 +16,7 @@ from flax import linen as nn
 from jax.sharding import AbstractMesh, AxisType
 
 from pretrax import objectives
+from pretrax.models.experts import active_parameters
 from pretrax.models.hugging_face import FAMILIES, family_of
 from pretrax.training.configuration import read_fields
 from pretrax.training.mesh import AXES, placed_on, shardings_of
@@ -157,6 +158,17 @@ def test_every_gin_file_is_known_here():
 @pytest.mark.parametrize("name", KNOWN)
 def test_published_parameter_counts(name):
     assert count(name, KNOWN[name].vocab_size) == KNOWN[name].parameters
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_active_parameters(name):
+    params = nn.unbox(boxed_shapes(name, KNOWN[name].vocab_size))
+    config = model_of(name, KNOWN[name].vocab_size).config
+    active = active_parameters(params, config)
+    if not config.num_experts:
+        assert active == KNOWN[name].parameters
+    elif name in PRESETS:
+        assert f"; {active / 1e9:.1f} billion are active.\n" in GIN_FILES[name].read_text()
 
 
 def test_ul2_20b_by_arithmetic():

@@ -176,10 +176,20 @@ def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
 )
 def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsys):
     check = Check(
-        Topology("TPU v5e", (2, 4)), {"data": 8}, 10**9, 10**12, 4096, memory, {}, 1.0, refusal
+        topology=Topology("TPU v5e", (2, 4)),
+        mesh={"data": 8},
+        parameters=10**9,
+        active=2 * 10**8,
+        flops=10**12,
+        text_tokens=4096,
+        memory=memory,
+        traffic={},
+        seconds=1.0,
+        refusal=refusal,
     )
     assert not console.print_check(console.make_console(), check)
     said = capsys.readouterr().out
+    assert "1,000,000,000 (200,000,000 active)" in said
     assert "It does not fit." in said and advice in said and refusal in said
 
 
