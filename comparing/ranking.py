@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pretrax.comparing.likelihoods import CONDITIONAL, Reading, log_probs
 from pretrax.inference import Trained, mode_of, score
 from pretrax.inference.prompts import BLANK, completes
 from pretrax.inference.scoring import hidden_log_probs
@@ -40,6 +41,13 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
     if mode in MASKED:
         tokens = [_around(trained, question.text, answer) for question, answer in asked]
         found = hidden_log_probs(trained, tokens)
+    elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
+        # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty.
+        reading = Reading(CONDITIONAL, prompt_form(trained, mode))
+        split = [_split(question.text, answer) for question, answer in asked]
+        encode = trained.encode
+        rests = [(encode(before), [*encode(rest), trained.ids.eos]) for before, rest in split]
+        found = log_probs(trained, reading, rests)
     elif mode in ("continue", "complete", "infill", "middle", "respond", "restore"):
         pairs = [_pair(trained, mode, question.text, answer) for question, answer in asked]
         found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
@@ -71,15 +79,18 @@ def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str
         return given, f"{SENTINEL}{answer}" if together else answer
     if not blank:
         return text, answer
-    before, after = text[: blank.start()], text[blank.end() :]
     if mode == "continue" or any(form.causal for form in trained.prompt_forms):
-        return "", before + answer + after
-    if mode == "complete":
-        return before, answer + after
+        return "", "".join(_split(text, answer))
     raise ValueError(
         f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, continues "
         "texts or predicts masks."
     )
+
+
+def _split(text: str, answer: str) -> tuple[str, str]:
+    """Returns (the text before its blank, or all of it without one; the answer and what follows)."""
+    before, _, after = text.partition(SENTINEL)
+    return before, answer + after
 
 
 def _around(trained: Trained, text: str, answer: str) -> tuple[list[int], list[int]]:

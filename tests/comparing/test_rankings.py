@@ -8,7 +8,8 @@ import pytest
 from pretrax.comparing import ranking
 from pretrax.comparing.ranking import Question, answer_log_probs
 from pretrax.comparing.yardsticks import rankings
-from pretrax.inference import score
+from pretrax.inference import score, scoring
+from pretrax.inference.prompts import Prompt
 from pretrax.inference.scoring import hidden_log_probs
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
@@ -68,6 +69,20 @@ def test_a_model_is_asked_as_it_was_trained(builder, objective, blanked, opened)
         (found,) = answer_log_probs(one, [question])
         expected = rows([scored.log_probs for scored in score(one, pairs)])
         np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("builder", ["decoder", "encoder_decoder"])
+@pytest.mark.parametrize("before", ["    ", ""])
+def test_a_model_that_completes_is_asked_of_a_blank_that_no_word_precedes(builder, before):
+    """It reads what there is, and the ids that training puts around it; nothing is refused."""
+    one = trained(builder, "prefix_lm")
+    (found,) = answer_log_probs(one, [Question(f"{before}<extra_id_0>!", ("he", "she"))])
+    inputs = [*one.encode(before), one.ids.eos]
+    rests = [[*one.encode(f"{answer}!"), one.ids.eos] for answer in ("he", "she")]
+    expected = rows(
+        scoring.answer_log_probs(one, [(Prompt(inputs, rest), len(rest)) for rest in rests])
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def test_masked_answers_are_hidden_at_once():
