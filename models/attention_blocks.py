@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from pretrax.models.positions import MAX_DISTANCE, rotated_right
 
-FARTHEST = MAX_DISTANCE + 1  # slots from which on all keys have to share a bias
 NEVER = -1e30  # the score of a key outside of the interval
 LOWEST = -1e20  # where maxima start: with less, such keys would weigh exp(0) until one is inside
 
@@ -122,7 +121,8 @@ def far(tile):
 
     far(128), far(64)       # 2, 3
     """
-    return -(-(FARTHEST + tile - 1) // tile)
+    # The nearest key and query of two tiles are tile - 1 slots nearer than the tiles are.
+    return -(-(MAX_DISTANCE + tile - 1) // tile)
 
 
 def tiles(bias_HxD, tile):

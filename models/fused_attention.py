@@ -19,8 +19,7 @@ from flax import linen as nn
 from jax.ad_checkpoint import checkpoint_name
 
 from pretrax.models import attention, fused_attention_gpu, fused_attention_tpu
-from pretrax.models.attention_blocks import FARTHEST
-from pretrax.models.positions import bias_at
+from pretrax.models.positions import MAX_DISTANCE, bias_at
 
 PLATFORMS = ("tpu", "gpu")  # those that have kernels, as JAX's devices name them
 
@@ -32,13 +31,13 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
     computes the rows and heads that are its own; where it has fewer key heads than devices, they are
     repeated. On a platform without kernels, such as a CPU, this computes `attention.attend`.
 
-    Raises ValueError for a bias that reaches farther than its tiles, and for heads that the devices of a
-    mesh cannot share.
+    Raises ValueError for a bias of other differences, and for heads that the devices of a mesh cannot
+    share.
     """
-    if bias_HxD is not None and bias_HxD.shape[1] > 2 * FARTHEST + 1:
+    if bias_HxD is not None and bias_HxD.shape[1] != 2 * MAX_DISTANCE + 1:
         raise ValueError(
-            f"Got a bias of {bias_HxD.shape[1]} differences, expected at most {2 * FARTHEST + 1}: keys "
-            f"farther than {FARTHEST} slots have to share a value."
+            f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: those of "
+            f"{MAX_DISTANCE} slots before to {MAX_DISTANCE} slots after, whose values all farther keys share."
         )
     times = _repeats(q_BxTxHxd.shape[2], k_BxSxGxd.shape[2])
     k, v = (x if times == 1 else jnp.repeat(x, times, 2) for x in (k_BxSxGxd, v_BxSxGxd))

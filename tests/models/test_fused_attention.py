@@ -225,10 +225,11 @@ def test_a_gpu_has_triton_kernels():
         assert f"attention_{kernel}" in program
 
 
-def test_a_bias_that_reaches_too_far_is_refused():
+@pytest.mark.parametrize("differences", [255, 259])
+def test_a_bias_of_other_differences_is_refused(differences):
     (q, k, v, _), _ = arrays(1, 40, 40, 2, 2, False)
-    with pytest.raises(ValueError, match="at most 259"):
-        fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, 261)))
+    with pytest.raises(ValueError, match=f"a bias of {differences} differences, expected 257"):
+        fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, differences)))
 
 
 # --- in a model ------------------------------------------------------------------------------------
