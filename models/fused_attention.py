@@ -21,7 +21,8 @@ from jax.ad_checkpoint import checkpoint_name
 from pretrax.models import attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.positions import MAX_DISTANCE, bias_at
 
-PLATFORMS = ("tpu", "gpu")  # those that have kernels, as JAX's devices name them
+# By platform, as `jax.lax.platform_dependent` names it.
+KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
@@ -29,7 +30,8 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
 
     Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each device
     computes the rows and heads that are its own; where it has fewer key heads than devices, they are
-    repeated. On a platform without kernels, such as a CPU, this computes `attention.attend`.
+    repeated. On a platform without kernels, such as a CPU, or with none for heads as wide, this computes
+    `attention.attend`.
 
     Raises ValueError for a bias of other differences, and for heads that the devices of a mesh cannot
     share.
@@ -70,14 +72,14 @@ def _by_platform(name):
     """Returns the function of this name that the platform has, of the kernels or without."""
     plain = {"forward": _plain_forward, "backward": _plain_backward}[name]
 
-    def call(softcap, *arrays):
-        of = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}
+    def call(softcap, q, *arrays):
         kernels = {
             platform: functools.partial(getattr(module, name), softcap)
-            for platform, module in of.items()
+            for platform, module in KERNELS.items()
+            if q.shape[-1] * q.dtype.itemsize <= module.WIDEST_HEAD
         }
         default = functools.partial(plain, softcap)
-        return jax.lax.platform_dependent(*arrays, **kernels, default=default)
+        return jax.lax.platform_dependent(q, *arrays, **kernels, default=default)
 
     return call
 

@@ -30,6 +30,7 @@ from pretrax.models.attention_blocks import (
 BLOCK = 512  # most queries, and most keys, of a block
 TILE = 128  # lanes of a TPU's registers: blocks are a multiple of it
 FAR = attention_blocks.far(TILE)
+WIDEST_HEAD = 1024  # bytes for each slot: more do not fit into the vector memory of a v5e
 
 
 def forward(softcap, q, k, v, intervals, bias):
@@ -116,9 +117,7 @@ class _At(NamedTuple):
     key_head: Any
     query_block: Any
     key_block: Any
-    is_nth: (
-        Any  # False where there is no n-th block: these are the last ones, so that nothing is read
-    )
+    is_nth: Any  # False: there is no n-th block, and these are the last, so that nothing is read
 
 
 def _by_query_block(s, head, row, query_block, n, visible):

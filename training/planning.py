@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from pretrax import objectives
-from pretrax.models import Model, fused_attention, fused_attention_gpu
+from pretrax.models import Model, fused_attention
 from pretrax.objectives import Objective, Row, TokenIds
 from pretrax.objectives.contract import ROWS, column_of, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
@@ -81,7 +81,6 @@ def plan(run: Run) -> Plan:
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
-    _check_attention(model, mesh)
     _check_experts(model, mesh)
     losses = {name: getattr(run, name) for name in WEIGHTS_OF_LOSSES}
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, **losses)
@@ -143,8 +142,13 @@ def open_batches(plan: Plan) -> Batches:
 
 
 def abstract_state_of(plan: Plan) -> Abstract:
-    """Returns the shapes and shardings of the state; allocates nothing."""
+    """Returns the shapes and shardings of the state that training takes; allocates nothing.
+
+    Raises ValueError where the run's devices cannot train its model: `plan` accepts it, for they may
+    still apply it.
+    """
     recipe = plan.recipe
+    _check_attention(recipe.model, plan.mesh)
     return abstract_state(recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh)
 
 
@@ -314,19 +318,20 @@ def _check_attention(model: Model, mesh: Mesh) -> None:
     if model.attention != "fused":
         return
     platform, config = mesh.devices.flat[0].platform, model.config
+    kernels = fused_attention.KERNELS.get("cuda" if platform == "gpu" else platform)
     plain = "give the model attention='plain', such as --gin.models.decoder.attention=\"'plain'\"."
-    if platform not in fused_attention.PLATFORMS:
+    if kernels is None:
         raise ValueError(
             f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone have "
             f"its kernels: {plain}"
         )
-    if platform == "gpu" and config is not None:
+    if config is not None:
         size = config.head_dim * np.dtype(config.dtype).itemsize
-        if size > fused_attention_gpu.WIDEST_HEAD:
+        if size > kernels.WIDEST_HEAD:
             raise ValueError(
-                f"Got heads of {config.head_dim} numbers, {size} bytes of {np.dtype(config.dtype)}, and a "
-                f"GPU's kernels of attention='fused' have room for {fused_attention_gpu.WIDEST_HEAD}: give "
-                f"the model dtype='bfloat16', or {plain}"
+                f"Got heads of {config.head_dim} numbers, {size} bytes of {config.dtype}, and the "
+                f"kernels of attention='fused' on {platform} have room for {kernels.WIDEST_HEAD}: give the "
+                f"model dtype='bfloat16', or {plain}"
             )
 
 

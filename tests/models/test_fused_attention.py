@@ -225,6 +225,18 @@ def test_a_gpu_has_triton_kernels():
         assert f"attention_{kernel}" in program
 
 
+def test_heads_too_wide_for_kernels_are_computed_without():
+    """Those of a model that was trained on a TPU, where it is applied on a GPU."""
+
+    def program(width):
+        array = jax.ShapeDtypeStruct((1, 40, 2, width), jnp.bfloat16)
+        intervals = jax.ShapeDtypeStruct((1, 2, 40), jnp.int32)
+        traced = jax.jit(fused_attention.attend).trace(array, array, array, intervals)
+        return traced.lower(lowering_platforms=("cuda",)).as_text()
+
+    assert "attention_output" in program(256) and "attention_output" not in program(257)
+
+
 @pytest.mark.parametrize("differences", [255, 259])
 def test_a_bias_of_other_differences_is_refused(differences):
     (q, k, v, _), _ = arrays(1, 40, 40, 2, 2, False)

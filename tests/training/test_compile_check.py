@@ -7,11 +7,14 @@ import jax
 import pytest
 
 from pretrax import train
+from pretrax.objectives import prefix_lm
 from pretrax.training import compile_check, console, topologies
 from pretrax.training.accelerators import ACCELERATORS, kind_of_device, short_names
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.mesh import make_mesh
+from pretrax.training.planning import abstract_state_of
 from pretrax.training.topologies import Topology, read_topology
+from tests.training import tiny
 
 
 class Chip:
@@ -157,6 +160,16 @@ def test_fused_attention_is_for_tpus_and_gpus(monkeypatch, capsys):
         train.main([*RUN, "--gin.models.decoder.attention='fused'", "--compile=v5e:2x4"])
     assert ended.value.code == 2
     assert "attention='fused' on cpu, expected TPUs or GPUs" in capsys.readouterr().err
+
+
+def test_a_run_of_fused_attention_is_planned_anywhere_and_trained_by_kernels():
+    """`pretrax evaluate --heldout` plans it too, and computes plain attention where there are none."""
+    model = tiny.decoder(attention="fused", head_dim=512)
+    planned = tiny.plan(model, prefix_lm(tiny.IDS), {"decoder": 32})
+    with pytest.raises(ValueError, match="'fused' on cpu"):
+        abstract_state_of(planned)
+    with pytest.raises(ValueError, match="512 numbers, 2048 bytes .* on tpu have room for 1024"):
+        abstract_state_of(planned._replace(mesh=make_mesh(devices=chips(2, 1, 1))))
 
 
 def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
