@@ -230,10 +230,7 @@ def _tile_gradient_kernel(s, a, d_tiles):
 
 def _with_far(d_tiles_BxHxNxQxK, d_far_2xBxHxT):
     """Returns the gradients of all tiles, in the order of `attention_blocks.tiles`."""
-    corner = (
-        0,
-        BLOCK - 1,
-    )  # a far tile is of one value, so that any of its elements may have it all
+    corner = (0, BLOCK - 1)  # a far tile is of one value: any of its elements may have it all
     later, earlier = (
         jnp.pad(x_H[:, None, None, None], ((0, 0), (0, 0), corner, corner))
         for x_H in d_far_2xBxHxT.sum((1, 3))
