@@ -21,6 +21,7 @@ from pretrax.inference.masks import batch_of
 from pretrax.inference.prompts import text_frame
 from pretrax.inference.trained import Trained, mode_of, prompt_form
 from pretrax.inference.windows import check_texts
+from pretrax.models.builders import model_of, single_transformer
 from pretrax.models.layers import layer_states
 from pretrax.models.unrolled import unrolled
 
@@ -54,7 +55,7 @@ def states(
       layers: 0 is the embeddings, 1 the first layer, and so on; -1 the last.
 
     Raises ValueError for a text without tokens, or with more than the model's positions, for a layer
-    that there is not, and for layers other than the last of a model that is no `Transformer`.
+    that there is not, and for layers other than the last of a model of two encoders, such as two towers.
     """
     tokens = [trained.encode(text) for text in texts]
     yield from token_states(trained, tokens, layers=layers, batch_size=batch_size)
@@ -71,7 +72,8 @@ def token_states(
     layers, model, params = tuple(layers), trained.model, trained.params
     if layers != (TOP,):
         check_layers(trained, layers)
-        model, params = unrolled(model, params)
+        part = single_transformer(model, params)
+        model, params = unrolled(model_of(part.config), part.params)
     run = jitted(_states, model, layers)
     rows = [text_row(trained, tokens) for tokens in texts]
     check_texts(trained, [row.tokens for row in rows])
@@ -83,20 +85,24 @@ def token_states(
 
 
 def layers_of(trained: Trained) -> list[int]:
-    """Returns the numbers of all layers, the embeddings' included; of a model that is no
-    `Transformer`, the last layer's alone."""
-    config = trained.model.config
-    if config is None:
+    """Returns the numbers of all layers, the embeddings' included; of ELECTRA the discriminator's, and of
+    a model that holds no single `Transformer` the last layer's alone."""
+    model = trained.model
+    if model.config is None and model.part is None:
         return [TOP]
+    config = single_transformer(model, trained.params).config
     return list(range(1 + (config.num_encoder_layers or config.num_decoder_layers)))
 
 
 def check_layers(trained: Trained, layers: Sequence[int]) -> None:
     """Raises ValueError for a layer that there is not."""
-    known = [*layers_of(trained), TOP]
+    known = list(dict.fromkeys([*layers_of(trained), TOP]))
     for layer in layers:
         if layer not in known:
-            raise ValueError(f"Got layer {layer}, expected one of {known} of this model.")
+            raise ValueError(
+                f"Got layer {layer}, expected one of {known} of this model"
+                + (", which is no single Transformer." if known == [TOP] else ".")
+            )
 
 
 def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:

@@ -22,7 +22,12 @@ from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
 
 SMALL = dict(words=4, uses=4, context=8)
-MODELS = {"encoder": "masked_lm", "decoder": "causal_lm", "encoder_decoder": "span_corruption"}
+MODELS = {
+    "encoder": "masked_lm",
+    "decoder": "causal_lm",
+    "encoder_decoder": "span_corruption",
+    "electra": "replaced_token_detection",
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

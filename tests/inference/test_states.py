@@ -85,5 +85,17 @@ def test_errors():
         of(one, ["a"], layers=[7])
     with pytest.raises(ValueError, match="unrolled"):
         layer_states(one.model.config, one.params, {})
-    pair = models.electra(ROWS, **settings_of("encoder"), generator_share=0.5)
-    assert layers_of(one._replace(model=pair)) == [TOP]
+    pair = one._replace(model=models.two_towers(ROWS, **settings_of("encoder")))
+    assert layers_of(pair) == [TOP]
+    with pytest.raises(
+        ValueError, match=r"layer 0, expected one of \[-1\] .* no single Transformer"
+    ):
+        of(pair, ["a"], layers=[0])
+
+
+def test_layers_of_electra_are_those_of_its_discriminator():
+    one = trained("electra", "replaced_token_detection")
+    assert layers_of(one) == [0, 1]
+    (found,) = of(one, ["some text"], layers=[0, 1])
+    (top,) = of(one, ["some text"])
+    np.testing.assert_allclose(found.layers[1:], top.layers, atol=2e-5)
