@@ -58,17 +58,30 @@ def test_grouped_product_is_a_loop_over_groups(name):
         assert_close(d_kernels[group], x[rows].T @ d_y[rows], atol=1e-4)
 
 
+@pytest.mark.parametrize("block", [128, 512])
 @pytest.mark.parametrize("name", GROUPS)
-def test_products_by_blocks_are_those_of_ragged_dot(name):
-    """What runs on CPU, and what runs elsewhere."""
+def test_products_by_blocks_are_those_of_ragged_dot(name, block):
+    """What runs on CPUs and GPUs, and what runs on TPUs."""
     sizes = jnp.array(GROUPS[name], jnp.int32)
     x, y = (jnp.asarray(RNG.normal(size=(512, n)), jnp.float32) for n in (6, 5))
     kernels = jnp.asarray(RNG.normal(size=(4, 6, 5)), jnp.float32)
     inside = jnp.arange(512)[:, None] < sizes.sum()
-    by_blocks = grouped_products._product_by_blocks(x, kernels, sizes)
+    by_blocks = grouped_products._product_by_blocks(block, x, kernels, sizes)
     assert_close(jnp.where(inside, by_blocks, 0), lax.ragged_dot(x, kernels, sizes))
     outer = grouped_products._outer(x, y, sizes)
-    assert_close(grouped_products._outer_by_blocks(x, y, sizes), outer, atol=1e-4)
+    assert_close(grouped_products._outer_by_blocks(block, x, y, sizes), outer, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_ragged"), [("tpu", True), ("cuda", False), ("cpu", False)]
+)
+def test_ragged_dot_runs_where_it_skips_what_is_in_no_group(platform, is_ragged):
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((512, 6), (4, 6, 5))]
+    gradient = jax.grad(lambda x, k, sizes: grouped_product(x, k, sizes).sum(), (0, 1))
+    traced = jax.jit(gradient).trace(*shapes, jax.ShapeDtypeStruct((4,), jnp.int32))
+    program = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert ("ragged_dot" in program) == is_ragged
+    assert ("while" in program) != is_ragged
 
 
 def experts_and_params(**changes):
