@@ -10,7 +10,7 @@ import numpy as np
 from pretrax.comparing import results
 from pretrax.comparing.figures import LOWER, NATS
 from pretrax.comparing.results import Results, TrainedRun
-from pretrax.comparing.scaling import Fit, fit
+from pretrax.comparing.scaling import Fit, Work, fit, fit_work
 
 ORDERS = 10.0  # a budget beyond so many times those measured is far outside of them
 
@@ -35,10 +35,10 @@ class FittedLaw(NamedTuple):
     refusal: str  # why there is no fit; "": there is one
 
     @property
-    def flops_per_parameter(self) -> float:
-        """Returns FLOPs of training for each parameter and token, of the runs with most parameters."""
-        run = max((point.run for point in self.points), key=lambda run: run.parameters)
-        return run.flops_per_token / run.parameters
+    def work(self) -> Work:
+        """Returns the FLOPs of a token as they grow with the size of the runs' models."""
+        runs = [point.run for point in self.points]
+        return fit_work([r.parameters for r in runs], [r.flops_per_token for r in runs])
 
     @property
     def budgets(self) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from pretrax.comparing.requirements import (
     Requirements,
     shards_of_state,
 )
-from pretrax.comparing.scaling import FLOPS_PER_PARAMETER, REPLICATED, Law
+from pretrax.comparing.scaling import KAPLAN, REPLICATED, Law, Work
 from pretrax.training.console import active_words, print_warning
 from pretrax.training.planning import T5_VOCABULARY
 
@@ -34,21 +34,21 @@ def print_budget(
     Args:
       fitted: the law; None: that of `REPLICATED`.
     """
-    law, each = _law_and_flops(fitted)
-    columns = []
-    for budget in (0.1 * flops, flops, 10.0 * flops):
-        best = law.optimum(budget, each)
+    law, work = _law_and_work(fitted)
+    columns, budgets = [], (0.1 * flops, flops, 10.0 * flops)
+    for budget in budgets:
+        best = law.optimum(budget, work)
         figures = size_figures(best.parameters, best.tokens, chips, fitted)
         if fitted is not None and fitted.fit is not None:
-            low, high = fitted.fit.interval_of_optimum(budget, each)
+            low, high = fitted.fit.interval_of_optimum(budget, work)
             for name in ("parameters", "tokens"):
                 figures[f"{name}, 95%"] = _range((getattr(low, name), getattr(high, name)))
         columns.append(figures)
     print_columns(console, columns)
-    print_assumptions(console, flops, chips, fitted)
+    print_assumptions(console, budgets, chips, fitted)
     if fitted is not None:
         return
-    middle = law.optimum(flops, each)
+    middle = law.optimum(flops, work)
     size = f"--parameters={middle.parameters:.2g} --tokens={middle.tokens:.2g}"
     console.print(verbs.as_typed(f"Next: pretrax plan {size} --chips=64 --of=v5p"))
 
@@ -62,22 +62,21 @@ def print_size(
 ) -> None:
     """Prints what a size and its tokens take."""
     print_columns(console, [size_figures(parameters, tokens, chips, fitted)])
-    flops = _law_and_flops(fitted)[1] * parameters * tokens
-    print_assumptions(console, flops, chips, fitted)
+    flops = _law_and_work(fitted)[1].of_token(parameters) * tokens
+    print_assumptions(console, [flops], chips, fitted)
 
 
-def _law_and_flops(fitted: FittedLaw | None) -> tuple[Law, float]:
-    """Returns the law, and FLOPs for each parameter and token."""
+def _law_and_work(fitted: FittedLaw | None) -> tuple[Law, Work]:
     if fitted is None or fitted.fit is None:
-        return REPLICATED, FLOPS_PER_PARAMETER
-    return fitted.fit.law, fitted.flops_per_parameter
+        return REPLICATED, KAPLAN
+    return fitted.fit.law, fitted.work
 
 
 def size_figures(
     parameters: float, tokens: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> dict[str, str]:
-    law, each = _law_and_flops(fitted)
-    flops = each * parameters * tokens
+    law, work = _law_and_work(fitted)
+    flops = work.of_token(parameters) * tokens
     figures = {
         "parameters": amount(parameters),
         "tokens": amount(tokens),
@@ -133,9 +132,9 @@ def print_run(
 
 
 def print_assumptions(
-    console: Console, flops: float, chips: Chips | None, fitted: FittedLaw | None
+    console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints what the figures of a size rest on, and a warning where the law was fitted far from it."""
+    """Prints what the figures of budgets rest on, and a warning of each far from which the law was fitted."""
     said = "The law is of causal language models of 70M to 16B parameters on web text."
     if fitted is not None:
         runs = [point.run for point in fitted.points]
@@ -145,11 +144,15 @@ def print_assumptions(
             f"{_range(run.parameters for run in runs)} parameters on "
             f"{_range(run.text_tokens for run in runs)} tokens, of {least:.3g} to {most:.3g} FLOPs."
         )
+    taken = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
+    if fitted is not None:
+        taken = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
     console.print(
-        f"{_law_and_flops(fitted)[1]:.3g} FLOPs a parameter and token; {ADAM_BYTES} bytes a parameter "
-        f"(Adam), activations come on top. {said}"
+        f"{taken}; {ADAM_BYTES} bytes a parameter (Adam), activations come on top. {said}"
     )
-    if fitted is not None and fitted.is_far(flops):
+    for flops in budgets:
+        if fitted is None or not fitted.is_far(flops):
+            continue
         nearest = most if flops > most else least
         orders = abs(math.log10(flops / nearest))
         print_warning(

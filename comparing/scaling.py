@@ -17,10 +17,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-FLOPS_PER_PARAMETER = 6  # of a token, forward and backward (Kaplan et al. 2020, arXiv:2001.08361)
 HUBER = 1e-3  # where the loss of log L turns from squares to a line, as in Hoffmann et al.
 ALIKE = 0.05  # sizes, or numbers of tokens, that differ by a smaller share are one: seeds differ by less
 ENDS = (2.5, 97.5)  # percentiles of a bootstrap, the ends of an interval
+
+
+class Work(NamedTuple):
+    """FLOPs of training, forward and backward, for each token: those of N parameters are factor * N^power.
+
+    >>> KAPLAN.of_token(1e9)
+    6000000000.0
+    """
+
+    factor: float
+    power: float
+
+    def of_token(self, parameters: float) -> float:
+        return self.factor * parameters**self.power
+
+
+KAPLAN = Work(6.0, 1.0)  # of large models (Kaplan et al. 2020, arXiv:2001.08361)
 
 
 class Optimum(NamedTuple):
@@ -55,12 +71,12 @@ class Law(NamedTuple):
         """Returns nats per token; takes numbers or arrays."""
         return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
 
-    def optimum(self, flops: float, per_parameter: float = FLOPS_PER_PARAMETER) -> Optimum:
+    def optimum(self, flops: float, work: Work = KAPLAN) -> Optimum:
         """Returns the size and the tokens of the lowest loss that these FLOPs come to.
 
         Args:
           flops: of the whole training.
-          per_parameter: FLOPs of a token for each parameter.
+          work: FLOPs of a token.
 
         >>> best = REPLICATED.optimum(5.76e23)
         >>> f"{best.parameters:.2g} parameters, {best.tokens:.2g} tokens"
@@ -68,12 +84,11 @@ class Law(NamedTuple):
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        products = flops / per_parameter
-        ratio = (self.alpha * self.A) / (self.beta * self.B)
-        parameters = ratio ** (1 / (self.alpha + self.beta)) * products ** (
-            self.beta / (self.alpha + self.beta)
-        )
-        tokens = products / parameters
+        # Where the slope of L(N, flops / work.of_token(N)) is 0.
+        ratio = (self.alpha * self.A) / (work.power * self.beta * self.B)
+        exponent = 1 / (self.alpha + work.power * self.beta)
+        parameters = ratio**exponent * (flops / work.factor) ** (self.beta * exponent)
+        tokens = flops / work.of_token(parameters)
         return Optimum(parameters, tokens, float(self.loss(parameters, tokens)))
 
 
@@ -98,13 +113,11 @@ class Fit(NamedTuple):
     high: Law
     resampled: tuple[Law, ...]  # of the bootstrap, which keep together what belongs together
 
-    def interval_of_optimum(
-        self, flops: float, per_parameter: float = FLOPS_PER_PARAMETER
-    ) -> tuple[Optimum, Optimum]:
+    def interval_of_optimum(self, flops: float, work: Work = KAPLAN) -> tuple[Optimum, Optimum]:
         """Returns the ends of the 95% intervals of the optimum's three numbers; all nan where there are
         none, since more laws of the bootstrap than an interval leaves out at an end have no optimum.
         """
-        optima = [law.optimum(flops, per_parameter) for law in self.resampled if law.falls]
+        optima = [law.optimum(flops, work) for law in self.resampled if law.falls]
         if len(optima) < len(self.resampled) * (1 - ENDS[0] / 100):
             return Optimum(*[math.nan] * 3), Optimum(*[math.nan] * 3)
         low, high = np.percentile(optima, ENDS, axis=0).tolist()
@@ -163,6 +176,19 @@ def fit(
     # Of laws that were drawn, for a number of one may be infinite.
     low, high = np.percentile(np.array(laws), ENDS, axis=0, method="nearest").tolist()
     return Fit(_as_law(best), Law(*low), Law(*high), laws)
+
+
+def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> Work:
+    """Returns the FLOPs of a token as they grow with the size of these models, by least squares of
+    logarithms. Of small models they are no fixed number for each parameter: embeddings, which take few,
+    are many of the parameters of the smallest.
+
+    >>> work = fit_work([1e5, 1e6], [4e5, 5e6])
+    >>> round(work.of_token(1e5)), round(work.power, 3)
+    (400000, 1.097)
+    """
+    power, log_factor = np.polyfit(np.log(parameters), np.log(flops_per_token), 1)
+    return Work(math.exp(log_factor), float(power))
 
 
 def _groups(values: np.ndarray) -> np.ndarray:

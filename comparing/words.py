@@ -129,8 +129,8 @@ def law_in_short(law: FittedLaw) -> list[str]:
     if law.fit is None:
         return [f"{law.figure}: no law. {law.refusal}"]
     one, most = law.fit.law, law.budgets[1]
-    best = one.optimum(most, law.flops_per_parameter)
-    low, high = law.fit.interval_of_optimum(most, law.flops_per_parameter)
+    best = one.optimum(most, law.work)
+    low, high = law.fit.interval_of_optimum(most, law.work)
     trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
     within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
     return [

@@ -1,11 +1,14 @@
 """Scaling laws of comparisons: planted ones are found, shown and planned with."""
 
 import functools
+import re
 
+import numpy as np
 import pytest
 
 from pretrax import plan
 from pretrax.comparing import laws, report, results, words
+from pretrax.comparing.scaling import Work
 from pretrax.comparing.summary import summary
 from tests.comparing import planted
 from tests.showing import pages
@@ -35,10 +38,24 @@ def test_a_planted_law_lies_within_its_intervals(law):
     for true, low, high in zip(planted.LAW, law.fit.low, law.fit.high):
         assert low < true < high
     assert 0.002 < law.error < 0.006  # the noise was .004
-    best = planted.LAW.optimum(1e13, 5.0)
-    low, high = law.fit.interval_of_optimum(1e13, law.flops_per_parameter)
+    best = planted.LAW.optimum(1e13, Work(5.0, 1.0))
+    low, high = law.fit.interval_of_optimum(1e13, law.work)
     assert low.parameters < best.parameters < high.parameters
-    assert law.flops_per_parameter == 5.0
+    assert law.work == pytest.approx((5.0, 1.0))
+
+
+def test_the_work_of_each_size_is_its_own():
+    """Small models take fewer FLOPs a parameter: each budget has those of its own size."""
+    runs = [r._replace(flops_per_token=2.5 * r.parameters**1.05) for r in planted.scaling().runs]
+    (law,) = laws.laws_of(planted.scaling()._replace(runs=runs))
+    for run in runs:
+        assert law.work.of_token(run.parameters) == pytest.approx(run.flops_per_token)
+    for flops in (1e11, 1e14):
+        best = law.fit.law.optimum(flops, law.work)
+        sizes = best.parameters * np.linspace(0.5, 2, 3001)
+        losses = law.fit.law.loss(sizes, flops / law.work.of_token(sizes))
+        assert sizes[np.argmin(losses)] == pytest.approx(best.parameters, rel=1e-3)
+        assert law.work.of_token(best.parameters) * best.tokens == pytest.approx(flops)
 
 
 def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
@@ -91,16 +108,18 @@ def test_losses_that_rise_give_no_law():
 
 def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkeypatch, capsys):
     monkeypatch.setattr(plan, "law_of_directory", lambda name: {str(directory): law}[name])
-    best = law.fit.law.optimum(1e14, 5.0)
+    best = law.fit.law.optimum(1e14, law.work)
     plan.main(["--flops=1e14", f"--law={directory}"])
     said = " ".join(capsys.readouterr().out.split())
     assert f"{best.parameters / 1e3:.0f}k" in said and "parameters, 95%" in said
-    assert "5 FLOPs a parameter and token; 16 bytes" in said and "away from" not in said
+    assert "5 N^1 FLOPs a token of N parameters; 16 bytes" in said
     assert "24 runs of 86.4k to 1.39M parameters on 251k to 2.25M tokens" in said
-    for far, orders in (("1e17", "3.8"), ("1e9", "2.0")):
-        plan.main([f"--flops={far}", f"--law={directory}"])
+    (far,) = re.findall(r"(\S+) FLOPs are (\S+) orders of magnitude away", said)
+    assert far == ("1e+15", "1.8")  # the column beside the budget's
+    for budget, orders in (("1e17", ["2.8", "3.8", "4.8"]), ("1e9", ["3.0", "2.0", "1.0"])):
+        plan.main([f"--flops={budget}", f"--law={directory}"])
         said = " ".join(capsys.readouterr().out.split())
-        assert f"are {orders} orders of magnitude away from the nearest run" in said
+        assert re.findall(r"are (\S+) orders of magnitude away from the nearest", said) == orders
     plan.main(["--parameters=1e6", "--tokens=1e6", f"--law={directory}"])
     assert f"{law.fit.law.loss(1e6, 1e6):.2f}" in capsys.readouterr().out
     with pytest.raises(SystemExit):
