@@ -136,12 +136,12 @@ class Evaluator:
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
         """Returns batches of `size` rows for the model; the number of rows is a multiple of it."""
-        keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(packed))
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
-        for i in range(0, len(packed), size):
-            rows = stacked(packed[i : i + size], np.full(size, member), length)
-            with placed_on(self._mesh):
+        with placed_on(self._mesh):  # keys made elsewhere are of another type, and traced anew
+            keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(packed))
+            for i in range(0, len(packed), size):
+                rows = stacked(packed[i : i + size], np.full(size, member), length)
                 batches.append(arrange(keys[i : i + size], jax.tree.map(spread, rows)))
         return batches
 

@@ -86,6 +86,20 @@ def test_the_number_of_rows_in_a_batch_does_not_matter(rows):
     assert_close(evaluator(rows=rows)(run()[2]), scores())
 
 
+def test_corruption_is_traced_once_for_heldout_and_training_text():
+    """Though one is a single batch and the other several."""
+    one, traced = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}), []
+    objective = one.recipe.objective
+
+    def corrupt(*arguments):
+        traced.append(arguments)
+        return objective.corrupt(*arguments)
+
+    recipe = one.recipe._replace(objective=objective._replace(corrupt=corrupt))
+    evaluator(one=one._replace(recipe=recipe), rows=64)
+    assert len(traced) == 1
+
+
 def test_the_mesh_does_not_matter():
     shape = (2, 2, 2)
     assert_close(evaluator(shape)(run(shape)[2]), scores())
