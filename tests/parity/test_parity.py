@@ -19,6 +19,8 @@ import torch
 import transformers
 
 from pretrax.models import builders
+from pretrax.models.config import Config
+from pretrax.models.experts import Experts, collected, load_balance_loss, router_z_loss
 from pretrax.models.hugging_face import (
     FAMILIES,
     open_source,
@@ -483,6 +485,38 @@ def apart(arrays):
                 yield f"{layer}.mlp.experts.{number}.{which}.weight", matrix
                 saved = f"{layer}.block_sparse_moe.experts.{number}.{mixtral[which]}.weight"
                 yield saved, matrix
+
+
+def routing_of(logits, segments, experts_per_token):
+    """The statistics of a router with these logits, its inputs."""
+    count = logits.shape[-1]
+    sizes = dict(num_heads=1, head_dim=2, mlp_dim=2, num_experts=count)
+    config = Config(8, 0, 1, (), emb_dim=count, experts_per_token=experts_per_token, **sizes)
+    zeros = dict.fromkeys(("wi_0", "wi_1"), jnp.zeros((count, count, 2)))
+    params = zeros | {"router": jnp.eye(count), "wo": jnp.zeros((count, 2, count))}
+    _, found = Experts(config).apply({"params": params}, logits, segments, mutable=["routing"])
+    return collected(found)
+
+
+def test_losses_of_a_router_agree():
+    """Theirs counts a token K times; that of Switch Transformers knows no padding."""
+    mixtral = transformers.models.mixtral.modeling_mixtral
+    switch = transformers.models.switch_transformers.modeling_switch_transformers
+    logits = np.random.default_rng(0).normal(size=(2, 11, 5)).astype(np.float32)
+    mask = np.arange(11)[None] < np.array([[11], [7]])
+    theirs = mixtral.load_balancing_loss_func(
+        (torch.tensor(logits.reshape(-1, 5)),), 5, 2, torch.tensor(mask)
+    )
+    assert 2 * load_balance_loss(routing_of(logits, mask, 2)) == pytest.approx(float(theirs), 1e-5)
+    probabilities = torch.softmax(torch.tensor(logits), -1)
+    theirs = switch.load_balancing_loss_func(probabilities, probabilities.argmax(-1))
+    routing = routing_of(logits, mask | True, 1)
+    # Which takes each row for itself.
+    each = [jax.tree.map(lambda x, i=i: x[:, i : i + 1], routing) for i in range(2)]
+    ours = np.mean([load_balance_loss(one) for one in each])
+    assert ours == pytest.approx(float(theirs), 1e-5)
+    theirs = switch.router_z_loss_func(torch.tensor(logits))
+    assert router_z_loss(routing) == pytest.approx(float(theirs), 1e-5)
 
 
 SLOW = (
