@@ -45,7 +45,7 @@ from pretrax.training.configuration import run_of_directory
 from pretrax.training.console import print_heldout
 from pretrax.training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
 from pretrax.training.mesh import make_mesh, placed_on
-from pretrax.training.planning import plan
+from pretrax.training.planning import plan_evaluation
 from pretrax.training.processes import check_alone
 from pretrax.training.runs import open_run, saved_steps
 from pretrax.verbs import as_typed
@@ -199,7 +199,7 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
 
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
-    planned = plan(run_of_directory(options.run, options.trust))
+    planned = plan_evaluation(run_of_directory(options.run, options.trust))
     evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
     evaluators = evaluators or {"": heldout_evaluator(planned)}
     token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))

@@ -10,7 +10,7 @@ from pretrax.tasks.trained_models import open_trained
 from pretrax.training import run_directory
 from pretrax.training.bound import bound
 from pretrax.training.configuration import read_directory, run_of_directory
-from pretrax.training.planning import Plan, plan
+from pretrax.training.planning import Plan, plan_evaluation
 from pretrax.training.run import Run
 from pretrax.training.runs import SavedModel, open_run
 
@@ -43,8 +43,8 @@ class Subject:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Its corpus, objective, model, row groups and mesh."""
-        return plan(self.run)
+        """Its corpus, objective, model and row groups, on a mesh of the devices that there are."""
+        return plan_evaluation(self.run)
 
     @functools.cached_property
     def saved(self) -> SavedModel:

@@ -8,7 +8,7 @@ together.
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import flax.linen as nn
 import jax
@@ -72,6 +72,19 @@ def make_mesh(
             "choose data, fsdp, expert and tensor (mesh.make_mesh) so that they multiply to that."
         )
     return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
+    """Returns the mesh of a training where there are its devices; otherwise one of all that there are,
+    over which parameters and rows are spread.
+
+    >>> evaluation_mesh(lambda: make_mesh(data=2, fsdp=8)).shape  # on eight devices
+    {'data': 1, 'fsdp': 8, 'expert': 1, 'tensor': 1}
+    """
+    try:
+        return build()
+    except ValueError:  # it takes another number of devices
+        return make_mesh(data=1, fsdp=-1)
 
 
 def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:

@@ -20,7 +20,7 @@ from pretrax.objectives.mixtures import longest
 from pretrax.training.batches import Batches, GroupSchedule, schedule
 from pretrax.training.checking import check_own, check_terms
 from pretrax.training.data import Corpus, checked_for
-from pretrax.training.mesh import batch_shards, replicated
+from pretrax.training.mesh import batch_shards, evaluation_mesh, replicated
 from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
 from pretrax.training.processes import first_process_first
 from pretrax.training.run import FIELDS, Run, is_required
@@ -46,8 +46,19 @@ class Plan(NamedTuple):
     end_of_document: int | None  # the id after every document; None: none
 
 
-def plan(run: Run) -> Plan:
+def plan_evaluation(run: Run) -> Plan:
+    """Returns the plan of a run on the devices that there are, whichever it was trained on.
+
+    What is evaluated is padded to their number: only the rows of a training step must divide over them.
+    """
+    return plan(run, evaluation_mesh(run.mesh))
+
+
+def plan(run: Run, mesh: Mesh | None = None) -> Plan:
     """Opens a run's corpus, builds its objective and model, solves all lengths and checks them.
+
+    Args:
+      mesh: in place of the run's own, for `plan_evaluation`.
 
     Creates no parameters. On a first start the corpus trains its vocabulary and tokenises its text.
 
@@ -58,7 +69,8 @@ def plan(run: Run) -> Plan:
         run.run_dir
     ):  # a run that has begun needs it no more
         check_source(run.initial_run)
-    mesh, optimizer = run.mesh(), run.optimizer(run.steps)
+    own, optimizer = mesh is None, run.optimizer(run.steps)
+    mesh = mesh or run.mesh()
     corpus = first_process_first(lambda: run.corpus(run.run_dir))
     ids = corpus.ids
     objective = run.objective(ids)
@@ -86,7 +98,8 @@ def plan(run: Run) -> Plan:
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, **losses)
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
-    _check_division(run, recipe, schedules, batch_shards(mesh))
+    if own:
+        _check_division(run, recipe, schedules, batch_shards(mesh))
     packing = plan_packing(policy, objective, layout, groups)
     _check_longest(corpus, packing)
     check_own(recipe)

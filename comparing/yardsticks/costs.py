@@ -9,6 +9,7 @@ from pretrax.comparing.budgets import tokens_of
 from pretrax.comparing.figures import NEITHER, Figure
 from pretrax.comparing.subject import Subject
 from pretrax.models.builders import abstract_params
+from pretrax.training.mesh import make_mesh
 from pretrax.training.metrics import read_metrics
 from pretrax.training.planning import Plan, open_batches
 from pretrax.training.state import unboxed
@@ -36,7 +37,8 @@ def cost(subject: Subject, *, steps: int = 8) -> list[Figure]:
 
     Raises ValueError where `steps` are fewer than 1.
     """
-    plan = subject.plan
+    # The rows of a step are counted on one device: over those that there are they need not divide.
+    plan = subject.plan._replace(mesh=make_mesh(devices=jax.devices()[:1]))
     taken = subject.saved.step
     seen = tokens_of(plan, taken)
     flops = step_flops(plan.recipe, plan.schedules) * taken / seen

@@ -11,11 +11,14 @@ import pytest
 
 from pretrax import models
 from pretrax.comparing.yardsticks import heldout
+from pretrax.comparing.yardsticks.costs import cost
 from pretrax.comparing.yardsticks.heldout import loss_under
 from pretrax.inference.windows import BeyondTraining
 from pretrax.objectives import causal_lm, masked_lm, prefix_lm
+from pretrax.training import planning
 from pretrax.training.data import Piece
 from pretrax.training.heldout import evaluator_under
+from pretrax.training.mesh import make_mesh
 from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
 from tests.training import tiny
@@ -52,6 +55,31 @@ def test_models_of_two_layouts_are_given_the_same_rows():
     (one,), (other,) = (scores(x, prefix_lm(tiny.IDS)) for x in ("decoder", "encoder_decoder"))
     assert (one.targets, one.baseline) == (other.targets, other.baseline)
     assert one.loss != other.loss
+
+
+def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
+    """Trained on 16, with 12 rows a step, of eight: its loss and its costs are those of one device."""
+    own = subject("decoder")
+    elsewhere = dataclasses.replace(
+        own.plan.run, mesh=functools.partial(make_mesh, fsdp=16), batch_size=12, data_shards=4
+    )
+    with pytest.raises(ValueError, match="takes 16 devices, there are 8"):
+        planning.plan(elsewhere)
+    here = planning.plan_evaluation(elsewhere)
+    assert here.mesh.shape["fsdp"] == 8
+    here = here._replace(corpus=own.plan.corpus)
+    state = abstract_state_of(here).shapes.params
+    params = jax.device_put(own.saved.params, jax.tree.map(lambda x: x.sharding, state))
+    (one,) = scores("decoder", causal_lm(tiny.IDS))
+    (found,) = evaluator_under(here, causal_lm(tiny.IDS), TOKENS, ROW)(params)
+    assert found.loss == pytest.approx(one.loss, rel=1e-5) and found.targets == one.targets
+    saved, directory = types.SimpleNamespace(step=1), str(tmp_path)
+    alone = planning.plan(dataclasses.replace(elsewhere, mesh=lambda: tiny.mesh_of(1)))
+    costs = (
+        cost(types.SimpleNamespace(plan=one, saved=saved, directory=directory), steps=1)
+        for one in (here, alone)
+    )
+    assert next(costs) == next(costs)
 
 
 def test_rows_have_the_tokens_asked_for():
@@ -124,7 +152,7 @@ def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, s
         loss_under(subject(layout), objectives=[name], row_tokens=ROW)
 
 
-def test_sentinels_and_positions_are_those_that_there_are():
+def test_sentinels_and_positions_are_those_that_there_are(tmp_path):
     with pytest.raises(ValueError, match="need 18 sentinels, the vocabulary has 16"):
         heldout.evaluator(subject("decoder").plan, "t5", row_tokens=360)
     one = subject("decoder").plan
