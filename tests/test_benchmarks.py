@@ -7,6 +7,7 @@ import jax
 import pytest
 
 from benchmarks import (
+    attention,
     corruption,
     decode,
     finetuning,
@@ -23,6 +24,21 @@ from tests.training.tiny import on_one_device
 @pytest.fixture(autouse=True)
 def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_attention(capsys):
+    attention.main(["--slots", "40", "--heads=2", "--width=16", "--repeats=1"])
+    said = capsys.readouterr().out
+    assert re.search(r"T5 +40 +[\d.]+ +– +–", said)
+    assert re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", said)
+
+
+def test_memory_of_attention(monkeypatch, capsys):
+    devices = lambda topology: jax.devices()  # noqa: E731
+    monkeypatch.setattr(attention, "devices_of", devices)
+    attention.main(["--compile=v5e:2x2", "--slots", "40", "--heads=2", "--width=16"])
+    said = capsys.readouterr().out
+    assert "in MiB" in said and re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", said)
 
 
 def test_corruption(monkeypatch, capsys):

@@ -1,0 +1,175 @@
+"""Attention alone, forward and backward: how long it takes, or how much memory, plain and fused.
+
+    python benchmarks/attention.py                                  # on the accelerator that is here
+    python benchmarks/attention.py --compile=h100:1                 # what one elsewhere would take
+    python benchmarks/attention.py --slots 128 --heads=2 --repeats=1      # in seconds, on a CPU
+
+Of one row in bfloat16. "T5" is bidirectional with T5's bias and its gradient, "causal" has no bias, and
+beside it is JAX's own: on GPUs cuDNN's flash attention, elsewhere XLA's. Memory is what a program takes
+beside its inputs and outputs.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from pretrax.models import attention, fused_attention  # noqa: E402
+from pretrax.models.positions import MAX_DISTANCE, bias_at  # noqa: E402
+from pretrax.training.topologies import EXAMPLE, devices_of, read_topology, use_cpu  # noqa: E402
+
+MIB = 2**20
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.compile:
+        use_cpu()
+        device = devices_of(read_topology(options.compile))[0]
+    else:
+        device = jax.devices()[0]
+    measure = memory if options.compile else milliseconds
+    unit = "MiB" if options.compile else "ms"
+    console = Console()
+    console.print(f"{device.device_kind}, {options.heads} heads of {options.width}, in {unit}")
+    table = Table(box=None)
+    for heading in (
+        "attention",
+        "slots",
+        "plain",
+        "fused",
+        "JAX's",
+        "plain / fused",
+        "JAX's / fused",
+    ):
+        table.add_column(heading, justify="left" if heading == "attention" else "right")
+    for kind in ("T5", "causal"):
+        for slots in options.slots:
+            figures = [
+                measure(function, inputs(kind, slots, options), device, options)
+                if function
+                else "–"
+                for function in ways(kind, device.platform, bool(options.compile))
+            ]
+            table.add_row(kind, f"{slots:,}", *map(shown, figures), *map(shown, ratios(*figures)))
+    console.print(table)
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--compile", metavar="TOPOLOGY", help=f"such as {EXAMPLE}; one chip of it")
+    parser.add_argument("--slots", type=int, nargs="+", default=[512, 2048, 8192, 32768])
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--width", type=int, default=64, help="of a head")
+    parser.add_argument(
+        "--repeats", type=int, default=10, help="of each timed call, of which the median"
+    )
+    return parser.parse_args(arguments)
+
+
+# --- what is measured ------------------------------------------------------------------------------
+
+
+def inputs(kind: str, slots: int, options) -> tuple:
+    """Shapes of queries, keys, values and the bias, and the end of the keys of each query."""
+    one = jax.ShapeDtypeStruct((1, slots, options.heads, options.width), jnp.bfloat16)
+    bias = jax.ShapeDtypeStruct((options.heads, 2 * MAX_DISTANCE + 1), jnp.float32)
+    return one, one, one, bias if kind == "T5" else None
+
+
+def ways(kind: str, platform: str, elsewhere: bool):
+    """Returns plain, fused and JAX's attention of (q, k, v, bias); None where there is none."""
+
+    def intervals(slots):
+        slot = jnp.arange(slots)
+        end = jnp.full_like(slot, slots) if kind == "T5" else slot + 1
+        return jnp.stack([jnp.zeros_like(slot), end])[None]
+
+    def plain(q, k, v, bias):
+        slots = q.shape[1]
+        if bias is not None:
+            bias = bias_at(bias, jnp.arange(slots)[None], slots)[0]
+        return attention.attend(q, k, v, intervals(slots), bias)
+
+    def fused(q, k, v, bias):
+        return fused_attention.attend(q, k, v, intervals(q.shape[1]), bias)
+
+    def of_jax(q, k, v, bias):
+        name = "cudnn" if platform == "gpu" else "xla"
+        return jax.nn.dot_product_attention(q, k, v, scale=1.0, is_causal=True, implementation=name)
+
+    # cuDNN has to be there to be compiled for.
+    peer = of_jax if kind == "causal" and not (elsewhere and platform == "gpu") else None
+    return plain, fused if platform in fused_attention.PLATFORMS else None, peer
+
+
+def forward_and_backward(function):
+    def call(arrays, d_out):
+        out, pull_back = jax.vjp(function, *arrays)
+        return out, pull_back(d_out)
+
+    return jax.jit(call)
+
+
+def milliseconds(function, shapes, device, options) -> float | str:
+    """Milliseconds of a call, the median of a few."""
+    keys = iter(jax.random.split(jax.random.key(0), len(shapes)))
+    draw = lambda x: jax.random.normal(next(keys), x.shape, x.dtype) / 8  # noqa: E731
+    arrays = jax.tree.map(draw, shapes)
+    try:
+        call = forward_and_backward(function).lower(arrays, arrays[0]).compile()
+        times = []
+        for _ in range(options.repeats + 1):
+            started = time.perf_counter()
+            jax.block_until_ready(call(arrays, arrays[0]))
+            times.append(time.perf_counter() - started)
+    except jax.errors.JaxRuntimeError as error:
+        return too_many(error)
+    return 1e3 * statistics.median(times[1:])
+
+
+def memory(function, shapes, device, options) -> float | str:
+    """MiB that the compiled program takes beside its inputs and outputs."""
+    placed = jax.sharding.SingleDeviceSharding(device)
+    shapes = jax.tree.map(lambda x: x.update(sharding=placed), shapes)
+    try:
+        compiled = forward_and_backward(function).lower(shapes, shapes[0]).compile()
+    except jax.errors.JaxRuntimeError as error:
+        return too_many(error)
+    return compiled.memory_analysis().temp_size_in_bytes / MIB
+
+
+def too_many(error: Exception) -> str:
+    if "RESOURCE_EXHAUSTED" not in str(error):
+        raise error
+    return "too many"
+
+
+# --- how it is shown -------------------------------------------------------------------------------
+
+
+def ratios(plain, fused, of_jax) -> tuple[float | str, float | str]:
+    """Returns how many times as much the first and the last take."""
+    if not isinstance(fused, float) or not fused:
+        return "–", "–"
+    return tuple(x / fused if isinstance(x, float) else "–" for x in (plain, of_jax))
+
+
+def shown(figure: float | str) -> str:
+    if isinstance(figure, str):
+        return figure
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
+
+
+if __name__ == "__main__":
+    main()
