@@ -65,6 +65,8 @@ def asked_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
     """Returns the layers that a yardstick looks at; None: all. Raises ValueError for others."""
     if layers is None:
         return layers_of(trained)
+    if not isinstance(layers, list | tuple) or not layers:
+        raise ValueError(f"Got layers={layers!r}, expected a list such as [0, -1].")
     check_layers(trained, layers)
     return list(layers)
 

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretrax.comparing.figures import HIGHER, Figure
+from pretrax.comparing.figures import HIGHER, Figure, check_at_least
 from pretrax.comparing.likelihoods import AFTER_READING, Reading, log_probs, reading_of
 from pretrax.comparing.python_pairs import MinimalPair, python_pairs
 from pretrax.comparing.subject import Subject
@@ -32,9 +32,10 @@ def minimal_pairs(subject: Subject, *, pairs: int = 32, blimp: str | None = None
       pairs: of each kind.
       blimp: a folder of BLiMP's JSONL files; its kinds are the `UID`s.
 
-    Raises ValueError for a model that predicts no text, files that hold no pairs, and a run that was
-    trained on the library's files that are held out here.
+    Raises ValueError for a model that predicts no text, files that hold no pairs, a run that was
+    trained on the library's files that are held out here, and fewer pairs than 1.
     """
+    check_at_least(1, pairs=pairs)
     trained = subject.trained
     reading = reading_of(trained)
     given = blimp_pairs(blimp, pairs) if blimp else _own_pairs(subject, pairs)

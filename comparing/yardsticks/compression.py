@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.comparing.figures import LOWER, NEITHER, Figure
+from pretrax.comparing.figures import LOWER, NEITHER, Figure, check_at_least
 from pretrax.comparing.likelihoods import (
     AFTER_READING,
     BOUND,
@@ -93,8 +93,9 @@ def bits_per_byte(
         stratified, and uniform in 1 … n, whose mean is the bound exactly (Nie et al. 2025,
         arXiv:2502.09992, equation 6).
 
-    Raises ValueError for a model that predicts no text, or a corpus without text.
+    Raises ValueError for a model that predicts no text, a corpus without text, and settings out of range.
     """
+    check_at_least(2, tokens=tokens, row_tokens=row_tokens, positions=positions, draws=draws)
     trained, corpus = subject.trained, subject.plan.corpus
     reading = reading_of(trained)
     rows = heldout_rows(corpus, tokens, row_tokens)
@@ -145,6 +146,10 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[Row]:
                 for size in (0, row.size // 2, row.size)
             )
             rows.append(Row(row, end - start, end - middle))
+    if not rows:
+        raise ValueError(
+            "The held-out text has no two tokens in a row: give more tokens, or longer text."
+        )
     return rows
 
 

@@ -6,7 +6,7 @@ import statistics
 import jax
 
 from pretrax.comparing.budgets import tokens_of
-from pretrax.comparing.figures import NEITHER, Figure
+from pretrax.comparing.figures import NEITHER, Figure, check_at_least
 from pretrax.comparing.subject import Subject
 from pretrax.models.builders import abstract_params
 from pretrax.training.mesh import make_mesh
@@ -37,6 +37,7 @@ def cost(subject: Subject, *, steps: int = 8) -> list[Figure]:
 
     Raises ValueError where `steps` are fewer than 1.
     """
+    check_at_least(1, steps=steps)
     # The rows of a step are counted on one device: over those that there are they need not divide.
     plan = subject.plan._replace(mesh=make_mesh(devices=jax.devices()[:1]))
     taken = subject.saved.step
@@ -62,8 +63,6 @@ def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
 
     A target counts once whatever its weight, and metrics are no loss.
     """
-    if steps < 1:
-        raise ValueError(f"Got steps={steps}, expected 1 or more: targets are counted in batches.")
     count = jax.jit(lambda key, rows: _targets(plan.recipe, key, rows))
     key, tokens = jax.random.key(NOISE_SEED), 0
     found: dict[str, float] = {}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pretrax.comparing.class_tasks import class_figures, class_task, classes_by_words
-from pretrax.comparing.figures import NEITHER, Figure
+from pretrax.comparing.figures import NEITHER, Figure, check_at_least
 from pretrax.comparing.finetuning import finetuned
 from pretrax.comparing.subject import Subject
 
@@ -35,11 +35,9 @@ def finetune(
 
     Raises ValueError for settings that are not above 0, and as `class_task`.
     """
-    for name, value in {"steps": steps, "batch_size": batch_size, "tokens": tokens}.items():
-        if value < 1:
-            raise ValueError(f"Got {name}={value}, expected 1 or more.")
-    if not peaks or min(peaks) <= 0:
-        raise ValueError(f"Got peaks={peaks}, expected learning rates above 0.")
+    check_at_least(1, steps=steps, batch_size=batch_size, tokens=tokens)
+    if not isinstance(peaks, list | tuple) or not peaks or min(peaks) <= 0:
+        raise ValueError(f"Got peaks={peaks!r}, expected a list of learning rates above 0.")
     found = class_task(subject, task, module, data_dir)
     classes = found.classes
     learnt = finetuned(

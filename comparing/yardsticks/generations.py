@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure
+from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
 from pretrax.comparing.python_prompts import (
     Gap,
     continuations,
@@ -49,8 +49,9 @@ def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> l
       prompts: beginnings of functions and classes.
       max_new: tokens that are written.
 
-    Raises ValueError for a model that cannot continue a text, saying which can.
+    Raises ValueError for a model that cannot continue a text, saying which can, and settings below 1.
     """
+    check_at_least(1, prompts=prompts, max_new=max_new)
     subject.check_library_unseen()
     trained, found = subject.trained, continuations(prompts)
 
@@ -75,6 +76,7 @@ def infilling(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list
 
     Raises ValueError for a model that cannot fill in text, saying which can. Args: `continuation`.
     """
+    check_at_least(1, prompts=prompts, max_new=max_new)
     subject.check_library_unseen()
     trained, found = subject.trained, hidden_lines(prompts)
 

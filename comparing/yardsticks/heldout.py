@@ -9,7 +9,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Sequence
 
-from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure
+from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure, check_at_least
 from pretrax.comparing.subject import Subject
 from pretrax.inference.windows import BeyondTraining
 from pretrax.objectives import Objective, TokenIds
@@ -50,10 +50,9 @@ def loss_under(
     Raises ValueError for a name that is none, settings below 1, or where the model computes none of the
     objectives.
     """
-    if not objectives:
-        raise ValueError("Got no objectives, expected names such as causal_lm.")
-    if min(tokens, row_tokens) < 1:
-        raise ValueError(f"Got tokens={tokens} and row_tokens={row_tokens}, expected 1 or more.")
+    if isinstance(objectives, str) or not objectives:
+        raise ValueError(f"Got objectives={objectives!r}, expected a list such as ['causal_lm'].")
+    check_at_least(1, tokens=tokens, row_tokens=row_tokens)
     plan, names = subject.plan, [*map(find, objectives)]
     refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):

@@ -13,7 +13,7 @@ import numpy as np
 
 from pretrax.comparing.bags_of_words import bags_of
 from pretrax.comparing.class_tasks import ClassTask, class_figures, class_task, classes_by_words
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure
+from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
 from pretrax.comparing.frozen import asked_layers, text_features, word_features
 from pretrax.comparing.probing import probed, standardisation
 from pretrax.comparing.subject import Subject
@@ -116,9 +116,10 @@ def retrieve(
     """
     subject.check_library_unseen()
     split = definition_examples()
-    if not 2 <= candidates <= len(split["validation"]):
+    check_at_least(2, candidates=candidates)
+    if candidates > len(split["validation"]):
         raise ValueError(
-            f"Got candidates={candidates}, expected 2 to {len(split['validation'])}, the held-out "
+            f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the held-out "
             "definitions that there are."
         )
     known, asked = split["train"][: 2 * candidates], split["validation"][:candidates]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pretrax.comparing.class_tasks import class_task
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure
+from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
 from pretrax.comparing.ranking import Question, answer_log_probs, share_right
 from pretrax.comparing.subject import Subject
 from pretrax.inference import few_shot_prompt
@@ -39,10 +39,8 @@ def rank_classes(
     Raises ValueError for a model that gives no probability to text, settings out of range, a template
     without both fields, and as `class_task`.
     """
-    if shots < 0 or examples < 1:
-        raise ValueError(
-            f"Got shots={shots} and examples={examples}, expected 0 or more, and 1 or more."
-        )
+    check_at_least(0, shots=shots)
+    check_at_least(1, examples=examples)
     if "{text}" not in template or not template.endswith("{answer}"):
         raise ValueError(
             f"Got the template {template!r}, expected {{text}} in it and {{answer}} at its end."
@@ -85,8 +83,7 @@ def fill_in(subject: Subject, *, examples: int = 60) -> list[Figure]:
     it is. The first figure ranks by log-probability, `/per_token` by that per token. The baseline is
     one drawn at random; beside it stands the most frequent name. Errors: `rank_classes`.
     """
-    if examples < 1:
-        raise ValueError(f"Got examples={examples}, expected 1 or more.")
+    check_at_least(1, examples=examples)
     subject.check_library_unseen()
     some = identifier_examples()["validation"][:examples]
     questions = [

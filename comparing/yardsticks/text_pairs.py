@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax.comparing.bags_of_words import Bags, bags_of
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure
+from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
 from pretrax.comparing.probing import best_probe
 from pretrax.comparing.subject import Subject
 from pretrax.objectives import PromptForm, RowGroup, members_of
@@ -49,10 +49,7 @@ def pair_accuracy(
     Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 pairs of either
     kind.
     """
-    if min(pairs, training_pairs) < 50:
-        raise ValueError(
-            f"Got pairs={pairs} and training_pairs={training_pairs}, expected 50 or more of each."
-        )
+    check_at_least(50, pairs=pairs, training_pairs=training_pairs)
     plan, decode = subject.plan, subject.trained.decode
     member, group, form = _pair_member(plan)
     held = _batches(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure
+from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
 from pretrax.comparing.frozen import asked_layers
 from pretrax.comparing.subject import Subject
 from pretrax.inference import Trained
@@ -81,11 +81,8 @@ def word_in_context(
     Raises ValueError for a layer that there is not, fewer than 4 uses, and a vocabulary with which no
     word has as many.
     """
-    if uses < 4 or words < 1 or context < 1:
-        raise ValueError(
-            f"Got words={words}, uses={uses}, context={context}, expected 1, 4 and 1 or more: each half "
-            "of the uses compares two of one meaning."
-        )
+    check_at_least(1, words=words, context=context)
+    check_at_least(4, uses=uses)  # each half of them compares two of one meaning
     subject.check_library_unseen()
     trained = subject.trained
     asked = asked_layers(trained, layers)

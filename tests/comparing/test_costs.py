@@ -72,8 +72,3 @@ def test_figures_by_hand(tmp_path):
         "cost/tokens_seen": tokens,
         "cost/seconds_per_step": 1.0,
     }
-
-
-def test_targets_are_counted_in_some_batch():
-    with pytest.raises(ValueError, match="steps=0, expected 1 or more"):
-        targets_per_token(planned(tiny.decoder(), causal_lm(tiny.IDS), decoder=32), 0)

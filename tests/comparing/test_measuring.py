@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -11,8 +12,18 @@ import pytest
 from pretrax.comparing import kept_figures, measuring
 from pretrax.comparing.figures import LOWER, Figure
 from pretrax.comparing.kept_figures import Measured, read_measured, write_measured
+from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.inference.windows import BeyondTraining
-from pretrax.training.bound import Bound
+from pretrax.training.bound import Bound, parameters
+from tests.comparing.subjects import subject_of
+from tests.inference.runs import trained
+from tests.tasks.short_library import short_library
+
+
+@pytest.fixture(scope="module")
+def short():
+    with short_library():
+        yield
 
 
 def sized(subject, *, layers=(), text=b"", times: int = 1) -> list[Figure]:
@@ -48,6 +59,22 @@ def test_texts_longer_than_the_rows_of_training_are_noted():
     assert first.note == f"of 3 texts; {said}" and not part.note
     with pytest.warns(UserWarning, match="something else"):
         kept_figures.measure(Bound(warned, others=True), None)
+
+
+@pytest.mark.parametrize("name", YARDSTICKS)
+def test_settings_that_no_yardstick_can_have_are_named(name, short):
+    """A number that is too small, or none, and a list that is empty, or a word."""
+    needed = {"loss_under": {"objectives": ["causal_lm"]}, "retrieve": {"candidates": 4}}
+    subject = subject_of(trained("decoder", "causal_lm"))
+    for setting, usual in parameters(YARDSTICKS[name]).items():
+        wrong = {int: (-1, 2.5), tuple: ((), "all")}.get(type(usual.default), ())
+        if setting in ("layers", "objectives"):
+            wrong = ((), "all")
+        for value in wrong:
+            with pytest.raises(
+                ValueError, match=f"Got {setting}={re.escape(repr(value))}, expected"
+            ):
+                YARDSTICKS[name](subject, **needed.get(name, {}) | {setting: value})
 
 
 def named_sized(returned):
