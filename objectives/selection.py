@@ -29,7 +29,7 @@ from pretrax.objectives.arithmetic import (
 )
 from pretrax.objectives.contract import TokenIds
 from pretrax.objectives.random_order import random_order
-from pretrax.objectives.splicing import documents, is_of_each
+from pretrax.objectives.splicing import documents, is_of_each, of_document
 
 # The most units taken after the first that did not fit. More would fit only after a unit of 18
 # tokens or more. A loop until all rows of a batch are done would make devices wait for each other.
@@ -216,13 +216,13 @@ def _take_tokens(bits, candidate, segments, quota_D):
     candidates_D = _sum_of_each(candidate, segments, quota_D.size)
     end_D = jnp.cumsum(candidates_D)
     last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
-    of_L = jnp.maximum(segments - 1, 0)
-    last = jnp.sort(rank)[last_D][of_L]
+    last = of_document(jnp.sort(rank)[last_D], segments)
     # Tokens may have drawn equal bits: of those tied for the last rank, the first fill the quota.
     ahead, tied = candidate & (rank < last), candidate & (rank == last)
-    remaining = (quota_D - _sum_of_each(ahead, segments, quota_D.size))[of_L]
-    start = documents(segments, quota_D.size).start
-    return ahead | (tied & (_sum_so_far(tied, start[of_L]) <= remaining))
+    remaining_D = quota_D - _sum_of_each(ahead, segments, quota_D.size)
+    total, start_D = running_sum(tied), documents(segments, quota_D.size).start
+    so_far = total - of_document((total - tied)[start_D], segments)
+    return ahead | (tied & (so_far <= of_document(remaining_D, segments)))
 
 
 def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool):
