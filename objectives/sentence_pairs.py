@@ -318,7 +318,7 @@ def _next_or_not(bits_D, source, document: Documents, cut, other, length):
 
 def _differ(source, one, other, length):
     """Returns bool[D]: whether `length` tokens of the source at `one` and at `other` differ."""
-    slot = jnp.arange(source.size)[None]
+    slot = jnp.arange(source.size // 2)[None]  # no text is longer: the source has two rows
     tokens, others = (
         source[jnp.minimum(at[:, None] + slot, source.size - 1)] for at in (one, other)
     )
@@ -352,10 +352,9 @@ def _cuts(bits_DxC, ends, document: Documents):
     """
     C = bits_DxC.shape[1]
     places = _places(ends, document, C)
-    total = jnp.sum(places, axis=1)
-    drawn = _different(bits_DxC, total)
-    found = [_numbered(places, k) - document.start for k in drawn]
-    return [jnp.where(total >= C, cut, document.length).astype(jnp.int32) for cut in found]
+    first, total = _numbers(places, document, document.length - 1)
+    found = [_slot(places, first + k) - document.start for k in _different(bits_DxC, total)]
+    return [jnp.where(total >= C, cut, document.length) for cut in found]
 
 
 def _start_of(bits_D, ends, document: Documents, length):
@@ -365,29 +364,42 @@ def _start_of(bits_D, ends, document: Documents, length):
     of them, it is the first. In a document of a single token it is the end.
     """
     places = _places(ends, document, 1)
-    slot = jnp.arange(ends.size)[None]
-    enough = places & (slot + length[:, None] <= (document.start + document.length)[:, None])
-    drawn = _numbered(places, below(bits_D, jnp.sum(enough, axis=1)))  # the early ones are enough
-    return jnp.where(jnp.any(places, axis=1), drawn - document.start, document.length)
+    last = document.length - jnp.maximum(length, 1)
+    first, enough = _numbers(places, document, last)  # the early ones are enough
+    drawn = _slot(places, first + below(bits_D, enough)) - document.start
+    return jnp.where(document.length > 1, drawn, document.length)
 
 
-def _places(ends, document: Documents, at_least: int):
-    """Returns bool[D, N]: slots at which each document may be cut.
+class _Places(NamedTuple):
+    """The slots at which documents may be cut, numbered from 0 over the row and its partner.
 
-    They are those after sentence ends; all, where there are fewer than `at_least` of those.
+    They are those after sentence ends, or after any token.
     """
-    slot = jnp.arange(ends.size)[None]
-    start, end = document.start[:, None], (document.start + document.length)[:, None]
-    inside = (slot > start) & (slot < end)
-    after_ends = inside & jnp.roll(ends, 1)[None]
-    enough = jnp.sum(after_ends, axis=1, keepdims=True) >= at_least
-    return jnp.where(enough, after_ends, inside)
+
+    ends: Any  # i32[N] the sentence ends up to each slot and with it
+    at_ends: Any  # bool[D]
 
 
-def _numbered(places, number_D):
-    """Returns i32[D]: the slot of place `number`, from 0, of each document; 0 where it has none."""
-    mine = places & (jax.vmap(running_sum)(places) - 1 == number_D[:, None])
-    return jnp.sum(jnp.where(mine, jnp.arange(places.shape[1])[None], 0), axis=1, dtype=jnp.int32)
+def _places(ends, document: Documents, at_least: int) -> _Places:
+    """Returns the slots after sentence ends; all, in documents with fewer than `at_least` of those."""
+    places = _Places(running_sum(ends), jnp.ones_like(document.length, bool))
+    _, total = _numbers(places, document, document.length - 1)
+    return places._replace(at_ends=total >= at_least)
+
+
+def _numbers(places: _Places, document: Documents, last_D):
+    """Returns the number of each document's first place, and of those up to position `last`: i32[D]."""
+    start, last = document.start, document.start + jnp.maximum(last_D, 0)
+    first, beyond = (
+        jnp.where(places.at_ends, jnp.where(x > 0, places.ends[x - 1], 0), x) for x in (start, last)
+    )
+    return first, beyond - first
+
+
+def _slot(places: _Places, number_D):
+    """Returns i32[D]: the slots of places by their numbers."""
+    end = jnp.sum(places.ends[None] <= number_D[:, None], axis=1, dtype=jnp.int32)
+    return 1 + jnp.where(places.at_ends, end, number_D)
 
 
 def _different(bits_DxC, total):
