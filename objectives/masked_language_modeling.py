@@ -19,7 +19,7 @@ from pretrax.objectives.cross_entropy import binary_cross_entropy
 from pretrax.objectives.features import input_sequence, labels_in_place
 from pretrax.objectives.losses import token_loss
 from pretrax.objectives.selection import Selection, choose, quota, selection_of
-from pretrax.objectives.splicing import documents, framed
+from pretrax.objectives.splicing import documents, joined, piece, splice, with_specials
 
 
 def masked_lm(
@@ -201,15 +201,26 @@ def _mask_in_place(
     if copies is not None:
         key = _static_key(key, row, copies)
     choice_key, replacement_key = jax.random.split(key)
-    present = documents(row.segments, max_documents).length > 0
-    before, after = frame
-    text = row.tokens, row.segments
-    tokens, segments = framed(text, present, before, after, lengths["inputs"])
+    tokens, segments = _framed(frame, row, max_documents, lengths["inputs"])
     chosen, unit = choose(choice_key, tokens, segments, max_documents, selection)
     corrupted = _replace(replacement_key, tokens, chosen, unit, replacement)
     return input_sequence((corrupted, segments)) | labels_in_place(
         tokens, chosen, shift, lengths["labels"]
     )
+
+
+def _framed(frame, row: Row, max_documents: int, size: int):
+    """Returns (tokens, segments) i32[size] of a row with the frame around each document."""
+    before, after = frame
+    document = documents(row.segments, max_documents)
+    present = document.length > 0
+    source, (before_at, after_at) = with_specials(row.tokens, before, after)
+    whole = joined(
+        piece(before_at, present * before.size),
+        piece(*document),
+        piece(after_at, present * after.size),
+    )
+    return splice(source, whole, size)
 
 
 def _replace(key, tokens, chosen, unit, replacement: Replacement):
