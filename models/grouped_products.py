@@ -46,7 +46,7 @@ grouped_product.defvjp(_forward, _backward)
 def _product(x_AxI, kernels_NxIxO, sizes_N):
     y_AxO = _by_platform(_ragged_product, _product_by_blocks, x_AxI, kernels_NxIxO, sizes_N)
     in_a_group_Ax1 = jnp.arange(x_AxI.shape[0])[:, None] < sizes_N.sum()
-    return jnp.where(in_a_group_Ax1, y_AxO, 0).astype(x_AxI.dtype)
+    return jnp.where(in_a_group_Ax1, y_AxO, 0)
 
 
 def _by_platform(ragged, by_blocks, *args):
@@ -57,7 +57,8 @@ def _by_platform(ragged, by_blocks, *args):
 
 
 def _ragged_product(x_AxI, kernels_NxIxO, sizes_N):
-    return lax.ragged_dot(x_AxI, kernels_NxIxO, sizes_N, preferred_element_type=jnp.float32)
+    y_AxO = lax.ragged_dot(x_AxI, kernels_NxIxO, sizes_N, preferred_element_type=jnp.float32)
+    return y_AxO.astype(x_AxI.dtype)
 
 
 _ROWS_CONTRACTED = lax.RaggedDotDimensionNumbers(
@@ -81,9 +82,9 @@ def _product_by_blocks(block, x_AxI, kernels_NxIxO, sizes_N):
         x = lax.dynamic_slice_in_dim(padded_x, row, block)
         product = jnp.dot(x, kernels_NxIxO[group], preferred_element_type=jnp.float32)
         # Rows beyond the group are wrong until their own block, which comes later, overwrites them.
-        return lax.dynamic_update_slice_in_dim(y, product, row, 0)
+        return lax.dynamic_update_slice_in_dim(y, product.astype(y.dtype), row, 0)
 
-    y = jnp.zeros((padded_x.shape[0], kernels_NxIxO.shape[2]), jnp.float32)
+    y = jnp.zeros((padded_x.shape[0], kernels_NxIxO.shape[2]), x_AxI.dtype)
     return _over_blocks(block, sizes_N, multiply, y)[: x_AxI.shape[0]]
 
 
