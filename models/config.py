@@ -353,13 +353,17 @@ def _check_experts(c: Config):
     if c.num_experts < 2:
         _refuse(c, "num_experts", "2 or more, or 0 for dense layers.")
     if c.experts_per_token > c.num_experts:
-        _refuse(c, "experts_per_token", f"at most num_experts={c.num_experts}.")
+        _refuse(c, "experts_per_token", f"at most num_experts={c.num_experts}: lower it.")
     if c.biases:
         _refuse(c, "biases", "False with num_experts: experts have none.")
     if c.sparse_every == 1:
         return
+    both = c.num_encoder_layers and c.num_decoder_layers
     for name in ("num_encoder_layers", "num_decoder_layers"):
         if getattr(c, name) % c.sparse_every:
-            _refuse(c, name, f"a multiple of sparse_every={c.sparse_every}.")
+            raise ValueError(
+                f"Got {name if both else 'num_layers'}={getattr(c, name)}, expected a multiple of "
+                f"sparse_every={c.sparse_every}: change either."
+            )
     if not c.first_norm or c.num_ahead:
         _refuse(c, "sparse_every", "1 with first_norm=False, or with tokens ahead.")

@@ -262,7 +262,7 @@ def test_flops_count_the_experts_that_process_a_token():
         (dict(num_experts=1), "num_experts=1, expected 2 or more, or 0"),
         (dict(num_experts=4, experts_per_token=5), "expected at most num_experts=4"),
         (dict(num_experts=4, biases=True), "biases=True, expected False with num_experts"),
-        (dict(num_experts=4, sparse_every=2), "num_decoder_layers=3, expected a multiple of"),
+        (dict(num_experts=4, sparse_every=2), "Got num_layers=3, expected a multiple of"),
         (dict(experts_per_token=1), "experts_per_token=1, expected num_experts with it"),
         (dict(normalize_expert_weights=False), "=False, expected num_experts with it"),
         (dict(sparse_every=3), "sparse_every=3, expected num_experts with it"),
