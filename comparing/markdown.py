@@ -8,7 +8,8 @@ from pretrax.comparing.summary import Summary
 
 
 def markdown(summary: Summary) -> str:
-    """Returns the report; the best mean of each yardstick is bold, and each difference that holds."""
+    """Returns the report; the best mean of each yardstick is bold, and each difference that holds. Parts
+    of yardsticks come last, without claims."""
     asked = summary.asked
     lines = [f"# {asked.question}", "", words.setting(summary), ""]
     lines += [f"- {line}" for line in words.in_short(summary)] + [""]
@@ -34,6 +35,9 @@ def markdown(summary: Summary) -> str:
         lines += [
             f"- {r.variant}, seed {r.seed}: {words.last_line(r.error)}" for r in summary.failed
         ]
+    if summary.parts:
+        title, said = words.PARTS
+        lines += ["", f"## {title}", "", said, "", *_parts(summary)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -46,6 +50,12 @@ def _yardsticks(summary: Summary) -> list[str]:
         rows.append([variant, *(f"**{x}**" if bold else x for x, bold in zip(cells, best))])
     known = words.baselines(summary.columns)
     return _table(heads, [*rows, *([[words.BASELINE, *known]] if known else [])])
+
+
+def _parts(summary: Summary) -> list[str]:
+    variants = summary.asked.variants
+    rows = [[c.name, *(cell(c, variant) for variant in variants)] for c in summary.parts]
+    return _table(["", *variants], rows)
 
 
 def _differences(summary: Summary) -> list[str]:

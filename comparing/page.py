@@ -268,12 +268,11 @@ def _failures(failed: Sequence[TrainedRun], links: Links) -> str:
 def _parts(summary: Summary) -> str:
     if not summary.parts:
         return ""
-    variants = summary.asked.variants
+    (title, said), variants = words.PARTS, summary.asked.variants
     lines = [[escape(c.name), *(_cell(c, variant) for variant in variants)] for c in summary.parts]
     return (
-        '<details class="card"><summary>Parts of the yardsticks</summary>\n<p class="soft">Without '
-        f"claims: no test was made of these.</p>\n{table(['', *map(escape, variants)], lines)}"
-        "</details>\n"
+        f'<details class="card"><summary>{title}</summary>\n<p class="soft">{said}</p>\n'
+        f"{table(['', *map(escape, variants)], lines)}</details>\n"
     )
 
 

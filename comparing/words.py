@@ -33,6 +33,11 @@ READING = (
     f"chance of {POWER:.0%}."
 )
 
+PARTS = (
+    "Parts of the yardsticks",
+    "Without claims: no test was made of these.",
+)  # title, what to know
+
 
 def about_column(column: Column) -> str:
     """Such as "share, higher is better"."""

@@ -166,6 +166,16 @@ def test_markdown_and_terminal_say_the_same(made):
     assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
 
 
+def test_parts_are_shown_and_said_to_be_without_claims(made, text):
+    short = markdown(summary(made))
+    _, parts = short.split("## Parts of the yardsticks")
+    assert "no test was made of these" in parts and "no test was made of these" in text
+    rows = [line for line in parts.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 6 and rows[0].startswith("| minimal_pairs/brackets | ")
+    assert "**" not in parts  # nothing is best
+    assert "Parts of" not in markdown(summary(made._replace(measurements=[])))
+
+
 def test_only_headlines_that_can_be_better_are_claimed(made):
     cost = [
         Measurement(run.variant, run.seed, run.run, Figure("targets", 0.15, "a token", NEITHER))
