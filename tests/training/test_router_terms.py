@@ -69,17 +69,14 @@ def test_experts_lie_on_the_devices_of_their_axis():
     assert batch_shards(mesh) == 4
 
 
-@pytest.mark.parametrize(
-    "rows, mesh",
-    [(1, dict(data=2, expert=4)), (2, dict(data=2, expert=4)), (1, dict(data=1, fsdp=4, tensor=2))],
-)
-def test_rows_that_a_mesh_does_not_divide_are_computed_by_several_devices(rows, mesh):
+@pytest.mark.parametrize("rows", [1, 2])
+def test_rows_that_a_mesh_does_not_divide_are_computed_by_several_devices(rows):
     model, batch = tiny.decoder(**SPARSE), batch_for("decoder")
     params = init(model, batch)
     batch = jax.tree.map(lambda x: np.repeat(x, rows, axis=0), batch)
     loss = lambda p: jnp.sin(model.apply(p, batch).hidden["top"]).sum()  # noqa: E731
     expected = jax.jit(jax.value_and_grad(loss))(params)
-    with placed_on(make_mesh(**mesh)):
+    with placed_on(make_mesh(data=2, expert=4)):
         got = jax.jit(jax.value_and_grad(loss))(params)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), got, expected)
 
