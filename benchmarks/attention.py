@@ -110,7 +110,7 @@ def ways(kind: str, platform: str, elsewhere: bool):
 
     # cuDNN has to be there to be compiled for.
     peer = of_jax if kind == "causal" and not (elsewhere and platform == "gpu") else None
-    return plain, fused if platform in fused_attention.PLATFORMS else None, peer
+    return plain, fused if fused_attention.kernels_of(platform) else None, peer
 
 
 def forward_and_backward(function):

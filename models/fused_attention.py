@@ -21,8 +21,12 @@ from jax.ad_checkpoint import checkpoint_name
 from pretrax.models import attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.positions import MAX_DISTANCE, bias_at
 
-# By platform, as `jax.lax.platform_dependent` names it.
-KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}
+_KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA names platforms
+
+
+def kernels_of(platform):
+    """Returns the module of a platform's kernels, as JAX's devices name it; None where it has none."""
+    return _KERNELS.get("cuda" if platform == "gpu" else platform)
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
@@ -75,7 +79,7 @@ def _by_platform(name):
     def call(softcap, q, *arrays):
         kernels = {
             platform: functools.partial(getattr(module, name), softcap)
-            for platform, module in KERNELS.items()
+            for platform, module in _KERNELS.items()
             if q.shape[-1] * q.dtype.itemsize <= module.WIDEST_HEAD
         }
         default = functools.partial(plain, softcap)

@@ -331,7 +331,7 @@ def _check_attention(model: Model, mesh: Mesh) -> None:
     if model.attention != "fused":
         return
     platform, config = mesh.devices.flat[0].platform, model.config
-    kernels = fused_attention.KERNELS.get("cuda" if platform == "gpu" else platform)
+    kernels = fused_attention.kernels_of(platform)
     plain = "give the model attention='plain', such as --gin.models.decoder.attention=\"'plain'\"."
     if kernels is None:
         raise ValueError(
