@@ -215,10 +215,17 @@ class TwoTowers(nn.Module):
         self.logit_scale = LogitScale(c.dtype)
 
     def __call__(self, batch):
-        first = self.first_out(self.first(batch)["top"])
-        second = self.second_out(self.second(batch)["top"])
-        number = (batch["encoder_segment_ids"] - 1) % self.texts
-        return {"top": jnp.where(number[..., None] == 0, first, second)}
+        segments_BxT = batch["encoder_segment_ids"]
+        of_first_BxT = (segments_BxT - 1) % self.texts == 0
+
+        def states(tower, is_own_BxT):
+            # What is another tower's is padding to this one's experts.
+            own = {"encoder_segment_ids": jnp.where(is_own_BxT, segments_BxT, 0)}
+            return tower(batch | own)["top"]
+
+        first = self.first_out(states(self.first, of_first_BxT))
+        second = self.second_out(states(self.second, ~of_first_BxT))
+        return {"top": jnp.where(of_first_BxT[..., None], first, second)}
 
     def initialise(self, batch):
         self.head("logit_scale", self(batch)["top"])

@@ -209,6 +209,13 @@ def test_odd_segments_come_from_the_first_tower_and_even_ones_from_the_second():
             np.testing.assert_array_equal(changed, mine)
 
 
+def test_experts_of_a_tower_process_its_own_texts_alone():
+    model = models.two_towers(V, **SHAPE, num_layers=1, num_experts=4)
+    batch = encoder_batch() | {"encoder_segment_ids": jnp.array([[1, 1, 1, 2, 2, 3, 4, 0]])}
+    routing = jax.jit(lambda p, b: model.apply(p, b).routing)(init(model, batch), batch)
+    np.testing.assert_array_equal(routing.tokens_B, [[4], [3]])
+
+
 def test_texts_of_a_pair_do_not_attend_to_each_other():
     model, batch, params = towers()
 
