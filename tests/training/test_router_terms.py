@@ -1,5 +1,7 @@
 """The routers' losses in a step: on every mesh, counted once, however rows are split."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,8 +37,9 @@ def plan_of(mesh=None, model=None, objective=None, **settings):
     )
 
 
-def two_steps(mesh, **settings):
-    one = plan_of(mesh, **settings)
+@functools.cache
+def two_steps(mesh):
+    one = plan_of(mesh)
     abstract = abstract_state_of(one)
     state, rows = new_state(abstract, 0, mesh), tiny.batches(one, mesh)
     take_step = compiled_step(one, abstract.shapes)
