@@ -133,7 +133,7 @@ def _check_variants(variants: Any) -> None:
             "{'15%': [], '40%': ['objectives.masked_lm.rate = 0.40']}"
         )
     for name, lines in variants.items():
-        _check_name("variant", name)
+        _check_name("variants", name)
         _check_lines(f"variants[{name!r}]", lines)
 
 
@@ -150,7 +150,7 @@ def _check_budget(budget: Any) -> None:
 
 def _check_name(of: str, name: Any) -> None:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        raise _error(f"the name of a {of} must be a text of one line, got {name!r}")
+        raise _error(f"{of} has the name {name!r}, expected a text of one line")
 
 
 def _check_names(names: Iterable[str]) -> None:
@@ -160,12 +160,12 @@ def _check_names(names: Iterable[str]) -> None:
         folder = folder_of(name)
         if len(name) > 60 or folder.startswith("."):
             raise _error(
-                f"the variant {name!r} cannot name a folder: give a name of 60 characters or fewer "
+                f"variants has {name!r}, which cannot name a folder: give a name of 60 characters or fewer "
                 "that begins with no dot"
             )
         if other := folders.get(folder.lower()):
             raise _error(
-                f"the variants {other!r} and {name!r} would share the folder runs/{folder}: give "
+                f"variants has {other!r} and {name!r}, which would share the folder runs/{folder}: give "
                 "names that differ in letters or digits of ASCII, capitals apart"
             )
         folders[folder.lower()] = name

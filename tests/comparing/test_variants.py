@@ -94,10 +94,13 @@ other_norm.__name__ = "norm"
     "changed, expected",
     [
         (dict(variants={}), "variants must be named lists of gin lines, at least one"),
-        (dict(variants={"a/b": [], "A_b": []}), "'a/b' and 'A_b' would share the folder runs/A_b"),
+        (
+            dict(variants={"a/b": [], "A_b": []}),
+            "'a/b' and 'A_b', which would share the folder runs/A_b",
+        ),
         (dict(variants={"掩码": [], "因果": []}), "share the folder runs/__: .* digits of ASCII"),
         (dict(variants={"..": []}), "cannot name a folder"),
-        (dict(variants={"a\n": []}), "must be a text of one line"),
+        (dict(variants={"a\n": []}), "variants has the name 'a.*n', expected a text"),
         (dict(variants={"a": "STEPS = 2"}), r"variants\['a'\] must be a list of gin files"),
         (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
         (dict(seeds=[]), "seeds must be a list of whole numbers"),
@@ -123,12 +126,12 @@ other_norm.__name__ = "norm"
         (dict(budget=700), "budget must be a function such as @budgets.text_tokens"),
         (dict(budget={}), "budget must be a function .*, or several by name, got {}"),
         (dict(budget={"a": 700}), "budget must be a function .*, got {'a': 700}"),
-        (dict(budget={"": len}), "the name of a budget must be a text of one line, got ''"),
-        (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!' would share"),
+        (dict(budget={"": len}), "budget has the name '', expected a text of one line"),
+        (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!', which would share"),
         (dict(budget={"1": len}, reference="small"), "'small' goes with one budget"),
         (
             dict(variants={"a": [], "a, 1": []}, budget={"1, 2": len, "2": len}),
-            "'a, 1, 2' and 'a, 1, 2' would share the folder",
+            "'a, 1, 2' and 'a, 1, 2', which would share the folder",
         ),
     ],
 )
