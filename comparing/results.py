@@ -86,12 +86,7 @@ def write(directory: str | Path, results: Results) -> None:
     def key(one: TrainedRun | Measurement) -> tuple[int, int]:
         return order[one.variant], one.seed
 
-    unknown = {one.variant for one in results.runs} | {m.variant for m in results.measurements}
-    unknown -= set(order)
-    if unknown:
-        raise ValueError(
-            f"Got a run of {', '.join(sorted(unknown))}, expected one of {', '.join(order)}."
-        )
+    _check_variants(results)
     run_directory.write_json(folder / COMPARISON, results.asked._asdict())
     runs = [one._asdict() for one in sorted(results.runs, key=key)]
     _write_lines(folder / RUNS, runs)
@@ -107,7 +102,8 @@ def write(directory: str | Path, results: Results) -> None:
 def read(directory: str | Path) -> Results:
     """Returns what `write` wrote; a figure that was no finite number is nan.
 
-    Raises ValueError, naming the file, where one is missing or damaged.
+    Raises ValueError, naming the file, where one is missing or damaged, and for runs of other variants
+    than those that were asked for.
     """
     folder = Path(directory)
     if not (folder / COMPARISON).exists():
@@ -116,7 +112,23 @@ def read(directory: str | Path) -> Results:
             "`pretrax compare` writes."
         )
     asked = read_record(folder / COMPARISON, _question)
-    return Results(asked, read_lines(folder / RUNS, _run), read_lines(folder / RESULTS, _measured))
+    runs, measurements = read_lines(folder / RUNS, _run), read_lines(folder / RESULTS, _measured)
+    found = Results(asked, runs, measurements)
+    try:
+        _check_variants(found)
+    except ValueError as error:
+        raise run_directory.damaged(folder / RESULTS, error) from error
+    return found
+
+
+def _check_variants(results: Results) -> None:
+    """Raises ValueError for runs and figures of variants that were not asked for."""
+    unknown = {one.variant for one in results.runs} | {m.variant for m in results.measurements}
+    if unknown := unknown - set(results.asked.variants):
+        raise ValueError(
+            f"Got a run of {', '.join(sorted(unknown))}, expected one of "
+            f"{', '.join(results.asked.variants)}."
+        )
 
 
 def read_record(path: Path, build: Callable[[Any], One]) -> One:

@@ -91,6 +91,13 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content):
 def test_runs_of_unknown_variants_are_refused(tmp_path):
     made = planted.results(["a", "b"])
     asked = made.asked._replace(variants={"a": []})
+    results.write(tmp_path, planted.results(["a"]))
+    lines = tmp_path / results.RESULTS
+    lines.write_text(lines.read_text().replace('"variant": "a"', '"variant": "b"', 1))
+    with pytest.raises(
+        ValueError, match="results.jsonl is damaged .Got a run of b, expected one of"
+    ):
+        results.read(tmp_path)
     with pytest.raises(ValueError, match="Got a run of b, expected one of a"):
         results.write(tmp_path, made._replace(asked=asked))
 
