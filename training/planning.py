@@ -49,7 +49,8 @@ class Plan(NamedTuple):
 def plan_evaluation(run: Run) -> Plan:
     """Returns the plan of a run on the devices that there are, whichever it was trained on.
 
-    What is evaluated is padded to their number: only the rows of a training step must divide over them.
+    What is evaluated is padded to their number: only the rows of a training step must divide over them,
+    and only training needs the kernels of fused attention.
     """
     return plan(run, evaluation_mesh(run.mesh))
 
@@ -93,6 +94,8 @@ def plan(run: Run, mesh: Mesh | None = None) -> Plan:
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
+    if own:
+        _check_attention(model, mesh)
     _check_experts(model, mesh)
     losses = {name: getattr(run, name) for name in WEIGHTS_OF_LOSSES}
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, **losses)
@@ -155,13 +158,8 @@ def open_batches(plan: Plan) -> Batches:
 
 
 def abstract_state_of(plan: Plan) -> Abstract:
-    """Returns the shapes and shardings of the state that training takes; allocates nothing.
-
-    Raises ValueError where the run's devices cannot train its model: `plan` accepts it, for they may
-    still apply it.
-    """
+    """Returns the shapes and shardings of the state; allocates nothing."""
     recipe = plan.recipe
-    _check_attention(recipe.model, plan.mesh)
     return abstract_state(recipe.model, recipe.optimizer, abstract_batch(plan), plan.mesh)
 
 

@@ -1,5 +1,6 @@
 """The compile check, with the CPU's compiler and devices in the place of a TPU slice's."""
 
+import dataclasses
 import importlib.util
 import re
 
@@ -12,7 +13,7 @@ from pretrax.training import compile_check, console, topologies
 from pretrax.training.accelerators import ACCELERATORS, kind_of_device, short_names
 from pretrax.training.compile_check import GIB, Check, Memory
 from pretrax.training.mesh import make_mesh
-from pretrax.training.planning import abstract_state_of
+from pretrax.training.planning import plan, plan_evaluation
 from pretrax.training.topologies import Topology, read_topology
 from tests.training import tiny
 
@@ -162,14 +163,14 @@ def test_fused_attention_is_for_tpus_and_gpus(monkeypatch, capsys):
     assert "attention='fused' on cpu, expected TPUs or GPUs" in capsys.readouterr().err
 
 
-def test_a_run_of_fused_attention_is_planned_anywhere_and_trained_by_kernels():
-    """`pretrax evaluate --heldout` plans it too, and computes plain attention where there are none."""
+def test_a_run_of_fused_attention_is_evaluated_anywhere_and_trained_by_kernels():
     model = tiny.decoder(attention="fused", head_dim=512)
-    planned = tiny.plan(model, prefix_lm(tiny.IDS), {"decoder": 32})
+    run = tiny.run_of(model, prefix_lm(tiny.IDS), {"decoder": 32})
+    assert plan_evaluation(run).recipe.model is model
     with pytest.raises(ValueError, match="'fused' on cpu"):
-        abstract_state_of(planned)
+        plan(run)
     with pytest.raises(ValueError, match="512 numbers, 2048 bytes .* on tpu have room for 1024"):
-        abstract_state_of(planned._replace(mesh=make_mesh(devices=chips(2, 1, 1))))
+        plan(dataclasses.replace(run, mesh=lambda: make_mesh(devices=chips(2, 1, 1))))
 
 
 def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
