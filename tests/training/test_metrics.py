@@ -6,7 +6,7 @@ import threading
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from pretrax.training import metrics
+from pretrax.training import tensorboard
 from pretrax.training.metrics import MetricsWriter, read_metrics
 
 
@@ -74,7 +74,7 @@ def test_training_goes_on_where_metrics_cannot_be_written(tmp_path, monkeypatch)
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(metrics.EventsWriter, "write_event", full)
+        patch.setattr(tensorboard.EventsWriter, "write_event", full)
         file.rename(tmp_path / "so far")
         file.symlink_to("/dev/full")
         for step in range(2, 50):  # more than a queue would hold

@@ -1,0 +1,73 @@
+"""The metrics of a run as TensorBoard's files, without TensorFlow.
+
+Only what writes them imports this: tensorboardX imports PyTorch where that is installed.
+"""
+
+import contextlib
+import itertools
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+
+class TensorBoard:
+    """Writes TensorBoard's files in a folder; after a failure it begins another file."""
+
+    _numbers = itertools.count()  # of this process's files, whose names tell the second alone
+
+    def __init__(self, folder: Path, step: int):
+        self._folder, self._step = folder, step
+        self._writer: EventsWriter | None = None
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._write(step, [summary.scalar(name, value) for name, value in values.items()])
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown for code
+        self._write(step, [summary.text(name, indented)])
+
+    def _write(self, step: int, summaries: list[Any]) -> None:
+        with self._another_file_after_a_failure():
+            if self._writer is None:
+                self._writer = self._new_file()
+            for one in summaries:
+                self._writer.write_event(Event(step=step, wall_time=time.time(), summary=one))
+
+    def flush(self) -> None:
+        with self._another_file_after_a_failure():
+            if self._writer is not None:
+                self._writer.flush()
+
+    def rewind(self, step: int) -> None:
+        self.close()
+        self._writer, self._step = None, step
+
+    def close(self) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(OSError):
+                self._writer.close()
+
+    def _new_file(self) -> EventsWriter:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        suffix = f".{os.getpid()}.{next(self._numbers)}"
+        writer = EventsWriter(str(self._folder / "events"), suffix)
+        if self._step:  # which hides the points of later steps that are there
+            log = SessionLog(status=SessionLog.START)
+            writer.write_event(Event(step=self._step + 1, wall_time=time.time(), session_log=log))
+            self._step = 0
+        return writer
+
+    @contextlib.contextmanager
+    def _another_file_after_a_failure(self):
+        try:
+            yield
+        except OSError:
+            self.close()
+            self._writer = None
+            raise
