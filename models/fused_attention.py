@@ -20,6 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from pretrax.models import attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.positions import MAX_DISTANCE, bias_at
+from pretrax.models.sharding import mesh_axes, spec_of
 
 _KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA names platforms
 
@@ -118,7 +119,8 @@ _INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, _HEADS, _LO
 def _repeats(heads, key_heads):
     """Returns how often a mesh's devices need each key head, so that each has as many as the others."""
     mesh = jax.sharding.get_abstract_mesh()
-    devices = 1 if mesh.empty else _devices(mesh, _axes("heads"))
+    entries = nn.logical_to_mesh_axes(("heads",)) or (None,)
+    devices = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in mesh_axes(entries[0]))
     repeated = math.lcm(key_heads, devices)
     if heads % repeated:
         raise ValueError(
@@ -135,16 +137,18 @@ def _on_every_device(function, arrays, outputs):
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return function(*arrays)
-    batch = _axes("batch")
-    if arrays[0].shape[0] % _devices(mesh, batch):
-        batch = ()  # each device computes all rows
-    sharded = {"batch": batch or None, "heads": _axes("heads") or None}
+    # Rows that the mesh does not divide are computed by every device.
+    sharded = {
+        "batch": spec_of(("batch",), arrays[0].shape[:1], mesh)[0],
+        "heads": spec_of(("heads",), arrays[1].shape[2:3], mesh)[0],
+    }
     specs = [jax.P(*map(sharded.get, names)) for names in (*_INPUTS[: len(arrays)], *outputs)]
 
     def local(*arrays):
         found = function(*arrays)  # of which the bias, which all rows share, is summed over them
         return tuple(
-            jax.lax.psum(x, batch) if names == _BIAS else x for x, names in zip(found, outputs)
+            jax.lax.psum(x, mesh_axes(sharded["batch"])) if names == _BIAS else x
+            for x, names in zip(found, outputs)
         )
 
     return jax.shard_map(
@@ -153,13 +157,3 @@ def _on_every_device(function, arrays, outputs):
         out_specs=tuple(specs[len(arrays) :]),
         check_vma=False,  # it cannot tell of a kernel's outputs
     )(*arrays)
-
-
-def _axes(name):
-    """Returns the mesh axes of a logical axis."""
-    axes = tuple(nn.logical_to_mesh_axes((name,)) or (None,))[0] or ()
-    return (axes,) if isinstance(axes, str) else axes
-
-
-def _devices(mesh, axes):
-    return math.prod(mesh.shape[axis] for axis in axes)
