@@ -69,9 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    words = (
-        f"train nothing: compile the step for TPUs or GPUs that are elsewhere, such as {EXAMPLE}"
-    )
+    words = f"train nothing: compile the step for devices that are elsewhere, such as {EXAMPLE}"
     parser.add_argument("--compile", metavar="TOPOLOGY", help=words)
     parser.add_argument("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
