@@ -108,7 +108,7 @@ setup(
         "wandb": WANDB,
         "prepare": PREPARE,
         "compile": COMPILE,
-        "compile_gpu": COMPILE_GPU,
+        "compile-gpu": COMPILE_GPU,
         "beam": BEAM,
     },
 )

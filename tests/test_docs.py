@@ -333,7 +333,7 @@ def cache_tasks(arguments):
 def check_extras(arguments):
     """What is installed of this project is an extra of setup.py."""
     setup = (ROOT / "setup.py").read_text()
-    for extras in re.findall(r"\.\[([\w,]+)\]", " ".join(arguments)):
+    for extras in re.findall(r"\.\[([\w,-]+)\]", " ".join(arguments)):
         assert all(f'"{extra}":' in setup for extra in extras.split(","))
 
 

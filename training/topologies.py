@@ -121,7 +121,7 @@ def _tpus(topology: Topology) -> dict:
 def _gpus(topology: Topology) -> dict:
     if not any(_is_installed(name) for name in CUDA_PLUGINS):
         raise ValueError(
-            "The compiler for NVIDIA's GPUs is not installed: pip install 'pretrax[compile_gpu]', or "
+            "The compiler for NVIDIA's GPUs is not installed: pip install 'pretrax[compile-gpu]', or "
             "pip install 'jax[cuda12]'"
         )
     (gpus,) = topology.shape

@@ -86,7 +86,7 @@ def test_without_the_compiler_for_gpus_it_says_how_to_get_it(monkeypatch, capsys
     monkeypatch.setattr(topologies, "CUDA_PLUGINS", ("no_plugins.xla_cuda12",))
     with pytest.raises(SystemExit) as ended:
         train.main(["--gin_file=runs/decoder.gin", "--compile=h100:8"])
-    assert ended.value.code == 2 and "pretrax[compile_gpu]" in capsys.readouterr().err
+    assert ended.value.code == 2 and "pretrax[compile-gpu]" in capsys.readouterr().err
 
 
 def test_gpus_are_described_to_xla(monkeypatch):
