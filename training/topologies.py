@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 from jax.experimental import topologies
 
-from pretrax.training.accelerators import ACCELERATORS
+from pretrax.training.accelerators import ACCELERATORS, kind_of_name, short_names
 
 EXAMPLE = "v5p:4x4x8, 2*v5e:16x16 for two slices, or 2*h100:8 for two hosts of eight GPUs"
 # Without these, libtpu asks the host for its own TPU, which a laptop answers by a timeout.
@@ -74,9 +74,9 @@ def read_topology(text: str) -> Topology:
 
     Raises ValueError for what is none.
     """
-    kinds = {name.split()[-1].lower(): name for name in ACCELERATORS}
+    kinds = [name.lower() for name in short_names()]
     found = re.fullmatch(r"(?:(\d+)\*)?(\w+):(\d+(?:x\d+)*)", text.strip())
-    kind = kinds.get(found[2].lower()) if found else None
+    kind = kind_of_name(found[2]) if found and found[2].lower() in kinds else None
     if not found or not kind or ("x" in found[3]) == (kind in GPUS):
         raise ValueError(
             f"Got the topology {text!r}, expected one of {', '.join(kinds)} and its chips, such as {EXAMPLE}."
