@@ -81,7 +81,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def inputs(kind: str, slots: int, options) -> tuple:
-    """Shapes of queries, keys, values and the bias, and the end of the keys of each query."""
+    """Shapes of queries, keys, values and the bias, None where there is none."""
     one = jax.ShapeDtypeStruct((1, slots, options.heads, options.width), jnp.bfloat16)
     bias = jax.ShapeDtypeStruct((options.heads, 2 * MAX_DISTANCE + 1), jnp.float32)
     return one, one, one, bias if kind == "T5" else None

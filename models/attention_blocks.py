@@ -101,9 +101,10 @@ def visible_blocks(s, intervals_Bx2xT):
     )
 
 
-def seeing_blocks(s, visible):
-    """Returns `SeenBy`; where no block attends to one, `last` is before `first`."""
-    first, last = (x[..., None] for x in visible[:2])
+def seeing_blocks(s, first, last):
+    """Returns `SeenBy` of the first and last block that each sees, as `Visible` has them; where no block
+    attends to one, `last` is before `first`."""
+    first, last = first[..., None], last[..., None]
     key_block = jnp.arange(s.key_blocks)[None, None]
     query_block = jnp.arange(s.query_blocks)[None, :, None]
     seen = (first <= key_block) & (key_block <= last)

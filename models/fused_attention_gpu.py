@@ -167,8 +167,8 @@ def _query_gradient_kernel(s, a, d_q, d_far):
 
 def _key_gradients(s, arrays):
     """Returns the gradients of keys and values."""
-    visible = attention_blocks.visible_blocks(s, arrays.intervals)
-    seen_by = attention_blocks.seeing_blocks(s, visible)
+    first, end = arrays.visible[..., 0], arrays.visible[..., 3]
+    seen_by = attention_blocks.seeing_blocks(s, first, end - 1)
     grid = s.rows, s.heads // s.share, s.key_blocks
     return _call(s, _key_gradient_kernel, grid, (arrays, seen_by), (arrays.k, arrays.v))
 

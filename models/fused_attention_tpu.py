@@ -257,7 +257,7 @@ def _query_gradient_kernel(s, visible, block, d_q, d_tiles, sums):
 def _key_gradients(s, arrays):
     """Returns the gradients of keys and values."""
     visible = visible_blocks(s, arrays.intervals)
-    seen_by, most = _flat(seeing_blocks(s, visible))
+    seen_by, most = _flat(seeing_blocks(s, visible.first, visible.last))
     visible, _ = _flat(visible)
     specs = _specs(s, _by_key_block)
     return _call(

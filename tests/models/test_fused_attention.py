@@ -145,17 +145,14 @@ def test_sharded_equals_whole(kernels):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), sharded, whole)
 
 
-def test_rows_that_a_mesh_does_not_divide_are_computed_everywhere(kernels):
-    given, d_out = arrays(1, 50, 50, 4, 2, True)
-    intervals = patterns(50)[1][:1, :, :50]
-    _, gradients = on_the_mesh(given, intervals, d_out)
-    _, expected = compiled(plain)(given, intervals, d_out)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), gradients, expected)
-
-
-def test_a_key_head_of_several_devices_is_repeated(kernels):
-    given, d_out = arrays(4, 50, 50, 4, 1, True)
-    intervals = patterns(50)[1][:4, :, :50]
+@pytest.mark.parametrize(
+    "rows, key_heads",
+    [(1, 2), (2, 2), (4, 1)],
+    ids=["rows of no axis", "rows of one axis of two", "a key head of two devices"],
+)
+def test_what_a_mesh_does_not_divide_is_computed_more_than_once(kernels, rows, key_heads):
+    given, d_out = arrays(rows, 50, 50, 4, key_heads, True)
+    intervals = patterns(50)[1][:rows, :, :50]
     _, gradients = on_the_mesh(given, intervals, d_out)
     _, expected = compiled(plain)(given, intervals, d_out)
     assert gradients[1].shape == given[1].shape
