@@ -69,7 +69,8 @@ class Law(NamedTuple):
 
     def loss(self, parameters, tokens):
         """Returns nats per token; takes numbers or arrays."""
-        return self.E + self.A / parameters**self.alpha + self.B / tokens**self.beta
+        # Not divided by powers, which overflow for the exponents that a fit to noise may have.
+        return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
 
     def optimum(self, flops: float, work: Work = KAPLAN) -> Optimum:
         """Returns the size and the tokens of the lowest loss that these FLOPs come to.
@@ -84,10 +85,12 @@ class Law(NamedTuple):
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        # Where the slope of L(N, flops / work.of_token(N)) is 0.
-        ratio = (self.alpha * self.A) / (work.power * self.beta * self.B)
-        exponent = 1 / (self.alpha + work.power * self.beta)
-        parameters = ratio**exponent * (flops / work.factor) ** (self.beta * exponent)
+        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, since a fit to noise may
+        # have an A that is nearly more than a float holds.
+        log_ratio = math.log(self.alpha / (work.power * self.beta))
+        log_ratio += math.log(self.A) - math.log(self.B)
+        log_ratio += self.beta * math.log(flops / work.factor)
+        parameters = math.exp(log_ratio / (self.alpha + work.power * self.beta))
         tokens = flops / work.of_token(parameters)
         return Optimum(parameters, tokens, float(self.loss(parameters, tokens)))
 
