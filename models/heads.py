@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from pretrax.models.config import ACTIVATIONS, Config
+from pretrax.models.sharding import constrain, num_shards
 
 
 class Projection(NamedTuple):
@@ -21,12 +22,31 @@ class Projection(NamedTuple):
     states: jax.Array  # [..., E] in the compute dtype
     kernel: jax.Array  # [E, V] in the compute dtype
     finish: Callable  # from products float32 [..., V]: a bias, a scale, a softcap
+    row_shards: int = 1  # shards in which a mesh has the rows, the first axis of the states
 
     def logits(self):
         """Returns float32 [..., V]."""
         return self.finish(
             jnp.tensordot(self.states, self.kernel, 1, preferred_element_type=jnp.float32)
         )
+
+
+def projection(states, embedding_VxE, finish: Callable) -> Projection:
+    """Returns the projection [..., E] -> [..., V] by token embeddings, which may be sharded."""
+    kernel_ExV = _gathered(embedding_VxE.T)
+    return Projection(states, kernel_ExV, finish, num_shards("batch", states.shape[0]))
+
+
+@jax.custom_vjp
+def _gathered(kernel_ExV):
+    # Once, before the loss takes it piece by piece: in that loop XLA would gather it for every piece.
+    return constrain(kernel_ExV, None, "vocab")
+
+
+_gathered.defvjp(
+    lambda kernel_ExV: (_gathered(kernel_ExV), None),
+    lambda _, d_kernel_ExV: (constrain(d_kernel_ExV, "embed", "vocab"),),
+)
 
 
 class ClassificationHead(nn.Module):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from pretrax.models.builders import Part, encoder_config, forward_flops, from_network
 from pretrax.models.config import Config
-from pretrax.models.heads import LogitScale, Projection, ReplacedHead, dense
+from pretrax.models.heads import LogitScale, Projection, ReplacedHead, dense, projection
 from pretrax.models.transformer import Stack, Transformer, embed_tokens
 
 
@@ -156,9 +156,9 @@ class Electra(nn.Module):
     def _generator(self, hidden) -> Projection:
         c = self.config
         states = nn.gelu(self.generator_out(hidden)).astype(c.dtype)
-        table_ExV = jnp.asarray(self.token_embedding).T.astype(c.dtype)
+        table_VxE = jnp.asarray(self.token_embedding).astype(c.dtype)
         # Embeddings have variance 1.
-        return Projection(states, table_ExV, lambda logits: logits * c.emb_dim**-0.5)
+        return projection(states, table_VxE, lambda logits: logits * c.emb_dim**-0.5)
 
     def _run(self, stack, x, batch):
         positions, intervals = batch["encoder_positions"], batch["encoder_key_intervals"]

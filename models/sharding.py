@@ -7,6 +7,7 @@ rules, or without a mesh, nothing is sharded.
 import math
 from collections.abc import Sequence
 
+import jax
 from flax import linen as nn
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
@@ -44,6 +45,13 @@ def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules
 
     entries = nn.logical_to_mesh_axes(names, rules) or ()
     return P(*map(dividing, entries, shape))
+
+
+def num_shards(name: str, size: int) -> int:
+    """Returns into how many shards an axis of this size and logical name is divided."""
+    mesh = jax.sharding.get_abstract_mesh()
+    (entry,) = spec_of((name,), (size,), mesh) or (None,)
+    return math.prod(mesh.shape[axis] for axis in mesh_axes(entry))
 
 
 def mesh_axes(entry) -> tuple[str, ...]:

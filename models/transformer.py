@@ -36,7 +36,7 @@ from flax import linen as nn
 from pretrax.models import attention, fused_attention
 from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
 from pretrax.models.experts import ROUTING, Experts
-from pretrax.models.heads import HEADS, Projection
+from pretrax.models.heads import HEADS, Projection, projection
 from pretrax.models.linear import (
     activated,
     broadcast,
@@ -160,19 +160,7 @@ class VocabularyHead(nn.Module):
                 logits = c.logit_softcap * jnp.tanh(logits / c.logit_softcap)
             return logits
 
-        return Projection(x, _gathered(embedding_VxE.astype(c.dtype).T), finish)
-
-
-@jax.custom_vjp
-def _gathered(kernel_ExV):
-    # Once, before the loss takes it piece by piece: in that loop XLA would gather it for every piece.
-    return constrain(kernel_ExV, None, "vocab")
-
-
-_gathered.defvjp(
-    lambda kernel_ExV: (_gathered(kernel_ExV), None),
-    lambda _, d_kernel_ExV: (constrain(d_kernel_ExV, "embed", "vocab"),),
-)
+        return projection(x, embedding_VxE.astype(c.dtype), finish)
 
 
 def embed_tokens(module, table_VxE, tokens_BxT):

@@ -221,6 +221,10 @@ class Projection(Protocol):
     def finish(self) -> Callable:
         """f32[..., V] -> f32[..., V]: a bias, a scale, a softcap"""
 
+    @property
+    def row_shards(self) -> int:
+        """Shards in which a mesh has the rows, the first axis of the states; 1 on one device"""
+
 
 class Outputs(Protocol):
     """The outputs of a model, as losses take them: `models.Outputs` is one."""

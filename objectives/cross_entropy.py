@@ -77,7 +77,7 @@ def projected_cross_entropy(
         projection.finish, jax.ShapeDtypeStruct(logits, jnp.float32)
     )
     given = _Given(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
-    return _sums(finish, z_loss, labels_NxBxC, given)
+    return _sums(finish, z_loss, projection.row_shards, labels_NxBxC, given)
 
 
 def _slots_of_a_piece() -> int:
@@ -104,7 +104,7 @@ class _Given(NamedTuple):
     weights_NxBxC: Array
 
 
-def _plain_sums(finish, z_loss, labels_NxBxC, given: _Given) -> Sums:
+def _plain_sums(finish, z_loss, row_shards, labels_NxBxC, given: _Given) -> Sums:
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
         logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
@@ -118,11 +118,18 @@ def _plain_sums(finish, z_loss, labels_NxBxC, given: _Given) -> Sums:
     return lax.scan(jax.checkpoint(add), nothing, pieces)[0]
 
 
-_sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1))
+_sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 
-def _sums_and_gradient(finish, z_loss, labels_NxBxC, given: _Given):
+def _sums_and_gradient(finish, z_loss, row_shards, labels_NxBxC, given: _Given):
     """Returns the sums, and (labels, given, the gradient of all sums' sum)."""
+    # The kernel's gradient is summed over a shard's own rows in the loop, and over shards once, after
+    # it. In the loop XLA would sum over all devices for each piece.
+    shards = (row_shards, given.states_NxBxCxE.shape[1] // row_shards)
+
+    def kernel_gradient(states_BxCxE, of_products_BxCxV):
+        a, b = (x.reshape(shards + x.shape[1:]) for x in (states_BxCxE, of_products_BxCxV))
+        return jnp.einsum("dbce,dbcv->dev", a, b, preferred_element_type=jnp.float32)
 
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
@@ -137,24 +144,23 @@ def _sums_and_gradient(finish, z_loss, labels_NxBxC, given: _Given):
 
         of_products, *of_constants = pull_back(of_logits)
         of_products = of_products.astype(given.kernel_ExV.dtype)
-        of_kernel = jnp.tensordot(
-            states_BxCxE, of_products, ((0, 1), (0, 1)), preferred_element_type=jnp.float32
-        )
+        of_kernel_DxExV = kernel_gradient(states_BxCxE, of_products)
         of_states = jnp.tensordot(of_products, given.kernel_ExV, ((2,), (1,)))
-        total = jax.tree.map(jnp.add, total, (of_kernel, tuple(of_constants)))
+        total = jax.tree.map(jnp.add, total, (of_kernel_DxExV, tuple(of_constants)))
         return total, (losses_BxC, z_losses_BxC, of_states.astype(states_BxCxE.dtype))
 
-    nothing = jnp.zeros(given.kernel_ExV.shape), jax.tree.map(jnp.zeros_like, given.constants)
+    zeros_DxExV = jnp.zeros((row_shards, *given.kernel_ExV.shape))
+    nothing = zeros_DxExV, jax.tree.map(jnp.zeros_like, given.constants)
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
-    (of_kernel, of_constants), (losses, z_losses, of_states) = lax.scan(add, nothing, pieces)
-    of_kernel = of_kernel.astype(given.kernel_ExV.dtype)
+    (of_kernel_DxExV, of_constants), (losses, z_losses, of_states) = lax.scan(add, nothing, pieces)
+    of_kernel = of_kernel_DxExV.sum(0).astype(given.kernel_ExV.dtype)
     gradient = _Given(of_states, of_kernel, of_constants, losses + z_losses)
     sum_up = lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2))  # noqa: E731
     sums = Sums(sum_up(losses), sum_up(z_losses) if z_loss else None)
     return sums, (labels_NxBxC, given, gradient)
 
 
-def _backward(finish, z_loss, saved, cotangents: Sums):
+def _backward(finish, z_loss, row_shards, saved, cotangents: Sums):
     labels_NxBxC, given, gradient = saved
     counts_B = jnp.any(given.weights_NxBxC != 0, (0, 2))
     one = cotangents.losses[jnp.argmax(counts_B)]
@@ -163,7 +169,7 @@ def _backward(finish, z_loss, saved, cotangents: Sums):
         return jax.tree.map(lambda x: (x * one).astype(x.dtype), gradient)
 
     def computed_again():
-        sums = functools.partial(_plain_sums, finish, z_loss, labels_NxBxC)
+        sums = functools.partial(_plain_sums, finish, z_loss, row_shards, labels_NxBxC)
         return jax.vjp(sums, given)[1](cotangents)[0]
 
     # Of a mean all cotangents are one. XLA sees that by itself when it compiles a step, and drops the

@@ -28,7 +28,8 @@ def traffic(text: str) -> dict[str, Traffic]:
         traffic(jax.jit(f).lower(x).compile().as_text())  ->  {"all-gather": Traffic(calls=3, bytes=4096)}
 
     A TPU's program has an all-reduce whose result is sliced at once, in a computation of that name,
-    where it means a reduce-scatter: it counts as one.
+    where it means a reduce-scatter: it counts as one. A collective that goes on during other operations
+    stands in the computations of all of them: it counts where it starts.
 
     Args:
       text: in HLO, after all optimisations: `Compiled.as_text()`.
@@ -36,6 +37,8 @@ def traffic(text: str) -> dict[str, Traffic]:
     computations = dict(_computations(text))
     calls, sizes = Counter[str](), Counter[str]()
     for name, times in _times(computations).items():
+        if _goes_on(name, computations[name]):
+            continue
         for kind, size in _collectives(name, computations[name]):
             calls[kind] += times
             sizes[kind] += times * size
@@ -97,6 +100,13 @@ def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
     lines = computations.get(condition[1], ()) if condition else ()
     numbers = re.findall(r"= s\d+\[\]\S* constant\((\d+)\)", "\n".join(lines))
     return int(numbers[0]) if len(numbers) == 1 else 1
+
+
+def _goes_on(name: str, lines: Sequence[str]) -> bool:
+    """Returns whether a computation of a TPU goes on with a collective that another has started."""
+    return name.startswith("async_collective_fusion") or any(
+        'custom_call_target="AsyncCollectiveDone"' in line for line in lines
+    )
 
 
 def _collectives(name: str, lines: Sequence[str]) -> Iterator[tuple[str, int]]:

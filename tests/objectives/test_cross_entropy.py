@@ -18,6 +18,7 @@ class Projection(NamedTuple):
     states: jax.Array
     kernel: jax.Array
     finish: object
+    row_shards: int = 1
 
 
 class Example(NamedTuple):
@@ -48,7 +49,7 @@ def projection_of(example):
 
 
 def plain(example, z_loss):
-    states, kernel, finish = projection_of(example)
+    states, kernel, finish, _ = projection_of(example)
     products = jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32)
     return weighted_sums(finish(products), LABELS, example.weights, z_loss)
 
@@ -105,6 +106,18 @@ def test_rows_without_weight_may_have_any_cotangent():
     for name, x in got._asdict().items():
         if name != "weights":
             np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("row_shards", [2, 4])
+@pytest.mark.usefixtures("pieces")
+def test_a_gradient_summed_over_shards_is_that_of_all_rows(row_shards):
+    def total(kernel, row_shards):
+        given = example()._replace(kernel=kernel)
+        head = projection_of(given)._replace(row_shards=row_shards)
+        return jnp.sum(projected_cross_entropy(head, LABELS, given.weights).losses)
+
+    got, want = (jax.grad(total)(example().kernel, shards) for shards in (row_shards, 1))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):

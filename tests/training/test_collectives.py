@@ -6,8 +6,7 @@ import optax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pretrax.models import Projection
-from pretrax.models.transformer import _gathered as gathered
+from pretrax.models.heads import projection
 from pretrax.models.transformer import _looked_up as looked_up
 from pretrax.objectives.cross_entropy import projected_cross_entropy
 from pretrax.training.collectives import Traffic, traffic
@@ -44,7 +43,7 @@ def test_the_gradient_of_an_embedding_is_not_summed_whole():
     assert sum(one.bytes for kind, one in found.items() if kind != "all-gather") < 4 * 512 * 16
 
 
-def test_the_projection_is_gathered_once_for_all_pieces_of_its_loss():
+def test_the_projection_is_gathered_and_its_gradient_summed_once_for_all_pieces_of_its_loss():
     mesh = make_mesh(data=1, fsdp=4, tensor=2)
     sharded = NamedSharding(mesh, P("tensor", "fsdp"))
     kernel = jax.ShapeDtypeStruct((512, 64), jnp.float32, sharding=sharded)
@@ -53,13 +52,17 @@ def test_the_projection_is_gathered_once_for_all_pieces_of_its_loss():
     labels = jax.ShapeDtypeStruct((8, 1024), jnp.int32, sharding=rows)
 
     def loss(kernel_VxE, states, labels):
-        projection = Projection(states, gathered(kernel_VxE.T), lambda logits: logits)
-        return jnp.sum(projected_cross_entropy(projection, labels, jnp.ones(labels.shape)).losses)
+        head = projection(states, kernel_VxE, lambda logits: logits)
+        return jnp.sum(projected_cross_entropy(head, labels, jnp.ones(labels.shape)).losses)
 
     with placed_on(mesh):
         step = jax.jit(jax.grad(loss), out_shardings=sharded)
         found = traffic(step.lower(kernel, states, labels).compile().as_text())
-    assert found["all-gather"].bytes <= 4 * 512 * 64
+    whole = 4 * 512 * 64
+    assert found["all-gather"].bytes <= whole
+    # Once where it is formed with the loss. In the branch that is not taken, where it is computed again,
+    # for each of four pieces; what else is summed is of slots.
+    assert found["all-reduce"].bytes < (1 + 4 + 1) * whole / 2
 
 
 def test_factored_moments_are_sharded_as_the_axes_that_they_keep():
@@ -125,6 +128,41 @@ def test_loops_asynchronous_pairs_and_hidden_reduce_scatters_count_as_they_run()
         "collective-permute": Traffic(1, 4 * 8),
     }
     assert list(found)[0] == "reduce-scatter"  # with the most bytes
+
+
+# A gather that TPUs go on with while the layers' products are computed.
+OVERLAPPED = """HloModule jit_step, is_scheduled=true
+
+%fused_computation.7 (p0: bf16[32,128]) -> (bf16[32,128], bf16[128,128], u32[]) {
+  %all-gather.1 = bf16[128,128]{1,0} all-gather(%p0), channel_id=5, dimensions={0}
+  ROOT %custom-call.1 = (bf16[32,128], bf16[128,128], u32[]) custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
+}
+
+%async_collective_fusion.2 (p1: bf16[32,128]) -> (bf16[8,8], bf16[128,128], u32[]) {
+  %all-gather.2 = bf16[128,128]{1,0} all-gather(%p1), channel_id=5, dimensions={0}
+  ROOT %tuple.2 = (bf16[8,8], bf16[128,128], u32[]) tuple(%convolution.1, %all-gather.2, %u)
+}
+
+%body (p: (s32[], bf16[8,8])) -> (s32[], bf16[8,8]) {
+  %fusion.2 = (bf16[8,8], bf16[128,128], u32[]) fusion(%x), kind=kOutput, calls=%async_collective_fusion.2
+  ROOT %t = (s32[], bf16[8,8]) tuple(%i, %y)
+}
+
+%fused_computation.8 (p2: bf16[32,128]) -> bf16[128,128] {
+  %all-gather.3 = bf16[128,128]{1,0} all-gather(%p2), channel_id=5, dimensions={0}
+  ROOT %custom-call.2 = bf16[128,128] custom-call(%all-gather.3), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (p0: bf16[32,128]) -> bf16[128,128] {
+  %async-collective-start = (bf16[32,128], bf16[128,128], u32[]) fusion(%p0), kind=kCustom, calls=%fused_computation.7
+  %while.1 = (s32[], bf16[8,8]) while(%tuple.1), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  ROOT %async-collective-done = bf16[128,128]{1,0} fusion(%gte), kind=kCustom, calls=%fused_computation.8
+}
+"""
+
+
+def test_a_gather_that_products_overlap_counts_once():
+    assert traffic(OVERLAPPED) == {"all-gather": Traffic(1, 2 * 128 * 128)}
 
 
 def test_a_program_of_one_device_sends_nothing():
