@@ -139,7 +139,9 @@ class Evaluator:
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
         with placed_on(self._mesh):  # keys made elsewhere are of another type, and traced anew
-            keys = jax.random.split(jax.random.key(EVALUATION_SEED), len(packed))
+            # A key is the same among more. Their number is one of few, for each of which JAX compiles.
+            number = 1 << (len(packed) - 1).bit_length()
+            keys = jax.random.split(jax.random.key(EVALUATION_SEED), number)
             for i in range(0, len(packed), size):
                 rows = stacked(packed[i : i + size], np.full(size, member), length)
                 batches.append(arrange(keys[i : i + size], jax.tree.map(spread, rows)))
