@@ -122,7 +122,7 @@ _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 
 def _sums_and_gradient(finish, z_loss, row_shards, labels_NxBxC, given: _Given):
-    """Returns the sums, and (labels, given, the gradient of all sums' sum)."""
+    """Returns the sums, and (labels, given, the gradient of all sums' sum, the losses of slots)."""
     # The kernel's gradient is summed over a shard's own rows in the loop, and over shards once, after
     # it. In the loop XLA would sum over all devices for each piece.
     shards = (row_shards, given.states_NxBxCxE.shape[1] // row_shards)
@@ -154,19 +154,26 @@ def _sums_and_gradient(finish, z_loss, row_shards, labels_NxBxC, given: _Given):
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
     (of_kernel_DxExV, of_constants), (losses, z_losses, of_states) = lax.scan(add, nothing, pieces)
     of_kernel = of_kernel_DxExV.sum(0).astype(given.kernel_ExV.dtype)
-    gradient = _Given(of_states, of_kernel, of_constants, losses + z_losses)
-    sum_up = lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2))  # noqa: E731
-    sums = Sums(sum_up(losses), sum_up(z_losses) if z_loss else None)
-    return sums, (labels_NxBxC, given, gradient)
+    gradient = of_states, of_kernel, of_constants
+    of_slots = Sums(losses, z_losses if z_loss else None)  # f32[N, B, C] each
+    sums = jax.tree.map(lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2)), of_slots)
+    return sums, (labels_NxBxC, given, gradient, of_slots)
 
 
 def _backward(finish, z_loss, row_shards, saved, cotangents: Sums):
-    labels_NxBxC, given, gradient = saved
+    labels_NxBxC, given, gradient, of_slots = saved
     counts_B = jnp.any(given.weights_NxBxC != 0, (0, 2))
     one = cotangents.losses[jnp.argmax(counts_B)]
 
     def formed():
-        return jax.tree.map(lambda x: (x * one).astype(x.dtype), gradient)
+        # A row that does not count may have another cotangent, by which its losses are scaled.
+        scaled = jax.tree.map(
+            lambda x_NxBxC, of_B: x_NxBxC * of_B[None, :, None], of_slots, cotangents
+        )
+        of_states, of_kernel, of_constants = jax.tree.map(
+            lambda x: (x * one).astype(x.dtype), gradient
+        )
+        return _Given(of_states, of_kernel, of_constants, sum(jax.tree.leaves(scaled)))
 
     def computed_again():
         sums = functools.partial(_plain_sums, finish, z_loss, row_shards, labels_NxBxC)
