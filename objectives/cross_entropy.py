@@ -70,7 +70,8 @@ def projected_cross_entropy(
     """
     rows, slots = labels_BxK.shape
     pieces = min(-(-rows * slots // _slots_of_a_piece()), slots)
-    cut = functools.partial(_cut, length=-(-slots // pieces))
+    # A row group of a mixture may have no slots.
+    cut = functools.partial(_cut, length=-(-slots // pieces) if pieces else 1)
     labels_NxBxC, weights_NxBxC = cut(labels_BxK), cut(weights_BxK.astype(jnp.float32))
     logits = (*labels_NxBxC.shape[1:], projection.kernel.shape[1])
     finish, constants = jax.closure_convert(

@@ -136,7 +136,7 @@ def plan(
     ]
     # The kernels of all members are in the program of every group, so each has all streams.
     empty = {stream: 0 for group in groups for stream in group.features}
-    return tuple(group._replace(features=empty | group.features) for group in groups)
+    return tuple(group._replace(features=longest([empty, group.features])) for group in groups)
 
 
 def _raw_length_or_zero(objective, layout, shape) -> int:

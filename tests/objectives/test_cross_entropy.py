@@ -119,6 +119,20 @@ def test_a_gradient_summed_over_shards_is_that_of_all_rows(row_shards):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+def test_no_slots_have_no_loss_and_no_gradient():
+    """As where the members of a row group predict pairs alone, and others of the mixture tokens."""
+    given = example()
+    given = given._replace(states=given.states[:, :0], weights=given.weights[:, :0])
+
+    def total(example):
+        sums = projected_cross_entropy(projection_of(example), LABELS[:, :0], example.weights, 0.1)
+        return jnp.sum(sums.losses + sums.z_losses)
+
+    assert total(given) == 0
+    for got, like in zip(jax.grad(total)(given), given):
+        np.testing.assert_array_equal(got, jnp.zeros_like(like))
+
+
 def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):
     monkeypatch.setattr(cross_entropy, "_slots_of_a_piece", lambda: 8)
     given = example("bfloat16")

@@ -198,6 +198,28 @@ def distance(a, b):
     return np.sqrt(sum(jax.tree.leaves(squares)))
 
 
+def test_row_groups_may_predict_different_things():
+    """Rows of 20 slots suit masked tokens, those of 22 pairs: neither has slots for the other's labels."""
+    members = objectives.masked_lm, objectives.next_sentence_prediction
+    objective = objectives.mixture(IDS, {build.__name__: (build, 1.0) for build in members})
+    one = tiny.plan(
+        models.encoder(128, objective.heads, **SMALL),
+        objective,
+        ({"encoder": 20}, {"encoder": 22}),
+        batch_size=32,
+        data_shards=16,
+        mark_document_ends=False,
+    )
+    assert [(g.features["labels"], g.features["pools"]) for g in one.recipe.groups] == [
+        (3, 0),
+        (0, 1),
+    ]
+    rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
+    step = functools.partial(train_step, one.recipe, jax.random.key(0))
+    _, metrics = jax.eval_shape(step, abstract_state_of(one).shapes, rows)
+    assert {"loss/tokens", "loss/pair"} <= metrics.keys()
+
+
 def test_texts_of_other_microbatches_are_negatives():
     """Adding up the losses of microbatches would tell each text from a quarter of the others."""
     mesh = tiny.mesh_of(1)
