@@ -486,5 +486,6 @@ def _compact(tokens_M, segments_M, keep_M, size: int) -> Text:
 
 
 def _order(bits_N, text: Text, count: int):
-    """Returns i32[N]: the slots of each document in the order of their bits, then those of padding."""
-    return random_order(bits_N, jnp.where(text.segments > 0, text.segments - 1, count), count + 1)
+    """Returns i32[N]: the slots of each document in the order of their bits, then all others."""
+    counts = (text.segments > 0) & (text.segments <= count)
+    return random_order(bits_N, jnp.where(counts, text.segments - 1, count), count + 1)

@@ -484,6 +484,21 @@ def test_end_of_sequence_stays_outside_of_what_is_moved(build):
                 assert stream[-1] == EOS and EOS not in stream[:-1]
 
 
+@pytest.mark.parametrize("build", [deshuffling, sentence_permutation, bart])
+def test_documents_beyond_the_most_leave_the_others_as_they_are(build):
+    """Inside of `jit` they cannot be refused; their numbers do not fit beside random bits."""
+    tokens = np.random.default_rng(0).integers(2, 32_000, (2, 600)).astype(np.int32)
+    alone = np.tile(np.arange(600) < 20, (2, 1)).astype(np.int32)
+    among_many = np.tile(np.maximum(np.arange(600) - 18, 1), (2, 1)).astype(np.int32)
+    objective = build(IDS)
+    corrupt = quick_jit(batched(objective, objective.lengths(600), 1))
+    expected, got = (
+        corrupt(jax.random.split(jax.random.key(0), 2), Row(tokens, x, np.zeros(2, np.int32)))
+        for x in (alone, among_many)
+    )
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
+
+
 def test_the_decoder_starts_with_its_own_token_and_not_with_end_of_sequence():
     features = features_of(copies(document_rotation(IDS), [[A, B, C]], 2, seed=22), 0)
     layout = objectives.layouts.encoder_decoder
