@@ -177,7 +177,9 @@ def deshuffling(ids: TokenIds) -> Objective:
         inputs    d a f c b e /
         targets   a b c d e f /
 
-    All orders are equally likely. End-of-sequence stays at the end.
+    All orders are equally likely, but for tokens that draw the same 16 random bits, which keep their
+    order: successive inputs do in 0.4% of the cases in a document of 512 tokens, in 6% in one of 8,192.
+    End-of-sequence stays at the end.
 
     >>> deshuffling(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
