@@ -28,17 +28,15 @@ def traffic(text: str) -> dict[str, Traffic]:
         traffic(jax.jit(f).lower(x).compile().as_text())  ->  {"all-gather": Traffic(calls=3, bytes=4096)}
 
     A TPU's program has an all-reduce whose result is sliced at once, in a computation of that name,
-    where it means a reduce-scatter: it counts as one. A collective that goes on during other operations
-    stands in the computations of all of them: it counts where it starts.
+    where it means a reduce-scatter: it counts as one. What it starts in one fusion, goes on with in others
+    beside their products, and ends in a last one, stands in each of these, and counts where it starts.
 
     Args:
       text: in HLO, after all optimisations: `Compiled.as_text()`.
     """
-    computations = dict(_computations(text))
+    computations = _without_parts(dict(_computations(text)))
     calls, sizes = Counter[str](), Counter[str]()
     for name, times in _times(computations).items():
-        if _goes_on(name, computations[name]):
-            continue
         for kind, size in _collectives(name, computations[name]):
             calls[kind] += times
             sizes[kind] += times * size
@@ -48,7 +46,11 @@ def traffic(text: str) -> dict[str, Traffic]:
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\{$")
 _CALLED = re.compile(r"(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-_COLLECTIVE = re.compile(rf"= (\(?.*?\)?) ({'|'.join(KINDS)})(-start)?\((%?[\w.-]*)")
+_COLLECTIVE = re.compile(rf"= (\(?.*?\)?) ({'|'.join(KINDS)})(-start)?\(([^)]*)\)")
+_STARTED = re.compile(r'custom-call\((%?[\w.-]+)\), custom_call_target="AsyncCollectiveStart"')
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_LAYOUT = re.compile(r"\{[^}]*\}")
+_PART = re.compile(r"\([^()]*\)|\w+\[[\d,]*\]")  # of a tuple: another one, or an array
 _ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
 
 
@@ -64,6 +66,29 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
             name = None
         else:
             lines.append(line)
+
+
+def _without_parts(computations: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Returns the computations without collectives that another one has started, on the same channel."""
+    named, started = dict[str, set[str]](), set[str]()
+    for name, lines in computations.items():
+        named[name] = {operand for line in lines for operand in _STARTED.findall(line)}
+        started |= {_channel(line) for line in lines if _name(line) in named[name]}
+    started.discard("")
+    return {
+        name: [x for x in lines if _name(x) in named[name] or _channel(x) not in started]
+        for name, lines in computations.items()
+    }
+
+
+def _channel(line: str) -> str:
+    found = _CHANNEL.search(line)
+    return found[1] if found else ""
+
+
+def _name(line: str) -> str:
+    """Returns what an instruction's result is called."""
+    return line.partition(" = ")[0].removeprefix("  ROOT ").strip()
 
 
 def _times(computations: Mapping[str, Sequence[str]]) -> Counter[str]:
@@ -102,27 +127,27 @@ def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
     return int(numbers[0]) if len(numbers) == 1 else 1
 
 
-def _goes_on(name: str, lines: Sequence[str]) -> bool:
-    """Returns whether a computation of a TPU goes on with a collective that another has started."""
-    return name.startswith("async_collective_fusion") or any(
-        'custom_call_target="AsyncCollectiveDone"' in line for line in lines
-    )
-
-
 def _collectives(name: str, lines: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yields (kind, bytes) of the collectives of a computation."""
     for line in lines:
         if not (found := _COLLECTIVE.search(line)):
             continue
-        shape, kind, start, operand = found.groups()
-        sizes = [_bytes(*array) for array in _ARRAY.findall(shape)]
-        if kind == "reduce-scatter":  # its operand is the whole
-            whole = next((other for other in lines if f"{operand} = " in other), "")
-            whole = whole.partition(" = ")[2].partition("(")[0]
-            sizes = [_bytes(*array) for array in _ARRAY.findall(whole)] or sizes
+        shape, kind, start, operands = found.groups()
+        size = _size(shape)
+        if start and kind != "all-reduce":  # operands, results and what the program needs meanwhile
+            size = max(map(_size, _PART.findall(_LAYOUT.sub("", shape)[1:-1])), default=0)
+        elif kind == "reduce-scatter":  # its operands are the whole
+            names = {one.rpartition(" ")[2].rpartition("*/")[2] for one in operands.split(",")}
+            wholes = [x.partition(" = ")[2].partition("(")[0] for x in lines if _name(x) in names]
+            size = sum(map(_size, wholes)) or size
         if name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
-        yield kind, max(sizes, default=0) if start else sum(sizes)
+        yield kind, size
+
+
+def _size(shape: str) -> int:
+    """Returns the bytes of an array, or of all arrays of a tuple."""
+    return sum(_bytes(*array) for array in _ARRAY.findall(shape))
 
 
 def _bytes(dtype: str, shape: str) -> int:

@@ -130,39 +130,67 @@ def test_loops_asynchronous_pairs_and_hidden_reduce_scatters_count_as_they_run()
     assert list(found)[0] == "reduce-scatter"  # with the most bytes
 
 
-# A gather that TPUs go on with while the layers' products are computed.
-OVERLAPPED = """HloModule jit_step, is_scheduled=true
+# One gather of a TPU's program, which goes on beside two products; the last one waits for it.
+FUSED = """HloModule jit_step, is_scheduled=true
 
-%fused_computation.7 (p0: bf16[32,128]) -> (bf16[32,128], bf16[128,128], u32[]) {
-  %all-gather.1 = bf16[128,128]{1,0} all-gather(%p0), channel_id=5, dimensions={0}
-  ROOT %custom-call.1 = (bf16[32,128], bf16[128,128], u32[]) custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
+%fused.1 (p.1: bf16[32,128]) -> (bf16[32,128], bf16[128,128], u32[]) {
+  %p.1 = bf16[32,128]{1,0} parameter(0)
+  %all-gather.1 = bf16[128,128]{1,0:T(8,128)(2,1)} all-gather(%p.1), channel_id=5, dimensions={0}
+  ROOT %custom-call.1 = (bf16[32,128]{1,0}, bf16[128,128]{1,0}, u32[]{:S(2)}) custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
 }
 
-%async_collective_fusion.2 (p1: bf16[32,128]) -> (bf16[8,8], bf16[128,128], u32[]) {
-  %all-gather.2 = bf16[128,128]{1,0} all-gather(%p1), channel_id=5, dimensions={0}
-  ROOT %tuple.2 = (bf16[8,8], bf16[128,128], u32[]) tuple(%convolution.1, %all-gather.2, %u)
+%async_collective_fusion.2 (p.2: bf16[32,128], p.3: bf16[128,128]) -> (bf16[128,128], bf16[128,128]) {
+  %all-gather.2 = bf16[128,128]{1,0:T(8,128)(2,1)S(1)} all-gather(%p.2), channel_id=5, dimensions={0}
+  ROOT %tuple.2 = (bf16[128,128]{1,0}, bf16[128,128]{1,0}) tuple(%convolution.2, %p.3)
 }
 
-%body (p: (s32[], bf16[8,8])) -> (s32[], bf16[8,8]) {
-  %fusion.2 = (bf16[8,8], bf16[128,128], u32[]) fusion(%x), kind=kOutput, calls=%async_collective_fusion.2
-  ROOT %t = (s32[], bf16[8,8]) tuple(%i, %y)
-}
-
-%fused_computation.8 (p2: bf16[32,128]) -> bf16[128,128] {
-  %all-gather.3 = bf16[128,128]{1,0} all-gather(%p2), channel_id=5, dimensions={0}
-  ROOT %custom-call.2 = bf16[128,128] custom-call(%all-gather.3), custom_call_target="AsyncCollectiveDone"
+%fused.3 (p.4: bf16[32,128], p.5: bf16[128,128]) -> bf16[128,128] {
+  %all-gather.3 = bf16[128,128]{1,0} all-gather(%p.4), channel_id=5, dimensions={0}
+  ROOT %custom-call.3 = bf16[128,128]{1,0} custom-call(%p.4, %p.5, %all-gather.3), custom_call_target="AsyncCollectiveDone"
 }
 
 ENTRY %main (p0: bf16[32,128]) -> bf16[128,128] {
-  %async-collective-start = (bf16[32,128], bf16[128,128], u32[]) fusion(%p0), kind=kCustom, calls=%fused_computation.7
-  %while.1 = (s32[], bf16[8,8]) while(%tuple.1), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"3"}}
-  ROOT %async-collective-done = bf16[128,128]{1,0} fusion(%gte), kind=kCustom, calls=%fused_computation.8
+  %fusion.1 = (bf16[32,128]{1,0}, bf16[128,128]{1,0}, u32[]) fusion(%p0), kind=kCustom, calls=%fused.1
+  %fusion.2 = (bf16[128,128]{1,0}, bf16[128,128]{1,0}) fusion(%fusion.1), kind=kOutput, calls=%async_collective_fusion.2
+  %fusion.3 = (bf16[128,128]{1,0}, bf16[128,128]{1,0}) fusion(%fusion.2), kind=kOutput, calls=%async_collective_fusion.2
+  %all-reduce.4 = f32[64]{0} all-reduce(%x), channel_id=6, to_apply=%add
+  ROOT %fusion.4 = bf16[128,128]{1,0} fusion(%fusion.3), kind=kCustom, calls=%fused.3
 }
 """
 
 
-def test_a_gather_that_products_overlap_counts_once():
-    assert traffic(OVERLAPPED) == {"all-gather": Traffic(1, 2 * 128 * 128)}
+def test_what_goes_on_in_several_fusions_counts_once():
+    assert traffic(FUSED) == {
+        "all-gather": Traffic(1, 2 * 128 * 128),
+        "all-reduce": Traffic(1, 4 * 64),
+    }
+
+
+# As the compiler for GPUs writes them: several arrays are exchanged at once.
+COMBINED = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (p0: f32[8], p1: bf16[16,4]) -> f32[8] {
+  %gather = ((f32[8]{0}, bf16[16,4]{1,0}), (f32[32]{0}, /*index=1*/bf16[64,4]{1,0})) all-gather-start(%p0, %p1), channel_id=1
+  %gathered = (f32[32]{0}, bf16[64,4]{1,0}) all-gather-done(%gather)
+  %scatter = ((f32[32]{0}, f32[64]{0}), (f32[8]{0}, f32[16]{0})) reduce-scatter-start(%a, %b), channel_id=2
+  %reduce = (f32[3]{0}, f32[5]{0}) all-reduce-start(%c, %d), channel_id=3, to_apply=%add
+  %exchange = ((f32[4,6]{1,0}), f32[4,6]{1,0}) all-to-all-start(%e), channel_id=4
+  %permute = (f32[7]{0}, f32[7]{0}, u32[], u32[]) collective-permute-start(%f), channel_id=5
+  %a = f32[32]{0} parameter(2)
+  %b = f32[64]{0} parameter(3)
+  ROOT %both = (f32[8]{0}, f32[16]{0}) reduce-scatter(%a, /*index=1*/%b), channel_id=6
+}
+"""
+
+
+def test_all_arrays_of_a_collective_count():
+    assert traffic(COMBINED) == {
+        "all-gather": Traffic(1, 4 * 32 + 2 * 64 * 4),
+        "reduce-scatter": Traffic(2, 2 * 4 * (32 + 64)),
+        "all-reduce": Traffic(1, 4 * (3 + 5)),
+        "all-to-all": Traffic(1, 4 * 4 * 6),
+        "collective-permute": Traffic(1, 4 * 7),
+    }
 
 
 def test_a_program_of_one_device_sends_nothing():
