@@ -7,13 +7,13 @@ from pathlib import Path
 
 import jax
 
-FOLDER = "jax_compilation_cache_dir"
+FOLDER, ENABLED = "jax_compilation_cache_dir", "jax_enable_compilation_cache"
 MAX_BYTES = 2 << 30  # of programs on disk; those of the quickstart take 9 MB
 
 
 def kept_in() -> str | None:
     """Returns the folder in which this process keeps what is compiled, or None where it keeps nothing."""
-    return jax.config.values[FOLDER]
+    return jax.config.values[FOLDER] if jax.config.values[ENABLED] else None
 
 
 def keep_compiled() -> None:
@@ -30,7 +30,7 @@ def keep_compiled() -> None:
     would find nothing in theirs, and on GPUs, where XLA divides the tuning of kernels among all
     processes of a program, might wait for the first, which does not compile it again.
     """
-    if kept_in() is None:
+    if jax.config.values[FOLDER] is None and jax.config.values[ENABLED]:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = os.path.join(caches, "pretrax", "compiled", platform.node() or "here")
         remove_beyond(MAX_BYTES, Path(folder))

@@ -12,12 +12,13 @@ from pretrax.training.compiled_programs import keep_compiled
 from tests.training import tiny
 
 FOLDER, SECONDS = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
+ENABLED = "jax_enable_compilation_cache"
 
 
 @pytest.fixture
 def nothing_named():
     """JAX as it is where the environment says nothing; what is compiled goes where it went before."""
-    before = {name: getattr(jax.config, name) for name in (FOLDER, SECONDS)}
+    before = {name: getattr(jax.config, name) for name in (FOLDER, SECONDS, ENABLED)}
     jax.config.update(FOLDER, None)
     yield
     for name, value in before.items():
@@ -40,6 +41,15 @@ def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch)
     folder = tmp_path / "cache" / "pretrax" / "compiled" / platform.node()
     assert started and jax.config.jax_compilation_cache_dir == str(folder)
     assert getattr(jax.config, SECONDS) == 0
+
+
+def test_where_jax_is_told_to_keep_nothing_no_folder_is_said(nothing_named, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    jax.config.update(ENABLED, False)
+    keep_compiled()
+    assert compiled_programs.kept_in() is None and jax.config.values[FOLDER] is None
+    jax.config.update(FOLDER, str(tmp_path))
+    assert compiled_programs.kept_in() is None
 
 
 def test_a_run_of_several_processes_keeps_nothing_unless_a_folder_is_named(
