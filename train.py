@@ -70,14 +70,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         allow_abbrev=False,
     )
     words = f"train nothing: compile the step for devices that are elsewhere, such as {EXAMPLE}"
-    parser.add_argument("--compile", metavar="TOPOLOGY", help=words)
-    parser.add_argument("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
+    add = parser.add_mutually_exclusive_group().add_argument
+    add("--compile", metavar="TOPOLOGY", help=words)
+    add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
     options, given = parse_with_gin(parser, argv)
     stopped = "\nInterrupted; the same command continues from the last checkpoint."
     with without_shutdown(), mistakes_in_words(options.traceback, stopped):
         gin = given.files or [QUICKSTART], given.bindings, given.search_paths, given.trusted
-        if options.compile:
+        if options.compile is not None:
             topology = read_topology(options.compile)
             use_cpu()
             run, console = read_run(*gin), make_console()
@@ -169,8 +170,7 @@ def train(
             print_scores(console, evaluated.scores, step)
             with wall_time.of("evaluation"):
                 fill_passages(planned, state, writer, console)
-    seconds = wall_time.seconds()
-    result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, seconds)
+    result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, wall_time.seconds())
     results.write(result)
     if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
         print_warning(console, failed)

@@ -8,6 +8,7 @@ step takes on a chip, and what it sends between chips. No corpus is opened, and 
 
 import dataclasses
 import functools
+import inspect
 import re
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ import jax
 from pretrax.models.experts import active_parameters
 from pretrax.objectives.contract import column_of, specimen_ids, with_counted_classes
 from pretrax.training.accelerators import ACCELERATORS
+from pretrax.training.bound import bound, name_of
 from pretrax.training.collectives import Traffic, traffic
 from pretrax.training.data import Corpus
 from pretrax.training.mesh import batch_sharding, placed_on
@@ -81,7 +83,7 @@ def check(run: Run, topology: Topology) -> Check:
     The vocabulary is a stand-in of the run's `vocabulary_rows`, or of T5's size, and a run that counts
     its classes is given two.
 
-    Raises ValueError as `topologies.devices_of` and `planning.plan` do.
+    Raises ValueError as `topologies.devices_of` and `planning.plan` do, and for a mesh of other devices.
     """
     planned = plan(_elsewhere(run, devices_of(topology)))
     state, mesh = abstract_state_of(planned).shapes, planned.mesh
@@ -131,6 +133,14 @@ def _elsewhere(run: Run, devices) -> Run:
     ids = specimen_ids(run.vocabulary_rows or T5_VOCABULARY)
     objective = run.objective(ids)
     column = column_of(objective)
+    mesh = bound(run.mesh).function
+    try:
+        inspect.signature(mesh).bind_partial(devices=devices)
+    except TypeError:
+        raise ValueError(
+            f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, as mesh.make_mesh "
+            "does: those of a topology are not found in this process."
+        ) from None
     counts = with_counted_classes(objective, 2) != objective
     corpus = Corpus(
         ids,

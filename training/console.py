@@ -107,10 +107,10 @@ class StepProgress:
 
 def print_check(console: Console, check: Check) -> bool:
     """Prints what the compiler says of a run on a topology; returns whether it fits."""
-    chips = check.topology.chips
+    devices = math.prod(check.mesh.values())
     what = Table(box=None, show_header=False, title_justify="left")
     what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
-    what.add_row("chips", f"{chips:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
+    what.add_row("devices", f"{devices:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
     what.add_row(
         "parameters", f"{check.parameters:,}{active_words(check.parameters, check.active)}"
     )
@@ -119,7 +119,7 @@ def print_check(console: Console, check: Check) -> bool:
     what.add_row("text", f"{check.text_tokens:,} tokens a step")
     what.add_row(
         "compute",
-        f"{check.flops / 1e12:,.4g} TFLOP a step, {check.flops / chips / 1e12:,.4g} a chip",
+        f"{check.flops / 1e12:,.4g} TFLOP a step, {check.flops / devices / 1e12:,.4g} a chip",
     )
     console.print(what)
     if check.refusal:

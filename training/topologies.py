@@ -77,7 +77,8 @@ def read_topology(text: str) -> Topology:
     kinds = [name.lower() for name in short_names()]
     found = re.fullmatch(r"(?:(\d+)\*)?(\w+):(\d+(?:x\d+)*)", text.strip())
     kind = kind_of_name(found[2]) if found and found[2].lower() in kinds else None
-    if not found or not kind or ("x" in found[3]) == (kind in GPUS):
+    axes = 1 if kind in GPUS else 3 if kind in ("TPU v4", "TPU v5p") else 2
+    if not found or not kind or found[3].count("x") + 1 != axes:
         raise ValueError(
             f"Got the topology {text!r}, expected one of {', '.join(kinds)} and its chips, such as {EXAMPLE}."
         )
@@ -114,8 +115,11 @@ def _tpus(topology: Topology) -> dict:
             "pip install --no-deps libtpu==0.0.42.1"
         )
     os.environ.update(_ENVIRONMENT)  # JAX has set some of them
+    options = {"platform": "tpu", "topology_name": str(topology._replace(slices=1))}
     several = {"num_slices": topology.slices} if topology.slices > 1 else {}
-    return {"platform": "tpu", "topology_name": str(topology._replace(slices=1)), **several}
+    # The two cores of a v4 are one device, as they are on its own hosts.
+    cores = {"chip_config_name": "megacore"} if topology.kind == "TPU v4" else {}
+    return options | several | cores
 
 
 def _gpus(topology: Topology) -> dict:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import importlib.util
+import os
 import re
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -65,6 +67,9 @@ def test_topologies(text, topology):
         "h100:0",
         "v9:2x2",
         "v5p:4x",
+        "v5p:4x4",
+        "v5e:2x2x2",
+        "",
         "0*v5e:2x2",
         "v5e:0x4",
     ],
@@ -109,6 +114,43 @@ def test_gpus_are_described_to_xla(monkeypatch):
     assert all(
         kind_of_device(f"NVIDIA {gpu.name}") == kind for kind, gpu in topologies.GPUS.items()
     )
+
+
+def test_the_two_cores_of_a_v4_are_one_device(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(
+        topologies.topologies,
+        "get_topology_desc",
+        lambda **given: asked.update(given) or SimpleNamespace(devices=()),
+    )
+    topologies.devices_of(Topology("TPU v4", (2, 2, 1)))
+    assert asked["chip_config_name"] == "megacore"
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--compile="], "Got the topology ''"),
+        (["--compile=v5e:2x2", "--profile=2:3"], "--profile"),
+    ],
+)
+def test_a_compile_check_that_was_meant_otherwise(arguments, said, monkeypatch, capsys):
+    monkeypatch.setattr(train, "train", lambda *_, **__: None)
+    monkeypatch.setattr(train, "keep_compiled", lambda: None)
+    monkeypatch.setattr(train, "check", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--gin_file=runs/decoder.gin", *arguments])
+    assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_mesh_of_the_devices_of_this_process_is_refused(monkeypatch):
+    monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
+    run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
+    run = dataclasses.replace(run, mesh=lambda: make_mesh())
+    with pytest.raises(ValueError, match="<lambda>, expected a function that takes `devices`"):
+        compile_check.check(run, Topology("TPU v5e", (2, 4)))
 
 
 def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
@@ -190,7 +232,7 @@ def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
 )
 def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsys):
     check = Check(
-        topology=Topology("TPU v5e", (2, 4)),
+        topology=Topology("TPU v3", (2, 2)),
         mesh={"data": 8},
         parameters=10**9,
         active=2 * 10**8,
@@ -203,6 +245,7 @@ def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsy
     )
     assert not console.print_check(console.make_console(), check)
     said = capsys.readouterr().out
+    assert "8 × TPU v3" in said and "0.125 a chip" in said  # its cores are JAX's devices
     assert "1,000,000,000 (200,000,000 active)" in said
     assert "It does not fit." in said and advice in said and refusal in said
 
