@@ -130,9 +130,6 @@ def check(run: Run, topology: Topology) -> Check:
 
 def _elsewhere(run: Run, devices) -> Run:
     """Returns the run on these devices, of a corpus of which nothing but its ids is known."""
-    ids = specimen_ids(run.vocabulary_rows or T5_VOCABULARY)
-    objective = run.objective(ids)
-    column = column_of(objective)
     mesh = bound(run.mesh).function
     try:
         inspect.signature(mesh).bind_partial(devices=devices)
@@ -141,19 +138,25 @@ def _elsewhere(run: Run, devices) -> Run:
             f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, as mesh.make_mesh "
             "does: those of a topology are not found in this process."
         ) from None
+    return dataclasses.replace(
+        run,
+        corpus=lambda run_dir: _corpus_of(run),
+        mesh=functools.partial(run.mesh, devices=devices),
+        initial_run=None,
+    )
+
+
+def _corpus_of(run: Run) -> Corpus:
+    ids = specimen_ids(run.vocabulary_rows or T5_VOCABULARY)
+    objective = run.objective(ids)
+    column = column_of(objective)
     counts = with_counted_classes(objective, 2) != objective
-    corpus = Corpus(
+    return Corpus(
         ids,
         train=_nothing,
         heldout=_nothing,
         classes=("first", "second") if counts else (),
         columns=() if column is None else (column,),
-    )
-    return dataclasses.replace(
-        run,
-        corpus=lambda run_dir: corpus,
-        mesh=functools.partial(run.mesh, devices=devices),
-        initial_run=None,
     )
 
 

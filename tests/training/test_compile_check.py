@@ -153,6 +153,16 @@ def test_a_mesh_of_the_devices_of_this_process_is_refused(monkeypatch):
         compile_check.check(run, Topology("TPU v5e", (2, 4)))
 
 
+def test_the_settings_of_the_run_are_checked_first(monkeypatch):
+    monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
+    run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
+    run = dataclasses.replace(run, mesh=make_mesh, vocabulary_rows="all")
+    with pytest.raises(
+        ValueError, match="vocabulary_rows must be a whole number above 0, got 'all'"
+    ):
+        compile_check.check(run, Topology("TPU v5e", (2, 4)))
+
+
 def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
     mesh = make_mesh(data=1, fsdp=64, tensor=2, devices=chips(4, 4, 8))
     assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "expert": 1, "tensor": 2}
