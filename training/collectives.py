@@ -118,13 +118,32 @@ def _called(line: str, computations: Mapping[str, Sequence[str]]) -> Iterator[tu
 
 
 def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
-    """Returns the turns of a loop: those that it states, or the only constant of its condition; else 1."""
+    """Returns the turns of a loop: those that it states, or those of a counter from 0 on to the only
+    constant of its condition; else 1."""
     if known := re.search(r'known_trip_count[^}]*?"n":"(\d+)"', line):
         return int(known[1])
-    condition = re.search(r"condition=%?([\w.-]+)", line)
-    lines = computations.get(condition[1], ()) if condition else ()
-    numbers = re.findall(r"= s\d+\[\]\S* constant\((\d+)\)", "\n".join(lines))
-    return int(numbers[0]) if len(numbers) == 1 else 1
+    condition, body = (
+        computations.get(found[1], ()) if (found := re.search(rf"{name}=%?([\w.-]+)", line)) else ()
+        for name in ("condition", "body")
+    )
+    ends = re.findall(r"= [su]\d+\[\]\S* constant\((\d+)\)", "\n".join(condition))
+    return -(-int(ends[0]) // _increment(condition, body)) if len(ends) == 1 else 1
+
+
+def _increment(condition: Sequence[str], body: Sequence[str]) -> int:
+    """Returns what a turn adds to the counter of a loop; 1 where that is no constant of its body.
+
+    It is more than 1 where the compiler does several turns of a ring of permutations in one.
+    """
+    defined = {_name(line): line for line in body}
+    counter = re.search(r" get-tuple-element\(.*?index=(\d+)", "\n".join(condition))
+    result = re.search(r" tuple\(([^)]*)\)", body[-1]) if body else None
+    if counter and result:
+        added = re.search(r" add\(([^)]*)\)", defined.get(_names(result[1])[int(counter[1])], ""))
+        for name in _names(added[1]) if added else ():
+            if number := re.search(r" constant\((\d+)\)", defined.get(name, "")):
+                return max(int(number[1]), 1)
+    return 1
 
 
 def _collectives(name: str, lines: Sequence[str]) -> Iterator[tuple[str, int]]:
@@ -137,12 +156,20 @@ def _collectives(name: str, lines: Sequence[str]) -> Iterator[tuple[str, int]]:
         if start and kind != "all-reduce":  # operands, results and what the program needs meanwhile
             size = max(map(_size, _PART.findall(_LAYOUT.sub("", shape)[1:-1])), default=0)
         elif kind == "reduce-scatter":  # its operands are the whole
-            names = {one.rpartition(" ")[2].rpartition("*/")[2] for one in operands.split(",")}
-            wholes = [x.partition(" = ")[2].partition("(")[0] for x in lines if _name(x) in names]
+            wholes = [
+                x.partition(" = ")[2].partition("(")[0]
+                for x in lines
+                if _name(x) in _names(operands)
+            ]
             size = sum(map(_size, wholes)) or size
         if name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
         yield kind, size
+
+
+def _names(operands: str) -> list[str]:
+    """Returns the names of operands, between which their numbers may stand as comments."""
+    return [one.rpartition("*/")[2].strip() for one in operands.split(",")]
 
 
 def _size(shape: str) -> int:

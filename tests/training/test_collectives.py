@@ -193,5 +193,37 @@ def test_all_arrays_of_a_collective_count():
     }
 
 
+# A ring of permutations through eight devices in both directions: two turns of four in one.
+RING = """HloModule jit_step, is_scheduled=true
+
+%body (p: (bf16[4], /*index=1*/u32[], bf16[4])) -> (bf16[4], u32[], bf16[4]) {
+  %constant.1 = u32[]{:T(128)} constant(7)
+  %constant.2 = u32[]{:T(128)} constant(2), metadata={op_name="dot_general"}
+  %i = u32[]{:T(128)} get-tuple-element(%p), index=1
+  %left.1 = (bf16[4]{0:T(8)S(1)}, bf16[4]{0}, u32[], u32[]) collective-permute-start(%a), channel_id=1
+  %right.1 = (bf16[4]{0:T(8)S(1)}, bf16[4]{0}, u32[], u32[]) collective-permute-start(%b), channel_id=2
+  %left.2 = (bf16[4]{0:T(8)S(1)}, bf16[4]{0}, u32[], u32[]) collective-permute-start(%c), channel_id=3
+  %right.2 = (bf16[4]{0:T(8)S(1)}, bf16[4]{0}, u32[], u32[]) collective-permute-start(%d), channel_id=4
+  %add.1 = u32[]{:T(128)} add(%i, %constant.2), metadata={op_name="dot_general"}
+  ROOT %tuple.1 = (bf16[4]{0}, u32[], bf16[4]{0}) tuple(%left, /*index=1*/%add.1, %right), metadata={op_name="f(x)"}
+}
+
+%condition (p: (bf16[4], u32[], bf16[4])) -> pred[] {
+  %constant.3 = u32[]{:T(128)} constant(4)
+  %p.1 = (bf16[4]{0}, u32[], bf16[4]{0}) parameter(0)
+  %i.1 = u32[]{:T(128)} get-tuple-element(%p.1), index=1
+  ROOT %less = pred[]{:T(512)} compare(%i.1, %constant.3), direction=LT
+}
+
+ENTRY %main (p0: bf16[4]) -> bf16[4] {
+  %while.1 = (bf16[4]{0}, u32[], bf16[4]{0}) while(%tuple.2), condition=%condition, body=%body
+}
+"""
+
+
+def test_a_ring_of_permutations_sends_the_whole():
+    assert traffic(RING) == {"collective-permute": Traffic(8, 8 * 2 * 4)}
+
+
 def test_a_program_of_one_device_sends_nothing():
     assert traffic(jax.jit(jnp.sum).lower(jnp.ones(4)).compile().as_text()) == {}
