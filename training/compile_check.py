@@ -47,6 +47,7 @@ class Memory(NamedTuple):
         int  # and gradients: all that lives within a step; more than there is, if it does not fit
     )
     program: int
+    padding: int = 0  # of the tiles that parameters and optimizer are held in; and a step's rows
 
     @property
     def total(self) -> int:
@@ -111,7 +112,9 @@ def check(run: Run, topology: Topology) -> Check:
         found = traffic(compiled.as_text() or "")
         new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         memory = memory._replace(
-            activations=sizes.temp_size_in_bytes + new, program=sizes.generated_code_size_in_bytes
+            activations=sizes.temp_size_in_bytes + new,
+            program=sizes.generated_code_size_in_bytes,
+            padding=max(sizes.argument_size_in_bytes - memory.total, 0),
         )
     return Check(
         topology=topology,

@@ -207,6 +207,25 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     assert not list(tmp_path.iterdir())  # no corpus, no run
 
 
+def test_what_is_held_in_tiles_counts_whole(monkeypatch):
+    """On a TPU the last axis of an array, such as 32 of a head, is held as 128."""
+    monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
+    sizes = SimpleNamespace(
+        argument_size_in_bytes=10 * GIB,
+        temp_size_in_bytes=3 * GIB,
+        output_size_in_bytes=10 * GIB,
+        alias_size_in_bytes=9 * GIB,
+        generated_code_size_in_bytes=2 * GIB,
+    )
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda compiled: sizes)
+    run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
+    memory = compile_check.check(
+        dataclasses.replace(run, mesh=make_mesh), Topology("TPU v5e", (2, 4))
+    ).memory
+    assert memory.parameters + memory.optimizer + memory.padding == 10 * GIB
+    assert memory.total == (10 + 3 + 1 + 2) * GIB
+
+
 def test_fused_attention_is_for_tpus_and_gpus(monkeypatch, capsys):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     with pytest.raises(SystemExit) as ended:
