@@ -72,7 +72,9 @@ def take_steps(
         StepProgress(console, step, run.steps) as progress,
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
-        Profiler(profiled, os.path.join(run.run_dir, run_directory.TENSORBOARD)) as profiler,
+        Profiler(
+            profiled, os.path.join(run.run_dir, run_directory.TENSORBOARD), wall_time
+        ) as profiler,
         contextlib.ExitStack() as reading,
     ):
         ahead = reading.enter_context(contextlib.closing(ReadAhead(batches, run.steps - step)))

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import jax
 
+from pretrax.training.wall_time import WallTime
+
 
 class Steps(NamedTuple):
     """The steps of a trace, the first and the last with it."""
@@ -42,10 +44,14 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
 
 
 class Profiler:
-    """Traces its steps into a folder; without steps it does nothing."""
+    """Traces its steps into a folder; without steps it does nothing.
 
-    def __init__(self, steps: Steps | None, folder: str):
-        self._steps, self._folder, self._running = steps, folder, False
+    To write a trace takes seconds, which `wall_time` does not count as those of a step.
+    """
+
+    def __init__(self, steps: Steps | None, folder: str, wall_time: WallTime):
+        self._steps, self._folder, self._wall_time = steps, folder, wall_time
+        self._running = False
 
     def __enter__(self) -> "Profiler":
         return self
@@ -69,4 +75,5 @@ class Profiler:
     def _stop(self) -> None:
         if self._running:
             self._running = False
-            jax.profiler.stop_trace()
+            with self._wall_time.of("rest"):
+                jax.profiler.stop_trace()

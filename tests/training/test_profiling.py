@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from pretrax.training.profiling import Profiler, Steps, check_steps, read_steps
+from pretrax.training.wall_time import WallTime
 from tests.training import tiny
 
 
@@ -21,7 +22,7 @@ def traced(folder):
 def test_a_trace_has_its_steps_alone(tmp_path):
     double = jax.jit(lambda x: 2 * x)
     x = double(jnp.ones(3))
-    with Profiler(Steps(2, 3), str(tmp_path)) as profiler:
+    with Profiler(Steps(2, 3), str(tmp_path), WallTime()) as profiler:
         for step in range(1, 6):
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("step", step_num=step):
@@ -32,7 +33,10 @@ def test_a_trace_has_its_steps_alone(tmp_path):
 
 def test_a_trace_ends_where_training_does(tmp_path):
     for _ in range(2):  # a trace that still ran would be an error
-        with pytest.raises(FloatingPointError), Profiler(Steps(1, 9), str(tmp_path)) as profiler:
+        with (
+            pytest.raises(FloatingPointError),
+            Profiler(Steps(1, 9), str(tmp_path), WallTime()) as profiler,
+        ):
             profiler.before(1)
             raise FloatingPointError
 
@@ -41,6 +45,24 @@ def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
     run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"))
     tiny.run_here([*run.arguments(), "--profile=2:2"])
     assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
+
+
+def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):
+    now = [0.0]
+
+    def write():
+        now[0] += 30
+
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: None)
+    monkeypatch.setattr(jax.profiler, "stop_trace", write)
+    wall_time = WallTime(lambda: now[0])
+    with Profiler(Steps(1, 1), str(tmp_path), wall_time) as profiler:
+        profiler.before(1)
+        with wall_time.of("step"):
+            now[0] += 2
+            profiler.after(1, ())
+    seconds = wall_time.seconds()
+    assert (seconds["step"], seconds["rest"]) == (2, 30)
 
 
 @pytest.mark.parametrize("text", ["", "10", "3:2", "0:2", "a:b", "1:2:3", "-1:2"])
