@@ -156,11 +156,8 @@ def _collectives(name: str, lines: Sequence[str]) -> Iterator[tuple[str, int]]:
         if start and kind != "all-reduce":  # operands, results and what the program needs meanwhile
             size = max(map(_size, _PART.findall(_LAYOUT.sub("", shape)[1:-1])), default=0)
         elif kind == "reduce-scatter":  # its operands are the whole
-            wholes = [
-                x.partition(" = ")[2].partition("(")[0]
-                for x in lines
-                if _name(x) in _names(operands)
-            ]
+            names = _names(operands)
+            wholes = [x.partition(" = ")[2].partition("(")[0] for x in lines if _name(x) in names]
             size = sum(map(_size, wholes)) or size
         if name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"
