@@ -139,7 +139,7 @@ def _single_stack(stack: str, features, lengths, bos, max_documents):
         model_features |= pools | {"pools_slots": slot}
     if "rates" in features:
         model_features["rates"] = f["rates"]
-    if "targets" in features or "labels" in features:
+    if "predict" in lengths and ("targets" in features or "labels" in features):
         model_features |= _predictions(stack, f, lengths["predict"], target_slot, input_slot)
         if "inputs" not in features:  # every slot predicts: no gather before the projection
             del model_features[f"{stack}_target_slots"]
