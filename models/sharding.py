@@ -50,6 +50,8 @@ def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules
 def num_shards(name: str, size: int) -> int:
     """Returns into how many shards an axis of this size and logical name is divided."""
     mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return 1
     (entry,) = spec_of((name,), (size,), mesh) or (None,)
     return math.prod(mesh.shape[axis] for axis in mesh_axes(entry))
 

@@ -1,10 +1,11 @@
 """The mesh axes of an array's axes: those of several devices, as far as they divide it."""
 
 import pytest
+from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
-from pretrax.models.sharding import spec_of
-from pretrax.training.mesh import RULES, make_mesh
+from pretrax.models.sharding import num_shards, spec_of
+from pretrax.training.mesh import RULES, make_mesh, placed_on
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,11 @@ def test_an_array_is_sharded_by_the_mesh_axes_that_divide_it(names, shape, expec
 
 def test_without_rules_nothing_is_sharded():
     assert spec_of(("embed", "mlp"), (64, 8), make_mesh(data=8)) == P(None, None)
+
+
+def test_the_number_of_shards_of_an_axis():
+    with placed_on(make_mesh(data=2, fsdp=2, tensor=2)):
+        assert [num_shards("batch", size) for size in (8, 6, 5)] == [4, 2, 1]
+        assert num_shards("length", 8) == 1
+    with nn.logical_axis_rules(RULES):  # and no mesh
+        assert num_shards("batch", 8) == 1
