@@ -55,7 +55,7 @@ class TensorBoard:
 
     def _new_file(self) -> EventsWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
-        suffix = f".{os.getpid()}.{next(self._numbers)}"
+        suffix = f".{os.getpid()}.{next(self._numbers):09}"  # TensorBoard reads by order of name
         writer = EventsWriter(str(self._folder / "events"), suffix)
         if self._step:  # which hides the points of later steps that are there
             log = SessionLog(status=SessionLog.START)

@@ -1,5 +1,6 @@
 """Metrics on disk: what a resumed run keeps of them, and what becomes of training without them."""
 
+import itertools
 import struct
 import threading
 
@@ -32,8 +33,10 @@ def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
     assert losses(tmp_path) == [1.0, 2.0, 30.0]
 
 
-def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path):
-    """TensorBoard hides points from the step of an event on that says so."""
+@pytest.mark.parametrize("number", [0, 9, 99])
+def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path, monkeypatch, number):
+    """TensorBoard reads files by name and hides points from the step of an event that says so."""
+    monkeypatch.setattr(tensorboard.TensorBoard, "_numbers", itertools.count(number))
     writer = MetricsWriter(tmp_path)
     for step in (1, 2, 3):
         writer.write(step, {"loss": float(step)})
