@@ -130,6 +130,13 @@ class Config:
     init_stddev: float | None = None
     # Divides weights that write to the residual stream by the root of their number (GPT-2).
     init_scaled_by_depth: bool = False
+    # Of relative positions, above 0: how strongly each head begins by attending to a near key of its
+    # own, see `models.positions.local_biases`. 0: heads begin by attending to all keys alike.
+    init_locality: float = 0.0
+    # Keys of cross-attention begin with the weights of queries, so that a token attends to the encoder's
+    # slots of the same token: T5's sentinel to the blank that it fills. Mimetic initialisation does so
+    # to self-attention (Trockman & Kolter 2023, arXiv:2305.09828).
+    init_matching: bool = False
 
     # --- training
     dropout_rate: float = 0.0  # after embeddings, within and after sublayers, after the last norm
@@ -250,6 +257,8 @@ def _check_sizes(c: Config):
         )
     if not 0 <= c.dropout_rate < 1:
         _refuse(c, "dropout_rate", "0 <= rate < 1: it is the share of dropped activations.")
+    if isinstance(c.init_locality, bool) or not 0 <= c.init_locality < float("inf"):
+        _refuse(c, "init_locality", "a number of 0 or more, such as 3.0; 0 is off.")
     above_0 = ("norm_epsilon", "rope_theta", "local_rope_theta", "attention_scale", "init_stddev")
     for name in (*above_0, "attention_softcap", "logit_softcap", "window", "global_every"):
         value = getattr(c, name)
@@ -316,6 +325,18 @@ def _check_together(c: Config):
             "init_scaled_by_depth",
             "init_stddev, and a single stack",
             c.init_stddev is not None and not (c.num_encoder_layers and c.num_decoder_layers),
+        ),
+        (
+            c.init_locality > 0,
+            "init_locality",
+            "positions='relative'",
+            c.positions == "relative",
+        ),
+        (
+            c.init_matching,
+            "init_matching",
+            "an encoder-decoder with as many key heads as heads",
+            bool(c.num_encoder_layers and c.num_decoder_layers) and c.num_key_heads == c.num_heads,
         ),
     ]
     for is_set, name, required, fulfilled in requirements:

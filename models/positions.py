@@ -27,6 +27,8 @@ class RelativeBias(nn.Module):
 
     Without a length: by difference, from -MAX_DISTANCE to MAX_DISTANCE, [H, D]; `bias_at` looks up
     those of queries in any slots.
+
+    Initially small and random; with `init_locality` s in favour of near keys, see `local_biases`.
     """
 
     config: Config
@@ -36,6 +38,9 @@ class RelativeBias(nn.Module):
     def __call__(self, length):
         heads = self.config.num_heads
         init = nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+        if strength := self.config.init_locality:
+            random, near_HxN = init, local_biases(heads, strength, self.bidirectional)
+            init = lambda *args: random(*args) + near_HxN  # noqa: E731
         table_HxN = self.param(
             "table",
             nn.with_logical_partitioning(init, ("heads", "relpos_buckets")),
@@ -55,6 +60,30 @@ class RelativeBias(nn.Module):
         if length is None:
             return values_Hx2T
         return rotated_right(values_Hx2T, length)[:, :, :length]
+
+
+def local_biases(heads, strength, bidirectional):
+    """Returns biases by bucket with which heads begin to attend to near keys: NumPy float32 [H, N].
+
+        local_biases(4, 2.0, True)[:, relative_position_buckets(np.array([-2, -1, 0, 1, 2]), True)]
+        # [[-2, 0, -2, -4, -6], [-6, -4, -2, 0, -2], [0, -.5, -1, -1.5, -2], [-2, -1.5, -1, -.5, 0]]
+
+    Head 0 prefers the key just before the query, head 1 the one just after it, the next two those
+    two slots away, and so on; where all keys are before the query, head h the one h + 1 slots before.
+    A slot farther from there costs the first two heads `strength`, each later pair a quarter of it, but
+    8 at most, so that training can bring back any key. Heads that begin as a convolution are those of
+    ConViT (d'Ascoli et al. 2021, arXiv:2103.10697), penalties that grow with the distance ALiBi's (Press
+    et al. 2022, arXiv:2108.12409).
+    """
+    pair, second = np.divmod(np.arange(heads), 2)
+    preferred_H = np.where(second, 1, -1) * (pair + 1) if bidirectional else -1 - np.arange(heads)
+    distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1 if bidirectional else 1)
+    of_bucket_NxD = (
+        relative_position_buckets(distances, bidirectional) == np.arange(NUM_BUCKETS)[:, None]
+    )
+    mean_N = of_bucket_NxD @ distances / np.maximum(of_bucket_NxD.sum(1), 1)  # one bucket has none
+    penalty_HxN = strength / 4.0 ** pair[:, None] * np.abs(mean_N - preferred_H[:, None])
+    return -np.minimum(penalty_HxN, 8).astype(np.float32)
 
 
 def rotated_right(values_HxN, rows):

@@ -501,7 +501,7 @@ class Block(nn.Module):
             lambda y: attend(y, y, pattern.intervals, bias, pattern.rotation, context.cache_slots),
         )
         if self.cross:
-            attend_encoder = Attention(c, name="cross_attention")
+            attend_encoder = Attention(c, c.init_matching, name="cross_attention")
             x_BxTxE = self._added(
                 "cross_attention_norm",
                 x_BxTxE,
@@ -537,6 +537,7 @@ class Attention(nn.Module):
     """
 
     config: Config
+    matching: bool = False  # keys begin with the weights of queries
 
     @nn.compact
     def __call__(
@@ -546,10 +547,9 @@ class Attention(nn.Module):
         queries, keys = (c.num_heads, c.head_dim), (c.num_key_heads, c.head_dim)
         axes = ("embed", "heads", "kv")
         init = weights(c, out_axis=(1, 2), distribution="normal")
-        query_init = init
-        if c.init_stddev is None:
-            # Where scores are not scaled, the initial query weights hold the scale (T5).
-            query_init = lambda *args: init(*args) * (c.head_dim**-0.5 / c.score_scale)  # noqa: E731
+        # Where scores are not scaled, the initial query weights hold the scale (T5).
+        query_scale = 1.0 if c.init_stddev is not None else c.head_dim**-0.5 / c.score_scale
+        query_init = lambda *args: init(*args) * query_scale  # noqa: E731
         q = linear(self, "query", x_BxTxE, (c.emb_dim, *queries), axes, query_init)
         q = self._normed("query_norm", q)
         if rotation is not None:
@@ -558,7 +558,11 @@ class Attention(nn.Module):
             q *= c.score_scale
         k = v = None
         if source_BxSxE is not None:
-            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, init)
+            key_init = init
+            if self.matching:
+                query = nn.unbox(self.get_variable("params", "query"))
+                key_init = lambda *_: query / query_scale  # noqa: E731
+            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init)
             v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init)
             k = self._normed("key_norm", k)
             if rotation is not None:

@@ -1,0 +1,114 @@
+"""What heads attend to before training: near keys, and the encoder's slots of the same token."""
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from pretrax import models
+from pretrax.models.positions import local_biases, relative_position_buckets
+from pretrax.training.configuration import read_run
+
+SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
+
+
+def test_each_head_prefers_a_near_key_of_its_own():
+    """Those just before and after the query most, then those two slots away."""
+    both = local_biases(4, 3.0, True)[:, relative_position_buckets(np.arange(-9, 10), True)]
+    np.testing.assert_array_equal(both.argmax(1) - 9, [-1, 1, -2, 2])
+    # Heads that prefer -1 and -2, at distances -2, -1, 0, 1 and 2.
+    np.testing.assert_allclose(both[0, 7:12], [-3, 0, -3, -6, -8])
+    np.testing.assert_allclose(both[2, 7:12], [0, -0.75, -1.5, -2.25, -3])
+    before = local_biases(4, 3.0, False)[:, relative_position_buckets(np.arange(-9, 1), False)]
+    np.testing.assert_array_equal(before.argmax(1) - 9, [-1, -2, -3, -4])
+    assert both.min() == before.min() == -8  # not so low that training could not bring it back
+
+
+def start(scan_layers=True, **settings):
+    model = models.encoder_decoder(
+        64,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+        scan_layers=scan_layers,
+        **(SHAPE | settings),
+    )
+    columns = ("input_tokens", "segment_ids", "positions")
+    batch = {f"{s}_{c}": np.ones((1, 4), np.int32) for s in ("encoder", "decoder") for c in columns}
+    batch |= {f"{s}_key_intervals": np.ones((1, 2, 4), np.int32) for s in ("encoder", "decoder")}
+    batch["cross_key_intervals"] = np.ones((1, 2, 4), np.int32)
+    return jax.device_get(nn.unbox(jax.jit(model.init)(jax.random.key(0), batch)))
+
+
+def by_path(params):
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
+
+
+@pytest.mark.parametrize("scan_layers", [True, False])
+@pytest.mark.parametrize(
+    "settings",
+    [{"positions": "relative", "attention_scale": 1.0}, {"init_stddev": 0.02}],
+    ids=["T5's weights", "of one deviation"],
+)
+def test_keys_of_cross_attention_begin_with_the_weights_of_queries(scan_layers, settings):
+    """So the score of a token with itself is the largest that weights of their size can give."""
+    plain, matching = (
+        by_path(start(scan_layers, init_matching=on, **settings)) for on in (False, True)
+    )
+    checked = 0
+    for path, x in matching.items():
+        if path.endswith("cross_attention/key"):
+            query = matching[path.replace("key", "query")]
+            np.testing.assert_allclose(x / x.std(), query / query.std(), atol=1e-5)
+            np.testing.assert_allclose(x.std(), plain[path].std(), rtol=0.1)
+            checked += 1
+        else:
+            np.testing.assert_array_equal(x, plain[path], err_msg=path)
+    assert checked == (1 if scan_layers else 2)
+
+
+def test_relative_biases_begin_with_those_of_near_keys():
+    plain, local = (by_path(start(positions="relative", init_locality=s)) for s in (0.0, 2.0))
+    for path, x in local.items():
+        added = 0.0
+        if path.endswith("relative_bias/table"):
+            added = local_biases(4, 2.0, "encoder" in path)
+        np.testing.assert_allclose(x, plain[path] + added, atol=1e-6, err_msg=path)
+    assert sum(path.endswith("relative_bias/table") for path in local) == 2
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"init_locality": -1.0}, "Got init_locality=-1.0, expected a number of 0 or more"),
+        ({"init_locality": True}, "Got init_locality=True, expected a number"),
+        ({"init_locality": float("nan")}, "Got init_locality=nan, expected a number of 0 or more"),
+        (
+            {"init_locality": 1.0, "positions": "rotary"},
+            "Got init_locality=1.0, expected positions='relative' with it",
+        ),
+        (
+            {"init_matching": True, "num_kv_heads": 2},
+            "Got init_matching=True, expected an encoder-decoder with as many key heads as heads",
+        ),
+    ],
+)
+def test_invalid_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        models.encoder_decoder(64, **(SHAPE | {"positions": "relative"} | settings))
+
+
+def test_matching_requires_cross_attention():
+    with pytest.raises(ValueError, match="init_matching=True, expected an encoder-decoder"):
+        models.decoder(64, num_layers=1, init_matching=True, **SHAPE)
+
+
+@pytest.mark.parametrize("preset", ["t5_1_1_small", "bart_tiny", "umt5_base", "switch_tiny"])
+def test_a_preset_named_after_the_quickstart_begins_as_published(preset):
+    """Whose own model begins otherwise."""
+    ours, published = (
+        read_run(["runs/quickstart.gin", *more], []).model(512).config
+        for more in ([], [f"models/{preset}.gin"])
+    )
+    assert ours.init_locality and ours.init_matching
+    assert not published.init_locality and not published.init_matching
