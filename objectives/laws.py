@@ -401,10 +401,14 @@ def _few_rows(case: Examples) -> dict:
     """Returns the batch of a few rows, arranged for the first layout that has room for them."""
     few = jax.tree.map(lambda x: x[-FEW:], corrupted(case))
     layout, stacks = _layout(case.lengths)
-    arrange = functools.partial(
-        layout.arrange, lengths=stacks, bos=case.ids.bos, max_documents=case.max_documents
-    )
-    return jax.vmap(arrange)(few)
+    arrange = _arranging(layout, tuple(stacks.items()), case.ids.bos, case.max_documents)
+    return jax.device_get(arrange(few))
+
+
+@functools.cache
+def _arranging(layout: Layout, stacks, bos: int | None, max_documents: int):
+    settings = dict(lengths=dict(stacks), bos=bos, max_documents=max_documents)
+    return quick_jit(jax.vmap(functools.partial(layout.arrange, **settings)))
 
 
 def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
@@ -417,14 +421,22 @@ def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
 def _terms(case: Examples, batch: dict, seed: int, rows: int = FEW) -> dict[str, Term]:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
-    states = jax.random.normal(jax.random.key(seed), shape)[:rows]
-    outputs = _AnyOutputs(
-        AnyStates(states, case.objective.heads), case.objective.heads, case.ids.size
-    )
-    found = case.objective.loss(outputs, {name: x[:rows] for name, x in batch.items()})
-    if not isinstance(found, Mapping) or not all(isinstance(t, Term) for t in found.values()):
-        raise Broken(f"The loss returns {type(found).__name__}, expected {{name: Term}}.")
-    return dict(found)
+    states = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    function: Any = case.objective.loss  # as `corrupt` is
+    loss = _compiled_loss(function, tuple(case.objective.heads.items()), case.ids.size)
+    return loss(states[:rows], {name: x[:rows] for name, x in batch.items()})
+
+
+@functools.cache
+def _compiled_loss(loss: Any, heads, size: int):
+    def terms(states, batch) -> dict[str, Term]:
+        outputs = _AnyOutputs(AnyStates(states, dict(heads)), dict(heads), size)
+        found = loss(outputs, batch)
+        if not isinstance(found, Mapping) or not all(isinstance(t, Term) for t in found.values()):
+            raise Broken(f"The loss returns {type(found).__name__}, expected {{name: Term}}.")
+        return dict(found)
+
+    return quick_jit(terms)
 
 
 def check_shapes(terms: Mapping[str, Term], rows: int) -> None:
