@@ -72,6 +72,10 @@ def test_pairs_are_the_parts_of_a_document(hard):
         assert whole.inputs == [IDS.cls, 4, 4] and not whole.pools
 
 
+compiled_info_nce = jax.jit(info_nce, static_argnames="symmetric")
+compiled_nt_xent = jax.jit(nt_xent)
+
+
 def naive_info_nce(left, right, scale, symmetric=True):
     left, right = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (left, right))
     similarity, losses = scale * left @ right.T, []
@@ -87,12 +91,12 @@ def test_info_nce_is_the_mean_of_both_directions_or_goes_one_way(symmetric):
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(2, 6, 5))
     live = np.array([True] * 6)
-    got = info_nce(jnp.array(left), jnp.array(right), 3.0, live, live, symmetric)
+    got = compiled_info_nce(left, right, 3.0, live, live, symmetric=symmetric)
     np.testing.assert_allclose(got, naive_info_nce(left, right, 3.0, symmetric), rtol=1e-5)
     if not symmetric:
         return
     # What is not live is nobody's negative.
-    few = info_nce(jnp.array(left), jnp.array(right), 3.0, *[np.arange(6) < 4] * 2)[:4]
+    few = compiled_info_nce(left, right, 3.0, *[np.arange(6) < 4] * 2, symmetric=True)[:4]
     np.testing.assert_allclose(few, naive_info_nce(left[:4], right[:4], 3.0), rtol=1e-5)
 
 
@@ -111,12 +115,12 @@ def test_nt_xent_selects_among_all_other_views():
     rng = np.random.default_rng(0)
     left, right, hard = rng.normal(size=(3, 6, 5))
     live = np.array([True] * 6)
-    got = nt_xent(jnp.array(left), jnp.array(right), 3.0, live, live)
+    got = compiled_nt_xent(left, right, 3.0, live, live)
     np.testing.assert_allclose(got, naive_nt_xent(left, right, 3.0), rtol=1e-5)
-    few = nt_xent(jnp.array(left), jnp.array(right), 3.0, *[np.arange(6) < 4] * 2)[:4]
+    few = compiled_nt_xent(left, right, 3.0, *[np.arange(6) < 4] * 2)[:4]
     np.testing.assert_allclose(few, naive_nt_xent(left[:4], right[:4], 3.0), rtol=1e-5)
     more = np.concatenate([right, hard])
-    got = nt_xent(jnp.array(left), jnp.array(more), 3.0, live, np.append(live, live))
+    got = compiled_nt_xent(left, more, 3.0, live, np.append(live, live))
     np.testing.assert_allclose(got, naive_nt_xent(left, right, 3.0, hard), rtol=1e-5)
 
 
@@ -140,8 +144,9 @@ def test_the_objective_has_the_loss_that_is_named():
 
 
 def test_texts_all_alike_cost_the_logarithm_of_the_batch():
-    alike, live = jnp.ones((8, 3)), np.arange(8) < 7
-    np.testing.assert_allclose(info_nce(alike, alike, 20.0, live, live)[:7], np.log(7), rtol=1e-5)
+    alike, live = np.ones((8, 3)), np.arange(8) < 7
+    got = compiled_info_nce(alike, alike, 20.0, live, live)[:7]
+    np.testing.assert_allclose(got, np.log(7), rtol=1e-5)
 
 
 def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_devices():
@@ -153,12 +158,12 @@ def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_dev
     def loss(embeddings):
         return jnp.sum(info_nce(embeddings[0], embeddings[1], 5.0, live, live))
 
-    expected = jax.grad(loss)(embeddings)
+    expected = jax.jit(jax.grad(loss))(embeddings)
     spread = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec(None, "data"))
     got = jax.jit(jax.grad(loss), in_shardings=spread)(embeddings)
     np.testing.assert_allclose(got, expected, atol=1e-5)
     # Most of a row's gradient comes through the losses of other rows.
-    own = jax.grad(lambda e: info_nce(e[0], e[1], 5.0, live, live)[0])(embeddings)
+    own = jax.jit(jax.grad(lambda e: info_nce(e[0], e[1], 5.0, live, live)[0]))(embeddings)
     assert np.abs(own[:, 0] - expected[:, 0]).max() > 0.01
 
 
@@ -172,14 +177,21 @@ class Outputs:
         return jnp.float32(2.0) if name == "logit_scale" else hidden
 
 
+def term_of(objective, top, batch):
+    """The one term of its loss, compiled."""
+    loss = jax.jit(lambda top, batch: objective.loss(Outputs(top), batch))
+    (term,) = loss(top, batch).values()
+    return term
+
+
 def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
     rng = np.random.default_rng(3)
-    top = jnp.array(rng.normal(size=(2, 6, 4)), jnp.float32)
-    segments = jnp.array([[1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
+    top = rng.normal(size=(2, 6, 4)).astype(np.float32)
+    segments = np.array([[1, 1, 2, 2, 2, 0], [1, 2, 2, 2, 2, 2]])
     batch = {
-        "pools_slots": jnp.array([[0, 2], [0, 1]]),
-        "pools_labels": jnp.zeros((2, 2), jnp.int32),
-        "pools_weights": jnp.ones((2, 2), jnp.int32),
+        "pools_slots": np.array([[0, 2], [0, 1]]),
+        "pools_labels": np.zeros((2, 2), int),
+        "pools_weights": np.ones((2, 2), int),
         "encoder_segment_ids": segments,
     }
     x = np.asarray(top, np.float64)
@@ -187,7 +199,7 @@ def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
     mean = x[0, :2].mean(0), x[0, 2:5].mean(0), x[1, 0], x[1, 1:].mean(0)
     for pooling, e in (("first", first), ("mean", mean)):
         objective = contrastive_pairs(IDS, pooling=pooling)
-        (term,) = objective.loss(Outputs(top), batch).values()
+        term = term_of(objective, top, batch)
         expected = naive_info_nce(np.stack(e[::2]), np.stack(e[1::2]), 2.0)
         np.testing.assert_allclose(term.sums, expected, rtol=1e-4)
         np.testing.assert_array_equal(term.weights, [1, 1])
@@ -197,13 +209,13 @@ def test_the_loss_reads_the_pools_and_pools_the_mean_of_a_view():
 def test_hard_negatives_lie_among_all_the_texts(symmetric):
     e = np.random.default_rng(4).normal(size=(2, 3, 4))
     batch = {
-        "pools_slots": jnp.tile(jnp.arange(3), (2, 1)),
-        "pools_labels": jnp.zeros((2, 3), jnp.int32),
-        "pools_weights": jnp.ones((2, 3), jnp.int32),
+        "pools_slots": np.tile(np.arange(3), (2, 1)),
+        "pools_labels": np.zeros((2, 3), int),
+        "pools_weights": np.ones((2, 3), int),
     }
     loss = "symmetric_info_nce" if symmetric else "info_nce"
     objective = contrastive_pairs(IDS, True, temperature=0.5, loss=loss)
-    (term,) = objective.loss(Outputs(jnp.array(e, jnp.float32)), batch).values()
+    term = term_of(objective, e.astype(np.float32), batch)
     u = e / np.linalg.norm(e, axis=-1, keepdims=True)
     for i in range(2):
         right = np.array([2 * u[i, 0] @ u[j, k] for k in (1, 2) for j in (0, 1)])

@@ -30,6 +30,7 @@ class Example(NamedTuple):
     weights: jax.Array
 
 
+@functools.cache
 def example(dtype="float32"):
     keys = jax.random.split(jax.random.key(0), 4)
     states = jax.random.normal(keys[0], (B, K, E)).astype(dtype)
@@ -62,6 +63,7 @@ def in_pieces(example, z_loss):
 def pieces(request, monkeypatch):
     """Pieces of 2 slots of each row, of 3 (and padding), and of all."""
     monkeypatch.setattr(cross_entropy, "_slots_of_a_piece", lambda: request.param)
+    return request.param
 
 
 MEAN, MIXED = jnp.full(B, 0.3), jnp.array([1.0, -2.0, 0.0, 3.0])
@@ -74,19 +76,23 @@ CASES = {  # cotangents of losses and z-losses, and the z-loss
 }
 
 
-@pytest.mark.parametrize(("of_losses", "of_z_losses", "z_loss"), CASES.values(), ids=CASES)
-@pytest.mark.usefixtures("pieces")
-def test_sums_and_gradients_equal_those_of_all_logits(of_losses, of_z_losses, z_loss):
-    def total(sums_of, example):
+@functools.cache
+def differentiated(sums_of, z_loss, pieces=None):
+    """(example, cotangents) -> sums and gradients; one program for each size of `pieces`."""
+
+    def total(example, of_losses, of_z_losses):
         sums = sums_of(example, z_loss)
         total = jnp.vdot(of_losses, sums.losses)
         return total + (jnp.vdot(of_z_losses, sums.z_losses) if z_loss else 0.0), sums
 
-    def differentiated(sums_of):
-        return jax.jit(jax.value_and_grad(functools.partial(total, sums_of), has_aux=True))
+    return jax.jit(jax.value_and_grad(total, has_aux=True))
 
-    (_, sums), gradients = differentiated(in_pieces)(example())
-    (_, expected), expected_gradients = differentiated(plain)(example())
+
+@pytest.mark.parametrize(("of_losses", "of_z_losses", "z_loss"), CASES.values(), ids=CASES)
+def test_sums_and_gradients_equal_those_of_all_logits(of_losses, of_z_losses, z_loss, pieces):
+    given = example(), of_losses, of_z_losses
+    (_, sums), gradients = differentiated(in_pieces, z_loss, pieces)(*given)
+    (_, expected), expected_gradients = differentiated(plain, z_loss)(*given)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), sums, expected)
     for name, got in gradients._asdict().items():
         want = getattr(expected_gradients, name)
@@ -102,7 +108,7 @@ def test_rows_without_weight_may_have_any_cotangent():
     def total(sums_of, example):
         return jnp.sum(jnp.where(mine, sums_of(example, 0.0).losses, 0.0))
 
-    got, want = (jax.grad(functools.partial(total, f))(given) for f in (in_pieces, plain))
+    got, want = (jax.jit(jax.grad(functools.partial(total, f)))(given) for f in (in_pieces, plain))
     for name, x in got._asdict().items():
         np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
@@ -115,7 +121,8 @@ def test_a_gradient_summed_over_shards_is_that_of_all_rows(row_shards):
         head = projection_of(given)._replace(row_shards=row_shards)
         return jnp.sum(projected_cross_entropy(head, LABELS, given.weights).losses)
 
-    got, want = (jax.grad(total)(example().kernel, shards) for shards in (row_shards, 1))
+    gradient = jax.jit(jax.grad(total), static_argnums=1)
+    got, want = (gradient(example().kernel, shards) for shards in (row_shards, 1))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
@@ -136,16 +143,16 @@ def test_no_slots_have_no_loss_and_no_gradient():
 def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):
     monkeypatch.setattr(cross_entropy, "_slots_of_a_piece", lambda: 8)
     given = example("bfloat16")
-    for got, want in zip(in_pieces(given, 0.1), plain(given, 0.1)):
+    for got, want in zip(*(jax.jit(f, static_argnums=1)(given, 0.1) for f in (in_pieces, plain))):
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, want, rtol=1e-5)
-    gradient = jax.grad(lambda x: in_pieces(x, 0.0).losses.sum())(given)
-    exact = jax.grad(lambda x: plain(x, 0.0).losses.sum())(
-        jax.tree.map(lambda x: x.astype(jnp.float32), given)
+    gradient = jax.jit(jax.grad(lambda x: in_pieces(x, 0.0).losses.sum()))(given)
+    exact = jax.jit(jax.grad(lambda x: plain(x, 0.0).losses.sum()))(
+        jax.tree.map(lambda x: np.asarray(x, np.float32), given)
     )
     for got, want in zip(gradient, exact):
-        scale = float(jnp.max(jnp.abs(want)))
-        np.testing.assert_allclose(got.astype(jnp.float32), want, atol=0.02 * scale)
+        scale = float(np.max(np.abs(want)))
+        np.testing.assert_allclose(np.asarray(got, np.float32), want, atol=0.02 * scale)
 
 
 def compiled(loss, slots):
