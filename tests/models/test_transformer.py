@@ -527,16 +527,16 @@ def test_tied_logits_are_scaled_products_with_the_embedding(layout):
     batch = batch_for(layout)
     params = init(model, batch)
     assert "vocabulary" not in params
-    hidden = jax.random.normal(jax.random.key(0), (3, 16))
-    logits = model.apply(params, batch).head("vocabulary", hidden)
-    assert_close(logits, hidden @ params["token_embedding"].T / 4)
+    hidden = np.random.default_rng(0).normal(size=(3, 16)).astype(np.float32)
+    logits = jax.jit(lambda p, b, h: model.apply(p, b).head("vocabulary", h))(params, batch, hidden)
+    assert_close(logits, hidden @ np.asarray(params["token_embedding"]).T / 4)
 
 
 def test_initial_scales():
     shape = dict(emb_dim=64, num_heads=8, head_dim=32, mlp_dim=128)
     batch = batch_for("encoder_decoder")
     model = build("encoder_decoder", layers=2, vocab_size=512, **shape)
-    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
+    params = jax.device_get(nn.unbox(jax.jit(model.init)(jax.random.key(0), batch)))
     layer = params["decoder"]["layers"]
     expected = {
         "embedding": (params["token_embedding"], 1),
@@ -573,7 +573,7 @@ def test_initial_scales_with_init_stddev(by_depth):
         init_stddev=0.02,
         init_scaled_by_depth=by_depth,
     )
-    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), encoder_batch()))
+    params = jax.device_get(nn.unbox(jax.jit(model.init)(jax.random.key(0), encoder_batch())))
     writers = {"out", "wo"} if by_depth else set()
     checked = 0
     for path, x in jax.tree_util.tree_leaves_with_path(params):
