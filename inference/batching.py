@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 LENGTH_MULTIPLE = 32  # rows are padded to a multiple of it, to share compiled programs
@@ -69,14 +68,14 @@ def text_batch(
         return _causal(padded_rows("decoder", rows, width)[0])
     batch, lengths_B = padded_rows("encoder", rows, width)
     again = _causal(padded_rows("decoder", [[start, *row[:-1]] for row in rows], width)[0])
-    end_BxT = jnp.broadcast_to(lengths_B[:, None], (len(rows), width))
-    return batch | again | {"cross_key_intervals": jnp.stack([0 * end_BxT, end_BxT], 1)}
+    end_BxT = np.broadcast_to(lengths_B[:, None], (len(rows), width))
+    return batch | again | {"cross_key_intervals": np.stack([0 * end_BxT, end_BxT], 1)}
 
 
 def _causal(batch: dict) -> dict:
     """Returns a decoder's batch in which each slot attends to those up to it."""
     slot_BxT = batch["decoder_positions"]
-    return batch | {"decoder_key_intervals": jnp.stack([0 * slot_BxT, slot_BxT + 1], 1)}
+    return batch | {"decoder_key_intervals": np.stack([0 * slot_BxT, slot_BxT + 1], 1)}
 
 
 def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment: int = 1) -> dict:
@@ -129,6 +128,8 @@ def check_positions(
 def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = None):
     """Returns (a batch for `stack` with bidirectional attention, the rows' lengths i32[B]).
 
+    They are arrays of NumPy: what JAX computes of rows of another width is another program to compile.
+
     Args:
       stack: "encoder" or "decoder", the prefix of the features' names.
       width: slots to pad to; None: the length of the longest row.
@@ -152,7 +153,7 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
         f"{stack}_positions": slots,
         f"{stack}_key_intervals": np.stack([start, end], 1),
     }
-    return {name: jnp.asarray(array) for name, array in batch.items()}, jnp.asarray(lengths)
+    return batch, lengths
 
 
 @functools.lru_cache(maxsize=64)

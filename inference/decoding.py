@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pretrax.inference.batching import check_positions, padded_rows
+from pretrax.inference.batching import check_positions, jitted, padded_rows
 from pretrax.inference.sampling import GREEDY, Sampling, choose
 from pretrax.models.uncached import without_cache
 from pretrax.models.unrolled import next_token_only, unrolled
@@ -76,24 +76,21 @@ def decoder_prompts(
     slot_BxP = batch["decoder_positions"]
     if blanks is not None:
         batch |= _blank_positions(slot_BxP, lengths_B, blanks)
-    prefix_B = jnp.zeros_like(lengths_B) if prefixes is None else jnp.asarray(prefixes, jnp.int32)
-    end_BxP = jnp.maximum(prefix_B[:, None], slot_BxP + 1)
-    batch["decoder_key_intervals"] = jnp.stack([0 * slot_BxP, end_BxP], 1)
+    prefix_B = np.zeros_like(lengths_B) if prefixes is None else np.asarray(prefixes, np.int32)
+    end_BxP = np.maximum(prefix_B[:, None], slot_BxP + 1)
+    batch["decoder_key_intervals"] = np.stack([0 * slot_BxP, end_BxP], 1)
     return Prompts(batch, lengths_B)
 
 
 def _blank_positions(slot_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
     """Positions and block positions of rows whose last tokens fill blanks; block 0 is no blank."""
     positions, counts = np.array(slot_BxP), np.zeros(slot_BxP.shape, np.int32)
-    for row, (length, blank_positions) in enumerate(zip(np.asarray(lengths_B), blanks)):
+    for row, (length, blank_positions) in enumerate(zip(lengths_B, blanks)):
         for slot, position in enumerate(blank_positions, length - len(blank_positions)):
             same_blank = counts[row, slot - 1] > 0 and positions[row, slot - 1] == position
             positions[row, slot] = position
             counts[row, slot] = 1 + same_blank * counts[row, slot - 1]
-    return {
-        "decoder_positions": jnp.asarray(positions),
-        "decoder_block_positions": jnp.asarray(counts),
-    }
+    return {"decoder_positions": positions, "decoder_block_positions": counts}
 
 
 def encoder_decoder_prompts(
@@ -117,8 +114,8 @@ def encoder_decoder_prompts(
     encoder, encoder_lengths_B = padded_rows("encoder", rows, width)
     prompts = decoder_prompts(starts)
     slots = prompts.batch["decoder_positions"].shape[1]
-    end_BxP = jnp.broadcast_to(encoder_lengths_B[:, None], (len(rows), slots))
-    cross = {"cross_key_intervals": jnp.stack([0 * end_BxP, end_BxP], 1)}
+    end_BxP = np.broadcast_to(encoder_lengths_B[:, None], (len(rows), slots))
+    cross = {"cross_key_intervals": np.stack([0 * end_BxP, end_BxP], 1)}
     return Prompts(encoder | prompts.batch | cross, prompts.lengths)
 
 
@@ -230,7 +227,8 @@ def decode_stream(
     """Yields what `decode` returns after every `chunk_size` tokens, to stream or stop early."""
     capacity = required_capacity(model, prompts, max_new)
     keys = row_keys(sampling, keys, prompts)
-    prefill, generate = _compiled(model, sampling, tuple(stop_ids), capacity)
+    prefill = jitted(_prefill, model, sampling.repetition_penalty != 1, capacity)
+    generate = _compiled(model, sampling, tuple(stop_ids))
     state = prefill(params, prompts, keys, allowed_tokens)
     for limit in range(chunk_size, max_new + chunk_size, chunk_size):
         state = generate(params, prompts, state, allowed_tokens, min(limit, max_new))
@@ -273,13 +271,11 @@ def row_keys(sampling: Sampling, keys, prompts: Prompts):
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(model, sampling: Sampling, stop_ids: tuple[int, ...], capacity: int):
-    prefill = jax.jit(functools.partial(_prefill, model, sampling, capacity))
-    generate = jax.jit(functools.partial(_generate, model, sampling, stop_ids), donate_argnums=2)
-    return prefill, generate
+def _compiled(model, sampling: Sampling, stop_ids: tuple[int, ...]):
+    return jax.jit(functools.partial(_generate, model, sampling, stop_ids), donate_argnums=2)
 
 
-def _prefill(model, sampling, capacity, params, prompts: Prompts, keys, allowed) -> DecodeState:
+def _prefill(model, is_penalised, capacity, params, prompts: Prompts, keys, allowed) -> DecodeState:
     """Runs the prompts, and returns the state with the logits of the first new token."""
     outputs, cache = model.prefill(params, prompts.batch, capacity)
     rows = jnp.arange(prompts.lengths.shape[0])
@@ -288,7 +284,7 @@ def _prefill(model, sampling, capacity, params, prompts: Prompts, keys, allowed)
     tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, capacity - tokens_BxP.shape[1])])
     logits_BxV = _masked(outputs.head("vocabulary", last_BxE), allowed)
     seen = None
-    if sampling.repetition_penalty != 1:
+    if is_penalised:
         live_BxP = jnp.arange(tokens_BxP.shape[1])[None] < prompts.lengths[:, None]
         seen = jnp.zeros(logits_BxV.shape, bool).at[rows[:, None], tokens_BxP].max(live_BxP)
     return DecodeState(
