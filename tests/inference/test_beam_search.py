@@ -12,8 +12,11 @@ from scipy import special
 from pretrax.inference.beam_search import beam_search
 from pretrax.inference.decoding import decode, decoding_form
 from tests.inference.test_decoding import (
+    OTHER_PAIR,
+    PAIR,
     PROMPTS,
     decoder,
+    first_row,
     form,
     made,
     made_tokens,
@@ -141,11 +144,12 @@ def assert_same_beams(found, alone):
 )
 def test_decoding_a_batch_equals_decoding_its_rows(name):
     model, params = form(name)
-    prompts = prompts_of(model, PROMPTS[:2])
+    prompts, others = prompts_of(model, PAIR), prompts_of(model, OTHER_PAIR)
     settings = dict(beams=3, max_new=6, stop_ids=(3, 40, 50))
     found = beam_search(model, params, prompts, **settings)
-    alone = [beam_search(model, params, single(prompts, i), **settings) for i in range(2)]
-    assert_same_beams(found, alone)
+    beside_another = beam_search(model, params, others, **settings)
+    alone = beam_search(model, params, single(prompts, 1), **settings)
+    assert_same_beams(found, [first_row(beside_another), alone])
 
 
 def test_only_allowed_tokens_are_generated():

@@ -101,6 +101,8 @@ def single(prompts: Prompts, i) -> Prompts:
 
 
 PROMPTS = ([5, 9, 33, 7], [11], [8, 21])
+# Two rows, and the first of them beside another second one of the same shape.
+PAIR, OTHER_PAIR = PROMPTS[:2], (PROMPTS[0], [16, 2])
 
 
 # --- KV cache ------------------------------------------------------------------------------------
@@ -138,15 +140,11 @@ def step_by_step(model, params, rows, prompts, steps):
     read = jax.jit(lambda *args: with_states(model.prefill(*args, CAPACITY)))
     go_on = jax.jit(lambda *args: with_states(model.extend(*args)))
     states, cache = read(params, prompts.batch)
-    yield (
-        jnp.arange(prompts.batch["decoder_positions"].shape[1])[None]
-        + jnp.zeros((len(rows), 1), jnp.int32),
-        states,
-    )
+    yield prompts.batch["decoder_positions"], states
     at = prompts.lengths
     for count in steps:
-        slots = at[:, None] + jnp.arange(count)[None]
-        tokens = jnp.array([row[p] for row, ps in zip(rows, slots.tolist()) for p in ps])
+        slots = at[:, None] + np.arange(count, dtype=np.int32)[None]
+        tokens = np.array([row[p] for row, ps in zip(rows, slots.tolist()) for p in ps], np.int32)
         batch = next_batch(prompts, tokens.reshape(slots.shape), slots)
         states, cache = go_on(params, cache, batch)
         yield slots, states
@@ -263,6 +261,10 @@ SAMPLINGS = {
 }
 
 
+def first_row(found):
+    return jax.tree.map(lambda x: x[:1], jax.device_get(found))
+
+
 def assert_same_rows(found, alone):
     """Row i of a batch is what row i gives alone."""
     assert made_tokens(found) == [row for one in alone for row in made_tokens(one)]
@@ -281,15 +283,13 @@ def assert_same_rows(found, alone):
 )
 def test_decoding_a_batch_equals_decoding_its_rows(name, sampling):
     model, params = form(name)
-    prompts = prompts_of(model, PROMPTS[:2])
+    prompts, others = prompts_of(model, PAIR), prompts_of(model, OTHER_PAIR)
     keys = jax.random.split(jax.random.key(3), 2)
     settings = dict(max_new=7, stop_ids=(3, 40, 50), sampling=SAMPLINGS[sampling])
     found = decode(model, params, prompts, keys=keys, **settings)
-    alone = [
-        decode(model, params, single(prompts, i), keys=keys[i : i + 1], **settings)
-        for i in range(2)
-    ]
-    assert_same_rows(found, alone)
+    beside_another = decode(model, params, others, keys=keys, **settings)
+    alone = decode(model, params, single(prompts, 1), keys=keys[1:], **settings)
+    assert_same_rows(found, [first_row(beside_another), alone])
 
 
 def test_log_probabilities_are_before_temperature_and_filters():
@@ -303,9 +303,10 @@ def test_log_probabilities_are_before_temperature_and_filters():
         sampling=Sampling(temperature=3.0, top_k=20),
         keys=jax.random.split(jax.random.key(0), 3),
     )
+    texts = [[*row, *more] for row, more in zip(PROMPTS, made_tokens(found))]
+    logits = np.asarray(whole("llama3", decoder_prompts(texts).batch)["top"])
     for i, (row, more) in enumerate(zip(PROMPTS, made_tokens(found))):
-        batch = decoder_prompts([[*row, *more]]).batch
-        log_p = special.log_softmax(np.asarray(whole("llama3", batch)["top"]), -1)[0]
+        log_p = special.log_softmax(logits[i], -1)
         at = np.arange(len(row) - 1, len(row) - 1 + len(more))
         np.testing.assert_allclose(
             found.log_probs[i], log_p[at, np.array(more)].sum(), rtol=1e-4, atol=1e-4
@@ -351,15 +352,15 @@ def test_only_allowed_tokens_are_generated():
     assert allowed[np.concatenate(made_tokens(found))].all()
     one = np.zeros(VOCAB, bool)
     one[17] = True
-    found = decode(model, params, prompts, max_new=2, allowed_tokens=jnp.asarray(one))
-    assert made_tokens(found) == [[17, 17]] * 3
+    found = decode(model, params, prompts, max_new=8, allowed_tokens=jnp.asarray(one))
+    assert made_tokens(found) == [[17] * 8] * 3
     np.testing.assert_array_equal(found.log_probs, 0.0)  # among the allowed it is certain
 
 
 def test_width_changes_nothing():
     model, params = form("llama3")
-    found = decode(model, params, decoder_prompts(PROMPTS), max_new=5)
-    wide = decode(model, params, decoder_prompts(PROMPTS, width=9), max_new=5)
+    found = decode(model, params, decoder_prompts(PROMPTS), max_new=8)
+    wide = decode(model, params, decoder_prompts(PROMPTS, width=9), max_new=8)
     assert_same_rows(wide, [found])
     model, params = form("t5")
     sources, starts = [[4, 5], [6, 7, 8]], [[0], [0]]
