@@ -59,7 +59,7 @@ def compare(rows: int, repeats: int, models=MODELS) -> None:
     for name, of_model in models.items():
         model, lengths = make(*of_model), of_model[-1]
         batch = example(model, rows, lengths)
-        params = nn.unbox(model.init(jax.random.key(0), batch))
+        params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
         number = sum(x.size for x in jax.tree.leaves(params))
         with tempfile.TemporaryDirectory() as folder:
             ids = dict(pad_token_id=0, decoder_start_token_id=0)

@@ -138,28 +138,30 @@ def recognised_layout(name):
     return FAMILIES[reference(name).config.model_type].layout
 
 
-def our_logits(model, params, batch, head="vocabulary"):
+def our_logits(model, params, batch, heads=("vocabulary",)):
+    """Logits of each head, by one program."""
+
     def forward(params, batch):
         outputs = model.apply(params, batch)
-        return outputs.head(head, outputs.hidden["top"])
+        return {head: outputs.head(head, outputs.hidden["top"]) for head in heads}
 
-    return np.asarray(jax.jit(forward)(params, batch))
+    return jax.device_get(jax.jit(forward)(params, batch))
 
 
 def worst(model, params, name):
     """The largest difference of any logit, over packed documents and one with padding."""
     sources, targets = documents(1), documents(2)
     batch = packed_batch(model.layout, sources, targets)
-    logits = our_logits(model, params, batch)
-    differences, at = [], 0
-    for number, (source, target) in enumerate(zip(sources, targets)):
-        theirs, n = their_logits(name, source, target), len(target)
-        differences.append(np.abs(logits[0, at : at + n] - theirs["vocabulary"]).max())
+    theirs = [their_logits(name, *each) for each in zip(sources, targets)]
+    ours = our_logits(model, params, batch, tuple(theirs[0]))
+    logits, differences, at = ours["vocabulary"], [], 0
+    for number, (expected, target) in enumerate(zip(theirs, targets)):
+        n = len(target)
+        differences.append(np.abs(logits[0, at : at + n] - expected["vocabulary"]).max())
         if number == 0:
-            differences.append(np.abs(logits[1, :n] - theirs["vocabulary"]).max())
-        if "pair" in theirs:
-            pair = our_logits(model, params, batch, "pair")
-            differences.append(np.abs(pair[0, at] - theirs["pair"]).max())
+            differences.append(np.abs(logits[1, :n] - expected["vocabulary"]).max())
+        if "pair" in expected:
+            differences.append(np.abs(ours["pair"][0, at] - expected["pair"]).max())
         at += n
     return max(differences)
 
@@ -229,7 +231,7 @@ def test_heads_agree_with_padding_and_packing(name, imported):
     if layout == "encoder_decoder":  # whose decoder reads the same text again
         start = reference(name).config.decoder_start_token_id
         targets = [np.append(start, one[:-1]) for one in sources]
-    ours = our_logits(found.model, params, packed_batch(layout, sources, targets), head)
+    ours = our_logits(found.model, params, packed_batch(layout, sources, targets), (head,))[head]
     for row, at, source in ((0, 0, sources[0]), (0, LENGTHS[0], sources[1]), (1, 0, sources[0])):
         theirs = their_output(name, reference(name), source)
         each = head in ("vocabulary", "token_classes", "replaced")  # of every slot
@@ -342,13 +344,13 @@ def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad
     with torch.no_grad():
         logits = model(ids, attention_mask=(ids != pad).int()).logits[0, : len(text)].numpy()
     batch = packed_batch("encoder", [text, text[:7]], [text, text[:7]])
-    expected = our_logits(found.model, params, batch)[0, : len(text)]
+    expected = our_logits(found.model, params, batch)["vocabulary"][0, : len(text)]
     np.testing.assert_allclose(logits, expected, atol=ATOL, rtol=0)
     again = recognise(open_source(tmp_path / "out"))
     assert again.config.position_offset == pad + 1
     assert again.config.max_positions == found.config.max_positions
     back = jax.tree.map(jnp.asarray, nested(read_params(open_source(tmp_path / "out"), again)))
-    got = our_logits(again.model, back, batch)[0, : len(text)]
+    got = our_logits(again.model, back, batch)["vocabulary"][0, : len(text)]
     np.testing.assert_allclose(got, expected, atol=ATOL, rtol=0)
 
 
@@ -488,14 +490,22 @@ def apart(arrays):
 
 
 def routing_of(logits, segments, experts_per_token):
-    """The statistics of a router with these logits, its inputs."""
+    """The statistics of a router with these logits, its inputs, as arrays of NumPy."""
     count = logits.shape[-1]
     sizes = dict(num_heads=1, head_dim=2, mlp_dim=2, num_experts=count)
     config = Config(8, 0, 1, (), emb_dim=count, experts_per_token=experts_per_token, **sizes)
-    zeros = dict.fromkeys(("wi_0", "wi_1"), jnp.zeros((count, count, 2)))
-    params = zeros | {"router": jnp.eye(count), "wo": jnp.zeros((count, 2, count))}
-    _, found = Experts(config).apply({"params": params}, logits, segments, mutable=["routing"])
-    return collected(found)
+    zeros = dict.fromkeys(("wi_0", "wi_1"), np.zeros((count, count, 2), np.float32))
+    params = zeros | {
+        "router": np.eye(count, dtype=np.float32),
+        "wo": np.zeros((count, 2, count), np.float32),
+    }
+
+    @jax.jit
+    def routing(params, logits, segments):
+        found = Experts(config).apply({"params": params}, logits, segments, mutable=["routing"])[1]
+        return collected(found)
+
+    return jax.device_get(routing(params, logits, segments))
 
 
 def test_losses_of_a_router_agree():
@@ -538,8 +548,17 @@ SLOW = (
 )  # as others are, to compile
 
 
+# Not of these: their layers are among those of the others, arranged in another way.
+REARRANGED = ("mixtral_window", "switch_every")
+
+
 @pytest.mark.parametrize(
-    "name", [x if x not in SLOW else pytest.param(x, marks=pytest.mark.slow) for x in MODELS]
+    "name",
+    [
+        x if x not in SLOW else pytest.param(x, marks=pytest.mark.slow)
+        for x in MODELS
+        if x not in REARRANGED
+    ],
 )
 def test_losses_and_gradients_agree(name, imported):
     found, params = imported(name)
