@@ -230,9 +230,9 @@ def test_a_row_by_hand():
         "rates": [7, 8],
         "member": 3,
     }
-    features = jax.tree.map(lambda x: jnp.array(x, jnp.int32), features, is_leaf=_is_column)
+    features = jax.tree.map(lambda x: np.array(x, np.int32), features, is_leaf=_is_column)
     lengths = {"decoder": 9, "predict": 7}
-    got = layouts.decoder.arrange(features, lengths, 99, 2)
+    got = quick_jit(lambda features: layouts.decoder.arrange(features, lengths, 99, 2))(features)
     assert {name: x.tolist() for name, x in got.items()} == {
         "decoder_input_tokens": [11, 12, 99, 13, 21, 22, 23, 99, 0],
         "decoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 2, 0],

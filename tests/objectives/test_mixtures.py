@@ -128,15 +128,21 @@ def test_rows_of_other_members_are_no_negatives():
             {"views": contrastive, "order": sentence_order_prediction},
         )
     )
-    member = jnp.array([0, 1, 0, 1])
-    states = jax.random.normal(jax.random.key(0), (4, 8, 3))
-    batch = {"pools_slots": jnp.tile(jnp.array([0, 4]), (4, 1)), "pools_labels": jnp.zeros((4, 2))}
-    batch |= {"pools_weights": jnp.ones((4, 2), jnp.int32), "member": member}
-    outputs = SimpleNamespace(hidden={"top": states}, head=lambda name, hidden: hidden)
-    alone = {name: x[member == 0] for name, x in batch.items()}
-    expected = views.loss(SimpleNamespace(hidden={"top": states[::2]}, head=outputs.head), alone)
-    got = both.loss(outputs, batch)["contrastive"]
-    np.testing.assert_allclose(got.sums[::2], expected["contrastive"].sums, rtol=1e-5)
+    member = np.array([0, 1, 0, 1])
+    states = np.random.default_rng(0).normal(size=(4, 8, 3)).astype(np.float32)
+    batch = {"pools_slots": np.tile([0, 4], (4, 1)), "pools_labels": np.zeros((4, 2), int)}
+    batch |= {"pools_weights": np.ones((4, 2), int), "member": member}
+
+    def term_of(objective, states, batch):
+        def loss(states, batch):
+            outputs = SimpleNamespace(hidden={"top": states}, head=lambda name, hidden: hidden)
+            return objective.loss(outputs, batch)["contrastive"]
+
+        return jax.jit(loss)(states, batch)
+
+    expected = term_of(views, states[::2], {name: x[::2] for name, x in batch.items()})
+    got = term_of(both, states, batch)
+    np.testing.assert_allclose(got.sums[::2], expected.sums, rtol=1e-5)
     np.testing.assert_array_equal(got.weights, [1, 0, 1, 0])
 
 
@@ -247,5 +253,7 @@ def test_a_setting_that_is_a_python_number_stays_one():
     both = mixture(IDS, {"own": (lambda ids: own, 1), "causal": (causal_lm, 1)})
     tokens = np.full((2, 8), 5, np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.zeros(2, np.int32))
-    features = batched(both, both.lengths(8))(jax.random.split(jax.random.key(0), 2), rows)
+    features = quick_jit(batched(both, both.lengths(8)))(
+        jax.random.split(jax.random.key(0), 2), rows
+    )
     assert features["targets_weights"].sum(1).tolist() == [3, 3]

@@ -16,34 +16,36 @@ V = 11
 class Outputs:
     """Hidden states of width V that are their own logits."""
 
-    def __init__(self, key, heads, places):
-        keys = jax.random.split(key, 2)
-        self.hidden = {
-            "top": jax.random.normal(keys[0], (1, places, V)),
-            "ahead": jax.random.normal(keys[1], (heads, 1, places, V)),
-        }
+    def __init__(self, heads, places):
+        rng = np.random.default_rng(0)
+        shapes = {"top": (1, places, V), "ahead": (heads, 1, places, V)}
+        self.hidden = {name: rng.normal(size=x).astype(np.float32) for name, x in shapes.items()}
 
     def head(self, name, hidden):
         assert name == "vocabulary"
         return hidden
 
 
-TOKENS = jnp.array([[3, 4, 5, 6, 7, 8, 9, 1, 0]])
-DOCUMENTS = jnp.array([[1, 1, 1, 1, 2, 2, 3, 3, 0]])
+TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 1, 0]])
+DOCUMENTS = np.array([[1, 1, 1, 1, 2, 2, 3, 3, 0]])
 
 
 def batch():
     return {
         "decoder_target_tokens": TOKENS,
-        "decoder_loss_weights": (DOCUMENTS > 0).astype(jnp.int32),
+        "decoder_loss_weights": (DOCUMENTS > 0).astype(np.int32),
         "decoder_segment_ids": DOCUMENTS,
     }
 
 
+def terms_of(objective, outputs, batch):
+    return jax.jit(lambda batch: objective.loss(outputs, batch))(batch)
+
+
 def test_labels_roll_within_their_documents():
     """Rolled through a packed row, the last places of a document would predict the next one."""
-    outputs = Outputs(jax.random.key(0), 3, 9)
-    terms = multi_token_prediction(IDS, tokens=4).loss(outputs, batch())
+    outputs = Outputs(3, 9)
+    terms = terms_of(multi_token_prediction(IDS, tokens=4), outputs, batch())
     pairs = {  # (place, label) of each head, worked by hand
         "ahead_2": [(0, 4), (1, 5), (2, 6), (4, 8), (6, 1)],
         "ahead_3": [(0, 5), (1, 6)],
@@ -60,13 +62,13 @@ def test_labels_roll_within_their_documents():
 
 def test_members_may_predict_different_numbers_of_tokens():
     """The heads are those of the member that predicts farthest; the other uses the first of them."""
-    outputs = Outputs(jax.random.key(0), 3, 9)
+    outputs = Outputs(3, 9)
     near, far = (functools.partial(multi_token_prediction, tokens=n) for n in (2, 4))
     both = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
     assert list(both.heads) == ["vocabulary", "ahead_2", "ahead_3", "ahead_4"]
     for member, objective in enumerate((near(IDS), far(IDS))):
         given = batch() | {"member": jnp.array([member])}
-        terms, own = both.loss(outputs, given), objective.loss(outputs, given)
+        terms, own = (terms_of(one, outputs, given) for one in (both, objective))
         assert terms.keys() >= own.keys()
         for name, term in terms.items():
             expected = own[name].sums if name in own else [0.0]
@@ -75,18 +77,18 @@ def test_members_may_predict_different_numbers_of_tokens():
 
 def test_predictions_at_places_are_the_same_ones():
     """As in a mixture, where the predicted places are a list."""
-    outputs = Outputs(jax.random.key(0), 2, 9)
-    terms = multi_token_prediction(IDS, tokens=3).loss(outputs, batch())
+    outputs = Outputs(2, 9)
+    terms = terms_of(multi_token_prediction(IDS, tokens=3), outputs, batch())
     listed = batch() | {"decoder_target_slots": jnp.arange(9)[None]}
-    again = multi_token_prediction(IDS, tokens=3).loss(outputs, listed)
+    again = terms_of(multi_token_prediction(IDS, tokens=3), outputs, listed)
     for name in terms:
         np.testing.assert_allclose(terms[name].sums, again[name].sums, rtol=1e-6)
 
 
 def test_each_term_is_the_mean_over_its_own_tokens_and_none_is_silently_zero():
-    outputs = Outputs(jax.random.key(0), 2, 9)
+    outputs = Outputs(2, 9)
     outputs.hidden = jax.tree.map(jnp.zeros_like, outputs.hidden)
-    for term in multi_token_prediction(IDS, tokens=3).loss(outputs, batch()).values():
+    for term in terms_of(multi_token_prediction(IDS, tokens=3), outputs, batch()).values():
         if term.scale:
             mean = float(term.sums.sum() / term.weights.sum())
             assert mean == pytest.approx(np.log(V), rel=1e-6)
@@ -96,8 +98,8 @@ def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
     def schedule(step):
         return jnp.where(step < 10, 0.3, 0.1)
 
-    outputs = Outputs(jax.random.key(0), 3, 9)
-    terms = multi_token_prediction(IDS, tokens=4, ahead_scale=schedule).loss(outputs, batch())
+    outputs = Outputs(3, 9)
+    terms = terms_of(multi_token_prediction(IDS, tokens=4, ahead_scale=schedule), outputs, batch())
     assert terms["tokens"].scale == 1.0
     for k in (2, 3, 4):
         scale = terms[f"ahead_{k}"].scale
@@ -108,8 +110,10 @@ def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
 @pytest.mark.parametrize("ahead_scale, total", [(None, 3.0), (0.3, 0.3)])
 def test_lambda_is_of_the_mean_of_the_terms_ahead(ahead_scale, total):
     """DeepSeek-V3, section 2.2: lambda / D times the sum over D modules; Gloeckle et al. have the sum."""
-    outputs = Outputs(jax.random.key(0), 3, 9)
-    terms = multi_token_prediction(IDS, tokens=4, ahead_scale=ahead_scale).loss(outputs, batch())
+    outputs = Outputs(3, 9)
+    terms = terms_of(
+        multi_token_prediction(IDS, tokens=4, ahead_scale=ahead_scale), outputs, batch()
+    )
     scales = {name: term.scale for name, term in terms.items()}
     assert scales.pop("tokens") == 1.0
     assert sum(scales.values()) == pytest.approx(total) and len(set(scales.values())) == 1

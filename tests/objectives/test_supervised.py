@@ -8,7 +8,7 @@ import pytest
 from pretrax import objectives
 from pretrax.objectives import Row, batched
 from pretrax.objectives.contract import NO_LABEL, with_counted_classes
-from tests.objectives.registry import IDS
+from tests.objectives.registry import IDS, quick_jit
 
 SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls
 
@@ -24,11 +24,12 @@ def features(objective, documents, room=40, **columns):
         batch = np.zeros((2, room), np.int32)
         flat = np.concatenate(values)
         batch[0, : flat.size] = flat
-        return jnp.array(batch)
+        return batch
 
     columns = {name: column(values) for name, values in columns.items()}
-    rows = Row(column(documents), column(segments), jnp.zeros(2, jnp.int32), **columns)
-    found = batched(objective, lengths, 4)(jax.random.split(jax.random.key(0), 2), rows)
+    rows = Row(column(documents), column(segments), np.zeros(2, np.int32), **columns)
+    corrupt = batched(objective, lengths, 4)
+    found = quick_jit(lambda keys: corrupt(keys, rows))(jax.random.split(jax.random.key(0), 2))
     return {name: np.asarray(x)[0] for name, x in found.items()}
 
 
