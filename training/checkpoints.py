@@ -387,19 +387,37 @@ def _name(path) -> str:
 def _checksums(tree) -> dict[str, int]:
     """Returns a 32-bit checksum of every array, by name, computed on its devices.
 
-    One array after another, since on a CPU the sum takes a copy of the array.
+    One array after another, since on a CPU the sum takes a copy of the array. Those of few values are
+    summed by NumPy: a program for each of their shapes would take longer to compile.
     """
-    return {name: int(jax.device_get(_sum_bits(x))) for name, x in _by_path(tree).items()}
+    return {name: int(_sum_of(x)) for name, x in _by_path(tree).items()}
+
+
+_FEW = 2**16  # values of an array
+
+
+def _sum_of(x):
+    if x.size > _FEW or not x.is_fully_addressable:
+        return jax.device_get(_sum_bits(x))
+    x = np.asarray(x)
+    return _weighted_sum(x.view(_UNSIGNED[x.dtype.itemsize]).astype(np.uint32), np)
+
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
 @jax.jit
 def _sum_bits(x):
-    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-    words = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
+    words = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize])
+    return _weighted_sum(words.astype(jnp.uint32), jnp)
+
+
+def _weighted_sum(words, numpy):
     # An odd weight for each index, so that two swapped values change the sum; integers, so that
     # the order does not matter, however the array is sharded.
-    weight = jnp.uint32(1)
-    for axis in range(x.ndim):
-        index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
-        weight = weight + index * jnp.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
-    return jnp.sum(words * weight, dtype=jnp.uint32)
+    weight = numpy.uint32(1)
+    for axis, size in enumerate(words.shape):
+        index = numpy.arange(size, dtype=numpy.uint32)
+        index = index.reshape([-1 if axis == other else 1 for other in range(words.ndim)])
+        weight = weight + index * numpy.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
+    return numpy.sum(words * weight, dtype=numpy.uint32)
