@@ -51,15 +51,26 @@ def case(layout):
     return objective, model, params, group, jax.random.split(jax.random.key(1), ROWS), rows
 
 
-def filled(layout, rows=None):
-    objective, model, params, group, keys, own = case(layout)
-    return infill(objective, model, params, tiny.IDS, group, keys, own if rows is None else rows)
+@functools.cache
+def corrupted(layout):
+    """The features of the rows, as the objective corrupts them."""
+    objective, _, _, group, keys, rows = case(layout)
+    return jax.jit(batched(objective, group.features))(keys, rows)
+
+
+@functools.cache
+def filled(layout):
+    return filled_in(layout, case(layout)[-1])
+
+
+def filled_in(layout, rows):
+    objective, model, params, group, keys, _ = case(layout)
+    return infill(objective, model, params, tiny.IDS, group, keys, rows)
 
 
 @pytest.mark.parametrize("layout", MODELS)
 def test_given_and_truth_are_the_objectives_inputs_and_targets(layout):
-    objective, _, _, group, keys, rows = case(layout)
-    features = jax.jit(batched(objective, group.features))(keys, rows)
+    features = corrupted(layout)
     for example, inputs, targets in zip(
         filled(layout), *map(np.asarray, (features["inputs"], features["targets"]))
     ):
@@ -75,7 +86,7 @@ def test_predictions_do_not_depend_on_what_is_hidden(layout):
     hidden = np.array([[t not in e.given for t in row] for e, row in zip(before, rows.tokens)])
     assert hidden.any(axis=1).all()
     changed = np.where(hidden, 2 + (rows.tokens + 31) % 98, rows.tokens).astype(np.int32)
-    after = filled(layout, rows._replace(tokens=changed))
+    after = filled_in(layout, rows._replace(tokens=changed))
     for a, b in zip(before, after):
         assert a.given == b.given and a.truth != b.truth
         assert a.predicted == b.predicted
@@ -84,15 +95,15 @@ def test_predictions_do_not_depend_on_what_is_hidden(layout):
 @pytest.mark.parametrize("layout", MODELS)
 def test_predictions_depend_on_what_is_given(layout):
     _, _, _, _, _, rows = case(layout)
-    other = filled(layout, rows._replace(tokens=rows.tokens[::-1].copy()))
+    other = filled_in(layout, rows._replace(tokens=rows.tokens[::-1].copy()))
     assert any(a.predicted != b.predicted for a, b in zip(filled(layout), other))
 
 
 @pytest.mark.parametrize("layout", MODELS)
 def test_greedy_equals_argmax_step_by_step(layout):
     """Targets written by hand, one run of the model for each prefix that is as long as it."""
-    objective, model, params, group, keys, rows = case(layout)
-    features = jax.jit(batched(objective, group.features))(keys, rows)
+    _, model, params, group, _, _ = case(layout)
+    features = corrupted(layout)
     arrange = LAYOUTS[layout].arrange
     T = group.features["targets"]
     tokens = np.zeros((ROWS, T), np.int32)

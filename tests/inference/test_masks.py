@@ -185,6 +185,7 @@ def written(monkeypatch, one, text, steps, **settings):
     seen = []
 
     def unrolled(first, last, step, tokens):
+        step = jax.jit(step)
         for s in range(first, int(last)):
             tokens = step(s, tokens)
             seen.append(np.asarray(tokens)[0])

@@ -79,7 +79,9 @@ def pulled_back(attend, softcap, arrays, intervals, d_out):
     return out, pull_back(d_out)
 
 
-def compiled(attend, softcap=None):
+@functools.cache
+def compiled(attend, softcap=None, kernels=None):
+    """The program of attention; `kernels`, where it uses some, which the fixture has chosen."""
     return jax.jit(functools.partial(pulled_back, attend, softcap))
 
 
@@ -103,7 +105,7 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
     names, intervals = patterns(keys)
     given, d_out = arrays(len(names), T, keys, heads, groups, biased)
     empty = (intervals[:, 0] >= intervals[:, 1])[..., None, None]
-    program = compiled(fused_attention.attend, softcap)
+    program = compiled(fused_attention.attend, softcap, (kernels, block))
     fused = lambda d_out: jax.device_get(program(given, intervals, d_out))  # noqa: E731
 
     seen = np.where(empty, 0, d_out)
@@ -131,17 +133,17 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
     assert not any(x.any() for x in jax.tree.leaves(gradients))
 
 
-def on_the_mesh(given, intervals, d_out):
+def on_the_mesh(given, intervals, d_out, kernels=None):
     with placed_on(make_mesh(data=2, fsdp=2, tensor=2)):
-        return compiled(fused_attention.attend)(given, intervals, d_out)
+        return compiled(fused_attention.attend, kernels=kernels)(given, intervals, d_out)
 
 
 @both
 def test_sharded_equals_whole(kernels):
     given, d_out = arrays(4, 50, 50, 4, 2, True)
     intervals = patterns(50)[1][:4, :, :50]
-    whole = compiled(fused_attention.attend)(given, intervals, d_out)
-    sharded = on_the_mesh(given, intervals, d_out)
+    whole = compiled(fused_attention.attend, kernels=kernels)(given, intervals, d_out)
+    sharded = on_the_mesh(given, intervals, d_out, kernels)
     assert sharded[0].sharding.spec == jax.P(("data", "fsdp"), None, "tensor")
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), sharded, whole)
 
@@ -154,7 +156,7 @@ def test_sharded_equals_whole(kernels):
 def test_what_a_mesh_does_not_divide_is_computed_more_than_once(kernels, rows, key_heads):
     given, d_out = arrays(rows, 50, 50, 4, key_heads, True)
     intervals = patterns(50)[1][:rows, :, :50]
-    _, gradients = on_the_mesh(given, intervals, d_out)
+    _, gradients = on_the_mesh(given, intervals, d_out, kernels)
     _, expected = compiled(plain)(given, intervals, d_out)
     assert gradients[1].shape == given[1].shape
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), gradients, expected)
@@ -203,7 +205,7 @@ def test_huge_scores_and_padding_stay_finite(kernels):
     (q, k, v, bias), d_out = arrays(4, 50, 50, 4, 2, True)
     intervals = patterns(50)[1][:4, :, :50]
     huge = 1e4 * q, 1e4 * k, v, 1e4 * bias
-    found = compiled(fused_attention.attend)(huge, intervals, d_out)
+    found = compiled(fused_attention.attend, kernels=kernels)(huge, intervals, d_out)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
 
 
