@@ -186,7 +186,7 @@ def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
     with open(file, "a") as out:
         out.write(
             "comparing.Comparison.variants = "
-            "{'worse': ['PEAK = 1e30'], 'small': [], 'third': ['PEAK = 2e-2']}\n"
+            "{'worse': ['PEAK = 1e30'], 'small': [], 'third': ['PEAK = 3e-3']}\n"
         )
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     assert started == ["runs/worse/seed_0", "runs/third/seed_0"]
@@ -321,13 +321,9 @@ def finish(file: str, *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> bytes:
-    """The results of two runs in processes, never killed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    said = finish(small.write(folder), "--gin.SEEDS=[0]", "--workers=2")
-    assert "small, seed 0: started" in said and "large/2, seed 0: done" in said
-    assert "devices taken: False" in said
-    return (folder / "compared/results.jsonl").read_bytes()
+def undisturbed(finished) -> list[dict]:
+    """The results of the first seed, of runs that were never killed."""
+    return [one for one in small.results(finished / "compared") if one["seed"] == 0]
 
 
 def trains(file: str) -> bool:
@@ -348,8 +344,10 @@ def kill_when(file: str, reached) -> None:
 def test_killed_and_started_again_equals_never_killed(undisturbed, tmp_path):
     file = small.write(tmp_path)
     kill_when(file, lambda: trains(file))
-    finish(file, "--gin.SEEDS=[0]", "--workers=2")
-    assert (tmp_path / "compared/results.jsonl").read_bytes() == undisturbed
+    said = finish(file, "--gin.SEEDS=[0]", "--workers=2")
+    assert "small, seed 0: started" in said and "large/2, seed 0: done" in said
+    assert "devices taken: False" in said
+    assert small.results(tmp_path / "compared") == undisturbed
 
 
 @pytest.mark.slow
@@ -359,7 +357,7 @@ def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
         ends = time.monotonic() + 1 + 0.7 * moment
         kill_when(file, lambda ends=ends: time.monotonic() > ends)
     finish(file, "--gin.SEEDS=[0]", "--workers=2")
-    assert (tmp_path / "compared/results.jsonl").read_bytes() == undisturbed
+    assert small.results(tmp_path / "compared") == undisturbed
 
 
 def test_processes_save_and_end_with_the_command(tmp_path):
@@ -370,6 +368,7 @@ def test_processes_save_and_end_with_the_command(tmp_path):
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130 and "the same command goes on" in said
+    assert "devices taken: False" in said  # nor by planning
     logs = [path.read_text() for path in (tmp_path / "compared/runs").glob("*/*/compare.log")]
     assert any("Stopped at step" in log for log in logs)
     assert any((tmp_path / "compared/runs").glob("*/*/checkpoints/*"))
