@@ -20,7 +20,6 @@ from pretrax.training.data import Piece
 from pretrax.training.heldout import evaluator_under
 from pretrax.training.mesh import make_mesh
 from pretrax.training.planning import abstract_state_of
-from pretrax.training.state import new_state
 from tests.training import tiny
 
 ROW, TOKENS = 24, 300
@@ -31,8 +30,8 @@ ENCODER_IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.s
 def subject(layout: str):
     """A model with parameters as they were drawn."""
     if layout == "encoder":
-        sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
-        model, objective = models.encoder(128, **sizes), masked_lm(ENCODER_IDS)
+        model = models.encoder(128, **tiny.SIZES, num_layers=1)
+        objective = masked_lm(ENCODER_IDS)
     else:
         model, objective = getattr(tiny, layout)(), prefix_lm(tiny.IDS)
     stacks = {stack: 64 for stack in layout.split("_")}
@@ -41,7 +40,7 @@ def subject(layout: str):
     pieces = [Piece(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))]
     corpus = one.corpus._replace(ids=ids, heldout=lambda n: pieces)
     one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=ids))
-    params = new_state(abstract_state_of(one), 0, one.mesh).params
+    params = tiny.parameters(one)
     return types.SimpleNamespace(plan=one, saved=types.SimpleNamespace(params=params))
 
 

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from pretrax import models
+from pretrax.comparing.yardsticks import text_pairs
 from pretrax.comparing.yardsticks.text_pairs import Pairs, bag_of_words_classes, pair_accuracy
 from pretrax.objectives import causal_lm, next_sentence_prediction, sentence_order_prediction
 from pretrax.training.data import Piece
-from pretrax.training.planning import abstract_state_of
-from pretrax.training.state import new_state
 from tests.training import tiny
 
-SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
 IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
 SMALL = dict(pairs=64, training_pairs=320)
 SMALLEST = SMALL | dict(training_pairs=64)  # where the accuracy does not matter
@@ -35,12 +33,13 @@ class Topics:
 @functools.cache
 def subject(build, zeros: bool = False):
     objective = build(IDS, at_sentence_ends=False)
-    one = tiny.plan(models.encoder(128, objective.heads, **SIZES), objective, {"encoder": 32})
+    encoder = models.encoder(128, objective.heads, **tiny.SIZES, num_layers=1)
+    one = tiny.plan(encoder, objective, {"encoder": 32})
     stream = Topics(7)
     held = [stream.next_document() for _ in range(SMALL["pairs"] + 8)]
     corpus = one.corpus._replace(train=Topics, heldout=lambda n: held)
     one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=IDS))
-    params = new_state(abstract_state_of(one), 0, one.mesh).params
+    params = tiny.parameters(one)
     if zeros:
         params = jax.tree.map(np.zeros_like, params)
     return types.SimpleNamespace(
@@ -88,7 +87,8 @@ def test_the_figures_of_a_run_are_the_same_every_time():
     assert first[0].note.startswith("64 pairs")
 
 
-def test_figures_of_other_tasks_have_other_units():
+def test_figures_of_other_tasks_have_other_units(monkeypatch):
+    monkeypatch.setattr(text_pairs, "bag_of_words_classes", lambda training, texts: 0)
     same = functools.partial(next_sentence_prediction, negatives="same")
     units = [
         {figure.unit for figure in pair_accuracy(subject(build), **SMALLEST)}

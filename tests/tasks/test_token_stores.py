@@ -16,6 +16,7 @@ from pretrax.training import Bound, Run
 from pretrax.training.metrics import read_metrics
 from pretrax.training.optimizers import adamw
 from pretrax.training.token_store_files import StoreWriter, seal
+from tests.training import tiny
 
 TEXTS = {"one": "the cat sat on the mat", "two": "a dog ran"}
 
@@ -49,7 +50,9 @@ def test_the_vocabulary_of_a_store_is_kept_in_the_run(stores, tmp_path):
         corpora.token_store(str(tmp_path / "other"), stores=[stores["two"], str(moved)])
 
 
-def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path):
+def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path, monkeypatch):
+    tiny.on_one_device(monkeypatch)
+
     def trained(rates, steps, **changed):
         corpus = Bound(corpora.token_store, stores={stores[name]: r for name, r in rates.items()})
         shown, started = (
@@ -63,7 +66,7 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path)
         run_dir=str(tmp_path / "run"),
         corpus=corpora.token_store,
         objective=Bound(objectives.causal_lm),
-        model=Bound(models.decoder, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1),
+        model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
         optimizer=Bound(adamw, learning_rate=1e-3),
         sequence_lengths={"decoder": 64},
         batch_size=8,

@@ -21,8 +21,6 @@ from pretrax.training.data import Piece
 from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
 from pretrax.training.mesh import placed_on
 from pretrax.training.packing import rows_of
-from pretrax.training.planning import abstract_state_of
-from pretrax.training.state import new_state
 from tests.training import tiny
 
 EOS = 1
@@ -46,7 +44,7 @@ def labelled():
 def run(shape=(1, 1, 1)):
     mesh = tiny.mesh_of(*shape)
     one = tiny.plan(tiny.decoder(), tiny.span_and_prefix(), {"decoder": 32}, mesh=mesh)
-    return one, mesh, new_state(abstract_state_of(one), 0, mesh).params
+    return one, mesh, tiny.parameters(one)
 
 
 def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
@@ -180,12 +178,9 @@ OTHERS = {
 def figures_of(kind):
     """(scores by term, arranged held-out batches, the outputs for each) of an objective."""
     build, objective = OTHERS[kind]
-    model = build(
-        128, objective.heads, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1
-    )
-    mesh = tiny.mesh_of(1)
-    one = tiny.plan(model, objective, {model.layout: 32}, mesh=mesh)
-    params = new_state(abstract_state_of(one), 0, mesh).params
+    model = build(128, objective.heads, **tiny.SIZES, num_layers=1)
+    one = tiny.plan(model, objective, {model.layout: 32})
+    params = tiny.parameters(one)
     made = evaluator(one=one, pieces=labelled() if kind == "classes" else None)
     (batches,) = (member.batches for member in made._members.values())
     hidden = [jax.jit(lambda p, b: model.apply(p, b).hidden)(params, batch) for batch in batches]

@@ -22,7 +22,7 @@ from pretrax.training.step import gradients, make_batches, term_weights
 from tests.models.test_transformer import batch_for, init
 from tests.training import tiny
 
-SPARSE = dict(num_experts=4, emb_dim=16, num_layers=2, mlp_dim=32)
+SPARSE = dict(num_experts=4, emb_dim=16, num_layers=1, mlp_dim=32)
 ROUTERS = ("load_balance", "router_z", "busiest_expert", "unused_experts")
 
 
@@ -30,7 +30,7 @@ def plan_of(mesh=None, model=None, objective=None, **settings):
     return tiny.plan(
         model or tiny.decoder(**SPARSE),
         objective or causal_lm(tiny.IDS),
-        {"decoder": 24} if model is None else {"encoder": 24},
+        {(model or tiny.decoder()).layout: 24},
         mesh=mesh,
         optimizer=optax.sgd(0.5),
         **{"load_balance_loss": 0.3, "router_z_loss": 0.1} | settings,
@@ -108,7 +108,8 @@ def gradients_of(one, params, batch):
 
 def batch_of(one):
     rows = next(tiny.batches(one, tiny.mesh_of(1)))
-    return make_batches(one.recipe, jax.random.key(0), rows)[0]
+    make = jax.jit(functools.partial(make_batches, one.recipe))
+    return make(jax.random.key(0), rows)[0]
 
 
 def test_microbatches_count_the_routers_losses_once():
@@ -134,12 +135,13 @@ def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
 
 
 def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
-    plain = plan_of(load_balance_loss=0.0, router_z_loss=0.0)
+    layers = tiny.decoder(**SPARSE | dict(num_layers=2))
+    plain = plan_of(model=layers, load_balance_loss=0.0, router_z_loss=0.0)
     batch = batch_of(plain)
     params = init(plain.recipe.model, batch)
     loss, terms, _ = gradients_of(plain, params, batch)
     value = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
-    with_both, _, _ = gradients_of(plan_of(), params, batch)
+    with_both, _, _ = gradients_of(plan_of(model=layers), params, batch)
     assert float(with_both) == pytest.approx(
         float(loss) + 0.3 * value["load_balance"] + 0.1 * value["router_z"], rel=1e-5
     )

@@ -23,7 +23,7 @@ def run(tmp_path_factory) -> Run:
         run_dir=str(folder / "first"),
         corpus=Bound(token_arrays.token_array, path=tiny.write_array(folder / "data")),
         objective=objectives.causal_lm,
-        model=Bound(models.decoder, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1),
+        model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
         optimizer=Bound(adamw, learning_rate=Bound(warmup_constant, peak=3e-3)),
         sequence_lengths={"decoder": 32},
         batch_size=8,
@@ -35,7 +35,9 @@ def run(tmp_path_factory) -> Run:
 
 def trained(run: Run) -> tuple:
     shown = io.StringIO()
-    return train(run, Console(file=shown, width=120)), shown.getvalue()
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.on_one_device(patch)
+        return train(run, Console(file=shown, width=120)), shown.getvalue()
 
 
 def test_two_runs_in_one_process_are_two_results(run):

@@ -141,6 +141,18 @@ def plan(model, objective, lengths, **settings) -> planning.Plan:
     return planning.plan(run_of(model, objective, lengths, **settings))
 
 
+def parameters(one: planning.Plan):
+    """Parameters of a plan drawn by NumPy: to compile the model's own draws takes longer than to use
+    them. Vectors are scales, near one."""
+    rng = np.random.default_rng(0)
+
+    def draw(x):
+        drawn = rng.normal(x.ndim == 1, 0.25, x.shape).astype(x.dtype)
+        return jax.device_put(drawn, x.sharding)
+
+    return jax.tree.map(draw, planning.abstract_state_of(one).shapes.params)
+
+
 def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
     return Batches(
         stream, one.recipe.groups, one.schedules, data_shards=data_shards, mesh=mesh, **settings
