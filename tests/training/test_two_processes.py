@@ -203,15 +203,28 @@ def test_sigterm_to_one_stops_both(data, tmp_path):
 
 
 def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_path):
-    run = tiny.Run(tmp_path, data)
-    for env, words in (
-        ({}, "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID on every host"),
+    process = tiny.Run(tmp_path, data).start(training__Run__distributed=True)
+    _, err = process.communicate(timeout=60)
+    words = "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID on every host"
+    assert process.returncode == 2 and words in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "env, words",
+    [
         ({"JAX_COORDINATOR_ADDRESS": "localhost:1"}, "also needs ['JAX_NUM_PROCESSES',"),
         (places()[0] | {"JAX_COORDINATOR_ADDRESS": "localhost"}, "expected HOST:PORT"),
-    ):
-        process = run.start(env=env, training__Run__distributed=True)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 2 and words in err and "Traceback" not in err
+    ],
+    ids=["some", "no port"],
+)
+def test_a_process_that_is_told_too_little_says_what_it_needs(
+    data, tmp_path, monkeypatch, capsys, env, words
+):
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as end:
+        tiny.Run(tmp_path, data).here(capsys, training__Run__distributed=True)
+    assert end.value.code == 2 and words in capsys.readouterr().err
 
 
 def start_joined(run_dir, program=JOINED, **env) -> subprocess.Popen:
