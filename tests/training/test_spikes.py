@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pretrax import models, objectives
 from pretrax.train import train
-from pretrax.training import Bound, Run, loop, results, spikes, token_arrays
+from pretrax.training import Bound, Run, loop, planning, results, spikes, token_arrays
 from pretrax.training.metrics import read_metrics
 from pretrax.training.optimizers import adamw
 from pretrax.training.spikes import LossSpike, Rollback, Spikes
@@ -69,6 +69,7 @@ def trained(run) -> str:
     with pytest.MonkeyPatch.context() as patch:
         tiny.on_one_device(patch)
         patch.setattr(spikes, "LEAST", 4)
+        patch.setattr(planning, "check_own", lambda recipe: None)  # the laws take longest
         train(run, Console(file=shown, width=500))
     return shown.getvalue()
 
