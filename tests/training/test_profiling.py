@@ -42,7 +42,7 @@ def test_a_trace_ends_where_training_does(tmp_path):
 
 
 def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
-    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"))
+    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=2)
     tiny.run_here([*run.arguments(), "--profile=2:2"])
     assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
 
