@@ -23,6 +23,7 @@ from tests.models.test_transformer import batch_for, init
 from tests.training import tiny
 
 SPARSE = dict(num_experts=4, emb_dim=16, num_layers=1, mlp_dim=32)
+TWO_LAYERS = SPARSE | dict(num_layers=2)  # whose losses are added up
 ROUTERS = ("load_balance", "router_z", "busiest_expert", "unused_experts")
 
 
@@ -125,7 +126,7 @@ def test_microbatches_count_the_routers_losses_once():
 def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
     ids = tiny.IDS._replace(cls=117, sep=118)
     objective = objectives.contrastive(ids, views="cropping", share=0.4)
-    model = models.encoder(128, objective.heads, **(tiny.SIZES | SPARSE))
+    model = models.encoder(128, objective.heads, **(tiny.SIZES | TWO_LAYERS))
     one, two = (plan_of(model=model, objective=objective, microbatches=n) for n in (1, 2))
     batch = batch_of(one)
     params = init(model, batch)
@@ -135,13 +136,13 @@ def test_a_loss_that_couples_rows_has_the_balance_of_all_of_them():
 
 
 def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
-    layers = tiny.decoder(**SPARSE | dict(num_layers=2))
-    plain = plan_of(model=layers, load_balance_loss=0.0, router_z_loss=0.0)
+    model = tiny.decoder(**TWO_LAYERS)
+    plain = plan_of(model=model, load_balance_loss=0.0, router_z_loss=0.0)
     batch = batch_of(plain)
     params = init(plain.recipe.model, batch)
     loss, terms, _ = gradients_of(plain, params, batch)
     value = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
-    with_both, _, _ = gradients_of(plan_of(model=layers), params, batch)
+    with_both, _, _ = gradients_of(plan_of(model=model), params, batch)
     assert float(with_both) == pytest.approx(
         float(loss) + 0.3 * value["load_balance"] + 0.1 * value["router_z"], rel=1e-5
     )
