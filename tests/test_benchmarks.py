@@ -61,7 +61,8 @@ def test_packing(capsys):
     assert len(re.findall(r"causal, 512 +log-normal +\d", said)) == 2
 
 
-def test_prepare(capsys):
+def test_prepare(monkeypatch, capsys):
+    monkeypatch.setattr(prepare, "VOCABULARY_SIZE", 1000)
     prepare.main(["--documents=60", "--planted=2"])
     said = capsys.readouterr().out
     assert re.search(r"a phrase again and again +2 +2 +0 +0", said)
@@ -109,6 +110,7 @@ SHORT = [
         "models.encoder_decoder.num_encoder_layers = 1",
         "models.encoder_decoder.num_decoder_layers = 1",
         "models.encoder_decoder.scan_layers = False",
+        "models.encoder_decoder.remat_policy = 'none'",
     )
 ]
 

@@ -7,6 +7,7 @@ little training as shows that they start. What needs another machine is read as 
 
 import argparse
 import dataclasses
+import functools
 import gzip
 import importlib
 import json
@@ -26,7 +27,7 @@ import numpy as np
 import pytest
 
 from pretrax import compare, train, verbs
-from pretrax.comparing import results
+from pretrax.comparing import laws, results
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.training import optimizers
 from pretrax.training.bound import Bound
@@ -133,6 +134,7 @@ ONE_DENOISER = [  # in place of UL2's seven, rows of one shape, and a model of o
     "--gin.models.encoder_decoder.num_encoder_layers=1",
     "--gin.models.encoder_decoder.num_decoder_layers=1",
     "--gin.models.encoder_decoder.scan_layers=False",
+    "--gin.models.encoder_decoder.remat_policy='none'",
 ]
 
 
@@ -146,6 +148,7 @@ def folder(tmp_path_factory):
         patch.setenv("COLUMNS", "120")
         on_one_device(patch)
         write_files(here, [document.read() for document in few])
+        patch.setattr(laws, "fit", functools.partial(laws.fit, resamples=10))
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
@@ -186,6 +189,7 @@ TRAINED = {  # by one of their arguments
         "--gin.training.Run.sequence_lengths={'decoder': 64}",
         "--gin.models.decoder.num_layers=1",
         "--gin.models.decoder.scan_layers=False",
+        "--gin.models.decoder.remat_policy='none'",
     ],
     "--gin_file=my_model_run.gin": ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
@@ -193,6 +197,7 @@ TRAINED = {  # by one of their arguments
         "--gin.training.Run.initial_run=None",  # a stand-in of another size
         "--gin.models.encoder.num_layers=1",
         "--gin.models.encoder.scan_layers=False",
+        "--gin.models.encoder.remat_policy='none'",
         "--gin.labelled_evaluation.heldout_labels.examples=4",
     ],
 }
