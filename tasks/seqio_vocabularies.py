@@ -20,6 +20,7 @@ from pretrax.tasks.tokenization import (
     byte_tokenizer,
     hugging_face_tokenizer,
     sentencepiece_tokenizer,
+    with_extra_ids,
 )
 from pretrax.tasks.vocabularies import Source, Vocabulary, kept_vocabulary, load_vocabulary
 from pretrax.training.run_directory import write_bytes
@@ -223,11 +224,11 @@ def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
             path = _local_copy(path)
         return sentencepiece_tokenizer(path, extra_ids=vocabulary.extra_ids)
     if isinstance(vocabulary, seqio.ByteVocabulary):
-        return _with_extra_ids(byte_tokenizer(), vocabulary.extra_ids)
+        return with_extra_ids(byte_tokenizer(), vocabulary.extra_ids)
     if isinstance(vocabulary, RunVocabulary):
         return vocabulary._tokenizer
     if isinstance(vocabulary, HuggingFaceVocabulary):
-        return _with_extra_ids(vocabulary._tokenizer, vocabulary.extra_ids)
+        return with_extra_ids(vocabulary._tokenizer, vocabulary.extra_ids)
     raise ValueError(
         f"Got a {type(vocabulary).__name__}, expected a seqio.SentencePieceVocabulary, a "
         "seqio.ByteVocabulary or a HuggingFaceVocabulary, whose special ids are known."
@@ -272,12 +273,3 @@ def _holds(path: str, content: bytes) -> bool:
             return file.read() == content
     except FileNotFoundError:
         return False
-
-
-def _with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
-    """SeqIO's sentinels above the tokenizer's own ids, the first one last."""
-    size = tokenizer.size + extra_ids
-    names = {f"<extra_id_{i}>": size - 1 - i for i in range(extra_ids)}
-    return tokenizer._replace(
-        size=size, named=names | tokenizer.named, extra_ids=tokenizer.extra_ids + extra_ids
-    )

@@ -46,7 +46,7 @@ class Tokenizer(NamedTuple):
     pad: int | None
     eos: int | None
     spaced: bool = False  # decoding drops the space before a first word
-    extra_ids: int = 0  # sentinels named above a SentencePiece model's own pieces
+    extra_ids: int = 0  # sentinels named above its own ids, as SeqIO's vocabularies have them
     swallowing: frozenset[str] = frozenset()  # names that take the white space before them
 
 
@@ -159,6 +159,15 @@ def byte_tokenizer() -> Tokenizer:
         (0, 1, 2),
         pad=0,
         eos=1,
+    )
+
+
+def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
+    """A tokenizer with SeqIO's sentinels above its own ids, the first one last."""
+    size = tokenizer.size + extra_ids
+    names = {f"<extra_id_{i}>": size - 1 - i for i in range(extra_ids)}
+    return tokenizer._replace(
+        size=size, named=names | tokenizer.named, extra_ids=tokenizer.extra_ids + extra_ids
     )
 
 

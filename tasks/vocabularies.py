@@ -27,6 +27,7 @@ from pretrax.tasks.tokenization import (
     byte_tokenizer,
     open_tokenizer,
     sentencepiece_tokenizer,
+    with_extra_ids,
 )
 from pretrax.training.data import Codec
 from pretrax.training.run_directory import (
@@ -46,7 +47,7 @@ _FILES = {
     "sentencepiece": SENTENCEPIECE_MODEL,
     "hugging_face": TOKENIZER,
 }  # by the tokenizer's kind
-_MOST_EXTRA_IDS = 1 << 16  # of a SentencePiece model in a run directory; T5 has 100
+_MOST_EXTRA_IDS = 1 << 16  # of a tokenizer in a run directory; T5 has 100
 
 
 class Vocabulary(NamedTuple):
@@ -309,17 +310,17 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
 
 def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
     """The tokenizer that a vocabulary.json describes."""
+    extra_ids = values["extra_ids"]
+    if extra_ids not in range(_MOST_EXTRA_IDS + 1):
+        raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")
     if values["kind"] == "bytes":
-        return byte_tokenizer()
+        return with_extra_ids(byte_tokenizer(), extra_ids)
     name = _FILES.get(values["kind"])
     if name is None or values["file"] != name:
         raise ValueError(f"got a tokenizer of kind {values['kind']!r} in {values['file']!r}")
     path = str(own_file(run_dir, name))
     if name == TOKENIZER:
-        return open_tokenizer(path)
-    extra_ids = values["extra_ids"]
-    if extra_ids not in range(_MOST_EXTRA_IDS + 1):
-        raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")
+        return with_extra_ids(open_tokenizer(path), extra_ids)
     return sentencepiece_tokenizer(path, extra_ids=extra_ids)
 
 

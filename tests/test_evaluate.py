@@ -318,7 +318,7 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     out = run(capsys, f"--run={one.dir}", trusted, "--heldout", "--all_checkpoints")
     rows = [line.split() for line in out if re.match(r" *\d+ +(span|prefix)/tokens ", line)]
     assert [row[:2] for row in rows] == [
-        [step, name] for step in ("2", "4") for name in ("prefix/tokens", "span/tokens")
+        [step, name] for step in ("2", "4") for name in ("span/tokens", "prefix/tokens")
     ]
     lines = read_metrics(one.dir)
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
@@ -374,7 +374,7 @@ from __gin__ import dynamic_registration
 
 from pretrax import models
 from pretrax import objectives
-from pretrax import train
+from pretrax import training
 from pretrax.tasks import seqio_corpora
 from pretrax.tasks import seqio_evaluation
 from pretrax.tasks import seqio_vocabularies

@@ -391,6 +391,24 @@ def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
         tokenizer_of(seqio.PassThroughVocabulary(10))
 
 
+@pytest.mark.parametrize("extra_ids", [0, 100])
+@pytest.mark.parametrize("kind", ["sentencepiece", "bytes", "hugging_face"])
+def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model, hugging_face):
+    """ByT5's vocabulary has them above its bytes."""
+    vocabulary = {
+        "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids),
+        "bytes": lambda: seqio.ByteVocabulary(extra_ids),
+        "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], extra_ids),
+    }[kind]()
+    made = of_task(str(tmp_path), vocabularies.Source(task=lambda: vocabulary), sentinels=4)
+    kept = vocabularies.load_vocabulary(str(tmp_path))
+    assert kept.ids == made.ids and kept.about == made.about
+    assert kept.tokenizer.named == made.tokenizer.named
+    assert kept.tokenizer.size == made.tokenizer.size == vocabulary.vocab_size
+    text = "the mean <extra_id_0>"
+    assert kept.codec.encode(text) == made.codec.encode(text)
+
+
 @pytest.mark.parametrize("kind", ["here", "t5", "bytes", "hugging_face"])
 def test_a_vocabulary_of_a_run_in_tensorflow(tmp_path, kind, model, t5_like, hugging_face):
     """SeqIO's own operation where it gives the same ids, a call of Python where it does not."""
