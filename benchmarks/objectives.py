@@ -40,8 +40,6 @@ STEPS = {
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,
 }
-# In so few steps a model learns most at a rate of which a longer run would have less to keep.
-PEAKS = {"quickstart": 0.1}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,10 +64,7 @@ def trained(name: str, options: argparse.Namespace) -> Result:
     found = results.read(str(folder))
     if found is not None and found.step == steps:
         return found
-    bindings = list(options.gin_bindings)
-    if small in PEAKS:
-        bindings.append(f"optimizers.warmup_cosine.peak = {PEAKS[small]}")
-    run = read_run([f"runs/{small}.gin", f"objectives/{name}.gin"], bindings)
+    run = read_run([f"runs/{small}.gin", f"objectives/{name}.gin"], options.gin_bindings)
     run = dataclasses.replace(run, run_dir=str(folder), steps=steps)
     if small == "sentence_pairs_after_bert":
         run = dataclasses.replace(run, initial_run=str(options.folder / "bert"))
