@@ -397,7 +397,8 @@ _FEW = 2**16  # values of an array
 
 
 def _sum_of(x):
-    if x.size > _FEW or not x.is_fully_addressable:
+    of_processes = isinstance(x, jax.Array) and not x.is_fully_addressable
+    if x.size > _FEW or of_processes:
         return jax.device_get(_sum_bits(x))
     x = np.asarray(x)
     return _weighted_sum(x.view(_UNSIGNED[x.dtype.itemsize]).astype(np.uint32), np)

@@ -32,3 +32,9 @@ def test_sharded_arrays_have_the_sum_of_whole_ones(size):
     rows = jax.NamedSharding(make_mesh(data=8), jax.P("data"))
     spread = jax.device_put(x, rows)
     assert checkpoints._checksums({"x": spread}) == checkpoints._checksums({"x": x})
+
+
+@pytest.mark.parametrize("size", [16, 2**17])
+def test_arrays_of_numpy_have_the_sum_of_those_on_a_device(size):
+    x = np.random.default_rng(0).normal(size=size).astype(np.float32)
+    assert checkpoints._checksums({"x": x}) == checkpoints._checksums({"x": jnp.asarray(x)})
