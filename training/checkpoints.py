@@ -409,6 +409,7 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 @jax.jit
 def _sum_bits(x):
+    x = x.astype(jnp.uint8) if x.dtype == bool else x  # whose bits JAX does not give
     words = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize])
     return _weighted_sum(words.astype(jnp.uint32), jnp)
 

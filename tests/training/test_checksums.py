@@ -9,7 +9,7 @@ from pretrax.training import checkpoints
 from pretrax.training.mesh import make_mesh
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(), (5,), (8, 3), (2, 8, 7), (3, 1, 4, 2)])
 def test_few_values_have_the_sum_of_many(shape, dtype, monkeypatch):
     x = np.random.default_rng(0).integers(0, 255, shape).astype(jnp.dtype(dtype))
