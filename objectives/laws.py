@@ -137,6 +137,19 @@ def quick_jit(f: Callable) -> Callable:
     return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
 
 
+def _hashed(case: Examples, name: str) -> Any:
+    """Returns a function of the objective, by whose hash its compiled program is found."""
+    function = getattr(case.objective, name)
+    try:
+        hash(function)
+    except TypeError:
+        raise Broken(
+            f"`{name}` is a {type(function).__name__}, which has no hash, expected a function, or an "
+            "object with a hash: of a dataclass, set frozen=True."
+        ) from None
+    return function
+
+
 @functools.cache
 def _compiled(corrupt: Any, lengths, max_documents):
     """Corruption by a function alone: examples that differ in rows share a program."""
@@ -147,8 +160,7 @@ def _compiled(corrupt: Any, lengths, max_documents):
 def corrupted(case: Examples, **changes) -> dict[str, np.ndarray]:
     """The features of the examples, or of changed ones: `corrupted(case, rows=…)`."""
     case = case._replace(**changes)
-    function: Any = case.objective.corrupt  # a Partial, or a plain function: both can be hashed
-    corrupt = _compiled(function, tuple(case.lengths.items()), case.max_documents)
+    corrupt = _compiled(_hashed(case, "corrupt"), tuple(case.lengths.items()), case.max_documents)
     return jax.tree.map(np.asarray, corrupt(case.keys, case.rows))
 
 
@@ -422,8 +434,7 @@ def _terms(case: Examples, batch: dict, seed: int, rows: int = FEW) -> dict[str,
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
     states = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-    function: Any = case.objective.loss  # as `corrupt` is
-    loss = _compiled_loss(function, tuple(case.objective.heads.items()), case.ids.size)
+    loss = _compiled_loss(_hashed(case, "loss"), tuple(case.objective.heads.items()), case.ids.size)
     return loss(states[:rows], {name: x[:rows] for name, x in batch.items()})
 
 

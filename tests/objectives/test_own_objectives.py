@@ -1,6 +1,8 @@
 """What a run would train on in silence: each is found, and said in words."""
 
+import dataclasses
 import functools
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import pytest
@@ -60,6 +62,16 @@ def of_loss(loss):
     return own(each_document(backward))._replace(loss=loss)
 
 
+@dataclasses.dataclass
+class WithoutHash:
+    """A dataclass, which Python hashes only where it is frozen."""
+
+    function: Callable
+
+    def __call__(self, *given):
+        return self.function(*given)
+
+
 def weighed_by_outputs(outputs, batch):
     term = token_loss(outputs, batch)["tokens"]
     return {"tokens": Term(term.sums, jnp.sum(outputs.hidden["top"] ** 2, (1, 2)))}
@@ -109,6 +121,14 @@ def few_labels(n):
         (
             of_loss(lambda outputs, batch: 1 / 0),
             "test_own_objectives.py, line .*: ZeroDivisionError: division",
+        ),
+        (
+            of_loss(WithoutHash(token_loss)),
+            "`loss` is a WithoutHash, which has no hash.*frozen=True",
+        ),
+        (
+            own(WithoutHash(each_document(backward))),
+            "`corrupt` is a WithoutHash, which has no hash.*frozen=True",
         ),
         (of_loss(weighed_by_outputs), "weights of the loss term 'tokens' depend on the model"),
         (of_loss(of_the_batch), "a row is another with more rows.*couples_rows=True"),
