@@ -87,6 +87,8 @@ TRAINING_FIELDS = (
         "ahead",
         "init_stddev",
         "init_scaled_by_depth",
+        "init_locality",
+        "init_matching",
     ),
     *("attention", "dropout_rate", "dropout_shared", "dtype", "remat_policy", "scan_layers"),
 )

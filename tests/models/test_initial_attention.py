@@ -6,6 +6,7 @@ import pytest
 from flax import linen as nn
 
 from pretrax import models
+from pretrax.models import hugging_face, t5x
 from pretrax.models.positions import local_biases, relative_position_buckets
 from pretrax.training.configuration import read_run
 
@@ -112,3 +113,10 @@ def test_a_preset_named_after_the_quickstart_begins_as_published(preset):
     )
     assert ours.init_locality and ours.init_matching
     assert not published.init_locality and not published.init_matching
+
+
+def test_a_model_is_exported_however_it_began():
+    """The quickstart's is a T5 1.1, to Hugging Face and to T5X."""
+    model = read_run(["runs/quickstart.gin"], []).model(512)
+    assert hugging_face.family_of(model.config).model_type == "t5"
+    assert t5x.check_config(model) == model.config
