@@ -257,8 +257,12 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
 
 
 def renew_checksums(run_dir: str) -> None:
-    """Keeps the checksums of a vocabulary whose tokenizer's file was written anew, on purpose."""
-    _write(run_dir, read_json(os.path.join(run_dir, VOCABULARY)))
+    """Keeps the checksums of a vocabulary whose tokenizer's file was written anew, on purpose.
+
+    A tokenizer.json that was has all special tokens, none of them above its ids.
+    """
+    values = read_json(os.path.join(run_dir, VOCABULARY))
+    _write(run_dir, values | ({"extra_ids": 0} if values["kind"] == "hugging_face" else {}))
 
 
 def _write(run_dir: str, values: dict[str, Any]) -> None:

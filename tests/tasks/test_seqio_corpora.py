@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 import seqio
 
+from pretrax import models
 from pretrax.tasks import seqio_corpora, tfds_tasks, vocabularies
+from pretrax.tasks.converted_vocabularies import export_vocabulary
 from pretrax.tasks.seqio_streams import drawn_tasks
 from pretrax.tasks.seqio_vocabularies import (
     HuggingFaceVocabulary,
@@ -407,6 +409,24 @@ def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model
     assert kept.tokenizer.size == made.tokenizer.size == vocabulary.vocab_size
     text = "the mean <extra_id_0>"
     assert kept.codec.encode(text) == made.codec.encode(text)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "hugging_face"])
+def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
+    """A tokenizer.json that was exported has them among its own ids."""
+    vocabulary = {
+        "bytes": lambda: seqio.ByteVocabulary(100),
+        "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], 100),
+    }[kind]()
+    run_dir, target = str(tmp_path / "run"), tmp_path / "exported"
+    made = of_task(run_dir, vocabularies.Source(task=lambda: vocabulary), sentinels=4)
+    target.mkdir()
+    model = models.decoder(512, num_layers=1, emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8)
+    assert export_vocabulary(run_dir, str(target), model, ()) == ""
+    again = vocabularies.load_vocabulary(str(target))
+    assert again.ids == made.ids and again.tokenizer.size <= made.ids.size
+    text = "the mean <extra_id_0>"
+    assert again.codec.encode(text) == made.codec.encode(text)
 
 
 @pytest.mark.parametrize("kind", ["here", "t5", "bytes", "hugging_face"])
