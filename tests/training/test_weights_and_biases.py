@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import time
 import types
 
 import pytest
@@ -35,8 +36,11 @@ def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
     said = []
     write(run, 1, said)
     (kept,) = tmp_path.glob("elsewhere/wandb/offline-run-*/*.wandb")
-    record = kept.read_bytes()
-    assert not said and all(name in record for name in (b"loss", b"seconds/data", b"batch_size"))
+    # Its own process writes the file, and may be a moment behind.
+    names, deadline = (b"loss", b"seconds/data", b"batch_size"), time.monotonic() + 20
+    while not all(name in kept.read_bytes() for name in names) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not said and all(name in kept.read_bytes() for name in names)
     (page,) = kept.parent.glob("files/media/html/passages_1_*.html")
     assert page.read_text() == "<pre>a &lt;b&gt;\n</pre>"
 
