@@ -120,7 +120,8 @@ class Examples:
         how |= dict(split=split, use_cached=self.cached, sequence_length=self._lengths)
         options = tf.data.Options()
         options.deterministic = True
-        options.autotune.enabled = True
+        # Its thread sleeps for up to a minute, and who lets go of the examples may wait for it.
+        options.autotune.enabled = False
         with readable(self.task):
             dataset = examples_after(skip, self.task, **how)
             dataset = dataset.map(lambda example: {name: example[name] for name in self.features})
