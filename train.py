@@ -153,8 +153,7 @@ def train(
             console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
         warn = functools.partial(print_warning, console)
         trackers = functools.partial(open_trackers, run)
-        metrics = MetricsWriter(run.run_dir, int(state.step), warn, trackers)
-        with contextlib.closing(metrics) as writer:
+        with MetricsWriter(run.run_dir, int(state.step), warn, trackers) as writer:
             shown = writer, console, wall_time
             evaluate = evaluator_of_training(planned, task_scorer(planned), *shown)
             state, evaluated = take_steps(

@@ -24,14 +24,15 @@ class Tracker(Protocol):
     def rewind(self, step: int) -> None:
         """Takes back what was written of later steps, as far as it can; they are taken again."""
 
-    def close(self) -> None: ...
+    def close(self, failed: bool) -> None:
+        """Ends; `failed` tells of a run that an error ended."""
 
 
 class MetricsWriter:
     """Writes `RUN/metrics.jsonl` and `RUN/tensorboard`, on the first process only.
 
-        metrics = MetricsWriter("runs/quickstart")
-        metrics.write(10, {"loss": 5.1})
+        with MetricsWriter("runs/quickstart") as metrics:
+            metrics.write(10, {"loss": 5.1})
 
     Training does not depend on them: where they cannot be written, as on a full disk, `warn` is
     called once, and lines wait in memory until they can be. All is written by the thread that calls,
@@ -104,11 +105,17 @@ class MetricsWriter:
             with self._failures_in_words():
                 tracker.rewind(step)
 
-    def close(self) -> None:
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error) -> None:
+        self.close(failed=kind is not None)
+
+    def close(self, failed: bool = False) -> None:
         self.flush()
         for tracker in self._trackers if self._on else ():
             with self._failures_in_words():
-                tracker.close()
+                tracker.close(failed)
 
     @contextlib.contextmanager
     def _failures_in_words(self):

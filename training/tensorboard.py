@@ -45,10 +45,13 @@ class TensorBoard:
                 self._writer.flush()
 
     def rewind(self, step: int) -> None:
-        self.close()
+        self._end_file()
         self._writer, self._step = None, step
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
+        self._end_file()
+
+    def _end_file(self) -> None:
         if self._writer is not None:
             with contextlib.suppress(OSError):
                 self._writer.close()
@@ -68,6 +71,6 @@ class TensorBoard:
         try:
             yield
         except OSError:
-            self.close()
+            self._end_file()
             self._writer = None
             raise

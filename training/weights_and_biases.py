@@ -96,9 +96,9 @@ class WeightsAndBiases:
     def rewind(self, step: int) -> None:
         """It takes nothing back."""
 
-    def close(self) -> None:
+    def close(self, failed: bool) -> None:
         with self._as_oserror():
-            self._run.finish()
+            self._run.finish(exit_code=int(failed))
 
     @contextlib.contextmanager
     def _as_oserror(self) -> Iterator[None]:

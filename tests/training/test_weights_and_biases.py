@@ -59,8 +59,8 @@ def calls(monkeypatch):
                 raise (ConnectionResetError if "loss" in values else Error)("its service has ended")
             found.append((step, values))
 
-        def finish(self):
-            found.append("finish")
+        def finish(self, exit_code):
+            found.append(f"finish {exit_code}")
 
     def init(**settings):
         found.append(settings)
@@ -83,10 +83,17 @@ def test_a_resumed_run_is_the_same_one_there(run, calls, tmp_path):
     assert begun[0]["config"]["sequence_lengths['decoder']"] == 32
     logged = [call for call in calls if isinstance(call, tuple)]
     assert logged[0] == (1, {"loss": 1.0, "seconds/data": 0.5})
-    assert [step for step, _ in logged] == [1, 1, 3, 3] and calls.count("finish") == 3
+    assert [step for step, _ in logged] == [1, 1, 3, 3] and calls.count("finish 0") == 3
     assert logged[3] == (3, {"passages": "<pre>a &lt;b&gt;\n</pre>"})
     assert len(said) == 1 and "Weights & Biases: its service has ended" in said[0]
     assert [entry["step"] for entry in read_metrics(tmp_path)] == [1, 2, 3]
+
+
+def test_a_run_that_an_error_ends_has_failed_there_too(run, calls):
+    with pytest.raises(FloatingPointError):
+        with MetricsWriter(run.run_dir, open_more=lambda: open_trackers(run)):
+            raise FloatingPointError("the loss is no longer finite")
+    assert calls[-1] == "finish 1"
 
 
 def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
