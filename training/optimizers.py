@@ -17,14 +17,20 @@ import optax.contrib
 def warmup_cosine(total_steps: int, *, peak: float, warmup_steps: int, end_share: float = 0.1):
     """Linear warm-up from 0 to `peak`, then a cosine down to `end_share * peak` at the last step."""
     _check_warmup("warmup_cosine", peak, warmup_steps, total_steps)
+    _check_number("warmup_cosine.end_share", end_share)
     return optax.warmup_cosine_decay_schedule(
-        0.0, peak, warmup_steps, max(total_steps, warmup_steps + 1), end_share * peak
+        0.0, peak, warmup_steps, total_steps, end_share * peak
     )
 
 
 def warmup_rsqrt(total_steps: int, *, scale: float = 1.0, warmup_steps: int = 10_000):
     """T5's: scale / sqrt(max(step, warmup_steps)). Raffel et al. 2020, section 3.1.2."""
     del total_steps
+    _check_number("warmup_rsqrt.scale", scale)
+    if not _is_number(warmup_steps) or warmup_steps < 1:  # the rate of step 0 would be infinite
+        raise ValueError(
+            f"optimizers.warmup_rsqrt.warmup_steps must be a number of 1 or more, got {warmup_steps!r}."
+        )
     return lambda step: scale / jnp.sqrt(jnp.maximum(step, warmup_steps))
 
 
@@ -47,8 +53,7 @@ def scheduled(learning_rate: Callable | float, total_steps: int) -> Callable[[in
     """
     if callable(learning_rate):
         return learning_rate(total_steps)
-    number = isinstance(learning_rate, int | float) and not isinstance(learning_rate, bool)
-    if not number or not 0 <= learning_rate < math.inf:
+    if not _is_number(learning_rate):
         raise ValueError(
             f"learning_rate must be a schedule, such as @optimizers.warmup_cosine, or a number of 0 or "
             f"more, got {learning_rate!r}."
@@ -100,13 +105,14 @@ def muon(
     clip_norm: float | None = 1.0,
     momentum_dtype: str = "float32",
 ) -> optax.GradientTransformation:
-    """Muon (Jordan et al. 2024) for the matrices of layers, AdamW for all others.
+    """Muon (Jordan et al. 2024) for the matrices of layers, AdamW for all other parameters.
 
     The momentum of a matrix is orthogonalised and scaled to the size that AdamW's updates have
     (`0.2 * sqrt(max(inputs, outputs))`, Liu et al. 2025, arXiv:2502.16982, section 2.2), so that one
     learning rate serves both. The heads of an attention layer are one matrix; each layer of a
     scanned stack, and each expert, has its own. Embeddings, output layers, routers, norms, biases, and
-    parameters of modules of one's own are AdamW's. The global norm is clipped first.
+    parameters of modules of one's own are AdamW's, without weight decay and with Nesterov's momentum, which
+    Muon's has too (NAdam, Dozat 2016). The global norm is clipped first.
 
     Args:
       total_steps: of the run.
@@ -177,15 +183,22 @@ def adafactor(
     factored into rows and columns. T5X's limit is 128 on kernels of width heads × head_dim; here heads
     have a dimension of their own, hence the lower one. A parameter's size, and the clipping of
     its update, are taken over all layers of a scanned stack together.
+
+    Weight decay is as of `adamw`: a step subtracts `weight_decay * learning rate` times the parameter,
+    except from norms and biases.
     """
+    rate = scheduled(learning_rate, total_steps)
+    # Optax's own is not multiplied by the learning rate: .1 would shrink weights by 10% in each step.
+    decay = None if weight_decay is None else lambda step: weight_decay * rate(step)
     return _clipped(
         clip_norm,
         optax.adafactor(
-            scheduled(learning_rate, total_steps),
+            rate,
             min_dim_size_to_factor=min_dim_size_to_factor,
             decay_rate=decay_rate,
             multiply_by_parameter_scale=multiply_by_parameter_scale,
-            weight_decay_rate=weight_decay,
+            weight_decay_rate=decay,
+            weight_decay_mask=_decayed,
         ),
     )
 
@@ -217,11 +230,21 @@ def _clipped(clip_norm, transformation):
 
 
 def _check_warmup(schedule: str, peak: float, warmup_steps: int, total_steps: int):
-    if not isinstance(peak, int | float):
-        raise ValueError(f"optimizers.{schedule}.peak must be a number, got {peak!r}.")
+    _check_number(f"{schedule}.peak", peak)
     if not isinstance(warmup_steps, int) or not 0 <= warmup_steps < total_steps:
         raise ValueError(
             f"optimizers.{schedule}.warmup_steps must be a whole number of at least 0 and below "
             f"the run's {total_steps} steps, got {warmup_steps!r}: set it "
             f"(--gin.optimizers.{schedule}.warmup_steps=5), or raise the steps."
         )
+
+
+def _check_number(name: str, value):
+    if not _is_number(value):
+        raise ValueError(f"optimizers.{name} must be a number of 0 or more, got {value!r}.")
+
+
+def _is_number(value) -> bool:
+    """Returns whether a value is finite and 0 or more."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 <= value < math.inf

@@ -3,16 +3,25 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from pretrax.training.optimizers import adamw, muon, warmup_constant, warmup_cosine, warmup_rsqrt
+from pretrax.training.optimizers import (
+    adafactor,
+    adamw,
+    muon,
+    warmup_constant,
+    warmup_cosine,
+    warmup_rsqrt,
+)
 
 
 def constant(total_steps):
     return warmup_constant(total_steps, peak=1.0)
 
 
-def test_weight_decay_spares_norms_and_biases_scanned_or_not():
+@pytest.mark.parametrize("make", [adamw, adafactor])
+def test_weight_decay_spares_norms_and_biases_scanned_or_not(make):
     params = {
         "mlp_norm": {"scale": jnp.ones((2, 4))},
         "mlp": {"wi": jnp.ones((2, 4, 4)), "wi_bias": jnp.ones((2, 4))},
@@ -20,7 +29,7 @@ def test_weight_decay_spares_norms_and_biases_scanned_or_not():
         "query_bias": jnp.ones((2, 4)),  # of heads
         "bias": jnp.ones(4),
     }
-    optimizer = adamw(10, learning_rate=constant, weight_decay=0.1)
+    optimizer = make(10, learning_rate=0.5, weight_decay=0.2)
     zeros = jax.tree.map(jnp.zeros_like, params)
     updates, _ = optimizer.update(zeros, optimizer.init(params), params)
     for spared in (updates["mlp_norm"]["scale"], updates["mlp"]["wi_bias"], updates["query_bias"]):
@@ -28,6 +37,74 @@ def test_weight_decay_spares_norms_and_biases_scanned_or_not():
     np.testing.assert_array_equal(updates["bias"], 0)
     for shrunk in (updates["mlp"]["wi"], updates["relative_bias"]["table"]):
         np.testing.assert_allclose(shrunk, -0.1, rtol=1e-6)
+
+
+def _after(optimizer, params, gradients):
+    """Returns the parameters after a step with each of the gradients."""
+    state = optimizer.init(params)
+    for gradient in gradients:
+        updates, state = optimizer.update(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def _example(shape):
+    random = np.random.default_rng(0)
+    return random.normal(size=shape), [random.normal(size=shape) for _ in range(3)]
+
+
+RATES = [0.0, 0.05, 0.1]  # of warm-up by 2 steps to 0.1
+
+
+def rising(total_steps):
+    return warmup_constant(total_steps, peak=0.1, warmup_steps=2)
+
+
+def test_adamw_by_hand():
+    x, gradients = _example((3, 4))
+    optimizer = adamw(3, learning_rate=rising, b1=0.8, b2=0.9, weight_decay=0.1, clip_norm=0.5)
+    got = _after(optimizer, {"w": jnp.asarray(x)}, [{"w": jnp.asarray(g)} for g in gradients])
+    m = v = 0.0
+    for step, (rate, g) in enumerate(zip(RATES, gradients), 1):
+        g = g * min(1.0, 0.5 / np.linalg.norm(g))
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+        adam = m / (1 - 0.8**step) / (np.sqrt(v / (1 - 0.9**step)) + 1e-8)
+        x = x - rate * (adam + 0.1 * x)
+    np.testing.assert_allclose(got["w"], x, rtol=1e-4, atol=1e-6)
+
+
+def test_parameters_that_are_not_muons_by_hand():
+    x, gradients = _example((3, 4))
+    optimizer = muon(3, learning_rate=rising, b1=0.8, b2=0.9, clip_norm=None)
+    got = _after(optimizer, {"w": jnp.asarray(x)}, [{"w": jnp.asarray(g)} for g in gradients])
+    m = v = 0.0
+    for step, (rate, g) in enumerate(zip(RATES, gradients), 1):
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g**2
+        ahead = 0.8 * m / (1 - 0.8 ** (step + 1)) + 0.2 * g / (1 - 0.8**step)
+        x = x - rate * ahead / (np.sqrt(v / (1 - 0.9**step)) + 1e-8)
+    np.testing.assert_allclose(got["w"], x, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight_decay", [None, 0.3])
+@pytest.mark.parametrize("factored", [True, False])
+def test_adafactor_by_hand(factored, weight_decay):
+    x, gradients = _example((6, 4))
+    optimizer = adafactor(
+        3,
+        learning_rate=rising,
+        weight_decay=weight_decay,
+        min_dim_size_to_factor=4 if factored else 5,
+    )
+    got = _after(optimizer, {"w": jnp.asarray(x)}, [{"w": jnp.asarray(g)} for g in gradients])
+    v = 0.0
+    for step, (rate, g) in enumerate(zip(RATES, gradients), 1):
+        v = (1 - step**-0.8) * v + step**-0.8 * (g**2 + 1e-30)
+        rows, columns = v.mean(1, keepdims=True), v.mean(0, keepdims=True)
+        update = g / np.sqrt(rows * columns / rows.mean() if factored else v)
+        update /= max(1.0, np.sqrt(np.mean(update**2)))
+        size = max(np.sqrt(np.mean(x**2)), 1e-3)
+        x = x - rate * (size * update + (weight_decay or 0.0) * x)
+    np.testing.assert_allclose(got["w"], x, rtol=1e-4, atol=1e-6)
 
 
 def test_muon_makes_the_updates_of_matrices_orthogonal():
@@ -95,6 +172,33 @@ def test_schedules_reach_their_peaks_and_ends():
 def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
     with pytest.raises(ValueError, match="warmup_steps"):
         warmup_cosine(100, peak=1.0, warmup_steps=warmup_steps)
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "name"),
+    [
+        (
+            warmup_rsqrt,
+            {"warmup_steps": 0},
+            "warmup_rsqrt.warmup_steps must be a number of 1 or more",
+        ),
+        (
+            warmup_rsqrt,
+            {"scale": -1.0},
+            "warmup_rsqrt.scale must be a number of 0 or more, got -1.0",
+        ),
+        (warmup_constant, {"peak": float("nan")}, "warmup_constant.peak must be a number"),
+        (warmup_cosine, {"peak": -0.1, "warmup_steps": 2}, "warmup_cosine.peak must be a number"),
+        (
+            warmup_cosine,
+            {"peak": 0.1, "warmup_steps": 2, "end_share": -0.1},
+            "warmup_cosine.end_share must be a number",
+        ),
+    ],
+)
+def test_rates_that_are_not_finite_or_below_0_are_errors(make, settings, name):
+    with pytest.raises(ValueError, match=name):
+        make(100, **settings)
 
 
 def test_a_learning_rate_is_a_schedule_or_a_number():
