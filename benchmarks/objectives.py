@@ -2,7 +2,7 @@
 
     python benchmarks/objectives.py                       # all of them; about an hour on two cores
     python benchmarks/objectives.py masked_lm bart        # some, by their gin files' names
-    python benchmarks/objectives.py --steps=700           # all as long as the quickstart
+    python benchmarks/objectives.py --steps=1000          # all as long as the quickstart
 
 The baseline is the objective's own loss, on the same held-out rows, of a model that looks at
 nothing: tokens predicted by their frequency, classes by their share, one embedding for all texts.
