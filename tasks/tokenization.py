@@ -109,7 +109,6 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
             blocked.append(i)
     if extra_ids is None:
         extra_ids = 0 if "<extra_id_0>" in named else T5_EXTRA_IDS
-    named |= {f"<extra_id_{i}>": own + extra_ids - 1 - i for i in range(extra_ids)}
     byte_fallback = processor.PieceToId("<0x00>") != processor.unk_id()
     if byte_fallback:  # then nothing is ever unknown
         blocked.append(processor.unk_id())
@@ -125,10 +124,10 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
                     rows[i] = parts[0] + [x for p in parts[1:] for x in underline + p]
         return [np.asarray(row, np.int32) for row in rows]
 
-    return Tokenizer(
+    tokenizer = Tokenizer(
         "sentencepiece",
         path,
-        own + extra_ids,
+        own,
         encode_batch,
         lambda ids: processor.Decode([int(i) for i in ids]),
         lambda i: _surface_of_piece(processor.IdToPiece(i)) if i < own else "",
@@ -137,8 +136,8 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         pad=processor.pad_id() if processor.pad_id() >= 0 else None,
         eos=processor.eos_id() if processor.eos_id() >= 0 else None,
         spaced=processor.Decode(processor.Encode(" a")) == "a",
-        extra_ids=extra_ids,
     )
+    return with_extra_ids(tokenizer, extra_ids)
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -163,11 +162,14 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
-    """A tokenizer with SeqIO's sentinels above its own ids, the first one last."""
+    """A tokenizer with SeqIO's sentinels above its own ids, the first one last.
+
+    They are its sentinels even where it names its own, as SeqIO counts them from the end.
+    """
     size = tokenizer.size + extra_ids
     names = {f"<extra_id_{i}>": size - 1 - i for i in range(extra_ids)}
     return tokenizer._replace(
-        size=size, named=names | tokenizer.named, extra_ids=tokenizer.extra_ids + extra_ids
+        size=size, named=tokenizer.named | names, extra_ids=tokenizer.extra_ids + extra_ids
     )
 
 

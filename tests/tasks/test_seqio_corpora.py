@@ -393,6 +393,40 @@ def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
         tokenizer_of(seqio.PassThroughVocabulary(10))
 
 
+@pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face"])
+def test_the_sentinels_of_seqio_come_before_those_that_a_tokenizer_names(tmp_path, kind, text):
+    """SeqIO's preprocessors count them from the end of the vocabulary."""
+    own = ["<extra_id_0>", "<extra_id_1>"]
+    if kind == "sentencepiece":
+        import sentencepiece
+
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(text.splitlines()),
+            model_prefix=str(tmp_path / "own"),
+            vocab_size=80,
+            user_defined_symbols=own,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+        vocabulary = seqio.SentencePieceVocabulary(str(tmp_path / "own.model"), extra_ids=4)
+    else:
+        import tokenizers
+
+        words = {w: i for i, w in enumerate(["<pad>", "</s>", *"the mean of all values".split()])}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<pad>"))
+        tokenizer.add_special_tokens(own)
+        tokenizer.save(str(tmp_path / "own.json"))
+        vocabulary = HuggingFaceVocabulary(str(tmp_path / "own.json"), extra_ids=4)
+    tokenizer = tokenizer_of(vocabulary)
+    assert tokenizer.size == vocabulary.vocab_size
+    sentinels = [tokenizer.named[f"<extra_id_{i}>"] for i in range(4)]
+    assert sentinels == [vocabulary.vocab_size - 1 - i for i in range(4)]
+    ids = token_ids(tokenizer, sentinels=4, specials=())
+    assert ids.sentinels == tuple(sentinels)
+    # Its own names remain no text.
+    assert len(tokenizer.blocked) >= 2 and not set(tokenizer.blocked) & set(range(*ids.text))
+
+
 @pytest.mark.parametrize("extra_ids", [0, 100])
 @pytest.mark.parametrize("kind", ["sentencepiece", "bytes", "hugging_face"])
 def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model, hugging_face):
