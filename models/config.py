@@ -67,7 +67,9 @@ class Config:
     # --- sparse layers: see `models.experts`
     num_experts: int = 0  # N, MLPs of width mlp_dim, in place of a layer's one; 0: none
     experts_per_token: int = 2  # K, of the N, that process each token
-    normalize_expert_weights: bool = True  # a token's K weights sum to 1, as in Mixtral
+    # A token's K weights sum to 1, as in Mixtral. False with K = 1, as in Switch: a weight that is always
+    # 1 gives the router no gradient of the loss.
+    normalize_expert_weights: bool = True
     sparse_every: int = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 
     # --- norms and biases

@@ -136,6 +136,17 @@ def test_no_token_is_dropped_where_all_choose_one_expert():
     np.testing.assert_array_equal(routing.assigned_BxN, [[0, 0, 150, 0]] * 2)
 
 
+def test_one_expert_a_token_trains_the_router_only_by_weights_that_are_not_normalised():
+    x = jnp.asarray(RNG.normal(size=(2, 8, 16)), jnp.float32)
+    for normalised in (True, False):
+        module, params = experts_and_params(
+            experts_per_token=1, normalize_expert_weights=normalised
+        )
+        loss = lambda p: jnp.mean(module.apply({"params": p}, x) ** 2)  # noqa: B023, E731
+        router = jax.jit(jax.grad(loss))(params)["router"]
+        assert (np.abs(router).max() < 1e-2) == normalised
+
+
 def test_padding_is_processed_by_no_expert_and_counted_nowhere():
     module, params = experts_and_params()
     x = jnp.asarray(RNG.normal(size=(2, 8, 16)), jnp.float32)
