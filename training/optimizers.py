@@ -87,7 +87,7 @@ def adamw(
             b1=b1,
             b2=b2,
             eps=eps,
-            weight_decay=weight_decay,
+            weight_decay=_weight_decay("adamw", weight_decay),
             mask=_decayed,
             mu_dtype=_momentum_dtype("adamw", momentum_dtype),
         ),
@@ -130,7 +130,7 @@ def muon(
         optax.contrib.muon(
             scheduled(learning_rate, total_steps),
             beta=beta,
-            weight_decay=weight_decay,
+            weight_decay=_weight_decay("muon", weight_decay),
             adam_b1=b1,
             adam_b2=b2,
             muon_weight_dimension_numbers=_matrices,
@@ -189,7 +189,8 @@ def adafactor(
     """
     rate = scheduled(learning_rate, total_steps)
     # Optax's own is not multiplied by the learning rate: .1 would shrink weights by 10% in each step.
-    decay = None if weight_decay is None else lambda step: weight_decay * rate(step)
+    share = None if weight_decay is None else _weight_decay("adafactor", weight_decay)
+    decay = None if share is None else lambda step: share * rate(step)
     return _clipped(
         clip_norm,
         optax.adafactor(
@@ -211,6 +212,11 @@ def _decayed(params):
         return jnp.ndim(x) > 1 and "norm" not in name and not name.endswith("bias")
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)
+
+
+def _weight_decay(optimizer: str, value: float) -> float:
+    _check_number(f"{optimizer}.weight_decay", value)
+    return value
 
 
 def _momentum_dtype(optimizer: str, name: str):

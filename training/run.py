@@ -61,7 +61,7 @@ class Run:
     # Optimization
     optimizer: Callable  # steps -> optax.GradientTransformation
     steps: int  # total optimizer steps
-    z_loss: float = 0.0  # weight of the squared log-partition of the vocabulary's logits
+    z_loss: float = 0.0  # weight of the squared log-partition, in the term `tokens`
     load_balance_loss: float = 0.01  # weights of the losses of a sparse model's routers:
     router_z_loss: float = 0.001  # see `training.router_terms`
     rollback_sigmas: float | None = (

@@ -194,6 +194,14 @@ def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
             {"peak": 0.1, "warmup_steps": 2, "end_share": -0.1},
             "warmup_cosine.end_share must be a number",
         ),
+        *(
+            (
+                make,
+                {"learning_rate": 0.1, "weight_decay": -0.1},
+                f"{make.__name__}.weight_decay must",
+            )
+            for make in (adamw, muon, adafactor)
+        ),
     ],
 )
 def test_rates_that_are_not_finite_or_below_0_are_errors(make, settings, name):
