@@ -1,6 +1,7 @@
 """The training loop: steps, with metrics, evaluations and checkpoints at their intervals."""
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -73,7 +74,10 @@ def take_steps(
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
         Profiler(
-            profiled, os.path.join(run.run_dir, run_directory.TENSORBOARD), wall_time
+            profiled,
+            os.path.join(run.run_dir, run_directory.TENSORBOARD),
+            wall_time,
+            functools.partial(print_warning, console),
         ) as profiler,
         contextlib.ExitStack() as reading,
     ):

@@ -1,6 +1,7 @@
 """A trace of some steps of a run: what the devices and the host did when."""
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -39,18 +40,22 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
     if steps and not done < steps.first <= steps.last <= of:
         raise ValueError(
             f"--profile={steps.first}:{steps.last} asks for a trace of steps that this start does not "
-            f"take, expected a range in {done + 1}:{of}."
+            f"take, expected {f'a range in {done + 1}:{of}' if done < of else 'no trace: all are taken'}."
         )
 
 
 class Profiler:
     """Traces its steps into a folder; without steps it does nothing.
 
-    To write a trace takes seconds, which `wall_time` does not count as those of a step.
+    To write a trace takes seconds, which `wall_time` does not count as those of a step. One that cannot
+    be written is given to `warn`, in words: the run continues.
     """
 
-    def __init__(self, steps: Steps | None, folder: str, wall_time: WallTime):
-        self._steps, self._folder, self._wall_time = steps, folder, wall_time
+    def __init__(
+        self, steps: Steps | None, folder: str, wall_time: WallTime, warn: Callable[[str], None]
+    ):
+        self._steps, self._folder = steps, folder
+        self._wall_time, self._warn = wall_time, warn
         self._running = False
 
     def __enter__(self) -> "Profiler":
@@ -76,4 +81,8 @@ class Profiler:
         if self._running:
             self._running = False
             with self._wall_time.of("rest"):
-                jax.profiler.stop_trace()
+                try:
+                    jax.profiler.stop_trace()
+                except jax.errors.JaxRuntimeError as error:
+                    self._steps = None  # JAX begins no other one after this
+                    self._warn(f"The trace could not be written ({error}).")

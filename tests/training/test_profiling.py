@@ -22,7 +22,7 @@ def traced(folder):
 def test_a_trace_has_its_steps_alone(tmp_path):
     double = jax.jit(lambda x: 2 * x)
     x = double(jnp.ones(3))
-    with Profiler(Steps(2, 3), str(tmp_path), WallTime()) as profiler:
+    with Profiler(Steps(2, 3), str(tmp_path), WallTime(), print) as profiler:
         for step in range(1, 6):
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("step", step_num=step):
@@ -35,7 +35,7 @@ def test_a_trace_ends_where_training_does(tmp_path):
     for _ in range(2):  # a trace that still ran would be an error
         with (
             pytest.raises(FloatingPointError),
-            Profiler(Steps(1, 9), str(tmp_path), WallTime()) as profiler,
+            Profiler(Steps(1, 9), str(tmp_path), WallTime(), print) as profiler,
         ):
             profiler.before(1)
             raise FloatingPointError
@@ -56,13 +56,27 @@ def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):
     monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: None)
     monkeypatch.setattr(jax.profiler, "stop_trace", write)
     wall_time = WallTime(lambda: now[0])
-    with Profiler(Steps(1, 1), str(tmp_path), wall_time) as profiler:
+    with Profiler(Steps(1, 1), str(tmp_path), wall_time, print) as profiler:
         profiler.before(1)
         with wall_time.of("step"):
             now[0] += 2
             profiler.after(1, ())
     seconds = wall_time.seconds()
     assert (seconds["step"], seconds["rest"]) == (2, 30)
+
+
+def test_a_run_goes_on_without_a_trace_that_cannot_be_written(monkeypatch, tmp_path, capsys):
+    """As JAX raises where a file is in the way of the folder; its own trace would run on in this process."""
+
+    def fail():
+        raise jax.errors.JaxRuntimeError("FAILED_PRECONDITION: tensorboard is not a directory")
+
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: None)
+    monkeypatch.setattr(jax.profiler, "stop_trace", fail)
+    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=2)
+    tiny.run_here([*run.arguments(), "--profile=1:2"])
+    assert "warning: The trace could not be written" in capsys.readouterr().out
+    assert (run.dir / "result.json").exists()
 
 
 @pytest.mark.parametrize("text", ["", "10", "3:2", "0:2", "a:b", "1:2:3", "-1:2"])
@@ -76,3 +90,5 @@ def test_steps_that_are_not_taken():
     for steps in (Steps(2, 3), Steps(3, 5)):
         with pytest.raises(ValueError, match=r"does not take, expected a range in 3:4"):
             check_steps(steps, 2, 4)
+    with pytest.raises(ValueError, match="expected no trace: all are taken"):
+        check_steps(Steps(1, 2), 4, 4)
