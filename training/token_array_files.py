@@ -123,15 +123,15 @@ def write_token_array(
                     _write_header(opened, 0, column.dtype)
                 _check_columns(columns, files, f"Document {i} for {path}")
                 for name, column in columns.items():
-                    column.tofile(files[name])
+                    files[name].write(column.tobytes())
                 offsets.append(offsets[-1] + columns["tokens"].size)
                 closed.append(piece.ends)
             for name, file in files.items():
                 file.flush()
                 _write_header(file, offsets[-1], dtype if name == "tokens" else np.int32)
-        np.save(os.path.join(folder, "offsets.npy"), np.asarray(offsets, np.int64))
+        _save(os.path.join(folder, "offsets.npy"), np.asarray(offsets, np.int64))
         if not all(closed):
-            np.save(os.path.join(folder, "closed.npy"), np.asarray(closed, bool))
+            _save(os.path.join(folder, "closed.npy"), np.asarray(closed, bool))
         described = {
             "ids": ids_to_json(ids),
             "about": about(empty) if about else {},
@@ -316,6 +316,13 @@ def _write_header(file, length: int, dtype) -> None:
             "shape": (length,),
         },
     )
+
+
+def _save(path: str, column: np.ndarray) -> None:
+    """Writes a column without `ndarray.tofile`, which says of a full disk that so many values were written."""
+    with open(path, "wb") as file:
+        _write_header(file, column.size, column.dtype)
+        file.write(column.tobytes())
 
 
 def _move_into_place(folder: str, path: str) -> None:

@@ -1,4 +1,5 @@
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -316,3 +317,16 @@ def test_folders_that_cannot_be_read(tmp_path):
     (folder / "ids.json").unlink()
     with pytest.raises(ValueError, match="Set `ids`"):
         open_token_array(folder)
+
+
+@pytest.mark.parametrize("document", [np.full(5000, 3), np.full(1, 3)])
+def test_a_full_disk_is_said(tmp_path, document):
+    """By a limit on the size of a file, which the tokens exceed, or the offsets of many documents."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_token_array(tmp_path / "array", [document] * 2000, IDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
