@@ -1,6 +1,7 @@
 """Every gin run parses, builds, and lowers its train step on a mesh of the size it names."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import jax
@@ -24,6 +25,7 @@ from pretrax.training.planning import (
 from pretrax.training.run import Run
 from tests.training import tiny
 
+BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)
 INCLUDES = {"laptop", "c4_pretraining"}  # what runs share; no runs of their own
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
@@ -91,6 +93,13 @@ def lowered(one):
     state, step = traced(one)
     with placed_on(one.mesh):
         return state, step.lower(lowering_platforms=("tpu",))
+
+
+def test_no_file_binds_a_name_twice():
+    """The first value would be there to be read, and to no effect."""
+    for path in Path("gin_configs").glob("*/*.gin"):
+        names = BINDING.findall(path.read_text())
+        assert len(names) == len(set(names)), path
 
 
 @pytest.mark.parametrize("name", sorted(LIKE_QUICKSTART))
