@@ -21,7 +21,8 @@ def keep_compiled() -> None:
 
     Where the environment names a folder, `JAX_COMPILATION_CACHE_DIR`, that is used. Programs are code:
     they are read from a folder of the user's own, and never from a run directory, which may be another
-    one's. What is compiled for the processor of one host need not run on another, so each has a folder.
+    one's. What is compiled for the processor of one host need not run on another, so each has a folder;
+    where that cannot be written, nothing is kept.
     Before anything is added there, the programs that were not used for longest are removed until the
     others take at most `MAX_BYTES`.
 
@@ -33,6 +34,12 @@ def keep_compiled() -> None:
     if jax.config.values[FOLDER] is None and jax.config.values[ENABLED]:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         folder = os.path.join(caches, "pretrax", "compiled", platform.node() or "here")
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError:
+            return
+        if not os.access(folder, os.W_OK):
+            return
         remove_beyond(MAX_BYTES, Path(folder))
         jax.config.update(FOLDER, folder)
         # Small programs too: there are dozens, which take a fifth of a small run's second start.

@@ -52,6 +52,17 @@ def test_where_jax_is_told_to_keep_nothing_no_folder_is_said(nothing_named, tmp_
     assert compiled_programs.kept_in() is None
 
 
+def test_where_the_folder_cannot_be_written_none_is_said(nothing_named, tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("in the way of a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    keep_compiled()
+    assert compiled_programs.kept_in() is None and jax.config.values[FOLDER] is None
+    (tmp_path / "cache").unlink()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # for root may write everywhere
+    keep_compiled()
+    assert compiled_programs.kept_in() is None
+
+
 def test_a_run_of_several_processes_keeps_nothing_unless_a_folder_is_named(
     nothing_named, tmp_path, monkeypatch
 ):
