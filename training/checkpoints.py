@@ -265,10 +265,12 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
+            steps = self.steps()
+            resumes = "resumes from the last of them" if steps else "starts anew"
             raise OSError(
                 f"A checkpoint could not be saved in {self._root}: {_first_line(error)}\n"
-                f"Complete ones: {self.steps() or 'none'}. Free some space there, or set "
-                "checkpoint_dir, and run the same command again: it resumes from the last of them."
+                f"Complete ones: {steps or 'none'}. Free some space there, or set "
+                f"checkpoint_dir, and run the same command again: it {resumes}."
             ) from error
 
     def _load(self, step: int, target: State) -> "tuple[State, _Files]":

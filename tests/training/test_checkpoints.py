@@ -324,5 +324,13 @@ def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
         raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
 
     monkeypatch.setattr(checkpoints._checkpointer, "wait", no_room)
-    with pytest.raises(OSError, match="could not be saved in .*No space left.*\n.*Free some space"):
+    with pytest.raises(
+        OSError, match="could not be saved in .*No space left.*\n.*Free some space"
+    ) as none:
+        checkpoints.wait()
+    assert "Complete ones: none" in str(none.value) and str(none.value).endswith(
+        ": it starts anew."
+    )
+    monkeypatch.setattr(checkpoints, "steps", lambda: [4, 8])
+    with pytest.raises(OSError, match=r"Complete ones: \[4, 8\].*resumes from the last of them"):
         checkpoints.wait()
