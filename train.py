@@ -75,10 +75,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
     options, given = parse_with_gin(parser, argv)
-    stopped = "\nInterrupted; the same command continues from the last checkpoint."
+    trains = options.compile is None
+    stopped = (
+        "\nInterrupted" + "; the same command continues from the last checkpoint" * trains + "."
+    )
     with without_shutdown(), mistakes_in_words(options.traceback, stopped):
         gin = given.files or [QUICKSTART], given.bindings, given.search_paths, given.trusted
-        if options.compile is not None:
+        if not trains:
             topology = read_topology(options.compile)
             use_cpu()
             run, console = read_run(*gin), make_console()

@@ -145,6 +145,16 @@ def test_a_compile_check_that_was_meant_otherwise(arguments, said, monkeypatch, 
     assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
+def test_a_check_that_is_interrupted_continues_from_no_checkpoint(monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "check", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        train.main(["--gin_file=runs/decoder.gin", "--compile=v5e:2x2"])
+    assert (ended.value.code, capsys.readouterr().err) == (130, "\nInterrupted.\n")
+
+
 def test_a_mesh_of_the_devices_of_this_process_is_refused(monkeypatch):
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
