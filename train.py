@@ -75,13 +75,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
     options, given = parse_with_gin(parser, argv)
-    trains = options.compile is None
-    stopped = (
-        "\nInterrupted" + "; the same command continues from the last checkpoint" * trains + "."
-    )
-    with without_shutdown(), mistakes_in_words(options.traceback, stopped):
+    resumes = "" if options.compile else "; the same command continues from the last checkpoint"
+    with without_shutdown(), mistakes_in_words(options.traceback, f"\nInterrupted{resumes}."):
         gin = given.files or [QUICKSTART], given.bindings, given.search_paths, given.trusted
-        if not trains:
+        if options.compile is not None:
             topology = read_topology(options.compile)
             use_cpu()
             run, console = read_run(*gin), make_console()
