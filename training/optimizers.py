@@ -78,8 +78,9 @@ def adamw(
     half of the memory of those of "float32"; second moments, whose changes are smaller than bfloat16
     can tell, stay float32.
 
-    Raises ValueError for another dtype.
+    Raises ValueError for another dtype, and for a weight decay below 0.
     """
+    _check_number("adamw.weight_decay", weight_decay)
     return _clipped(
         clip_norm,
         optax.adamw(
@@ -87,7 +88,7 @@ def adamw(
             b1=b1,
             b2=b2,
             eps=eps,
-            weight_decay=_weight_decay("adamw", weight_decay),
+            weight_decay=weight_decay,
             mask=_decayed,
             mu_dtype=_momentum_dtype("adamw", momentum_dtype),
         ),
@@ -125,12 +126,13 @@ def muon(
 
     Raises ValueError as `adamw`.
     """
+    _check_number("muon.weight_decay", weight_decay)
     return _clipped(
         clip_norm,
         optax.contrib.muon(
             scheduled(learning_rate, total_steps),
             beta=beta,
-            weight_decay=_weight_decay("muon", weight_decay),
+            weight_decay=weight_decay,
             adam_b1=b1,
             adam_b2=b2,
             muon_weight_dimension_numbers=_matrices,
@@ -187,10 +189,11 @@ def adafactor(
     Weight decay is as of `adamw`: a step subtracts `weight_decay * learning rate` times the parameter,
     except from norms and biases.
     """
+    if weight_decay is not None:
+        _check_number("adafactor.weight_decay", weight_decay)
     rate = scheduled(learning_rate, total_steps)
     # Optax's own is not multiplied by the learning rate: .1 would shrink weights by 10% in each step.
-    share = None if weight_decay is None else _weight_decay("adafactor", weight_decay)
-    decay = None if share is None else lambda step: share * rate(step)
+    decay = None if weight_decay is None else lambda step: weight_decay * rate(step)
     return _clipped(
         clip_norm,
         optax.adafactor(
@@ -212,11 +215,6 @@ def _decayed(params):
         return jnp.ndim(x) > 1 and "norm" not in name and not name.endswith("bias")
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)
-
-
-def _weight_decay(optimizer: str, value: float) -> float:
-    _check_number(f"{optimizer}.weight_decay", value)
-    return value
 
 
 def _momentum_dtype(optimizer: str, name: str):
