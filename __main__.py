@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from pretrax import verbs
+from . import verbs
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -62,6 +62,7 @@ TEST = [
     "hypothesis>=6.170,<7",
     "ruff>=0.17,<0.18",
     "mypy>=2.4,<2.5",
+    "basedpyright>=1.40,<1.41",
 ]
 
 DOCS = [
@@ -73,17 +74,21 @@ DOCS = [
 PARITY = ["torch==2.13.0", "transformers>=5.23,<5.24"]
 
 FOLDERS = (
-    *("comparing", "inference", "models", "objectives"),
-    *("preparing", "showing", "tasks", "training"),
+    *("comparing", "data", "inference", "models", "objectives"),
+    *("preparing", "showing", "tasks", "training", "verbs"),
 )
+OF_A_CHECKOUT = (
+    ("pretrax", "setup"),
+    ("pretrax", "train"),
+)  # modules that are no part of the package
 
 
-class BuildWithoutSetup(build_py):
-    """Leaves this file, which lies beside the verbs, out of the package."""
+class BuildPackage(build_py):
+    """Leaves out what lies in the root for a checkout alone."""
 
     def find_package_modules(self, package, package_dir):
         found = super().find_package_modules(package, package_dir)
-        return [module for module in found if module[:2] != ("pretrax", "setup")]
+        return [module for module in found if module[:2] not in OF_A_CHECKOUT]
 
 
 setup(
@@ -95,9 +100,12 @@ setup(
     # The folders of the repository are the packages of `pretrax`: objectives/ is pretrax.objectives.
     package_dir={"pretrax": "."},
     packages=["pretrax"]
-    + [f"pretrax.{name}" for name in find_packages(include=[f"{f}*" for f in FOLDERS])],
+    + [
+        f"pretrax.{name}"
+        for name in find_packages(include=[x for f in FOLDERS for x in (f, f"{f}.*")])
+    ],
     package_data={"pretrax": ["gin_configs/*/*.gin"]},
-    cmdclass={"build_py": BuildWithoutSetup},
+    cmdclass={"build_py": BuildPackage},
     entry_points={"console_scripts": ["pretrax=pretrax.__main__:main"]},
     install_requires=TRAINING + DATA,
     extras_require={

@@ -17,14 +17,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+import jax
+import jax.numpy as jnp
+from rich.console import Console
+from rich.table import Table
 
-from pretrax.models import attention, fused_attention  # noqa: E402
-from pretrax.models.positions import MAX_DISTANCE, bias_at  # noqa: E402
-from pretrax.training.topologies import EXAMPLE, devices_of, read_topology, use_cpu  # noqa: E402
+from pretrax.models import attention
+from pretrax.models.kernels import fused_attention
+from pretrax.models.positions import MAX_DISTANCE, bias_at
+from pretrax.training.devices.topologies import EXAMPLE, devices_of, read_topology, use_cpu
 
 MIB = 2**20
 

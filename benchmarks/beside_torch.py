@@ -29,7 +29,7 @@ from rich.table import Table
 from pretrax.models import Model
 from pretrax.models.hugging_face import write_model
 from pretrax.objectives.losses import token_loss
-from pretrax.training.configuration import read_fields
+from pretrax.training.settings.configuration import read_fields
 
 VOCABULARY = 8192
 SMALL = (

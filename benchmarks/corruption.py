@@ -254,7 +254,7 @@ def measure_pipeline(make, documents, repeats: int) -> tuple[float, float]:
 def host_pipeline(name: str, lengths: dict[str, int], features):
     """documents -> features, by our SeqIO preprocessors; raises ImportError without them."""
     from pretrax import objectives
-    from pretrax.tasks.preprocessors import cut_to_rows, objective_preprocessor
+    from pretrax.tasks.seqio.preprocessors import cut_to_rows, objective_preprocessor
 
     build = getattr(objectives, name)
     steps = [cut_to_rows(build), objective_preprocessor(build, name=name)]

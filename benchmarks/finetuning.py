@@ -23,9 +23,9 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pretrax.train import train
-from pretrax.training import results
-from pretrax.training.configuration import read_run
+from pretrax.training.saved.result import read_result
+from pretrax.training.settings.configuration import read_run
+from pretrax.training.trainer import train
 
 STARTS = ("pre-trained", "from scratch")
 
@@ -61,7 +61,7 @@ def trained(options: argparse.Namespace, start: str, seed: int) -> dict[str, flo
     """The task's figures after the last step of one run, and its baselines."""
     steps = options.steps
     folder = options.folder / f"{options.run}-{start.replace(' ', '_')}-{steps}-{seed}"
-    found = results.read(str(folder))
+    found = read_result(str(folder))
     if found is not None and found.step == steps:
         return found.tasks
     order = f"seqio_corpora.seqio_pairs.seed = {seed}"  # of the examples

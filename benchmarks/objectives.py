@@ -23,10 +23,9 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pretrax.objectives.catalogue import CATALOGUE, run_of
-from pretrax.train import train
-from pretrax.training import results
-from pretrax.training.configuration import read_run
-from pretrax.training.results import Result
+from pretrax.training.saved.result import Result, read_result
+from pretrax.training.settings.configuration import read_run
+from pretrax.training.trainer import train
 
 # How long each run goes on: about until it has left its baseline behind. An encoder learns from 15%
 # of its places only, and whether two texts belong together from one label a pair.
@@ -61,7 +60,7 @@ def trained(name: str, options: argparse.Namespace) -> Result:
     """What the small run of an objective came to."""
     folder, small = options.folder / name, run_of(name)
     steps = options.steps or STEPS[small]
-    found = results.read(str(folder))
+    found = read_result(str(folder))
     if found is not None and found.step == steps:
         return found
     run = read_run([f"runs/{small}.gin", f"objectives/{name}.gin"], options.gin_bindings)

@@ -20,19 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
-import numpy as np  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-from pretrax.objectives import TokenIds, causal_lm, layouts, plan, span_corruption  # noqa: E402
-from pretrax.tasks.python_sources import library_documents  # noqa: E402
-from pretrax.training.data import Piece  # noqa: E402
-from pretrax.training.packing import (  # noqa: E402
-    ShardReader,
-    documents_of_a_row,
-    plan_packing,
-    stacked,
-)
+from pretrax.data.corpus import Piece
+from pretrax.data.packing import ShardReader, documents_of_a_row, plan_packing, stacked
+from pretrax.objectives import TokenIds, causal_lm, layouts, plan, span_corruption
+from pretrax.tasks.python_library.python_sources import library_documents
 
 IDS = TokenIds(size=32_100, text=(2, 31_900), sentinels=tuple(range(32_099, 31_969, -1)))
 SPAN, CAUSAL = span_corruption(IDS), causal_lm(IDS)

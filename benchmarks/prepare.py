@@ -34,19 +34,19 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 sys.path.insert(0, str(ROOT))
 
-import seqio  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from datatrove.pipeline.readers import JsonlReader  # noqa: E402
-from datatrove.pipeline.tokens import DocumentTokenizer  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+import seqio
+import tensorflow as tf
+from datatrove.pipeline.readers import JsonlReader
+from datatrove.pipeline.tokens import DocumentTokenizer
+from rich.console import Console
+from rich.table import Table
 
-from pretrax.preparing import blocks, executors, running  # noqa: E402
-from pretrax.preparing.preparation import read_preparation  # noqa: E402
-from pretrax.preparing.report import StepReport  # noqa: E402
-from pretrax.preparing.words import WORDS  # noqa: E402
-from pretrax.tasks.python_sources import library_documents  # noqa: E402
-from pretrax.tasks.sentencepiece_training import train_sentencepiece  # noqa: E402
+from pretrax.preparing import blocks, executors, running
+from pretrax.preparing.preparation import read_preparation
+from pretrax.preparing.preparation_report import StepReport
+from pretrax.preparing.words import WORDS
+from pretrax.tasks.python_library.python_sources import library_documents
+from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
 
 SEED = 0
 VOCABULARY_SIZE = 8192

@@ -25,21 +25,21 @@ ROOT = Path(__file__).resolve().parent.parent
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
-import numpy as np  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.table import Table  # noqa: E402
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-from pretrax.objectives import TokenIds, layouts, plan, span_corruption  # noqa: E402
-from pretrax.training import token_store_files as files  # noqa: E402
-from pretrax.training.data import Piece  # noqa: E402
-from pretrax.training.folders import Folder  # noqa: E402
-from pretrax.training.packing import ShardReader, plan_packing, stacked  # noqa: E402
-from pretrax.training.records import RecordStream, Shuffled  # noqa: E402
-from pretrax.training.store_mixtures import token_store  # noqa: E402
-from pretrax.training.token_array_files import open_token_array, write_token_array  # noqa: E402
-from pretrax.training.token_arrays import ArrayRecords  # noqa: E402
-from pretrax.training.token_ids import ids_to_json  # noqa: E402
-from pretrax.training.token_store import open_store  # noqa: E402
+from pretrax.data import token_store_files as files
+from pretrax.data.corpus import Piece
+from pretrax.data.folders import Folder
+from pretrax.data.ids_on_disk import ids_to_json
+from pretrax.data.packing import ShardReader, plan_packing, stacked
+from pretrax.data.records import RecordStream, Shuffled
+from pretrax.data.store_mixtures import token_store
+from pretrax.data.token_array_files import open_token_array, write_token_array
+from pretrax.data.token_arrays import ArrayRecords
+from pretrax.data.token_store import open_store
+from pretrax.objectives import TokenIds, layouts, plan, span_corruption
 
 IDS = TokenIds(size=32_100, text=(2, 31_900), sentinels=tuple(range(32_099, 31_969, -1)))
 STEPS, DOCUMENTS_OF_A_STEP = 10**6, 600  # of a run that is resumed

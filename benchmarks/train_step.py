@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pretrax import models, objectives
-from pretrax.training.bound import Bound
-from pretrax.training.data import Corpus
-from pretrax.training.mesh import batch_sharding, batch_shards, make_mesh, placed_on
+from pretrax.data.corpus import Corpus
+from pretrax.data.packing import rows_of
+from pretrax.training.devices.mesh import batch_sharding, batch_shards, make_mesh, placed_on
 from pretrax.training.optimizers import adafactor, warmup_rsqrt
-from pretrax.training.packing import rows_of
 from pretrax.training.planning import Plan, abstract_state_of, compiled_step, plan
-from pretrax.training.run import Run
+from pretrax.training.settings.bound import Bound
+from pretrax.training.settings.run import Run
 from pretrax.training.state import new_state, parameter_count
 from pretrax.training.step import make_batches
 from pretrax.training.throughput import peak_flops, step_flops

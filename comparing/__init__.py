@@ -5,6 +5,6 @@ yardsticks. `pretrax compare` trains and measures each variant with each seed, a
 by how much, with intervals.
 """
 
-from pretrax.comparing.comparison import Comparison
+from .comparison import Comparison
 
 __all__ = ["Comparison"]

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-from pretrax.training.bound import flattened
-from pretrax.training.mesh import placed_on
-from pretrax.training.planning import Plan, abstract_state_of, compiled_step, open_batches
-from pretrax.training.state import new_state
-from pretrax.training.throughput import step_flops
+from ..training.devices.mesh import placed_on
+from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
+from ..training.settings.bound import flattened
+from ..training.state import new_state
+from ..training.throughput import step_flops
 
 COUNTED = 2000  # steps whose tokens are counted; those of later steps are as many on average
 TIMED = 20  # steps that a pilot times

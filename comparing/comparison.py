@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.comparing.matching import macro_of
+from .matching import macro_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,14 +40,14 @@ class Comparison:
 FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
 
 
-class Trained(NamedTuple):
+class VariantTraining(NamedTuple):
     """A variant as it is trained."""
 
     lines: Sequence[str]  # gin files and bindings after those of the base
     budget: Callable
 
 
-def trained_variants(comparison: Comparison) -> dict[str, Trained]:
+def trained_variants(comparison: Comparison) -> dict[str, VariantTraining]:
     """Returns what is trained with each seed, by name: the variants, each on every budget.
 
     >>> from types import SimpleNamespace
@@ -58,13 +58,13 @@ def trained_variants(comparison: Comparison) -> dict[str, Trained]:
     return dict(_trained(comparison))
 
 
-def _trained(c: Comparison) -> Iterator[tuple[str, Trained]]:
+def _trained(c: Comparison) -> Iterator[tuple[str, VariantTraining]]:
     for name, lines in c.variants.items():
         if not isinstance(c.budget, Mapping):
-            yield name, Trained(lines, c.budget)
+            yield name, VariantTraining(lines, c.budget)
         else:
             for amount, budget in c.budget.items():
-                yield f"{name}, {amount}", Trained(lines, budget)
+                yield f"{name}, {amount}", VariantTraining(lines, budget)
 
 
 def settings_of(comparison: Comparison) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _check_names(names: Iterable[str]) -> None:
 def _check_yardsticks(yardsticks: Any) -> None:
     if not _is_list(yardsticks) or not yardsticks or not all(map(callable, yardsticks)):
         raise _error(f"yardsticks must be a list of functions, at least one, got {yardsticks!r}")
-    from pretrax.training.bound import bound  # here: it loads JAX, which the value does without
+    from ..training.settings.bound import bound
 
     named: dict[str, Callable] = {}
     for i, yardstick in enumerate(yardsticks):

@@ -16,22 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pretrax.comparing.comparison import Comparison, folder_of, trained_variants
-from pretrax.comparing.kept_figures import Measured, read_measured
-from pretrax.comparing.results import (
-    Measurement,
-    Question,
-    Results,
-    TrainedRun,
-    learning_curves,
-    read_record,
-)
-from pretrax.comparing.variants import RUNS, Key, run_dir_of
-from pretrax.training import run_directory
-from pretrax.training.bound import bound
-from pretrax.training.config_file import gin_text
-from pretrax.training.metrics import read_metrics
-from pretrax.training.run import Run, fields_of
+from ..data import whole_files
+from ..training import run_directory
+from ..training.reporting.metrics import read_metrics
+from ..training.settings.bound import bound
+from ..training.settings.config_file import gin_text
+from ..training.settings.run import Run, fields_of
+from .comparison import Comparison, folder_of, trained_variants
+from .results import ComparisonSetup, Measurement, Results, TrainedRun, learning_curves, read_record
+from .variants import RUNS, Key, run_dir_of
+from .yardsticks.kept_figures import Measured, read_measured
 
 SHARED = "shared"
 FACTS, LOG, FAILURE = "facts.json", "compare.log", "failure.txt"
@@ -81,7 +75,7 @@ def solved_lines(comparison: Comparison) -> dict[str, str]:
 
 def write_facts(directory: str, variant: str, facts: Facts) -> None:
     path = Path(directory) / RUNS / folder_of(variant) / FACTS
-    run_directory.write_json(path, facts._asdict())
+    whole_files.write_json(path, facts._asdict())
 
 
 def settings_text(run: Run) -> str:
@@ -166,7 +160,7 @@ def is_trained(run_dir: str, steps: int) -> bool:
     path = Path(run_dir) / run_directory.RESULT
     if not path.exists():
         return False
-    record = run_directory.read_json(path)
+    record = whole_files.read_json(path)
     return record["finished"] and record["step"] == steps
 
 
@@ -203,7 +197,7 @@ def failure_of(run_dir: str) -> str:
 def results_of(comparison: Comparison) -> Results:
     """Returns what the directory holds of a comparison: its runs, and all of their figures."""
     c, solved = comparison, solved_lines(comparison)
-    asked = Question(
+    asked = ComparisonSetup(
         name=Path(c.directory).name,
         question=c.question,
         budget=budget_words(c.budget),

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pretrax.training.bound import bound, flattened
+from ..training.settings.bound import bound, flattened
 
 LOWER, HIGHER, NEITHER = "lower", "higher", "neither"
 NATS = "nats per target"  # the unit of held-out losses

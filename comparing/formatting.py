@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from pretrax.comparing.statistics import Estimate
-from pretrax.comparing.summary import Column
+from .statistics import Estimate
 
 MISSING = "–"
 MINUS = "\N{MINUS SIGN}"
@@ -37,17 +36,6 @@ def number(value: float, places: int | None, sign: bool = False) -> str:
         return MISSING
     kind = f"#.{DIGITS}g" if places is None else f",.{places}f"
     return format(value, ("+" if sign else "") + kind).replace("-", MINUS)
-
-
-def cell(column: Column, variant: str) -> str:
-    """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the mean
-    alone where no interval is known."""
-    if variant not in column.estimates:
-        return MISSING
-    places = decimals(column.estimates.values())
-    one = column.estimates[variant]
-    mean = number(one.mean, places)
-    return f"{mean} ± {number(one.half_width, places)}" if math.isfinite(one.half_width) else mean
 
 
 def chance(p: float) -> str:

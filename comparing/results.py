@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from pretrax.comparing.figures import Figure
-from pretrax.training import run_directory
-from pretrax.training.metrics import read_metrics
+from ..data import whole_files
+from ..training import run_directory
+from ..training.reporting.metrics import read_metrics
+from .figures import Figure
 
 COMPARISON, RUNS, RESULTS = "comparison.json", "runs.jsonl", "results.jsonl"
 POINTS = 60  # of a learning curve that is kept, at most
@@ -32,7 +33,7 @@ One = TypeVar("One")
 Curve = tuple[tuple[float, float], ...]  # (text tokens seen, value), in order
 
 
-class Question(NamedTuple):
+class ComparisonSetup(NamedTuple):
     """What a comparison asks, in words and names."""
 
     name: str
@@ -70,7 +71,7 @@ class Measurement(NamedTuple):
 
 
 class Results(NamedTuple):
-    asked: Question
+    asked: ComparisonSetup
     runs: Sequence[TrainedRun]
     measurements: Sequence[Measurement]
 
@@ -87,7 +88,7 @@ def write(directory: str | Path, results: Results) -> None:
         return order[one.variant], one.seed
 
     _check_variants(results)
-    run_directory.write_json(folder / COMPARISON, results.asked._asdict())
+    whole_files.write_json(folder / COMPARISON, results.asked._asdict())
     runs = [one._asdict() for one in sorted(results.runs, key=key)]
     _write_lines(folder / RUNS, runs)
     lines = [
@@ -117,7 +118,7 @@ def read(directory: str | Path) -> Results:
     try:
         _check_variants(found)
     except ValueError as error:
-        raise run_directory.damaged(folder / RESULTS, error) from error
+        raise whole_files.damaged(folder / RESULTS, error) from error
     return found
 
 
@@ -137,11 +138,11 @@ def read_record(path: Path, build: Callable[[Any], One]) -> One:
     Raises ValueError, naming the file, where it is damaged, or holds what `build` cannot take, as one
     that another version wrote may.
     """
-    value = run_directory.read_json(path)
+    value = whole_files.read_json(path)
     try:
         return build(value)
     except UNLIKE as error:
-        raise run_directory.damaged(path, error) from error
+        raise whole_files.damaged(path, error) from error
 
 
 def read_figure(record: Mapping[str, Any]) -> Figure:
@@ -182,7 +183,7 @@ def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
 def _metrics(run_dir: str | Path) -> set[str]:
     """Returns what a run that is finished has logged of held-out text that is no loss."""
     path = Path(run_dir) / run_directory.RESULT
-    scores = run_directory.read_json(path)["scores"] if path.exists() else []
+    scores = whole_files.read_json(path)["scores"] if path.exists() else []
     return {f"{HELDOUT}{one['member']}/{one['term']}" for one in scores if one["metric"]}
 
 
@@ -192,8 +193,8 @@ def _thinned(points: Sequence[tuple[float, float]]) -> Curve:
     return tuple((float(round(x)), float(f"{y:.{DIGITS}g}")) for x, y in means)
 
 
-def _question(record: Mapping[str, Any]) -> Question:
-    asked = Question(**record)
+def _question(record: Mapping[str, Any]) -> ComparisonSetup:
+    asked = ComparisonSetup(**record)
     for name in ("name", "question", "budget", "about"):
         if not isinstance(getattr(asked, name), str):
             raise TypeError(f"{name} is {getattr(asked, name)!r}")
@@ -214,17 +215,17 @@ def _measured(line: Mapping[str, Any]) -> Measurement:
 
 def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    run_directory.write_text(path, "".join(lines))
+    whole_files.write_text(path, "".join(lines))
 
 
 def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[One]:
     """Raises ValueError, naming the file and the line, where one is missing or damaged."""
     if not path.exists():
-        raise run_directory.damaged(path, "it is missing")
+        raise whole_files.damaged(path, "it is missing")
     built = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             built.append(build(json.loads(line)))
         except UNLIKE as error:
-            raise run_directory.damaged(path, f"line {number}: {error}") from error
+            raise whole_files.damaged(path, f"line {number}: {error}") from error
     return built

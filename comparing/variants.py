@@ -6,19 +6,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pretrax.comparing.comparison import (
-    FIELDS,
-    Comparison,
-    check,
-    folder_of,
-    settings_of,
-    trained_variants,
-)
-from pretrax.comparing.matching import macro_of, solved_line
-from pretrax.training.bound import bound, flattened, parameters
-from pretrax.training.config_file import gin_text
-from pretrax.training.configuration import GIN_CONFIGS, as_run, read_lines, read_settings
-from pretrax.training.run import Run
+from ..training.settings.bound import bound, flattened, parameters
+from ..training.settings.config_file import gin_text
+from ..training.settings.configuration import GIN_CONFIGS, as_run, read_lines, read_settings
+from ..training.settings.run import Run
+from .comparison import FIELDS, Comparison, check, folder_of, settings_of, trained_variants
+from .matching import macro_of, solved_line
 
 RUNS = "runs"  # a folder of a comparison's directory: runs/VARIANT/seed_S
 _SOLVED = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields that the comparison sets

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pretrax.comparing import results, words
+from pretrax.comparing import results
 from pretrax.comparing.figures import HIGHER
-from pretrax.comparing.formatting import cell
-from pretrax.comparing.markdown import markdown
-from pretrax.comparing.summary import Column, Summary, summary
+from pretrax.comparing.report import wording
+from pretrax.comparing.report.markdown_report import markdown
+from pretrax.comparing.report.summary import Column, Summary, summary
+from pretrax.comparing.report.wording import cell
 
 DOCS = Path(__file__).resolve().parent
 PAGE, COMPARISONS = "choosing.md", "comparisons"
@@ -239,7 +240,7 @@ def settled(told: Summary) -> str:
             which = "better at" if told.gain(d) > 0 else "worse at"
             held.setdefault((d.variant, d.other), {}).setdefault(which, []).append(d.figure)
     if not held:
-        return " ".join(words.in_short(told)[:2])
+        return " ".join(wording.in_short(told)[:2])
     lines = [
         f"{variant} against {other}: "
         + "; ".join(f"{which} {', '.join(figures)}" for which, figures in sorted(found.items()))

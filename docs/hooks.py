@@ -16,7 +16,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    *("objectives", "models", "training", "inference"),
+    *("objectives", "models", "data", "training", "inference"),
     *("tasks", "showing", "comparing", "preparing"),
 )
 RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # of docs/guide.py
@@ -170,7 +170,7 @@ def head(path: Path) -> str:
 
 def run_fields() -> str:
     """The fields of training.Run: a comment line begins a group, a trailing comment explains."""
-    text = (ROOT / "training" / "run.py").read_text()
+    text = (ROOT / "training" / "settings" / "run.py").read_text()
     body = text[text.index("class Run:") :].split("\n\n\n")[0]
     # A comment of a field of several lines follows its closing bracket.
     body = re.sub(r"\(\s+(\S.*)\n    \)", r"\1", body)
@@ -186,8 +186,8 @@ def run_fields() -> str:
 
 
 def t5x() -> str:
-    """What T5X calls a setting, from training/configuration.py."""
-    module = ast.parse((ROOT / "training" / "configuration.py").read_text())
+    """What T5X calls a setting, from training/settings/configuration.py."""
+    module = ast.parse((ROOT / "training" / "settings" / "configuration.py").read_text())
     names = next(
         ast.literal_eval(node.value)
         for node in module.body

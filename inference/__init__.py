@@ -1,9 +1,9 @@
 """What a trained model can do."""
 
-from pretrax.inference.answers import Options, answer
-from pretrax.inference.beam_search import Beams, beam_search
-from pretrax.inference.classifying import classify, judge, tag
-from pretrax.inference.decoding import (
+from .answers import Options, answer
+from .beam_search import Beams, beam_search
+from .classifying import classify, judge, tag
+from .decoding import (
     Decoded,
     Prompts,
     decode,
@@ -12,16 +12,16 @@ from pretrax.inference.decoding import (
     decoding_form,
     encoder_decoder_prompts,
 )
-from pretrax.inference.embeddings import embed
-from pretrax.inference.generation import Answer, Decoding, Draft, generate
-from pretrax.inference.infill import Infilled, fill_in_place, greedy_targets, infill
-from pretrax.inference.masks import Guess, fill_masks, unmask
-from pretrax.inference.passages import show_passages
-from pretrax.inference.prompts import few_shot_prompt
-from pretrax.inference.sampling import Sampling
-from pretrax.inference.scoring import Scored, score
-from pretrax.inference.speculation import model_drafter, own_drafts, speculate
-from pretrax.inference.trained import MODES, Trained, mode_of
+from .embeddings import embed
+from .generation import Answer, Decoding, Draft, generate
+from .infill import Infilled, fill_in_place, greedy_targets, infill
+from .masks import Guess, fill_masks, unmask
+from .passages import show_passages
+from .prompts import few_shot_prompt
+from .sampling import Sampling
+from .scoring import Scored, score
+from .speculation import model_drafter, own_drafts, speculate
+from .trained import MODES, Trained, mode_of
 
 __all__ = [
     "MODES",

@@ -12,22 +12,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pretrax.inference.answer_files import Unreadable
-from pretrax.inference.classifying import classify, judge, tag
-from pretrax.inference.embeddings import embed
-from pretrax.inference.generation import Answer, Decoding, Draft, generate
-from pretrax.inference.masks import fill_masks, unmask
-from pretrax.inference.prompts import (
-    BLANK,
-    filled,
-    infill_prompt,
-    middle_prompt,
-    next_blank,
-    text_prompt,
-)
-from pretrax.inference.scoring import Scored, score
-from pretrax.inference.speculation import DraftCounts
-from pretrax.inference.trained import Trained, check_mode, prompt_form
+from .answer_files import Unreadable
+from .classifying import classify, judge, tag
+from .embeddings import embed
+from .generation import Answer, Decoding, Draft, generate
+from .masks import fill_masks, unmask
+from .prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank, text_prompt
+from .scoring import Scored, score
+from .speculation import DraftCounts
+from .trained import Trained, check_mode, prompt_form
 
 
 @dataclasses.dataclass(frozen=True)

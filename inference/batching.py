@@ -39,7 +39,7 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 
 def _row_shards() -> int:
-    """Returns the number of devices that rows are sharded over within `training.mesh.placed_on`."""
+    """Returns the number of devices that rows are sharded over within `training.devices.mesh.placed_on`."""
     mesh, spec = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.inference.decoding import Prompts, next_batch, required_capacity
+from .decoding import Prompts, next_batch, required_capacity
 
 _NEVER = -1e9
 

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.inference.batching import by_length, jitted, text_batch
-from pretrax.inference.embeddings import pooled
-from pretrax.inference.trained import Trained, prompt_form
-from pretrax.inference.windows import check_texts
+from .batching import by_length, jitted, text_batch
+from .embeddings import pooled
+from .trained import Trained, prompt_form
+from .windows import check_texts
 
 TRAINED_BY = {  # the objectives that train the heads of a mode
     "classify": ("sequence_classification", "sequence_regression"),
@@ -78,7 +78,7 @@ def tag(
     """Returns the words of each text, split at spaces, each with its likeliest class.
 
     A word is tokenised with a space before it, and its first token predicts its class, as in training
-    (`tasks.seqio_corpora`, answers "tags").
+    (`tasks.seqio.seqio_corpora`, answers "tags").
 
     Raises ValueError as `classify` does.
     """

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pretrax.inference.batching import check_positions, jitted, padded_rows
-from pretrax.inference.sampling import GREEDY, Sampling, choose
-from pretrax.models.uncached import without_cache
-from pretrax.models.unrolled import next_token_only, unrolled
+from ..models.uncached import without_cache
+from ..models.unrolled import next_token_only, unrolled
+from .batching import check_positions, jitted, padded_rows
+from .sampling import GREEDY, Sampling, choose
 
 
 class Prompts(NamedTuple):

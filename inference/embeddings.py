@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.inference.batching import by_length, encoder_batch, jitted
-from pretrax.inference.trained import Trained, prompt_form
-from pretrax.inference.windows import check_texts
-from pretrax.objectives.contract import POOLINGS
+from ..objectives.prompt_forms import POOLINGS
+from .batching import by_length, encoder_batch, jitted
+from .trained import Trained, prompt_form
+from .windows import check_texts
 
 
 def embed(

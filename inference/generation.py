@@ -13,20 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pretrax.inference.batching import by_length, padded_length
-from pretrax.inference.beam_search import beam_search
-from pretrax.inference.decoding import Prompts, decode_stream, decoding_form
-from pretrax.inference.prompts import Prompt, batch_prompts, prompt_size
-from pretrax.inference.sampling import Sampling
-from pretrax.inference.speculation import (
-    DraftCounts,
-    Drafter,
-    model_drafter,
-    own_drafts,
-    speculate,
-)
-from pretrax.inference.trained import Trained, allowed_token_mask
-from pretrax.inference.windows import check_prompts
+from .batching import by_length, padded_length
+from .beam_search import beam_search
+from .decoding import Prompts, decode_stream, decoding_form
+from .prompts import Prompt, batch_prompts, prompt_size
+from .sampling import Sampling
+from .speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
+from .trained import Trained, allowed_token_mask
+from .windows import check_prompts
 
 CHUNK_SIZE = 16  # tokens between two checks for stop strings
 

@@ -9,10 +9,10 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from pretrax.inference.masks import states_and_head
-from pretrax.objectives import Objective, Row, RowGroup, TokenIds, batched
-from pretrax.objectives.layouts import LAYOUTS
-from pretrax.objectives.losses import at_slots, predictions
+from ..objectives import Objective, Row, RowGroup, TokenIds, batched
+from ..objectives.layouts import LAYOUTS
+from ..objectives.losses import at_slots, predictions
+from .masks import states_and_head
 
 
 class Infilled(NamedTuple):

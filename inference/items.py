@@ -7,8 +7,8 @@ An item is a dict of an input's fields: `{"text": …}`, `{"prefix": …, "suffi
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretrax.inference.answer_files import Unreadable, read_items
-from pretrax.inference.prompts import few_shot_prompt
+from .answer_files import Unreadable, read_items
+from .prompts import few_shot_prompt
 
 
 def items_of(

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pretrax.inference.batching import by_length, encoder_batch, jitted, padded_rows
-from pretrax.inference.sampling import most_likely
-from pretrax.inference.trained import Trained, allowed_token_mask, prompt_form
-from pretrax.inference.windows import check_texts
-from pretrax.objectives import PromptForm
+from ..objectives import PromptForm
+from .batching import by_length, encoder_batch, jitted, padded_rows
+from .sampling import most_likely
+from .trained import Trained, allowed_token_mask, prompt_form
+from .windows import check_texts
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
 ORDERS = ("confidence", "random")

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from pretrax.inference.infill import Infilled, fill_in_place, infill
-from pretrax.objectives import Objective, TokenIds, members_of, plan
-from pretrax.objectives.contract import Row
-from pretrax.objectives.layouts import LAYOUTS
+from ..objectives import Objective, TokenIds, members_of, plan
+from ..objectives.contract import Row
+from ..objectives.layouts import LAYOUTS
+from .infill import Infilled, fill_in_place, infill
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -26,8 +26,8 @@ FILLING = {
 }  # modes that predict tokens
 
 
-class Document(Protocol):
-    """A held-out document, as `training.data.Piece`."""
+class HeldoutDocument(Protocol):
+    """A held-out document, as `data.corpus.Piece`."""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -52,7 +52,7 @@ def show_passages(
     params,
     ids: TokenIds,
     decode: Decode,
-    documents: Sequence[Document],
+    documents: Sequence[HeldoutDocument],
     rows: int = 4,
 ) -> None:
     """Fills in passages of documents with the first member that hides tokens.
@@ -87,7 +87,7 @@ def show_passages(
         print_example(console, example, ids.sentinels, decode)
 
 
-def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
+def _cut(documents: Sequence[HeldoutDocument], size: int, rows: int) -> Row:
     """Returns passages of one size spread over the documents; none of too few."""
     text = np.concatenate([document.tokens for document in documents])
     starts = np.linspace(0, text.size - size, rows if text.size >= size else 0).astype(int)
@@ -95,7 +95,7 @@ def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
     return Row(tokens, np.ones_like(tokens), np.zeros_like(starts))
 
 
-def _whole(documents: Sequence[Document], size: int, rows: int) -> Row:
+def _whole(documents: Sequence[HeldoutDocument], size: int, rows: int) -> Row:
     """Returns the first documents of at most twice that size, an even number."""
     chosen = [d for d in documents if 0 < d.tokens.size <= 2 * size][:rows]
     chosen = chosen[: len(chosen) // 2 * 2]

@@ -10,11 +10,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from pretrax.inference.answers import Options, answer, text_of
-from pretrax.inference.speculation import DraftCounts
-from pretrax.inference.state_files import layers_asked, write_states
-from pretrax.inference.states import states
-from pretrax.inference.trained import MODES, Trained, is_trained_for
+from .answers import Options, answer, text_of
+from .speculation import DraftCounts
+from .state_files import layers_asked, write_states
+from .states import states
+from .trained import MODES, Trained, is_trained_for
 
 NEAREST = 3  # tokens that are named beside each
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table

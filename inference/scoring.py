@@ -13,9 +13,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.inference.batching import by_length, jitted, padded_length
-from pretrax.inference.masks import batch_of, states_and_head
-from pretrax.inference.prompts import (
+from ..objectives.cross_entropy import cross_entropy
+from .batching import by_length, jitted, padded_length
+from .masks import batch_of, states_and_head
+from .prompts import (
     BLANK,
     Prompt,
     batch_prompts,
@@ -24,9 +25,8 @@ from pretrax.inference.prompts import (
     prompt_size,
     text_prompt,
 )
-from pretrax.inference.trained import Trained, mode_of, prompt_form
-from pretrax.inference.windows import check_prompts, check_texts
-from pretrax.objectives.cross_entropy import cross_entropy
+from .trained import Trained, mode_of, prompt_form
+from .windows import check_prompts, check_texts
 
 Tokens = Sequence[int] | np.ndarray
 

@@ -20,16 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.inference.batching import check_positions
-from pretrax.inference.decoding import (
-    Decoded,
-    Prompts,
-    next_batch,
-    required_capacity,
-    row_keys,
-)
-from pretrax.inference.sampling import GREEDY, Sampling, adjusted, most_likely
-from pretrax.models.unrolled import next_token_only, sequential_module, unrolled
+from ..models.unrolled import next_token_only, sequential_module, unrolled
+from .batching import check_positions
+from .decoding import Decoded, Prompts, next_batch, required_capacity, row_keys
+from .sampling import GREEDY, Sampling, adjusted, most_likely
 
 
 class Drafts(NamedTuple):

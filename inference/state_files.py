@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pretrax.inference.states import layers_of, states
-from pretrax.inference.trained import Trained
+from .states import layers_of, states
+from .trained import Trained
 
 ALL = "all"
 

@@ -5,16 +5,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pretrax.inference.answers import Options, answer
-from pretrax.inference.generation import Decoding
-from pretrax.inference.scoring import score
-from pretrax.inference.trained import Trained, mode_of
+from .answers import Options, answer
+from .generation import Decoding
+from .scoring import score
+from .trained import Trained, mode_of
 
 WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify", "tag")
 
 
 class EvaluationTask(NamedTuple):
-    """Examples of a task with SeqIO's metrics; `tasks.seqio_evaluation` makes one."""
+    """Examples of a task with SeqIO's metrics; `tasks.evaluation.seqio_evaluation` makes one."""
 
     name: str
     texts: Sequence[str]

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives import PromptForm, TokenIds
-from pretrax.objectives.sentence_pairs import next_sentence_form
+from ..objectives import PromptForm, TokenIds
+from ..objectives.sentence_pairs import next_sentence_form
 
 
 class Mode(NamedTuple):

@@ -1,8 +1,8 @@
 """Networks as pure functions: Transformers of every layout, ELECTRA and two towers."""
 
-from pretrax.models.builders import Model, Outputs, decoder, encoder, encoder_decoder
-from pretrax.models.heads import Projection
-from pretrax.models.pairs_of_stacks import electra, two_towers
+from .builders import Model, Outputs, decoder, encoder, encoder_decoder
+from .heads import Projection
+from .pairs_of_stacks import electra, two_towers
 
 __all__ = [
     "Model",

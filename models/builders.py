@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from pretrax.models.config import Config, make_config
-from pretrax.models.experts import ROUTING, Routing, collected
-from pretrax.models.heads import CLASSIFIERS, HEADS
-from pretrax.models.transformer import Transformer
+from .config import Config, make_config
+from .experts import ROUTING, Routing, collected
+from .heads import CLASSIFIERS, HEADS
+from .transformer import Transformer
 
 
 class Init(Protocol):

@@ -6,7 +6,7 @@ import difflib
 import jax
 from flax import linen as nn
 
-from pretrax.models import attention, grouped_products
+from . import attention, grouped_products
 
 ACTIVATIONS = {
     "gelu": nn.gelu,  # the tanh approximation: T5 1.1, GPT-2
@@ -89,7 +89,7 @@ class Config:
 
     # --- attention and positions
     # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and
-    # GPUs, in memory that grows with the length and not with its square (`models.fused_attention`).
+    # GPUs, in memory that grows with the length and not with its square (`models.kernels.fused_attention`).
     attention: str = "plain"
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
     positions: str = "rotary"

@@ -24,10 +24,10 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
-from pretrax.models.config import Config
-from pretrax.models.grouped_products import SAVED, grouped_product
-from pretrax.models.linear import activated, dropout, weights
-from pretrax.models.sharding import mesh_axes, partitioned, spec_of
+from .config import Config
+from .grouped_products import SAVED, grouped_product
+from .linear import activated, dropout, weights
+from .sharding import mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics
 # Logical axes of the kernels into an expert and out of it.

@@ -12,8 +12,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from pretrax.models.config import ACTIVATIONS, Config
-from pretrax.models.sharding import constrain, num_shards
+from .config import ACTIVATIONS, Config
+from .sharding import constrain, num_shards
 
 
 class Projection(NamedTuple):

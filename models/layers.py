@@ -6,8 +6,8 @@ import re
 import jax
 import jax.numpy as jnp
 
-from pretrax.models.config import Config
-from pretrax.models.transformer import Block, Stack, Transformer
+from .config import Config
+from .transformer import Block, Stack, Transformer
 
 
 def layer_states(config: Config, params: dict, batch: dict) -> jax.Array:

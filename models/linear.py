@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from pretrax.models.config import ACTIVATIONS, Config
-from pretrax.models.sharding import partitioned
+from .config import ACTIVATIONS, Config
+from .sharding import partitioned
 
 
 def linear(module, name, x, shape, axes, init=None, inputs=1, dtype=None):

@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from pretrax.models.builders import Part, encoder_config, forward_flops, from_network
-from pretrax.models.config import Config
-from pretrax.models.heads import LogitScale, Projection, ReplacedHead, dense, projection
-from pretrax.models.transformer import Stack, Transformer, embed_tokens
+from .builders import Part, encoder_config, forward_flops, from_network
+from .config import Config
+from .heads import LogitScale, Projection, ReplacedHead, dense, projection
+from .transformer import Stack, Transformer, embed_tokens
 
 
 def electra(

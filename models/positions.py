@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from pretrax.models.config import Config
+from .config import Config
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
 

@@ -1,6 +1,6 @@
 """The logical names of the axes of arrays, and the mesh axes that shard them.
 
-Names are mapped to mesh axes by rules, which whoever trains has in force (`training.mesh`). Without
+Names are mapped to mesh axes by rules, which whoever trains has in force (`training.devices.mesh`). Without
 rules, or without a mesh, nothing is sharded.
 """
 

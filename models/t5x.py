@@ -25,11 +25,11 @@ import numpy as np
 import tensorstore
 from flax import serialization
 
-from pretrax.models import builders
-from pretrax.models.builders import Model
-from pretrax.models.config import Config
-from pretrax.models.hugging_face import TRAINING_FIELDS, parameter_shapes
-from pretrax.models.hugging_face.links import (
+from . import builders
+from .builders import Model
+from .config import Config
+from .hugging_face import TRAINING_FIELDS, parameter_shapes
+from .hugging_face.links import (
     IN_OUT,
     OUT_IN,
     TABLE,

@@ -33,21 +33,14 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from pretrax.models import attention, fused_attention
-from pretrax.models.config import ACTIVATIONS, REMAT_POLICIES, Config
-from pretrax.models.experts import ROUTING, Experts
-from pretrax.models.heads import HEADS, Projection, projection
-from pretrax.models.linear import (
-    activated,
-    broadcast,
-    dropout,
-    embedding_weights,
-    linear,
-    project,
-    weights,
-)
-from pretrax.models.positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
-from pretrax.models.sharding import constrain, partitioned
+from . import attention
+from .config import ACTIVATIONS, REMAT_POLICIES, Config
+from .experts import ROUTING, Experts
+from .heads import HEADS, Projection, projection
+from .kernels import fused_attention
+from .linear import activated, broadcast, dropout, embedding_weights, linear, project, weights
+from .positions import RelativeBias, bias_at, rotate, rotation_of, sinusoids
+from .sharding import constrain, partitioned
 
 REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
 _STREAM = ("batch", "length", None)  # axes of the residual stream

@@ -9,7 +9,7 @@ import functools
 
 import jax.numpy as jnp
 
-from pretrax.models.builders import Model, Outputs
+from .builders import Model, Outputs
 
 
 @functools.lru_cache(maxsize=64)

@@ -10,10 +10,10 @@ import dataclasses
 
 import jax
 
-from pretrax.models.builders import Model, model_of, with_capacity
-from pretrax.models.config import Config
-from pretrax.models.transformer import REPEATED, Block, Context, NextModule, Stack
-from pretrax.models.trees import named, nested
+from .builders import Model, model_of, with_capacity
+from .config import Config
+from .transformer import REPEATED, Block, Context, NextModule, Stack
+from .trees import named, nested
 
 STACKED = ("layers", "modules")
 

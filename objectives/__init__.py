@@ -1,8 +1,8 @@
 """Pre-training objectives as pure JAX functions on token ids."""
 
-from pretrax.objectives import layouts
-from pretrax.objectives.annealing import annealed
-from pretrax.objectives.autoencoding import (
+from . import layouts
+from .annealing import annealed
+from .autoencoding import (
     bart,
     document_rotation,
     sentence_permutation,
@@ -10,62 +10,38 @@ from pretrax.objectives.autoencoding import (
     token_deletion,
     token_masking,
 )
-from pretrax.objectives.blanks import blank_infilling
-from pretrax.objectives.contract import (
-    Builder,
-    Labels,
-    Member,
-    Objective,
-    Outputs,
-    PromptForm,
-    Row,
-    Term,
-    TokenIds,
-    batched,
-    bitmap,
-    check_token_ids,
-    members_of,
-)
-from pretrax.objectives.contrastive_learning import (
-    contrastive,
-    contrastive_pairs,
-    info_nce,
-    nt_xent,
-)
-from pretrax.objectives.denoising import deshuffling, iid_denoising, span_corruption
-from pretrax.objectives.infilling import causal_masking, fill_in_the_middle
-from pretrax.objectives.language_modeling import causal_lm, prefix_lm
-from pretrax.objectives.masked_diffusion import masked_diffusion
-from pretrax.objectives.masked_language_modeling import (
-    masked_lm,
-    masked_next_token,
-    replaced_token_detection,
-)
-from pretrax.objectives.mixtures import mixture, turns, ul2
-from pretrax.objectives.multi_token_prediction import multi_token_prediction
-from pretrax.objectives.packed_rows import each_document
-from pretrax.objectives.planning import RowGroup, packed_lengths, plan, raw_length
-from pretrax.objectives.selection import geometric_lengths, inverse_lengths
-from pretrax.objectives.sentence_pairs import (
-    next_sentence_prediction,
-    sentence_order_prediction,
-    then,
-)
-from pretrax.objectives.standalone import corruptor
-from pretrax.objectives.supervised import (
+from .blanks import blank_infilling
+from .contract import Builder, Labels, Member, ModelOutputs, Objective, Row, Term, members_of
+from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
+from .corruption import batched
+from .denoising import deshuffling, iid_denoising, span_corruption
+from .infilling import causal_masking, fill_in_the_middle
+from .language_modeling import causal_lm, prefix_lm
+from .masked_diffusion import masked_diffusion
+from .masked_language_modeling import masked_lm, masked_next_token, replaced_token_detection
+from .mixtures import mixture, turns, ul2
+from .multi_token_prediction import multi_token_prediction
+from .packed_rows import each_document
+from .prompt_forms import PromptForm
+from .selection import geometric_lengths, inverse_lengths
+from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
+from .standalone import corruptor
+from .static_lengths import RowGroup, packed_lengths, plan, raw_length
+from .supervised import (
     dialogue,
     sequence_classification,
     sequence_regression,
     text_to_text,
     token_classification,
 )
+from .token_ids import TokenIds, bitmap, check_token_ids
 
 __all__ = [
     "Builder",
     "Labels",
     "Member",
     "Objective",
-    "Outputs",
+    "ModelOutputs",
     "PromptForm",
     "Row",
     "RowGroup",

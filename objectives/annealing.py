@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pretrax.objectives.arithmetic import MAX_DENOMINATOR, whole
-from pretrax.objectives.contract import Builder, Objective, TokenIds, build
-from pretrax.objectives.mixtures import mixture
+from .arithmetic import MAX_DENOMINATOR, whole
+from .contract import Builder, Objective, build
+from .mixtures import mixture
+from .token_ids import TokenIds
 
 _DIGITS = len(str(MAX_DENOMINATOR)) - 1  # that densities may have
 

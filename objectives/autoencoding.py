@@ -4,15 +4,9 @@ Source: Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training fo
 Generation, Translation, and Comprehension", section 2.2.
 """
 
-from pretrax.objectives.contract import Objective, TokenIds
-from pretrax.objectives.noising import (
-    from_noise,
-    iid_hidden,
-    in_turn,
-    permuted_sentences,
-    poisson_spans,
-    rotation,
-)
+from .contract import Objective
+from .noising import from_noise, iid_hidden, in_turn, permuted_sentences, poisson_spans, rotation
+from .token_ids import TokenIds
 
 
 def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0) -> Objective:

@@ -12,21 +12,15 @@ import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import ratio, round_ratio, traced
-from pretrax.objectives.contract import Objective, PromptForm, TokenIds
-from pretrax.objectives.features import input_sequence, target_sequence
-from pretrax.objectives.losses import token_loss
-from pretrax.objectives.random_order import random_order
-from pretrax.objectives.span_lengths import poisson_lengths, poisson_table, span_starts
-from pretrax.objectives.splicing import (
-    Pieces,
-    documents,
-    interleaved,
-    pieces,
-    splice,
-    with_markers,
-    with_specials,
-)
+from .arithmetic import ratio, round_ratio, traced
+from .contract import Objective
+from .features import input_sequence, target_sequence
+from .losses import token_loss
+from .prompt_forms import PromptForm
+from .random_order import random_order
+from .span_lengths import poisson_lengths, poisson_table, span_starts
+from .splicing import Pieces, documents, interleaved, pieces, splice, with_markers, with_specials
+from .token_ids import TokenIds
 
 
 def blank_infilling(

@@ -12,20 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
-from pretrax.objectives.contract import Objective, PromptForm, Term, TokenIds
-from pretrax.objectives.cross_entropy import cross_entropy
-from pretrax.objectives.features import fit, input_sequence
-from pretrax.objectives.losses import at_slots
-from pretrax.objectives.noising import (
-    Noise,
-    Text,
-    iid_hidden,
-    permuted_tokens,
-    poisson_spans,
-    untouched,
-)
-from pretrax.objectives.splicing import (
+from .arithmetic import below, ratio, round_ratio, traced
+from .contract import Objective, Term
+from .cross_entropy import cross_entropy
+from .features import fit, input_sequence
+from .losses import at_slots
+from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, untouched
+from .prompt_forms import PromptForm
+from .splicing import (
     Pieces,
     document_bits,
     documents,
@@ -35,6 +29,7 @@ from pretrax.objectives.splicing import (
     splice,
     with_specials,
 )
+from .token_ids import TokenIds
 
 VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
 POOLINGS = ("first", "mean")  # of `contract.POOLINGS`: no special token ends a view

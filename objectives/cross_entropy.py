@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.objectives.contract import Array, Projection
+from .contract import Array, ClassProjection
 
 # Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of width 64
 # and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148 at once.
@@ -60,7 +60,7 @@ def weighted_sums(logits, labels_BxK, weights_BxK, z_loss: float = 0.0) -> Sums:
 
 
 def projected_cross_entropy(
-    projection: Projection, labels_BxK, weights_BxK, z_loss: float = 0.0
+    projection: ClassProjection, labels_BxK, weights_BxK, z_loss: float = 0.0
 ) -> Sums:
     """Returns `weighted_sums` of the logits of a projection, of which few are in memory at a time.
 

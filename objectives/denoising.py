@@ -11,19 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, ratio, traced
-from pretrax.objectives.contract import Objective, PromptForm, TokenIds
-from pretrax.objectives.features import sequence_pair
-from pretrax.objectives.losses import token_loss
-from pretrax.objectives.noising import (
-    REPLACEMENTS,
-    from_noise,
-    iid_hidden,
-    iid_told,
-    permuted_tokens,
-)
-from pretrax.objectives.span_lengths import noise_counts, span_starts
-from pretrax.objectives.splicing import (
+from .arithmetic import below, ratio, traced
+from .contract import Objective
+from .features import sequence_pair
+from .losses import token_loss
+from .noising import REPLACEMENTS, from_noise, iid_hidden, iid_told, permuted_tokens
+from .prompt_forms import PromptForm
+from .span_lengths import noise_counts, span_starts
+from .splicing import (
     Ends,
     documents,
     ends_of,
@@ -35,6 +30,7 @@ from pretrax.objectives.splicing import (
     with_markers,
     with_specials,
 )
+from .token_ids import TokenIds
 
 
 def span_corruption(

@@ -21,7 +21,7 @@ import difflib
 
 import jax.numpy as jnp
 
-from pretrax.objectives.arithmetic import running_sum
+from .arithmetic import running_sum
 
 COLUMNS = {
     "inputs": ("inputs", "inputs_segments"),

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, hits, share24
-from pretrax.objectives.contract import Objective, PromptForm, TokenIds
-from pretrax.objectives.features import target_sequence
-from pretrax.objectives.losses import token_loss
-from pretrax.objectives.span_lengths import poisson_lengths, poisson_table, span_starts
-from pretrax.objectives.splicing import (
+from .arithmetic import below, hits, share24
+from .contract import Objective
+from .features import target_sequence
+from .losses import token_loss
+from .prompt_forms import PromptForm
+from .span_lengths import poisson_lengths, poisson_table, span_starts
+from .splicing import (
     Pieces,
     document_bits,
     documents,
@@ -27,6 +28,7 @@ from pretrax.objectives.splicing import (
     with_markers,
     with_specials,
 )
+from .token_ids import TokenIds
 
 # The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle; a form is their order.
 _PLAIN, _PSM = 0, 1

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, ratio, round_ratio, traced
-from pretrax.objectives.contract import Objective, PromptForm, TokenIds
-from pretrax.objectives.features import sequence_pair, target_sequence
-from pretrax.objectives.losses import token_loss
-from pretrax.objectives.splicing import (
+from .arithmetic import below, ratio, round_ratio, traced
+from .contract import Objective
+from .features import sequence_pair, target_sequence
+from .losses import token_loss
+from .prompt_forms import PromptForm
+from .splicing import (
     Ends,
     document_bits,
     documents,
@@ -25,6 +26,7 @@ from pretrax.objectives.splicing import (
     splice,
     with_specials,
 )
+from .token_ids import TokenIds
 
 
 def causal_lm(ids: TokenIds) -> Objective:

@@ -16,26 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives import layouts
-from pretrax.objectives.contract import (
-    Member,
-    Objective,
-    Row,
-    Term,
-    TokenIds,
-    batched,
-    check_facts,
-    members_of,
-)
-from pretrax.objectives.features import (
-    COLUMNS,
-    PER_DOCUMENT,
-    check_features,
-    unknown,
-)
-from pretrax.objectives.layouts import Layout
-from pretrax.objectives.mixtures import longest
-from pretrax.objectives.planning import packed_lengths
+from . import layouts
+from .contract import Member, Objective, Row, Term, check_facts, members_of
+from .corruption import batched
+from .features import COLUMNS, PER_DOCUMENT, check_features, unknown
+from .layouts import Layout
+from .mixtures import longest
+from .static_lengths import packed_lengths
+from .token_ids import TokenIds
 
 # Tokens of the documents of each row: the shortest are where noise degenerates.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
@@ -57,7 +45,7 @@ class Broken(ValueError):
     """A law that does not hold."""
 
 
-class Examples(NamedTuple):
+class LawExamples(NamedTuple):
     """An objective and rows to try it on: every set of documents through every member."""
 
     objective: Objective
@@ -110,7 +98,7 @@ def examples(
     raw_length: int = RAW_LENGTH,
     seeds: int = 2,
     parts: int = 2,
-) -> Examples:
+) -> LawExamples:
     """Rows of `DOCUMENTS`, each with so many seeds and through every member."""
     rows, documents = zip(
         *(
@@ -121,7 +109,7 @@ def examples(
         )
     )
     planned = [packed_lengths(objective, lengths) for lengths in (*DOCUMENTS, (raw_length,))]
-    return Examples(
+    return LawExamples(
         objective=objective,
         ids=ids,
         keys=jax.random.split(jax.random.key(7), len(rows)),
@@ -137,7 +125,7 @@ def quick_jit(f: Callable) -> Callable:
     return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def _hashed(case: Examples, name: str) -> Any:
+def _hashed(case: LawExamples, name: str) -> Any:
     """Returns a function of the objective, by whose hash its compiled program is found."""
     function = getattr(case.objective, name)
     try:
@@ -157,7 +145,7 @@ def _compiled(corrupt: Any, lengths, max_documents):
     return quick_jit(batched(bare, dict(lengths), max_documents))
 
 
-def corrupted(case: Examples, **changes) -> dict[str, np.ndarray]:
+def corrupted(case: LawExamples, **changes) -> dict[str, np.ndarray]:
     """The features of the examples, or of changed ones: `corrupted(case, rows=…)`."""
     case = case._replace(**changes)
     corrupt = _compiled(_hashed(case, "corrupt"), tuple(case.lengths.items()), case.max_documents)
@@ -167,7 +155,7 @@ def corrupted(case: Examples, **changes) -> dict[str, np.ndarray]:
 # --- laws ----------------------------------------------------------------------------------------
 
 
-def lengths_never_decrease(case: Examples, longest: int = 600) -> None:
+def lengths_never_decrease(case: LawExamples, longest: int = 600) -> None:
     """Lengths are Python ints of known streams, which never decrease."""
     before = case.objective.lengths(1)
     for name in before:
@@ -185,7 +173,7 @@ def lengths_never_decrease(case: Examples, longest: int = 600) -> None:
         before = now
 
 
-def features_are_known(case: Examples) -> None:
+def features_are_known(case: LawExamples) -> None:
     """Features have the names, the shapes and the type that `lengths` plans."""
     corrupt = batched(case.objective, case.lengths, case.max_documents)
     try:
@@ -200,14 +188,14 @@ def features_are_known(case: Examples) -> None:
         raise Broken(str(error)) from None
 
 
-def _one_row(case: Examples) -> Callable:
+def _one_row(case: LawExamples) -> Callable:
     def corrupt(key, row: Row, partner: Row):
         return case.objective.corrupt(key, row, partner, case.lengths, case.max_documents)
 
     return corrupt
 
 
-def ids_are_in_range(case: Examples) -> None:
+def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and places are slots of the inputs."""
     features, limits = corrupted(case), {"inputs": case.ids.size, "targets": case.ids.size}
     if {"vocabulary", "generator"} & set(case.objective.heads):
@@ -221,7 +209,7 @@ def ids_are_in_range(case: Examples) -> None:
                 raise Broken(f"{name} are {low} … {high}, expected 0 … {limit - 1}.")
 
 
-def padding_does_not_count(case: Examples) -> None:
+def padding_does_not_count(case: LawExamples) -> None:
     """What counts as a target is a target, and what counts comes first."""
     features = corrupted(case)
     if "targets" in features:
@@ -235,7 +223,7 @@ def padding_does_not_count(case: Examples) -> None:
                 raise Broken(f"{_USED[stream]} have 0 before others, expected them at the end.")
 
 
-def padding_gives_padding(case: Examples) -> None:
+def padding_gives_padding(case: LawExamples) -> None:
     """A row of padding has features of zeros."""
     empty = jax.tree.map(np.zeros_like, case.rows)._replace(member=case.rows.member)
     for name, x in corrupted(case, rows=empty).items():
@@ -243,7 +231,7 @@ def padding_gives_padding(case: Examples) -> None:
             raise Broken(f"Of a row of padding {name} holds {x[x != 0][0]}, expected zeros.")
 
 
-def more_slots_change_nothing(case: Examples) -> None:
+def more_slots_change_nothing(case: LawExamples) -> None:
     """More padding, more slots and room for more documents add zeros at the end and nothing else.
 
     Labels or targets for which there are too few slots come out here.
@@ -270,7 +258,7 @@ def more_slots_change_nothing(case: Examples) -> None:
             raise Broken(f"{name} are others where rows have more padding and more slots.")
 
 
-def lengths_are_enough(case: Examples, longest: int = 64) -> None:
+def lengths_are_enough(case: LawExamples, longest: int = 64) -> None:
     """A document of n tokens takes no more than `lengths(n)`."""
     for member in members_of(case.objective):
         plain = case._replace(objective=member.objective)
@@ -285,7 +273,7 @@ def lengths_are_enough(case: Examples, longest: int = 64) -> None:
                 )
 
 
-def documents_stay_apart(case: Examples) -> None:
+def documents_stay_apart(case: LawExamples) -> None:
     """The features of a document do not change with another document of its row."""
     every = corrupted(case)
     for stream in ("inputs", "targets"):
@@ -310,7 +298,7 @@ def documents_stay_apart(case: Examples) -> None:
             _compare_others(case, row, every, changed)
 
 
-def _compare_others(case: Examples, row: int, before, after) -> None:
+def _compare_others(case: LawExamples, row: int, before, after) -> None:
     """Raises where what is of an earlier document than the last is another."""
     n = len(case.documents[row])
     segments_of_one = max(case.objective.lengths(1).get("pools", 1), 1)
@@ -336,7 +324,7 @@ def of_segments(features, stream: str, row: int) -> np.ndarray:
     return np.where(counts, features["inputs_segments"][row][features["labels_slots"][row]], 0)
 
 
-def rows_do_not_depend_on_their_batch(case: Examples) -> None:
+def rows_do_not_depend_on_their_batch(case: LawExamples) -> None:
     """A batch of rows is each of them alone, and jit changes no bit."""
     whole = corrupted(case)
     alone = quick_jit(_one_row(case))
@@ -347,7 +335,7 @@ def rows_do_not_depend_on_their_batch(case: Examples) -> None:
                 raise Broken(f"{name} of row {i} are others in a batch than alone.")
 
 
-def facts_are_known(case: Examples) -> None:
+def facts_are_known(case: LawExamples) -> None:
     """What an objective states is among what this package knows."""
     try:
         check_facts(case.objective)
@@ -355,7 +343,7 @@ def facts_are_known(case: Examples) -> None:
         raise Broken(str(error)) from None
 
 
-def segments_are_of_documents(case: Examples) -> None:
+def segments_are_of_documents(case: LawExamples) -> None:
     """A document has one segment, or as many as it has pools."""
     features = corrupted(case)
     each = max(case.objective.lengths(1).get("pools", 1), 1)
@@ -409,7 +397,7 @@ STATE = 4  # numbers of a hidden state
 FEW = 2  # rows of a batch for the loss: the last of the examples, of several documents
 
 
-def _few_rows(case: Examples) -> dict:
+def _few_rows(case: LawExamples) -> dict:
     """Returns the batch of a few rows, arranged for the first layout that has room for them."""
     few = jax.tree.map(lambda x: x[-FEW:], corrupted(case))
     layout, stacks = _layout(case.lengths)
@@ -430,7 +418,7 @@ def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
     raise Broken(f"No layout has room for the streams {list(lengths)}.")
 
 
-def _terms(case: Examples, batch: dict, seed: int, rows: int = FEW) -> dict[str, Term]:
+def _terms(case: LawExamples, batch: dict, seed: int, rows: int = FEW) -> dict[str, Term]:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
     states = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -462,7 +450,7 @@ def check_shapes(terms: Mapping[str, Term], rows: int) -> None:
                 )
 
 
-def loss_has_terms(case: Examples) -> None:
+def loss_has_terms(case: LawExamples) -> None:
     """The loss has a sum and a weight for each row, and weights do not depend on outputs."""
     batch = _few_rows(case)
     one, other = (_terms(case, batch, seed) for seed in (0, 1))
@@ -477,7 +465,7 @@ def loss_has_terms(case: Examples) -> None:
             )
 
 
-def loss_is_a_sum_over_rows(case: Examples) -> None:
+def loss_is_a_sum_over_rows(case: LawExamples) -> None:
     """The loss of a row does not depend on the other rows, unless `couples_rows` says so."""
     if case.objective.couples_rows:
         return
@@ -491,7 +479,7 @@ def loss_is_a_sum_over_rows(case: Examples) -> None:
             )
 
 
-def noise_is_drawn(case: Examples) -> None:
+def noise_is_drawn(case: LawExamples) -> None:
     """Another key gives other features."""
     other = jax.random.split(jax.random.key(8), len(case.documents))
     got = corrupted(case, keys=other)
@@ -499,7 +487,7 @@ def noise_is_drawn(case: Examples) -> None:
         raise Broken("Two keys give the same features: nothing is drawn.")
 
 
-def every_target_counts(case: Examples) -> None:
+def every_target_counts(case: LawExamples) -> None:
     """Targets that are no padding have a weight of 1; other weights are 0 or 1."""
     features = corrupted(case)
     if "targets" in features:
@@ -513,7 +501,7 @@ def every_target_counts(case: Examples) -> None:
 
 
 # Those without which a run would go wrong in silence.
-REQUIRED: dict[str, Callable[[Examples], None]] = {
+REQUIRED: dict[str, Callable[[LawExamples], None]] = {
     "facts are known": facts_are_known,
     "lengths never decrease": lengths_never_decrease,
     "features are as planned": features_are_known,
@@ -531,7 +519,7 @@ LAWS = REQUIRED | {
     "batch = loop": rows_do_not_depend_on_their_batch,
 }
 # True of most objectives; of others it is good to know.
-USUAL: dict[str, Callable[[Examples], None]] = {
+USUAL: dict[str, Callable[[LawExamples], None]] = {
     "noise is drawn": noise_is_drawn,
     "every target counts": every_target_counts,
 }
@@ -548,7 +536,7 @@ def check_objective(objective: Objective, ids: TokenIds) -> None:
                 raise ValueError(f"{_label(member)} breaks a law ({name}): {said}")
 
 
-def broken(law: Callable[[Examples], None], objective: Objective, ids: TokenIds) -> str | None:
+def broken(law: Callable[[LawExamples], None], objective: Objective, ids: TokenIds) -> str | None:
     """Returns what breaks a law, a function of the objective that raises included; else None."""
     try:
         law(examples(objective, ids))
@@ -596,7 +584,7 @@ def _modules(function) -> set[str]:
 
 
 def slots_used(
-    case: Examples, lengths: Sequence[int], seed: int = 2, parts: int = 2
+    case: LawExamples, lengths: Sequence[int], seed: int = 2, parts: int = 2
 ) -> dict[str, np.ndarray]:
     """{stream: slots used, "sentinels": ids used} of rows of one document, of these lengths."""
     raw_length, kind = max(lengths), case.objective.rows

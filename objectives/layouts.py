@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from pretrax.objectives.features import COLUMNS, fit
-from pretrax.objectives.splicing import documents, joined, of_document, piece, splice
+from .features import COLUMNS, fit
+from .splicing import documents, joined, of_document, piece, splice
 
 
 class Layout(NamedTuple):

@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from pretrax.objectives.contract import Labels, Outputs, Term
-from pretrax.objectives.cross_entropy import Sums, projected_cross_entropy, weighted_sums
+from .contract import Labels, ModelOutputs, Term
+from .cross_entropy import Sums, projected_cross_entropy, weighted_sums
 
 
 def predictions(batch) -> tuple:
@@ -28,7 +28,7 @@ def at_slots(hidden, slots):
 
 
 def token_loss(
-    outputs: Outputs, batch, hidden: str = "top", head: str = "vocabulary"
+    outputs: ModelOutputs, batch, hidden: str = "top", head: str = "vocabulary"
 ) -> dict[str, Term]:
     """Returns the cross-entropy of `…_target_tokens`, weighted by `…_loss_weights`.
 
@@ -47,7 +47,7 @@ def token_loss(
 
 
 def head_cross_entropy(
-    outputs: Outputs, head: str, states, labels, weights, z_loss: float = 0.0
+    outputs: ModelOutputs, head: str, states, labels, weights, z_loss: float = 0.0
 ) -> Sums:
     """Returns the sums, f32[B], of the cross-entropy of labels i32[B, K] under a head of states [B, K, d].
 

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import hits, share24
-from pretrax.objectives.contract import Objective, Outputs, PromptForm, Term, TokenIds
-from pretrax.objectives.features import fit, input_sequence, labels_in_place
-from pretrax.objectives.losses import predictions, token_loss
-from pretrax.objectives.splicing import documents, piece, splice
+from .arithmetic import hits, share24
+from .contract import ModelOutputs, Objective, Term
+from .features import fit, input_sequence, labels_in_place
+from .losses import predictions, token_loss
+from .prompt_forms import PromptForm
+from .splicing import documents, piece, splice
+from .token_ids import TokenIds
 
 
 def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
@@ -56,7 +58,7 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
     )
 
 
-def _diffusion_loss(outputs: Outputs, batch) -> dict[str, Term]:
+def _diffusion_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     """Returns `token_loss` with labels weighted 1 / rate of their document, over all tokens."""
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     segments = batch[f"{stack}_segment_ids"]

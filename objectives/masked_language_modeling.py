@@ -13,13 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, hits, share24
-from pretrax.objectives.contract import Labels, Objective, Outputs, PromptForm, Row, Term, TokenIds
-from pretrax.objectives.cross_entropy import binary_cross_entropy
-from pretrax.objectives.features import input_sequence, labels_in_place
-from pretrax.objectives.losses import token_loss
-from pretrax.objectives.selection import Selection, choose, quota, selection_of
-from pretrax.objectives.splicing import documents, joined, piece, splice, with_specials
+from .arithmetic import below, hits, share24
+from .contract import Labels, ModelOutputs, Objective, Row, Term
+from .cross_entropy import binary_cross_entropy
+from .features import input_sequence, labels_in_place
+from .losses import token_loss
+from .prompt_forms import PromptForm
+from .selection import Selection, choose, quota, selection_of
+from .splicing import documents, joined, piece, splice, with_specials
+from .token_ids import TokenIds
 
 
 def masked_lm(
@@ -132,7 +134,7 @@ def replaced_token_detection(
     return objective._replace(loss=_detection_loss, heads={"generator": None, "replaced": 2})
 
 
-def _detection_loss(outputs: Outputs, batch) -> dict[str, Term]:
+def _detection_loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     live = (batch[f"{stack}_segment_ids"] > 0).astype(jnp.float32)
     logits = outputs.head("replaced", outputs.hidden["top"])[..., 0]

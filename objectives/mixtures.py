@@ -16,21 +16,21 @@ import jax.numpy as jnp
 from jax import lax
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import (
+from .contract import (
     Builder,
     Corrupt,
     Member,
     Objective,
     Term,
-    TokenIds,
     build,
     joined_heads,
     joint_rows,
 )
-from pretrax.objectives.denoising import span_corruption
-from pretrax.objectives.features import complete
-from pretrax.objectives.language_modeling import prefix_lm
-from pretrax.objectives.layouts import joint_slots
+from .denoising import span_corruption
+from .features import complete
+from .language_modeling import prefix_lm
+from .layouts import joint_slots
+from .token_ids import TokenIds
 
 
 def mixture(

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.objectives.contract import VOCABULARY, Labels, Objective, Term, TokenIds
-from pretrax.objectives.language_modeling import causal_lm
-from pretrax.objectives.losses import at_slots, head_cross_entropy, predictions, token_loss
+from .contract import VOCABULARY, Labels, Objective, Term
+from .language_modeling import causal_lm
+from .losses import at_slots, head_cross_entropy, predictions, token_loss
+from .token_ids import TokenIds
 
 
 def multi_token_prediction(

@@ -18,18 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
-from pretrax.objectives.contract import Array, Objective, PromptForm, TokenIds
-from pretrax.objectives.features import sequence_pair
-from pretrax.objectives.losses import token_loss
-from pretrax.objectives.random_order import random_order
-from pretrax.objectives.span_lengths import (
-    infilling_counts,
-    mean_fits,
-    poisson_lengths,
-    poisson_table,
-)
-from pretrax.objectives.splicing import (
+from .arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
+from .contract import Array, Objective
+from .features import sequence_pair
+from .losses import token_loss
+from .prompt_forms import PromptForm
+from .random_order import random_order
+from .span_lengths import infilling_counts, mean_fits, poisson_lengths, poisson_table
+from .splicing import (
     Ends,
     documents,
     ends_of,
@@ -40,6 +36,7 @@ from pretrax.objectives.splicing import (
     sentence_ends,
     splice,
 )
+from .token_ids import TokenIds
 
 
 class Text(NamedTuple):

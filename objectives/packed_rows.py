@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pretrax.objectives.contract import Array, Corrupt, Row
-from pretrax.objectives.features import COLUMNS, PER_DOCUMENT, check_features, fit
-from pretrax.objectives.splicing import Documents, documents
+from .contract import Array, Corrupt, Row
+from .features import COLUMNS, PER_DOCUMENT, check_features, fit
+from .splicing import Documents, documents
 
 # The column that marks a stream's used slots.
 _USED = {

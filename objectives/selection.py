@@ -17,19 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pretrax.objectives.arithmetic import (
-    at_most,
-    hits,
-    isqrt,
-    ratio,
-    round_ratio,
-    running_sum,
-    share24,
-    whole,
-)
-from pretrax.objectives.contract import TokenIds
-from pretrax.objectives.random_order import random_order
-from pretrax.objectives.splicing import documents, is_of_each, of_document
+from .arithmetic import at_most, hits, isqrt, ratio, round_ratio, running_sum, share24, whole
+from .random_order import random_order
+from .splicing import documents, is_of_each, of_document
+from .token_ids import TokenIds
 
 # The most units taken after the first that did not fit. More would fit only after a unit of 18
 # tokens or more. A loop until all rows of a batch are done would make devices wait for each other.

@@ -17,21 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import below, running_sum
-from pretrax.objectives.contract import (
-    Objective,
-    PromptForm,
-    Row,
-    Term,
-    TokenIds,
-    build,
-    joined_heads,
-    joint_rows,
-)
-from pretrax.objectives.cross_entropy import cross_entropy
-from pretrax.objectives.features import COLUMNS, fit, input_sequence
-from pretrax.objectives.losses import accuracy, at_slots, class_term
-from pretrax.objectives.splicing import (
+from .arithmetic import below, running_sum
+from .contract import Objective, Row, Term, build, joined_heads, joint_rows
+from .cross_entropy import cross_entropy
+from .features import COLUMNS, fit, input_sequence
+from .losses import accuracy, at_slots, class_term
+from .prompt_forms import PromptForm
+from .splicing import (
     Documents,
     document_bits,
     documents,
@@ -42,6 +34,7 @@ from pretrax.objectives.splicing import (
     splice,
     with_specials,
 )
+from .token_ids import TokenIds
 
 FOLLOWS, FOLLOWS_NOT = 0, 1
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 import jax.numpy as jnp
 from jax import lax
 
-from pretrax.objectives.arithmetic import at_most, below, isqrt, ratio, round_ratio
+from .arithmetic import at_most, below, isqrt, ratio, round_ratio
 
 _LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 one in 10**13 is longer
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pretrax.objectives.arithmetic import running_sum
-from pretrax.objectives.contract import Row, TokenIds
+from .arithmetic import running_sum
+from .contract import Row
+from .token_ids import TokenIds
 
 
 class Ends(NamedTuple):

@@ -6,17 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives.contract import (
-    Array,
-    Builder,
-    Row,
-    TokenIds,
-    batched,
-    build,
-    check_token_ids,
-    column_of,
-    members_of,
-)
+from .contract import Array, Builder, Row, build, column_of, members_of
+from .corruption import batched
+from .token_ids import TokenIds, check_token_ids
 
 
 def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:

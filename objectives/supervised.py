@@ -15,27 +15,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from pretrax.objectives.arithmetic import whole
-from pretrax.objectives.contract import (
-    COUNTED,
-    NO_LABEL,
-    Labels,
-    Objective,
-    Outputs,
-    PromptForm,
-    Term,
-    TokenIds,
-)
-from pretrax.objectives.cross_entropy import cross_entropy
-from pretrax.objectives.features import (
-    fit,
-    input_sequence,
-    labels_in_place,
-    sequence_pair,
-    target_sequence,
-)
-from pretrax.objectives.losses import accuracy, at_slots, class_term, predictions, token_loss
-from pretrax.objectives.splicing import (
+from .arithmetic import whole
+from .contract import COUNTED, NO_LABEL, Labels, ModelOutputs, Objective, Term
+from .cross_entropy import cross_entropy
+from .features import fit, input_sequence, labels_in_place, sequence_pair, target_sequence
+from .losses import accuracy, at_slots, class_term, predictions, token_loss
+from .prompt_forms import PromptForm
+from .splicing import (
     Ends,
     documents,
     ends_of,
@@ -47,6 +33,7 @@ from pretrax.objectives.splicing import (
     splice,
     with_specials,
 )
+from .token_ids import TokenIds
 
 THOUSANDTHS = 1000  # a number's label is in thousandths
 
@@ -194,7 +181,7 @@ def sequence_classification(ids: TokenIds, num_classes: int | None = None) -> Ob
     """
     classes = _number_of_classes(num_classes)
 
-    def loss(outputs: Outputs, batch) -> dict[str, Term]:
+    def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
         losses, _ = cross_entropy(logits, labels)
         return {
@@ -229,7 +216,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
     Raises ValueError for missing special tokens.
     """
 
-    def loss(outputs: Outputs, batch) -> dict[str, Term]:
+    def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
         numbers = labels.astype(jnp.float32) / THOUSANDTHS
         errors = logits[..., 0] - numbers
@@ -274,7 +261,7 @@ def token_classification(ids: TokenIds, num_classes: int | None = None) -> Objec
     """
     classes = _number_of_classes(num_classes)
 
-    def loss(outputs: Outputs, batch) -> dict[str, Term]:
+    def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
         labels, slots, weights = predictions(batch)
         states = at_slots(outputs.hidden["top"], slots)
         logits = outputs.head("token_classes", states)
@@ -355,7 +342,7 @@ def _frame_tokens(settings: _Framing, key, row, partner, lengths, max_documents)
     return input_sequence((tokens, segments)) | labels
 
 
-def _pooled(outputs: Outputs, batch):
+def _pooled(outputs: ModelOutputs, batch):
     """Returns logits of the head "classes" [B, P, C], labels i32[B, P], weights f32[B, P]."""
     states = at_slots(outputs.hidden["top"], batch["pools_slots"])
     logits = outputs.head("classes", states)

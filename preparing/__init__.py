@@ -8,6 +8,6 @@ Its parts live in `sources`, `filters`, `duplicates`, `outputs` and `executors`,
 `prepare`.
 """
 
-from pretrax.preparing.preparation import Preparation
+from .preparation import Preparation
 
 __all__ = ["Preparation"]

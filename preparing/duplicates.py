@@ -20,9 +20,9 @@ from datatrove.pipeline.dedup.minhash import MinhashConfig
 from datatrove.utils.hashing import HashConfig, create_hash_func
 from datatrove.utils.text import ngrams, simplify_text
 
-from pretrax.preparing.blocks import Dropped, Pass, Step
-from pretrax.preparing.reading import found_files, size_and_version, texts_of
-from pretrax.preparing.words import WORDS
+from .blocks import Dropped, Pass, Step
+from .reading import found_files, size_and_version, texts_of
+from .words import WORDS
 
 
 def exact_duplicates() -> Step:

@@ -27,10 +27,10 @@ from datatrove.pipeline.filters import (
 from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.pipeline.formatters import PIIFormatter
 
-from pretrax.preparing.blocks import Step
-from pretrax.preparing.words import WORDS
-from pretrax.training.bound import bound, name_of
-from pretrax.training.run_directory import checksum
+from ..data.whole_files import checksum
+from ..training.settings.bound import bound, name_of
+from .blocks import Step
+from .words import WORDS
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
 # Tried at the start of a run alone: at each of its characters, long runs take time in their square.

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
 
-from pretrax.preparing.blocks import WriteDocuments, documents_of
-from pretrax.tasks.tokenization import batches
-from pretrax.tasks.vocabularies import Source, load_vocabulary
-from pretrax.training.data import Piece
-from pretrax.training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
-from pretrax.training.token_store_files import STORE, StoreWriter, is_sealed, seal
+from ..data.corpus import Piece
+from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
+from ..tasks.vocabularies import VocabularySource, load_vocabulary
+from ..tasks.vocabularies.tokenization import batches
+from ..training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
+from .blocks import WriteDocuments, documents_of
 
 WRITTEN = (  # all that outputs write in OUT
     *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
@@ -60,7 +60,7 @@ def token_store(*, vocabulary: Callable, heldout_every: int = 100) -> Output:
 
     def begin(out: str, documents: str, tasks: int) -> None:
         texts = _Training(documents, tasks)
-        vocabulary(out, Source(texts=texts))
+        vocabulary(out, VocabularySource(texts=texts))
 
     def end(out: str, tasks: int, about: Mapping[str, Any]) -> None:
         if is_sealed(out):

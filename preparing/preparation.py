@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pretrax.training.bound import flattened
-from pretrax.training.configuration import read_settings
+from ..training.settings.bound import flattened
+from ..training.settings.configuration import read_settings
 
 DEFAULT = "preparing/default.gin"
 _EXTRA = ("datatrove", "orjson", "xxhash", "zstandard")  # of the extra `prepare`, always needed

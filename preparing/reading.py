@@ -18,8 +18,14 @@ from typing import Any, BinaryIO, NamedTuple
 import fsspec
 import zstandard
 
-from pretrax.tasks.text_readers import JSONL_SUFFIXES, MalformedLine, find_files, listed, text_of
-from pretrax.training.run_directory import read_json
+from ..data.whole_files import read_json
+from ..tasks.corpora.text_readers import (
+    JSONL_SUFFIXES,
+    MalformedLine,
+    find_files,
+    listed,
+    text_of,
+)
 
 LONGEST = 1 << 26  # bytes of a JSONL line or of a plain text file, which are in memory whole
 _STATE, _INFO, _SPLITS = (

@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pretrax.preparing.reading import LONGEST, Bad, FileRange, Record, plain_text
-from pretrax.tasks.text_readers import each_once, listed, matching_files
+from ..tasks.corpora.text_readers import each_once, listed, matching_files
+from .reading import LONGEST, Bad, FileRange, Record, plain_text
 
 
 class Repository(NamedTuple):

@@ -23,21 +23,13 @@ from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
 
-from pretrax.preparing.blocks import (
-    Dropped,
-    Pass,
-    ReadDocuments,
-    Source,
-    Step,
-    WriteDocuments,
-    examples_in,
-)
-from pretrax.preparing.executors import run_tasks
-from pretrax.preparing.outputs import WRITTEN, Output
-from pretrax.preparing.preparation import Preparation, out_path, plain_settings
-from pretrax.preparing.report import LOG, StepReport, words_of
-from pretrax.training.bound import bound, name_of, parameters
-from pretrax.training.run_directory import read_json, write_json
+from ..data.whole_files import read_json, write_json
+from ..training.settings.bound import bound, name_of, parameters
+from .blocks import Dropped, Pass, ReadDocuments, Source, Step, WriteDocuments, examples_in
+from .executors import run_tasks
+from .outputs import WRITTEN, Output
+from .preparation import Preparation, out_path, plain_settings
+from .preparation_report import LOG, StepReport, words_of
 
 WORK = "prepare.work"  # its name is no other program's: a folder that holds it is ours to write in
 _MADE_OF = "made_of.json"

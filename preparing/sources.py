@@ -14,8 +14,8 @@ from typing import Any
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-from pretrax.preparing.blocks import Source
-from pretrax.preparing.reading import (
+from .blocks import Source
+from .reading import (
     Bad,
     FileRange,
     Reading,
@@ -26,7 +26,7 @@ from pretrax.preparing.reading import (
     records,
     size_and_version,
 )
-from pretrax.preparing.repositories import Repository, documents, repositories_in
+from .repositories import Repository, documents, repositories_in
 
 MOST_TASKS = 512  # near duplicates are found with a file of each task open
 
@@ -150,14 +150,14 @@ def seqio_task(
     """The text of a SeqIO task, as it is before it is tokenised.
 
     Args:
-      name: of the task, one of yours or of `tasks.tfds_tasks`.
+      name: of the task, one of yours or of `tasks.seqio.tfds_tasks`.
       split, feature: which text.
       module: a module, or a file, that registers the task.
       data_dir: where TensorFlow Datasets lie; None: ~/tensorflow_datasets.
 
     Raises ValueError for a mixture, and what the task does not have.
     """
-    from pretrax.tasks.seqio_texts import TaskTexts
+    from ..tasks.seqio.seqio_texts import TaskTexts
 
     return _of_tensorflow(TaskTexts(name, split, feature, module, data_dir))
 
@@ -174,7 +174,7 @@ def tensorflow_dataset(
 
     Raises FileNotFoundError where it is not there, ValueError for what it does not have.
     """
-    from pretrax.tasks.seqio_texts import DatasetTexts
+    from ..tasks.seqio.seqio_texts import DatasetTexts
 
     return _of_tensorflow(DatasetTexts(name, split, feature, data_dir))
 
@@ -233,7 +233,7 @@ class _Read(PipelineStep):
 
 
 class _ReadTexts(PipelineStep):
-    """Gives the documents of a task's share of `tasks.seqio_texts`."""
+    """Gives the documents of a task's share of `tasks.seqio.seqio_texts`."""
 
     type, name = "Reader", "TensorFlow"
 

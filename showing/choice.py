@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pretrax.objectives import Builder, TokenIds, members_of
-from pretrax.objectives.catalogue import ARCHITECTURES, Entry
-from pretrax.objectives.contract import with_counted_classes
-from pretrax.objectives.layouts import LAYOUTS
+from ..objectives import Builder, TokenIds, members_of
+from ..objectives.catalogue import ARCHITECTURES, Entry
+from ..objectives.contract import with_counted_classes
+from ..objectives.layouts import LAYOUTS
 
 
 class Choice(NamedTuple):

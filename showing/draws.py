@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pretrax.objectives import Objective, TokenIds, packed_lengths
-from pretrax.objectives.layouts import LAYOUTS
-from pretrax.showing.examples import Example, Reader, example
-from pretrax.showing.rows import Subject, first_stack, longest_document, look
+from ..objectives import Objective, TokenIds, packed_lengths
+from ..objectives.layouts import LAYOUTS
+from .examples import Example, Reader, example
+from .rows import ShownObjective, first_stack, longest_document, look
 
 
 def draws(
-    subject: Subject,
+    subject: ShownObjective,
     documents: Sequence[np.ndarray],
     other: np.ndarray,
     reader: Reader,
@@ -37,7 +37,7 @@ def draws(
     return [example(subject, seen, reader, 2 * i) for i in range(count)]
 
 
-def shortened(document: np.ndarray, members: Sequence[Subject], slots: int) -> np.ndarray:
+def shortened(document: np.ndarray, members: Sequence[ShownObjective], slots: int) -> np.ndarray:
     """Returns the beginning of a document that fits the first stack of every member.
 
     A slot of it is left for what `prepared` adds.
@@ -68,7 +68,7 @@ def halved(document: np.ndarray, ids: TokenIds) -> np.ndarray:
     return np.insert(document, middle, ids.special("sep"))
 
 
-def _check_fits(subject: Subject, documents: Sequence[np.ndarray], slots: int) -> None:
+def _check_fits(subject: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:
     lengths = [len(document) for document in documents]
     who = f"{subject.name}: " if subject.name else ""
     if sum(lengths) < 2:

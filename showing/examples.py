@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.objectives import Objective, TokenIds
-from pretrax.showing.rows import STACKS, Seen, Subject
+from ..objectives import Objective, TokenIds
+from .rows import STACKS, Seen, ShownObjective
 
 NO_SPAN = -1
 
@@ -77,7 +77,7 @@ class Example(NamedTuple):
     with_loss: int  # slots with a loss
 
 
-def example(subject: Subject, seen: Seen, reader: Reader, row: int = 0) -> Example:
+def example(subject: ShownObjective, seen: Seen, reader: Reader, row: int = 0) -> Example:
     """Returns the example of one row."""
     length = int(np.sum(seen.segments[row] > 0))
     hidden, left_out = (

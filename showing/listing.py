@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from pretrax.objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE
+from ..objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE
 
 LEGEND = (
     "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from pretrax.objectives import (
+from ..objectives import (
     Builder,
     Objective,
     Row,
@@ -19,17 +19,17 @@ from pretrax.objectives import (
     packed_lengths,
     raw_length,
 )
-from pretrax.objectives.contract import check_sentinels
-from pretrax.objectives.laws import AnyStates
-from pretrax.objectives.layouts import LAYOUTS
-from pretrax.objectives.losses import predictions
-from pretrax.objectives.mixtures import longest
-from pretrax.showing.tracing import Tracing, trace
+from ..objectives.corruption import check_sentinels
+from ..objectives.laws import AnyStates
+from ..objectives.layouts import LAYOUTS
+from ..objectives.losses import predictions
+from ..objectives.mixtures import longest
+from .tracing import Tracing, trace
 
 STACKS = ("encoder", "decoder")
 
 
-class Subject(NamedTuple):
+class ShownObjective(NamedTuple):
     """What is looked at: an objective, or one member of a mixture, on a layout."""
 
     name: str  # the member's; "" for an objective that is no mixture
@@ -68,11 +68,11 @@ class Seen(NamedTuple):
         return tokens, np.where(slots < 0, slots, own)
 
 
-def subjects(build: Builder, layout: str, ids: TokenIds) -> list[Subject]:
+def subjects(build: Builder, layout: str, ids: TokenIds) -> list[ShownObjective]:
     """The objective that `build` makes, or each member of it if it is a mixture."""
     objective = build(ids)
     if not objective.members:
-        return [Subject("", 1.0, build, layout, ids)]
+        return [ShownObjective("", 1.0, build, layout, ids)]
     # A rate that follows a schedule says nothing about one row: all are alike then.
     rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.members]
 
@@ -80,7 +80,7 @@ def subjects(build: Builder, layout: str, ids: TokenIds) -> list[Subject]:
         return lambda ids: build(ids).members[number].objective
 
     return [
-        Subject(m.name, rate / sum(rates), member(i), layout, ids)
+        ShownObjective(m.name, rate / sum(rates), member(i), layout, ids)
         for i, (m, rate) in enumerate(zip(objective.members, rates))
     ]
 
@@ -90,14 +90,14 @@ def first_stack(lengths: Iterable[str]) -> str:
     return next(stack for stack in STACKS if stack in lengths)
 
 
-def longest_document(subject: Subject, slots: int) -> int:
+def longest_document(subject: ShownObjective, slots: int) -> int:
     """Returns the tokens of the longest document that fits the first stack of so many slots."""
     layout, objective = LAYOUTS[subject.layout], subject.build(subject.ids)
     first = first_stack(layout.lengths(objective.lengths(2)))
     return raw_length(objective, layout, **{first: slots})
 
 
-def look(subject: Subject, rows: Sequence[Sequence[np.ndarray]], seed: int) -> Seen:
+def look(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: int) -> Seen:
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
 
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the

@@ -14,16 +14,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from pretrax.showing.attention import picture
-from pretrax.showing.examples import (
-    NO_SPAN,
-    AttentionPattern,
-    Example,
-    Pool,
-    Slot,
-    StackView,
-    Token,
-)
+from .attention_pictures import picture
+from .examples import NO_SPAN, AttentionPattern, Example, Pool, Slot, StackView, Token
 
 COLOURS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
 KINDS = {

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.objectives import TokenIds, bitmap, check_token_ids
+from ..objectives import TokenIds, bitmap, check_token_ids
 
 NOWHERE = -1  # the slot of a token that is not copied from the row
 

@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pretrax import models
-from pretrax.models import Model, hugging_face, t5x
-from pretrax.models.hugging_face import Recognised, Source
-from pretrax.models.hugging_face.kept import files_to_keep
-from pretrax.models.hugging_face.sentences import POOLINGS, Modules, open_modules
-from pretrax.objectives import PromptForm
-from pretrax.tasks.converted_vocabularies import imported_frame, imported_vocabulary
-from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.configuration import read_fields
-from pretrax.training.imported_runs import settings_of
+from .. import models
+from ..models import Model, hugging_face, t5x
+from ..models.hugging_face import Recognised, TensorFiles
+from ..models.hugging_face.kept import files_to_keep
+from ..models.hugging_face.sentences import POOLINGS, Modules, open_modules
+from ..objectives import PromptForm
+from ..training.saved.imported_runs import settings_of
+from ..training.settings.configuration import read_fields
+from .vocabularies import Vocabulary
+from .vocabularies.converted_vocabularies import imported_frame, imported_vocabulary
 
 
 class Imported(NamedTuple):
@@ -95,7 +95,7 @@ def _with_dense(
 
 
 def _prompt_forms(
-    source: Source, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
+    source: TensorFiles, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
     """Returns how a sentence model or a classifier reads a text, and what its probabilities are.
 

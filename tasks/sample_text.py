@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.tasks import special_tokens, tokenization, vocabularies
-from pretrax.tasks.python_sources import library_documents
-from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.run_directory import VOCABULARY, check_is_run
+from ..training.run_directory import VOCABULARY, check_is_run
+from . import vocabularies
+from .python_library.python_sources import library_documents
+from .vocabularies import Vocabulary, special_tokens, tokenization
 
 STREAM = 300_000  # tokens that statistics are cut from
 OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
@@ -68,7 +68,7 @@ def of_task(folder: str, name: str, module: Sequence[str] | None, length: int) -
       module: modules, or files, that register the task.
       length: the document is cut to half of it.
     """
-    from pretrax.tasks import seqio_corpora, seqio_vocabularies  # TensorFlow, for this alone
+    from .seqio import seqio_corpora, seqio_vocabularies
 
     corpus = seqio_corpora.seqio_mixture(
         folder,
@@ -115,7 +115,9 @@ def open_vocabulary(
         return Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {})
     if not os.path.exists(os.path.join(cache, VOCABULARY)):
         notice(f"Learning a vocabulary from Python's library, once: it is kept in {cache}.")
-    library = vocabularies.Source(lambda: (document.read() for document in library_documents()))
+    library = vocabularies.VocabularySource(
+        lambda: (document.read() for document in library_documents())
+    )
     return vocabularies.trained(cache, library)
 
 

@@ -4,14 +4,14 @@ from collections.abc import Collection
 
 from jax.sharding import Mesh
 
-from pretrax.inference import Trained
-from pretrax.models.unrolled import unrolled
-from pretrax.tasks.prompt_forms import prompt_forms
-from pretrax.tasks.vocabularies import load_vocabulary
-from pretrax.training.configuration import read_directory
-from pretrax.training.planning import longest_rows
-from pretrax.training.run_directory import load_classes
-from pretrax.training.runs import model_of_run, open_run, settings_in_words
+from ..inference import Trained
+from ..models.unrolled import unrolled
+from ..training.run_directory import load_classes
+from ..training.saved.runs import model_of_run, open_run, settings_in_words
+from ..training.settings.configuration import read_directory
+from ..training.settings.run import longest_rows
+from .kept_prompt_forms import prompt_forms
+from .vocabularies import load_vocabulary
 
 
 def open_trained(
@@ -28,8 +28,8 @@ def open_trained(
     Args:
         step: of the checkpoint; None: the latest.
         mesh: over which the parameters are spread; None: they are on the first device. Within
-            `training.mesh.placed_on(mesh)` the rows of a batch are spread as well.
-        trusted: modules that the directory may name, see `training.trust`.
+            `training.devices.mesh.placed_on(mesh)` the rows of a batch are spread as well.
+        trusted: modules that the directory may name, see `training.settings.trust`.
 
     Raises:
         ValueError: no run, no checkpoint, or no vocabulary there.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrax import check
+from pretrax.verbs import check
 
 OWN = """
 import jax.numpy as jnp

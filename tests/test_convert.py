@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from pretrax import convert, models
+from pretrax import models
 from pretrax.models.hugging_face import (
     family_of,
     left_out,
@@ -25,13 +25,15 @@ from pretrax.models.hugging_face import (
     write_model,
 )
 from pretrax.models.trees import named, nested
-from pretrax.tasks import special_tokens, tokenization, vocabularies
-from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.tasks import vocabularies
+from pretrax.tasks.vocabularies import special_tokens, tokenization
+from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.training import run_directory
-from pretrax.training.configuration import read_fields, read_run
 from pretrax.training.planning import plan
 from pretrax.training.run_directory import IMPORTED
-from pretrax.training.runs import open_run
+from pretrax.training.saved.runs import open_run
+from pretrax.training.settings.configuration import read_fields, read_run
+from pretrax.verbs import convert
 from tests.models import test_t5x as t5x
 from tests.training import tiny
 
@@ -238,7 +240,7 @@ def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeyp
 
 
 PEAK = """
-import sys; from pretrax import convert
+import sys; from pretrax.verbs import convert
 convert.main(sys.argv[1:])
 print("peak", next(x.split()[1] for x in open("/proc/self/status") if x.startswith("VmHWM")))
 """

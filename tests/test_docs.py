@@ -26,16 +26,18 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from pretrax import compare, train, verbs
-from pretrax.comparing import laws, results
+from pretrax import verbs
+from pretrax.comparing import results
+from pretrax.comparing.scaling import laws_of_comparisons
 from pretrax.comparing.variants import read_comparison, runs_of_variants
-from pretrax.training import optimizers
-from pretrax.training.bound import Bound
-from pretrax.training.command_line import add_gin_arguments, parse_with_gin
-from pretrax.training.configuration import read_run
+from pretrax.training import optimizers, trainer
+from pretrax.training.devices.topologies import read_topology
 from pretrax.training.planning import plan
-from pretrax.training.profiling import check_steps, read_steps
-from pretrax.training.topologies import read_topology
+from pretrax.training.reporting.profiling import check_steps, read_steps
+from pretrax.training.settings.bound import Bound
+from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
+from pretrax.training.settings.configuration import read_run
+from pretrax.verbs import compare
 from tests.comparing import planted
 from tests.inference.runs import write_run
 from tests.tasks.seqio_cache import write_cache
@@ -148,7 +150,9 @@ def folder(tmp_path_factory):
         patch.setenv("COLUMNS", "120")
         on_one_device(patch)
         write_files(here, [document.read() for document in few])
-        patch.setattr(laws, "fit", functools.partial(laws.fit, resamples=10))
+        patch.setattr(
+            laws_of_comparisons, "fit", functools.partial(laws_of_comparisons.fit, resamples=10)
+        )
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
@@ -254,11 +258,11 @@ def test_a_block_of_python(folder, block, monkeypatch):
             "heldout_tokens": 400,
             "optimizer": optimizer,
         }
-        return train.train(dataclasses.replace(run, **small))
+        return trainer.train(dataclasses.replace(run, **small))
 
-    few = types.ModuleType("pretrax.train")
+    few = types.ModuleType("pretrax.training.trainer")
     few.train = two_steps
-    monkeypatch.setitem(sys.modules, "pretrax.train", few)
+    monkeypatch.setitem(sys.modules, "pretrax.training.trainer", few)
     exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
 
 

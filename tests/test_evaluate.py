@@ -8,18 +8,18 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pretrax import evaluate
 from pretrax.comparing.figures import HIGHER, Figure
 from pretrax.comparing.yardsticks import YARDSTICKS
 from pretrax.inference import task_scores
 from pretrax.inference.task_scores import score_task
-from pretrax.tasks import metrics
-from pretrax.tasks.seqio_evaluation import evaluation_tasks
-from pretrax.training.configuration import run_of_directory
+from pretrax.tasks import task_metrics
+from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
 from pretrax.training.heldout import heldout_evaluator
-from pretrax.training.metrics import read_metrics
 from pretrax.training.planning import plan
-from pretrax.training.runs import open_run
+from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.saved.runs import open_run
+from pretrax.training.settings.configuration import run_of_directory
+from pretrax.verbs import evaluate
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.tasks.seqio_cache import write_cache
 from tests.training import tiny
@@ -73,11 +73,11 @@ def shouted(text, example, is_target):
 
 @pytest.fixture(autouse=True, scope="module")
 def tasks():
-    register("colours", [metrics.accuracy])
-    register("colours_ids", [metrics.accuracy, log_likelihood], pretokenized=False)
-    register("colours_shouted", [metrics.exact_match], postprocess_fn=shouted)
+    register("colours", [task_metrics.accuracy])
+    register("colours_ids", [task_metrics.accuracy, log_likelihood], pretokenized=False)
+    register("colours_shouted", [task_metrics.exact_match], postprocess_fn=shouted)
     register("colours_mute", [])
-    register("colours_unasked", [metrics.accuracy], features=["targets"])
+    register("colours_unasked", [task_metrics.accuracy], features=["targets"])
     if "all_colours" not in seqio.MixtureRegistry.names():
         seqio.MixtureRegistry.add("all_colours", ["colours", "colours_ids"], default_rate=1)
 
@@ -116,14 +116,14 @@ def test_examples_are_texts(name):
 
 
 def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.seqio_evaluation.MOST_COUNTED", 2)
+    monkeypatch.setattr("pretrax.tasks.evaluation.seqio_evaluation.MOST_COUNTED", 2)
     (task,) = evaluation_tasks("", names=["colours"])
     assert task.guessed_from == "the first 2 examples of training"
 
 
 def test_a_task_without_training_examples():
     """As a suite of evaluation has; the baseline is counted in what is evaluated."""
-    register("colours_unseen", [metrics.accuracy], splits=["validation"])
+    register("colours_unseen", [task_metrics.accuracy], splits=["validation"])
     (task,) = evaluation_tasks("", names=["colours_unseen"])
     assert (task.guess, task.guessed_from) == ("red", "these examples")
 
@@ -375,9 +375,9 @@ from __gin__ import dynamic_registration
 from pretrax import models
 from pretrax import objectives
 from pretrax import training
-from pretrax.tasks import seqio_corpora
-from pretrax.tasks import seqio_evaluation
-from pretrax.tasks import seqio_vocabularies
+from pretrax.tasks.seqio import seqio_corpora
+from pretrax.tasks.evaluation import seqio_evaluation
+from pretrax.tasks.seqio import seqio_vocabularies
 from pretrax.training import optimizers
 
 RUN_DIR = None

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
+from pretrax.data.corpus import Corpus
 from pretrax.objectives import TokenIds, bitmap, check_token_ids, members_of
 from pretrax.objectives.catalogue import run_of
-from pretrax.training.bound import bound
-from pretrax.training.configuration import as_run, read_run
-from pretrax.training.data import Corpus
-from pretrax.training.mesh import AXES, batch_sharding, placed_on
+from pretrax.training.devices.mesh import AXES, batch_sharding, placed_on
 from pretrax.training.planning import (
     abstract_batch,
     abstract_rows,
@@ -22,7 +20,9 @@ from pretrax.training.planning import (
     compiled_step,
     plan,
 )
-from pretrax.training.run import Run
+from pretrax.training.settings.bound import bound
+from pretrax.training.settings.configuration import as_run, read_run
+from pretrax.training.settings.run import Run
 from tests.training import tiny
 
 BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)

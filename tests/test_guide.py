@@ -8,7 +8,7 @@ import pytest
 
 from pretrax.comparing import results
 from pretrax.comparing.variants import read_comparison
-from pretrax.training.bound import bound
+from pretrax.training.settings.bound import bound
 from tests.comparing import planted
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"

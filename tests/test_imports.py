@@ -1,38 +1,41 @@
-"""What imports what: one way, no verb, and no TensorFlow outside `tasks`."""
+"""What imports what: one way, without circles, and no TensorFlow outside `tasks`; one name for one thing."""
 
 import ast
 import functools
+import graphlib
 import json
 import subprocess
 import sys
 import venv
+from collections import Counter
+from importlib.util import resolve_name
 
 import pytest
 
 from pretrax import verbs
-from pretrax.training.token_store_files import StoreWriter, seal
+from pretrax.data.token_store_files import StoreWriter, seal
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
 PACKAGES = (
-    *("objectives", "models", "training", "inference"),
-    *("showing", "tasks", "comparing", "preparing"),
+    *("objectives", "models", "data", "training", "inference"),
+    *("showing", "tasks", "comparing", "preparing", "verbs"),
 )
-VERBS = tuple(verbs.VERBS)
 MAY_IMPORT = {
-    "objectives": {"objectives"},
-    "models": {"models"},
-    "training": {"training", "objectives", "models"},
-    "inference": {"inference", "objectives", "models"},
-    "showing": {"showing", "objectives"},
-    "tasks": {"tasks", "training", "inference", "objectives", "models"},
-    "comparing": {"comparing", "showing", "tasks", "training", "inference", "objectives", "models"},
-    "preparing": {"preparing", "showing", "tasks", "training", "objectives", "models"},
+    "objectives": set(),
+    "models": set(),
+    "data": {"objectives"},
+    "showing": {"data", "objectives"},
+    "inference": {"objectives", "models"},
+    "training": {"inference", "data", "objectives", "models"},
+    "tasks": {"training", "inference", "data", "objectives", "models"},
+    "preparing": {"showing", "tasks", "training", "data", "objectives", "models"},
+    "comparing": set(PACKAGES) - {"preparing", "verbs"},
+    "verbs": set(PACKAGES),
 }
-# `train.train` is what trains a run, for whoever compares some.
-MAY_IMPORT_VERBS = {"comparing": {"train"}}
 HEAVY = ("tensorflow", "seqio", "tensorflow_datasets", "tensorflow_text", "tfds", "sentencepiece")
 FILES = [f for package in PACKAGES for f in sorted((ROOT / package).rglob("*.py"))]
+FOLDERS = sorted({file.parent for file in FILES})
 
 
 @functools.cache
@@ -40,60 +43,112 @@ def parsed(file):
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+def module_of(file) -> str:
+    parts = ("pretrax", *file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(file): file for file in FILES}
+
+
 @functools.cache
 def imported(file) -> set[str]:
-    """The modules that a file imports anywhere, inside functions too: top-level names, and those of
-    this project by what follows `pretrax.`"""
-    modules = []
+    """The names that a file imports anywhere, inside functions too, as absolute names."""
+    package = module_of(file) if file.name == "__init__.py" else module_of(file.parent / file.stem)
+    package = package if file.name == "__init__.py" else package.rpartition(".")[0]
+    names = []
     for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{file}: imports here are absolute"
-            modules += [f"{node.module}.{alias.name}" for alias in node.names]
-    return {name.removeprefix("pretrax.").partition(".")[0] for name in modules}
+            source = resolve_name("." * node.level + (node.module or ""), package)
+            names += [f"{source}.{alias.name}" for alias in node.names]
+    return set(names)
 
 
-def test_own_modules_are_imported_as_pretrax():
-    """In a checkout `import models` would work too, and make every class and cache a second time."""
-    for file in sorted(ROOT.rglob("*.py")):
+@functools.cache
+def files_imported(file) -> set:
+    """The files of this project that a file imports."""
+    found = {MODULES.get(name) or MODULES.get(name.rpartition(".")[0]) for name in imported(file)}
+    return found - {None, file}
+
+
+def tops(file) -> set[str]:
+    """The packages, of this project and of others, that a file imports."""
+    return {name.removeprefix("pretrax.").partition(".")[0] for name in imported(file)}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_within_the_package_are_relative(package):
+    """So that editors and other tools follow them in a checkout of any name."""
+    for file in sorted((ROOT / package).rglob("*.py")):
         for node in ast.walk(parsed(file)):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.partition(".")[0] for name in names} & {*PACKAGES, *VERBS}, file
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            assert not {name.partition(".")[0] for name in names} & {"pretrax", *PACKAGES}, file
+
+
+def test_imports_from_outside_are_of_pretrax():
+    """In a checkout `import models` would work too, and make every class and cache a second time."""
+    for file in {*ROOT.glob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")}:
+        names = {name.partition(".")[0] for name in imported(file)}
+        assert not names & set(PACKAGES), file
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_imports_run_one_way(file):
+def test_packages_import_one_way(file):
     package = file.relative_to(ROOT).parts[0]
-    assert imported(file) & set(PACKAGES) <= MAY_IMPORT[package]
-    assert imported(file) & set(VERBS) <= MAY_IMPORT_VERBS.get(package, set())
+    assert tops(file) & set(PACKAGES) <= {package} | MAY_IMPORT[package]
+    if package == "verbs":  # no other verb
+        assert {f.stem for f in files_imported(file) if f.parent == file.parent} <= {"__init__"}
     if package != "tasks":
-        assert not imported(file) & set(HEAVY)
+        assert not tops(file) & set(HEAVY)
 
 
-def test_verbs_import_no_verb():
-    for verb in (ROOT / f"{name}.py" for name in VERBS):
-        if verb.exists():
-            # its own name, where it runs itself through an import so that gin sees one module
-            assert imported(verb) & set(VERBS) <= {verb.stem}
+@pytest.mark.parametrize("folder", [ROOT, *FOLDERS], ids=lambda f: str(f.relative_to(ROOT)))
+def test_no_circle_among_the_files_and_folders_of_a_folder(folder):
+    def room(file):
+        within = file.relative_to(folder).parts
+        return within[0] if within != ("__init__.py",) else None  # hands on what others define
+
+    arrows = {}
+    for file in (file for file in FILES if file.is_relative_to(folder)):
+        there = {f for f in files_imported(file) if f.is_relative_to(folder)}
+        arrows.setdefault(room(file), set()).update(map(room, there))
+    arrows.pop(None, None)
+    order = graphlib.TopologicalSorter({a: to - {a, None} for a, to in arrows.items()})
+    order.prepare()  # which raises CycleError
+
+
+def test_files_and_public_classes_have_one_name_each():
+    names = [file.name for file in FILES if file.name != "__init__.py"]
+    classes = [
+        node.name
+        for file in FILES
+        for node in parsed(file).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    for each in (names, classes):
+        assert len(each) > 100 and [x for x, n in Counter(each).items() if n > 1] == []
 
 
 def test_there_are_files_to_look_at():
-    assert len(FILES) > 20 and all((ROOT / p / "__init__.py").exists() for p in PACKAGES)
+    assert len(FILES) > 250 and all((folder / "__init__.py").exists() for folder in FOLDERS)
+    assert all(files_imported(ROOT / "verbs" / f"{verb}.py") for verb in verbs.VERBS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_datatrove_is_for_preparing_alone(file):
-    assert file.parent == ROOT / "preparing" or "datatrove" not in imported(file)
+    assert file.parent == ROOT / "preparing" or "datatrove" not in tops(file)
 
 
 def modules_without_tasks() -> list[str]:
     files = [
-        f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tasks", "comparing", "preparing")
+        f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tasks", "comparing", "verbs")
     ]
-    names = [".".join(f.relative_to(ROOT).with_suffix("").parts) for f in files]
-    return [f"pretrax.{name.removesuffix('.__init__')}" for name in [*names, "train"]]
+    files = [f for f in files if f.relative_to(ROOT).parts[0] != "preparing"]
+    return [*map(module_of, files), "pretrax.verbs.train"]
 
 
 def test_nothing_but_tasks_loads_tensorflow_and_the_verb_prepare_no_datatrove():
@@ -101,7 +156,7 @@ def test_nothing_but_tasks_loads_tensorflow_and_the_verb_prepare_no_datatrove():
         f"import sys, importlib\nfor name in {modules_without_tasks()}:\n"
         "    importlib.import_module(name)\n"
         f"print(sorted(set(sys.modules) & {set(HEAVY) | {'pretrax.tasks'}}))\n"
-        "import pretrax.prepare\nprint('datatrove' in sys.modules)"
+        "import pretrax.verbs.prepare\nprint('datatrove' in sys.modules)"
     )
     said = subprocess.run(
         [sys.executable, "-c", program],
@@ -128,7 +183,7 @@ sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 try:
     import tensorflow
 except ModuleNotFoundError:
-    from pretrax import train
+    from pretrax.verbs import train
     for arguments in json.loads(sys.argv[1]):
         train.main(arguments)
 """
@@ -150,7 +205,7 @@ def run_on_a_token_store(tmp_path):
     seal(tmp_path / "store", {"train": 1, "heldout": 1})
     run = tiny.Run(tmp_path / "of_store", str(tmp_path / "store"))
     for old, new in (
-        ("from tests.training import tiny", "from pretrax.training import store_mixtures"),
+        ("from tests.training import tiny", "from pretrax.data import store_mixtures"),
         ("tiny.slow_token_array.path", "store_mixtures.token_store.stores"),
         ("tiny.slow_token_array", "store_mixtures.token_store"),
     ):

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax import predict
+from pretrax.data import whole_files
 from pretrax.inference.states import states
-from pretrax.tasks import special_tokens
 from pretrax.tasks.trained_models import open_trained
-from pretrax.training import run_directory
-from pretrax.training.mesh import make_mesh
+from pretrax.tasks.vocabularies import special_tokens
+from pretrax.training.devices.mesh import make_mesh
+from pretrax.verbs import predict
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.training import tiny
 
@@ -412,7 +412,7 @@ def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text('{"text": "a"}\n' + "[" * 100_000 + '\n{"text": " "}\n{"text": "b"}\n')
     command = [f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", "--mode=complete"]
-    with run_directory.locked(out, "It is written"):
+    with whole_files.locked(out, "It is written"):
         assert f"predict writes {out} already, in another process" in fails(capsys, *command)
     told = said(*command)
     assert '2 of them are an "error", which says why there is no answer.' in told

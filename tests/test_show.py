@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from pretrax import show
 from pretrax.objectives.catalogue import CATALOGUE
+from pretrax.verbs import show
 from tests.training.tiny import ROOT, environment
 
 BYTES = "--vocabulary=bytes"
@@ -123,7 +123,7 @@ def test_short_names_and_what_to_run_next(capsys):
 
 
 def test_tensorflow_is_not_loaded():
-    program = "import sys; from pretrax import show; print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
+    program = "import sys; from pretrax.verbs import show; print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )

@@ -8,9 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax import train
-from pretrax.training import results, run_directory
-from pretrax.training.configuration import read_run
+from pretrax.data import whole_files
+from pretrax.training import run_directory
+from pretrax.training.saved.result import read_result
+from pretrax.training.settings.configuration import read_run
+from pretrax.verbs import train
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs" / "runs"
@@ -210,7 +212,7 @@ def test_what_nobody_foresaw_keeps_its_traceback(data, tmp_path, monkeypatch, er
 
 def test_two_trainings_in_one_directory(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
-    with run_directory.locked(run.dir / run_directory.LOCK, "It is trained"):
+    with whole_files.locked(run.dir / run_directory.LOCK, "It is trained"):
         said = fails(capsys, run.arguments())
     assert f"{run.dir} is trained already, in another process" in said
     assert not (run.dir / "checkpoints").exists()
@@ -271,12 +273,12 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
         full.setattr(sys, "stdout", nowhere)
         tiny.run_here(run.arguments())
     assert "Output ends here ([Errno 28] No space left on device)" in capsys.readouterr().err
-    assert results.read(str(run.dir)).finished
+    assert read_result(str(run.dir)).finished
     (run.dir / run_directory.RESULT).unlink()  # the same again, with output
     tiny.run_here(run.arguments())
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "warning: loss.png could not be drawn ([Errno 21] Is a directory" in said
-    assert results.read(str(run.dir)).finished
+    assert read_result(str(run.dir)).finished
 
 
 def test_a_missing_value_is_named(data, tmp_path, capsys):

@@ -21,7 +21,7 @@ def wheel(tmp_path_factory) -> Path:
     source = folder / "source"
     tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=tiny.ROOT, text=True)
     for name in filter(None, tracked.split("\0")):
-        if (tiny.ROOT / name).exists() and not name.startswith("tests/"):
+        if (tiny.ROOT / name).is_file() and not name.startswith("tests/"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((tiny.ROOT / name).read_bytes())
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder)]
@@ -34,10 +34,17 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
     assert tops == {"pretrax", f"pretrax-{wheel.name.split('-')[1]}.dist-info"}
-    assert "pretrax/setup.py" not in names and not any("tests" in name for name in names)
+    assert not {"pretrax/setup.py", "pretrax/train.py"} & set(names)
+    assert not any("tests" in name for name in names)
     gin_files = {str(p.relative_to(tiny.ROOT)) for p in tiny.ROOT.glob("gin_configs/*/*.gin")}
     assert {f"pretrax/{name}" for name in gin_files} <= set(names)
-    sources = {"train.py", "__main__.py", "objectives/contract.py", "models/hugging_face/bert.py"}
+    sources = {
+        "__init__.py",
+        "__main__.py",
+        "verbs/train.py",
+        "objectives/contract.py",
+        "models/hugging_face/bert.py",
+    }
     assert {f"pretrax/{name}" for name in sources} <= set(names)
 
 
@@ -74,6 +81,6 @@ def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert "Done. runs/quickstart holds" in ended.stdout
     assert os.listdir(empty) == ["runs"]
-    where = [python, "-c", "import pretrax.train; print(pretrax.train.__file__)"]
+    where = [python, "-c", "import pretrax.verbs.train; print(pretrax.verbs.train.__file__)"]
     found = subprocess.check_output(where, cwd=empty, env=tiny.environment(), text=True)
     assert found.startswith(str(environment))

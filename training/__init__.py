@@ -3,11 +3,11 @@
     run = training.Run(run_dir="runs/mine", corpus=…, objective=…, model=…, …)
     planned = training.plan(run)
 
-`pretrax.train.train` trains a run; `pretrax.training.configuration` reads one from gin files.
+`pretrax.training.trainer.train` trains a run; `pretrax.training.settings.configuration` reads one from gin files.
 """
 
-from pretrax.training.bound import Bound, Call
-from pretrax.training.planning import Plan, plan
-from pretrax.training.run import Run, differences
+from .planning import Plan, plan
+from .settings.bound import Bound, Call
+from .settings.run import Run, differences
 
 __all__ = ["Bound", "Call", "Plan", "Run", "differences", "plan"]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives import Labels
+from ..objectives import Labels
 
 
 @jax.tree_util.register_dataclass

@@ -1,7 +1,7 @@
 """Rows for every step, cut from endless document streams; the same on any number of hosts.
 
 The member of a row is a function of the row's number alone, and each row takes as much text as its
-member's limits allow (`training.packing`), so that no token is ever dropped and few slots are padding.
+member's limits allow (`data.packing`), so that no token is ever dropped and few slots are padding.
 The stream of documents is split into logical shards; a process reads the shards whose rows its devices
 hold. The data position (what each shard has read, and the pieces waiting for a row) is part of the
 training state.
@@ -18,10 +18,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from pretrax.objectives import Member, Objective, Row, RowGroup, members_of
-from pretrax.training.data import DocumentStream
-from pretrax.training.mesh import batch_sharding
-from pretrax.training.packing import Packing, ShardReader, concatenation, stacked
+from ..data.corpus import DocumentStream
+from ..data.packing import Packing, ShardReader, concatenation, stacked
+from ..objectives import Member, Objective, Row, RowGroup, members_of
+from .devices.mesh import batch_sharding
 
 PERIOD = 840  # rows after which the order of members repeats; every count up to 8 divides it
 

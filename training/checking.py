@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.objectives import RowGroup
-from pretrax.objectives.laws import check_objective, check_shapes, is_own, text_row
-from pretrax.training.packing import PackedRow, stacked
-from pretrax.training.step import Recipe, arranged
+from ..data.packing import PackedRow, stacked
+from ..objectives import RowGroup
+from ..objectives.laws import check_objective, check_shapes, is_own, text_row
+from .step import Recipe, arranged
 
 PROBES = 8  # slots of a stack whose inputs are changed
 MOST_PARAMETERS = 2 * 10**8  # of a model that is run for the checks

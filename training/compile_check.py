@@ -16,24 +16,19 @@ from typing import Any, NamedTuple
 
 import jax
 
-from pretrax.models.experts import active_parameters
-from pretrax.objectives.contract import column_of, specimen_ids, with_counted_classes
-from pretrax.training.accelerators import ACCELERATORS
-from pretrax.training.bound import bound, name_of
-from pretrax.training.collectives import Traffic, traffic
-from pretrax.training.data import Corpus
-from pretrax.training.mesh import batch_sharding, placed_on
-from pretrax.training.planning import (
-    T5_VOCABULARY,
-    abstract_rows,
-    abstract_state_of,
-    compiled_step,
-    plan,
-)
-from pretrax.training.run import Run
-from pretrax.training.state import parameter_count
-from pretrax.training.throughput import step_flops
-from pretrax.training.topologies import Topology, devices_of
+from ..data.corpus import Corpus
+from ..models.experts import active_parameters
+from ..objectives.contract import column_of, with_counted_classes
+from ..objectives.token_ids import specimen_ids
+from .devices.accelerators import ACCELERATORS
+from .devices.collectives import Traffic, traffic
+from .devices.mesh import batch_sharding, placed_on
+from .devices.topologies import Topology, devices_of
+from .planning import abstract_rows, abstract_state_of, compiled_step, plan
+from .settings.bound import bound, name_of
+from .settings.run import T5_VOCABULARY, Run
+from .state import parameter_count
+from .throughput import step_flops
 
 GIB = 2**30
 

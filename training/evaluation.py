@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pretrax.objectives import Labels, Objective, members_of
-from pretrax.training.baselines import Tally, tally, trivial_hits, trivial_loss
-from pretrax.training.data import DocumentStream, Piece
-from pretrax.training.mesh import batch_sharding, batch_shards, placed_on, replicated
-from pretrax.training.packing import PackedRow, Packing, empty_row, rows_of_documents, stacked
-from pretrax.training.state import unboxed
-from pretrax.training.step import Recipe, arranged, constant_outputs
+from ..data.corpus import DocumentStream, Piece
+from ..data.packing import PackedRow, Packing, empty_row, rows_of_documents, stacked
+from ..objectives import Labels, Objective, members_of
+from .baselines import Tally, tally, trivial_hits, trivial_loss
+from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
+from .state import unboxed
+from .step import Recipe, arranged, constant_outputs
 
 EVALUATION_SEED = 20_200_101  # noise of held-out rows; the same in every run
 
@@ -163,7 +163,7 @@ def _spread(x: np.ndarray, sharding) -> jax.Array:
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class TermSums:
     """One term of some rows, summed."""
 
     sum: Any  # of the loss
@@ -175,14 +175,14 @@ class Figures:
     of_text: bool = dataclasses.field(metadata={"static": True})
 
 
-def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, Figures]:
+def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, TermSums]:
     """Returns the figures of each term of a member's loss on an arranged batch, without dropout."""
     terms = objective.loss(recipe.model.apply(params, batch), batch)
     constant = {}
     if any(term.labels is None for term in terms.values()):
         constant = objective.loss(constant_outputs(recipe.model, params, batch), batch)
     return {
-        name: Figures(
+        name: TermSums(
             sum=jnp.sum(term.sums),
             weight=jnp.sum(term.weights),
             tally=None
@@ -220,7 +220,7 @@ def _classes(recipe: Recipe, objective: Objective, labels: Labels) -> int:
     return objective.heads[labels.head] or recipe.ids.size
 
 
-def _baseline(figures: Figures, training: Tally | None) -> float:
+def _baseline(figures: TermSums, training: Tally | None) -> float:
     """Returns the term's sum for a model that ignores its input."""
     if figures.tally is None:
         return float(figures.constant)

@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from pretrax import objectives
-from pretrax.objectives import Objective, members_of
-from pretrax.objectives.layouts import LAYOUTS
-from pretrax.objectives.mixtures import longest
-from pretrax.training.console import print_task_scores
-from pretrax.training.data import Codec, Piece
-from pretrax.training.evaluation import Evaluator, Score
-from pretrax.training.metrics import MetricsWriter
-from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
-from pretrax.training.planning import Plan, check_columns
-from pretrax.training.run import Run
-from pretrax.training.step import Recipe, check_recipe
-from pretrax.training.wall_time import WallTime
+from .. import objectives
+from ..data.corpus import Codec, Piece
+from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
+from ..objectives import Objective, members_of
+from ..objectives.layouts import LAYOUTS
+from ..objectives.mixtures import longest
+from .evaluation import Evaluator, Score
+from .planning import Plan, check_columns
+from .reporting.console import print_task_scores
+from .reporting.metrics import MetricsWriter
+from .reporting.wall_time import WallTime
+from .settings.run import Run
+from .step import Recipe, check_recipe
 
 
 class Evaluation(NamedTuple):

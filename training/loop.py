@@ -12,21 +12,21 @@ import jax
 from jax.experimental import multihost_utils
 from rich.console import Console
 
-from pretrax.training import run_directory
-from pretrax.training.batches import Batches
-from pretrax.training.checkpoints import Checkpoints
-from pretrax.training.console import StepProgress, print_warning
-from pretrax.training.heldout import Evaluation
-from pretrax.training.mesh import batch_sharding, placed_on
-from pretrax.training.metrics import MetricsWriter
-from pretrax.training.monitor import Monitor
-from pretrax.training.planning import Plan, abstract_rows, compiled_step
-from pretrax.training.profiling import Profiler, Steps
-from pretrax.training.read_ahead import ReadAhead
-from pretrax.training.resuming import resume
-from pretrax.training.spikes import LossSpike, Rollback, Spikes
-from pretrax.training.state import Abstract, State
-from pretrax.training.wall_time import WallTime
+from . import run_directory
+from .batches import Batches
+from .devices.mesh import batch_sharding, placed_on
+from .heldout import Evaluation
+from .planning import Plan, abstract_rows, compiled_step
+from .read_ahead import ReadAhead
+from .reporting.console import StepProgress, print_warning
+from .reporting.metrics import MetricsWriter
+from .reporting.monitor import Monitor
+from .reporting.profiling import Profiler, Steps
+from .reporting.wall_time import WallTime
+from .saved.checkpoints import Checkpoints
+from .saved.resuming import resume
+from .spikes import LossSpike, Rollback, Spikes
+from .state import Abstract, State
 
 
 class Stopped(NamedTuple):

@@ -3,7 +3,6 @@
 import functools
 import math
 import os
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -11,27 +10,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from pretrax import objectives
-from pretrax.models import Model, fused_attention
-from pretrax.objectives import Objective, Row, TokenIds
-from pretrax.objectives.contract import ROWS, column_of, with_counted_classes
-from pretrax.objectives.layouts import LAYOUTS
-from pretrax.objectives.mixtures import longest
-from pretrax.training.batches import Batches, GroupSchedule, schedule
-from pretrax.training.checking import check_own, check_terms
-from pretrax.training.data import Corpus, checked_for
-from pretrax.training.mesh import batch_shards, evaluation_mesh, replicated
-from pretrax.training.packing import Packing, documents_of_a_row, plan_packing, resolve
-from pretrax.training.processes import first_process_first
-from pretrax.training.run import FIELDS, Run, is_required
-from pretrax.training.run_directory import is_run
-from pretrax.training.state import Abstract, State, abstract_state
-from pretrax.training.step import Recipe, arranged, check_recipe, train_step
-from pretrax.training.warm_start import check_source
-from pretrax.training.weights_and_biases import check_project
+from .. import objectives
+from ..data.corpus import Corpus, checked_for
+from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
+from ..models import Model
+from ..models.kernels import fused_attention
+from ..objectives import Objective, Row
+from ..objectives.contract import ROWS, column_of, with_counted_classes
+from ..objectives.layouts import LAYOUTS
+from .batches import Batches, GroupSchedule, schedule
+from .checking import check_own, check_terms
+from .devices.mesh import batch_shards, evaluation_mesh, replicated
+from .processes import first_process_first
+from .run_directory import is_run
+from .saved.warm_start import check_source
+from .settings.run import FIELDS, Run, is_required, padded_vocabulary, row_shapes
+from .state import Abstract, State, abstract_state
+from .step import Recipe, arranged, check_recipe, train_step
 
 WEIGHTS_OF_LOSSES = ("z_loss", "load_balance_loss", "router_z_loss")
-T5_VOCABULARY = 32_128  # rows, for a run that is told without its vocabulary
 
 
 class Plan(NamedTuple):
@@ -87,7 +84,7 @@ def plan(run: Run, mesh: Mesh | None = None) -> Plan:
             objective,
             layout,
             ids,
-            _row_shapes(lengths),
+            row_shapes(lengths),
             documents_of_a_row(policy, run.max_documents),
         )
     except ValueError as error:  # whose messages name no setting of a run
@@ -111,37 +108,6 @@ def plan(run: Run, mesh: Mesh | None = None) -> Plan:
     if len({member.objective.loss for member in objective.members}) > 1:
         check_terms(recipe, abstract_batch(planned))  # do their terms add up?
     return planned
-
-
-def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
-    """Returns the rows of the embedding: ids rounded up to 128, to shard evenly over devices.
-
-    >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
-    32128
-
-    Raises ValueError where `rows` are given and too few.
-    """
-    if rows is None:
-        return -(-ids.size // 128) * 128
-    if rows < ids.size:
-        raise ValueError(
-            f"training.Run.vocabulary_rows = {rows} are fewer than the {ids.size} ids of the vocabulary: "
-            "raise them, or leave them out."
-        )
-    return rows
-
-
-def longest_rows(sequence_lengths: Mapping | Sequence[Mapping]) -> dict[str, int]:
-    """Returns the slots of the longest rows of each stack, from `Run.sequence_lengths`.
-
-    >>> longest_rows([{"encoder": 128, "decoder": 64}, {"encoder": 64, "decoder": 96}])
-    {'encoder': 128, 'decoder': 96}
-    """
-    return longest(_row_shapes(sequence_lengths))
-
-
-def _row_shapes(sequence_lengths: Mapping | Sequence[Mapping]) -> Sequence[Mapping]:
-    return [sequence_lengths] if isinstance(sequence_lengths, Mapping) else sequence_lengths
 
 
 def open_batches(plan: Plan) -> Batches:
@@ -248,7 +214,11 @@ def _check(run: Run) -> None:
         weight = getattr(run, name)
         if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
             raise ValueError(f"training.Run.{name} must be a number of 0 or more, got {weight!r}.")
-    check_project(run.wandb_project)
+    project = run.wandb_project
+    if project is not None and (not isinstance(project, str) or not project):
+        raise ValueError(
+            f"training.Run.wandb_project must be the name of a project, got {project!r}."
+        )
     if not isinstance(run.initial_run, str | None):
         raise ValueError(
             f"training.Run.initial_run must be a folder's name, got {run.initial_run!r}."

@@ -24,10 +24,10 @@ from etils import epath
 from jax._src import distributed  # the public interface shares no address among the processes
 from jax.experimental import multihost_utils
 
-from pretrax.training import run_directory
-from pretrax.training.command_line import explanation
-from pretrax.training.config_file import gin_text
-from pretrax.training.run import Run, fields_of
+from . import run_directory
+from .settings.command_line import explanation
+from .settings.config_file import gin_text
+from .settings.run import Run, fields_of
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Ended(NamedTuple):
     how: str  # "died, or cannot be reached", or "failed: …"
 
 
-class Watch:
+class ProcessWatch:
     """The connections of this process: of the first one to all others, of another to the first.
 
     When another process ends before the run does, this one says so and ends too, with status 1.
@@ -142,7 +142,7 @@ class Watch:
         )
 
 
-_watch: Watch | None = None  # like JAX's own connection, one for each process
+_watch: ProcessWatch | None = None  # like JAX's own connection, one for each process
 
 
 def join_processes(run: Run) -> None:
@@ -152,7 +152,7 @@ def join_processes(run: Run) -> None:
     three environment variables on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
     process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID from 0.
 
-    From then on, where one process ends before the others, they end too, see `Watch`.
+    From then on, where one process ends before the others, they end too, see `ProcessWatch`.
 
     Raises ValueError when the processes are not found, or are of runs with other settings. Ends the
     program where one of them is not started in time, as JAX does, but in words.
@@ -184,7 +184,7 @@ def join_processes(run: Run) -> None:
             "on every host, or distributed = False for a single process."
         ) from error
     if distributed.global_state.num_processes > 1:
-        _watch = Watch(run)
+        _watch = ProcessWatch(run)
         _check_same_settings(run)
 
 

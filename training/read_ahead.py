@@ -5,8 +5,8 @@ import concurrent.futures
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pretrax.objectives import Row
-from pretrax.training.batches import Batches
+from ..objectives import Row
+from .batches import Batches
 
 AHEAD = 2  # batches that wait at most: one hides reading, two the stall of a file that is opened
 

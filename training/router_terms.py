@@ -2,8 +2,8 @@
 
 import jax.numpy as jnp
 
-from pretrax.models.experts import Routing, load_balance_loss, router_z_loss
-from pretrax.objectives import Term
+from ..models.experts import Routing, load_balance_loss, router_z_loss
+from ..objectives import Term
 
 
 def router_terms(routing: Routing | None, batch: dict, balance: float, z: float) -> dict[str, Term]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from pretrax.training.mesh import placed_on, replicated, shardings_like, shardings_of
+from .devices.mesh import placed_on, replicated, shardings_like, shardings_of
 
 
 class State(NamedTuple):

@@ -15,13 +15,13 @@ import optax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from pretrax.models import Model, Outputs
-from pretrax.models.experts import Routing
-from pretrax.objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
-from pretrax.objectives.layouts import LAYOUTS
-from pretrax.training.mesh import BATCH
-from pretrax.training.router_terms import router_terms
-from pretrax.training.state import State
+from ..models import Model, Outputs
+from ..models.experts import Routing
+from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
+from ..objectives.layouts import LAYOUTS
+from .devices.mesh import BATCH
+from .router_terms import router_terms
+from .state import State
 
 
 class Recipe(NamedTuple):

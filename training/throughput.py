@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import jax
 
-from pretrax.training.accelerators import ACCELERATORS, kind_of_device
-from pretrax.training.batches import GroupSchedule
-from pretrax.training.step import Recipe
+from .batches import GroupSchedule
+from .devices.accelerators import ACCELERATORS, kind_of_device
+from .step import Recipe
 
 
 def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:

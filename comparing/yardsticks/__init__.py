@@ -12,16 +12,16 @@ so, saying which can.
 
 from collections.abc import Callable
 
-from pretrax.comparing.yardsticks.acceptability import minimal_pairs
-from pretrax.comparing.yardsticks.compression import bits_per_byte
-from pretrax.comparing.yardsticks.costs import cost
-from pretrax.comparing.yardsticks.finetuning import finetune
-from pretrax.comparing.yardsticks.generations import continuation, infilling
-from pretrax.comparing.yardsticks.heldout import loss_under
-from pretrax.comparing.yardsticks.probes import classify, pairs, retrieve, tag
-from pretrax.comparing.yardsticks.rankings import fill_in, rank_classes
-from pretrax.comparing.yardsticks.text_pairs import pair_accuracy
-from pretrax.comparing.yardsticks.word_senses import word_in_context
+from .acceptability import minimal_pairs
+from .compression import bits_per_byte
+from .costs import cost
+from .finetuning import finetune
+from .generations import continuation, infilling
+from .heldout_loss import loss_under
+from .probes import classify, pairs, retrieve, tag
+from .rankings import fill_in, rank_classes
+from .text_pairs import pair_accuracy
+from .word_senses import word_in_context
 
 YARDSTICKS: dict[str, Callable] = {
     "loss_under": loss_under,

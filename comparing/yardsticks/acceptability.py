@@ -1,6 +1,6 @@
 """Minimal pairs: does a model find a right text likelier than a wrong one that hardly differs?
 
-The pairs are made of Python's own library (`comparing.python_pairs`), of the files that no run trains
+The pairs are made of Python's own library (`comparing.yardsticks.parts.python_pairs`), of the files that no run trains
 on, or are those of BLiMP (Warstadt et al. 2020, arXiv:1912.00582), where a user has its files.
 """
 
@@ -10,12 +10,12 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretrax.comparing.figures import HIGHER, Figure, check_at_least
-from pretrax.comparing.likelihoods import AFTER_READING, Reading, log_probs, reading_of
-from pretrax.comparing.python_pairs import MinimalPair, python_pairs
-from pretrax.comparing.subject import Subject
-from pretrax.inference import Trained
-from pretrax.tasks.python_sources import library_documents, split_documents
+from ...inference import Trained
+from ...tasks.python_library.python_sources import library_documents, split_documents
+from ..figures import HIGHER, Figure, check_at_least
+from .parts.likelihoods import AFTER_READING, LikelihoodForm, log_probs, reading_of
+from .parts.python_pairs import MinimalPair, python_pairs
+from .subject import Subject
 
 TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make of equal ones
 
@@ -55,7 +55,7 @@ def minimal_pairs(subject: Subject, *, pairs: int = 32, blimp: str | None = None
     ]
 
 
-def scored(trained: Trained, reading: Reading, pairs: Sequence[MinimalPair]) -> list[float]:
+def scored(trained: Trained, reading: LikelihoodForm, pairs: Sequence[MinimalPair]) -> list[float]:
     """Returns 1 for each pair whose right text is likelier, 0 if it is the other, ½ for a tie."""
     texts = []
     for pair in pairs:

@@ -11,8 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.comparing.figures import LOWER, NEITHER, Figure, check_at_least
-from pretrax.comparing.likelihoods import (
+from ...data.corpus import Corpus
+from ...inference import Trained
+from ...inference.scoring import hidden_log_probs
+from ...training.baselines import Tally, trivial_loss
+from ..figures import LOWER, NEITHER, Figure, check_at_least
+from .heldout_loss import ROW_TOKENS
+from .parts.likelihoods import (
     AFTER_READING,
     BOUND,
     BY_BLANK,
@@ -23,12 +28,7 @@ from pretrax.comparing.likelihoods import (
     log_probs,
     reading_of,
 )
-from pretrax.comparing.subject import Subject
-from pretrax.comparing.yardsticks.heldout import ROW_TOKENS
-from pretrax.inference import Trained
-from pretrax.inference.scoring import hidden_log_probs
-from pretrax.training.baselines import Tally, trivial_loss
-from pretrax.training.data import Corpus
+from .subject import Subject
 
 SEED = 20_200_102  # of the positions and masks that are drawn; the same in every run
 UNITS = {
@@ -50,7 +50,7 @@ NOTES = {
 }
 
 
-class Row(NamedTuple):
+class HeldoutRow(NamedTuple):
     """Consecutive tokens of a held-out document."""
 
     tokens: np.ndarray  # i32[n], n >= 2
@@ -122,7 +122,7 @@ def bits_per_byte(
     return figures
 
 
-def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[Row]:
+def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:
     """Returns rows of the first held-out documents, of `row_tokens` and fewer at their ends.
 
     Bytes are differences of decoded stretches that begin a row earlier, for a token that is decoded
@@ -145,7 +145,7 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[Row]:
                 len(decode(before[: given + size].tolist()).encode())
                 for size in (0, row.size // 2, row.size)
             )
-            rows.append(Row(row, end - start, end - middle))
+            rows.append(HeldoutRow(row, end - start, end - middle))
     if not rows:
         raise ValueError(
             "The held-out text has no two tokens in a row: give more tokens, or longer text."

@@ -5,16 +5,16 @@ import statistics
 
 import jax
 
-from pretrax.comparing.budgets import tokens_of
-from pretrax.comparing.figures import NEITHER, Figure, check_at_least
-from pretrax.comparing.subject import Subject
-from pretrax.models.builders import abstract_params
-from pretrax.training.mesh import make_mesh
-from pretrax.training.metrics import read_metrics
-from pretrax.training.planning import Plan, open_batches
-from pretrax.training.state import unboxed
-from pretrax.training.step import Recipe, constant_outputs, make_batches
-from pretrax.training.throughput import step_flops
+from ...models.builders import abstract_params
+from ...training.devices.mesh import make_mesh
+from ...training.planning import Plan, open_batches
+from ...training.reporting.metrics import read_metrics
+from ...training.state import unboxed
+from ...training.step import Recipe, constant_outputs, make_batches
+from ...training.throughput import step_flops
+from ..budgets import tokens_of
+from ..figures import NEITHER, Figure, check_at_least
+from .subject import Subject
 
 NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the same for every run
 

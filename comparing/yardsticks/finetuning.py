@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pretrax.comparing.class_tasks import class_figures, class_task, classes_by_words
-from pretrax.comparing.figures import NEITHER, Figure, check_at_least
-from pretrax.comparing.finetuning import finetuned
-from pretrax.comparing.subject import Subject
+from ..figures import NEITHER, Figure, check_at_least
+from .parts.class_tasks import class_figures, class_task, classes_by_words
+from .parts.finetuning_recipe import finetuned
+from .subject import Subject
 
 
 def finetune(
@@ -23,12 +23,12 @@ def finetune(
 ) -> list[Figure]:
     """How many held-out texts does the model classify rightly after fine-tuning?
 
-    The recipe and its head are those of `comparing.finetuning`, of all architectures the same.
+    The recipe and its head are those of `comparing.yardsticks.parts.finetuning_recipe`, of all architectures the same.
 
         finetune(subject, task="glue_mrpc", steps=500, data_dir="tfds")
 
     Args:
-      task, module, data_dir: see `comparing.class_tasks.class_task`.
+      task, module, data_dir: see `comparing.yardsticks.parts.class_tasks.class_task`.
       steps, batch_size: of the training at each of `peaks`.
       peaks: peak learning rates to choose from, by a part of the training examples.
       tokens: of a text at most; the others are cut off.

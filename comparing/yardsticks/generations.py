@@ -7,17 +7,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
-from pretrax.comparing.python_prompts import (
-    Gap,
-    continuations,
-    continues_to_parse,
-    hidden_lines,
-    parses,
-)
-from pretrax.comparing.subject import Subject
-from pretrax.inference import Decoding, Options, Trained, answer
-from pretrax.inference.prompts import completes
+from ...inference import Decoding, Options, Trained, answer
+from ...inference.prompts import completes
+from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from .parts.python_prompts import Gap, continuations, continues_to_parse, hidden_lines, parses
+from .subject import Subject
 
 SAMPLED: dict[str, Any] = dict(temperature=1.0, top_p=0.95)
 GRAM = 4  # words, whose repetition within a text is counted
@@ -25,7 +19,7 @@ PAIR = 2  # words, of which the different ones of all texts are counted
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class Written(NamedTuple):
+class GapText(NamedTuple):
     """What stands, or might stand, in a gap."""
 
     gap: Gap
@@ -61,8 +55,8 @@ def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> l
 
     return _figures(
         "continuation",
-        [Written(gap, _beginning(trained, gap, max_new)) for gap in found],
-        [Written(gap, last_line(gap)) for gap in found],
+        [GapText(gap, _beginning(trained, gap, max_new)) for gap in found],
+        [GapText(gap, last_line(gap)) for gap in found],
         lambda decoding: continued(trained, found, decoding),
         max_new,
     )
@@ -85,8 +79,8 @@ def infilling(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list
 
     return _figures(
         "infilling",
-        [Written(gap, gap.truth) for gap in found],
-        [Written(gap, line_before(gap)) for gap in found],
+        [GapText(gap, gap.truth) for gap in found],
+        [GapText(gap, line_before(gap)) for gap in found],
         lambda decoding: infilled(trained, found, decoding),
         max_new,
     )
@@ -140,8 +134,8 @@ def _beginning(trained: Trained, gap: Gap, tokens: int) -> str:
 
 def _figures(
     name: str,
-    truth: Sequence[Written],
-    trivial: Sequence[Written],
+    truth: Sequence[GapText],
+    trivial: Sequence[GapText],
     write: Callable[[Decoding], list[str]],
     max_new: int,
 ) -> list[Figure]:
@@ -149,7 +143,7 @@ def _figures(
     of_truth, of_trivial = measures(truth, truth), measures(trivial, truth)
     for part, sampling in (("", {}), ("/sampled", SAMPLED)):
         texts = write(Decoding(max_new=max_new, **sampling))
-        found = measures([Written(one.gap, text) for one, text in zip(truth, texts)], truth)
+        found = measures([GapText(one.gap, text) for one, text in zip(truth, texts)], truth)
         for measure, value in found.items():
             first = not part and measure == "edit_similarity"
             figures.append(
@@ -166,7 +160,7 @@ def _figures(
     return figures
 
 
-def measures(written: Sequence[Written], truth: Sequence[Written]) -> dict[str, float]:
+def measures(written: Sequence[GapText], truth: Sequence[GapText]) -> dict[str, float]:
     """Returns each measure by its name, the mean over texts."""
     texts = [one.text for one in written]
     pairs = list(zip(texts, (one.text for one in truth)))
@@ -191,7 +185,7 @@ def edit_similarity(one: str, two: str) -> float:
     return difflib.SequenceMatcher(None, one, two, autojunk=False).ratio()
 
 
-def _parses(one: Written) -> bool:
+def _parses(one: GapText) -> bool:
     prefix, _, suffix = one.gap
     if not suffix:
         return continues_to_parse(prefix, one.text)

@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from pretrax.comparing.bags_of_words import bags_of
-from pretrax.comparing.class_tasks import ClassTask, class_figures, class_task, classes_by_words
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
-from pretrax.comparing.frozen import asked_layers, text_features, word_features
-from pretrax.comparing.probing import probed, standardisation
-from pretrax.comparing.subject import Subject
-from pretrax.tasks import metrics
-from pretrax.tasks.python_definitions import DocstringPair, definition_examples, pair_examples
-from pretrax.tasks.python_passages import Tagged, tagged_examples
+from ...tasks import task_metrics
+from ...tasks.python_library.python_definitions import (
+    DocstringPair,
+    definition_examples,
+    pair_examples,
+)
+from ...tasks.python_library.python_passages import Tagged, tagged_examples
+from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from .parts.bags_of_words import bags_of
+from .parts.class_tasks import ClassTask, class_figures, class_task, classes_by_words
+from .parts.frozen import asked_layers, text_features, word_features
+from .parts.probing import probed, standardisation
+from .subject import Subject
 
 
 def classify(
@@ -34,10 +38,10 @@ def classify(
     """Of which package is a passage of Python's library? Accuracy of a probe on pooled states.
 
     Args:
-      task, module, data_dir: another task with classes, see `comparing.class_tasks.class_task`.
+      task, module, data_dir: another task with classes, see `comparing.yardsticks.parts.class_tasks.class_task`.
       layers: that are looked at, 0 the embeddings, -1 the last; None: all. The best on a part of the
         training examples is taken.
-      pooling: "mean", "first" or "last", see `comparing.frozen.text_features`.
+      pooling: "mean", "first" or "last", see `comparing.yardsticks.parts.frozen.text_features`.
 
     Raises ValueError for a layer that there is not, and another pooling.
     """
@@ -76,7 +80,7 @@ def pairs(
 
     Both are read by themselves; the probe sees |u - v| and u * v of their standardised features
     (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither text tells
-    which (`tasks.python_definitions.matched_pairs`). Args and errors: `classify`.
+    which (`tasks.python_library.python_definitions.matched_pairs`). Args and errors: `classify`.
     """
     subject.check_library_unseen()
     split = pair_examples()
@@ -210,6 +214,6 @@ def _usual(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[st
     seen = collections.defaultdict(list)
     for word, label in zip(words["train"], labels["train"]):
         seen[word].append(label)
-    usual = {word: metrics.majority(some) for word, some in seen.items()}
-    of_all = metrics.majority(labels["train"])
+    usual = {word: task_metrics.majority(some) for word, some in seen.items()}
+    of_all = task_metrics.majority(labels["train"])
     return [usual.get(word, of_all) for word in words["validation"]]

@@ -4,13 +4,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pretrax.comparing.class_tasks import class_task
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
-from pretrax.comparing.ranking import Question, answer_log_probs, share_right
-from pretrax.comparing.subject import Subject
-from pretrax.inference import few_shot_prompt
-from pretrax.tasks import metrics
-from pretrax.tasks.python_passages import hideable_names, identifier_examples, most_frequent_name
+from ...inference import few_shot_prompt
+from ...tasks import task_metrics
+from ...tasks.python_library.python_passages import (
+    hideable_names,
+    identifier_examples,
+    most_frequent_name,
+)
+from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from .parts.class_tasks import class_task
+from .parts.ranking import Question, answer_log_probs, share_right
+from .subject import Subject
 
 
 def rank_classes(
@@ -31,7 +35,7 @@ def rank_classes(
         rank_classes(subject, task="glue_sst2", shots=4, template="{text} {answer}", data_dir="tfds")
 
     Args:
-      task, module, data_dir: see `comparing.class_tasks.class_task`.
+      task, module, data_dir: see `comparing.yardsticks.parts.class_tasks.class_task`.
       shots: the first training examples, so many, of which the last comes last.
       template: of an example, with {text} and {answer}.
       examples: the first so many of the validation split.
@@ -66,8 +70,8 @@ def rank_classes(
     ]
     scores = answer_log_probs(subject.trained, questions)
     right = [classes.index(label) for label in labels]
-    majority = metrics.majority(found.labels["train"])
-    share = metrics.accuracy(labels, [majority] * len(labels))["accuracy"]
+    majority = task_metrics.majority(found.labels["train"])
+    share = task_metrics.accuracy(labels, [majority] * len(labels))["accuracy"]
     per_token, whole = _shares(scores, right)
     baseline = max(share, 1 / len(classes))
     return [
@@ -79,7 +83,7 @@ def rank_classes(
 def fill_in(subject: Subject, *, examples: int = 60) -> list[Figure]:
     """Which name of a passage was blanked? Share of passages where the right one is likeliest.
 
-    The answers are the names of the passage that may be blanked (`tasks.python_passages`), among which
+    The answers are the names of the passage that may be blanked (`tasks.python_library.python_passages`), among which
     it is. The first figure ranks by log-probability, `/per_token` by that per token. The baseline is
     one drawn at random; beside it stands the most frequent name. Errors: `rank_classes`.
     """

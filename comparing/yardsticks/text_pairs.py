@@ -7,23 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.comparing.bags_of_words import Bags, bags_of
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
-from pretrax.comparing.probing import best_probe
-from pretrax.comparing.subject import Subject
-from pretrax.objectives import PromptForm, RowGroup, members_of
-from pretrax.objectives.losses import at_slots
-from pretrax.training.data import Piece
-from pretrax.training.evaluation import EVALUATION_SEED
-from pretrax.training.packing import rows_of_documents, stacked
-from pretrax.training.planning import Plan
-from pretrax.training.step import arranged
+from ...data.corpus import Piece
+from ...data.packing import rows_of_documents, stacked
+from ...objectives import PromptForm, RowGroup, members_of
+from ...objectives.losses import at_slots
+from ...training.evaluation import EVALUATION_SEED
+from ...training.planning import Plan
+from ...training.step import arranged
+from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from .parts.bags_of_words import Bags, bags_of
+from .parts.probing import best_probe
+from .subject import Subject
 
 TRAINING_SEED = 20_200_104  # of the corruption of training rows; the same for every run
 BATCH = 16  # rows
 
 
-class Pairs(NamedTuple):
+class TextPairs(NamedTuple):
     """Pairs of texts, and their classes."""
 
     texts: list[tuple[str, str]]
@@ -71,7 +71,7 @@ def pair_accuracy(
     ]
 
 
-def bag_of_words_classes(training: Pairs, texts: Sequence[tuple[str, str]]) -> np.ndarray:
+def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) -> np.ndarray:
     """Returns the classes i[N] that the words of pairs tell, by the best probe of `pair_features`."""
     bags = bags_of([text for pair in training.texts for text in pair])
     classes = int(training.labels.max()) + 1
@@ -145,9 +145,9 @@ def _batches(
     return found
 
 
-def _joined(batches: Sequence[dict], form: PromptForm, decode) -> Pairs:
+def _joined(batches: Sequence[dict], form: PromptForm, decode) -> TextPairs:
     """Returns the pairs of batches as texts: those that count."""
-    pairs = Pairs([], np.zeros(0, int))
+    pairs = TextPairs([], np.zeros(0, int))
     labels = []
     for batch in batches:
         batch = {name: np.asarray(x) for name, x in batch.items()}

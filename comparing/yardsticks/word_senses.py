@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.comparing.figures import HIGHER, NEITHER, Figure, check_at_least
-from pretrax.comparing.frozen import asked_layers
-from pretrax.comparing.subject import Subject
-from pretrax.inference import Trained
-from pretrax.inference.states import text_row, token_states
-from pretrax.tasks.python_passages import character_kinds, drawn_order, library_split
+from ...inference import Trained
+from ...inference.states import text_row, token_states
+from ...tasks.python_library.python_passages import character_kinds, drawn_order, library_split
+from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from .parts.frozen import asked_layers
+from .subject import Subject
 
 PROSE, CODE = 0, 1
 # Lowercase letters between single spaces; in prose between two words of such letters.
@@ -29,7 +29,7 @@ TRIED = 4  # times as many uses of a word are tokenised as are needed
 NEIGHBOURS = "neighbours"
 
 
-class Use(NamedTuple):
+class WordUse(NamedTuple):
     """A word where it stands, in one of two meanings."""
 
     word: str
@@ -118,7 +118,7 @@ def word_in_context(
 # --- uses of words -------------------------------------------------------------------------------
 
 
-def library_uses() -> Iterator[Use]:
+def library_uses() -> Iterator[WordUse]:
     """Yields the uses of words in the held-out files of Python's library."""
     for document in library_split()["validation"]:
         text = document.read()
@@ -128,7 +128,7 @@ def library_uses() -> Iterator[Use]:
             continue
 
 
-def uses_in(text: str) -> Iterator[Use]:
+def uses_in(text: str) -> Iterator[WordUse]:
     """Yields the words of a Python text that follow a space: prose between words, and names of code.
 
     >>> [(use.word, use.meaning) for use in uses_in("x = list  # make a list of it\\n")]
@@ -139,7 +139,7 @@ def uses_in(text: str) -> Iterator[Use]:
         start, end = match.span()
         of_code = kinds[start] in ("name", "keyword")
         if of_code or (kinds[start] in ("comment", "string") and start in prose):
-            yield Use(
+            yield WordUse(
                 match[0],
                 CODE if of_code else PROSE,
                 text[max(start - 1 - CHARACTERS, 0) : start - 1],
@@ -147,7 +147,7 @@ def uses_in(text: str) -> Iterator[Use]:
             )
 
 
-def frequent_uses(uses: Iterable[Use], least: int) -> list[list[Use]]:
+def frequent_uses(uses: Iterable[WordUse], least: int) -> list[list[WordUse]]:
     """Returns the uses of each word with so many in both meanings, the most frequent words first.
 
     Those of a word are in the order of a hash.
@@ -164,7 +164,9 @@ def frequent_uses(uses: Iterable[Use], least: int) -> list[list[Use]]:
     return [sorted(of_word[word], key=drawn_order) for word in kept]
 
 
-def placed_uses(trained: Trained, of_word: Sequence[Use], uses: int, context: int) -> list[Placed]:
+def placed_uses(
+    trained: Trained, of_word: Sequence[WordUse], uses: int, context: int
+) -> list[Placed]:
     """Returns so many uses of a word in each meaning, one of prose and one of code in turn; none if
     there are fewer.
 
@@ -187,7 +189,7 @@ def placed_uses(trained: Trained, of_word: Sequence[Use], uses: int, context: in
     return [one for pair in zip(*sides) for one in pair]
 
 
-def _placed(trained: Trained, use: Use, context: int) -> Placed | None:
+def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
     """Returns a use with its tokens; None where they are not those of the text around it, or too few."""
     word = f"{use.before} {use.word}"
     before, there, whole = map(trained.encode, (use.before, word, word + use.after))

@@ -16,44 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax import linen as nn
 
-from pretrax.models import builders
-from pretrax.models.builders import Model
-from pretrax.models.config import Config
-from pretrax.models.heads import CLASSIFIERS
-from pretrax.models.hugging_face import (
-    bart,
-    bert,
-    distilbert,
-    electra,
-    gpt2,
-    llama,
-    modernbert,
-    switch,
-    t5,
-)
-from pretrax.models.hugging_face.family import (
-    Family,
-    Fields,
-    check_fields,
-    class_labels,
-    class_names,
-    refuse,
-)
-from pretrax.models.hugging_face.files import Source, open_source, read_json, write_directory
-from pretrax.models.hugging_face.links import (
-    exported,
-    imported,
-    location,
-    named_tensors,
-    shape_of_theirs,
-    unmatched,
-)
-from pretrax.models.trees import named
+from .. import builders
+from ..builders import Model
+from ..config import Config
+from ..heads import CLASSIFIERS
+from ..trees import named
+from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5
+from .family import Family, Fields, check_fields, class_labels, class_names, refuse
+from .files import TensorFiles, open_source, read_json, write_directory
+from .links import exported, imported, location, named_tensors, shape_of_theirs, unmatched
 
 __all__ = [
     "FAMILIES",
     "Recognised",
-    "Source",
+    "TensorFiles",
     "check_names",
     "class_labels",
     "class_names",
@@ -116,7 +92,7 @@ class Recognised(NamedTuple):
         return self.model.config
 
 
-def recognise(source: Source) -> Recognised:
+def recognise(source: TensorFiles) -> Recognised:
     """Returns the model that a directory holds, after checking the names of all its tensors.
 
         recognise(open_source("t5-v1_1-small")).config.emb_dim        # 512
@@ -173,7 +149,7 @@ def _check_architecture(hf: Fields, layout: str) -> None:
     refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
 
-def check_names(source: Source, found: Recognised) -> None:
+def check_names(source: TensorFiles, found: Recognised) -> None:
     """Raises ValueError unless the directory's tensors are exactly those of the model."""
     family, config = found.family, found.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
@@ -196,7 +172,7 @@ def check_names(source: Source, found: Recognised) -> None:
             )
 
 
-def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.ndarray]]:
+def read_params(source: TensorFiles, found: Recognised) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, float32 array) of each of our parameters, reading one at a time.
 
     Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
@@ -208,7 +184,9 @@ def read_params(source: Source, found: Recognised) -> Iterator[tuple[str, np.nda
     yield from imported(links, found.config, shapes, read)
 
 
-def _check_shapes(source: Source, found: Recognised, links, ours: Mapping[str, tuple[int, ...]]):
+def _check_shapes(
+    source: TensorFiles, found: Recognised, links, ours: Mapping[str, tuple[int, ...]]
+):
     for name, link, numbers in named_tensors(links, found.config):
         locations = [location(part, numbers, found.config) for part in link.parts]
         shapes = [ours[at.path][len(at.numbers) :] for at in locations]

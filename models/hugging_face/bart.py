@@ -1,7 +1,7 @@
 """BART (model_type "bart")."""
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face.family import (
+from ..config import Config
+from .family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -13,7 +13,7 @@ from pretrax.models.hugging_face.family import (
     table,
     with_heads,
 )
-from pretrax.models.hugging_face.links import ROW, Link
+from .links import ROW, Link
 
 OFFSET = 2  # rows of the position embedding before position 0
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face.family import (
+from ..config import Config
+from .family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -20,7 +20,7 @@ from pretrax.models.hugging_face.family import (
     table,
     with_heads,
 )
-from pretrax.models.hugging_face.links import VECTOR, Link
+from .links import VECTOR, Link
 
 HARMLESS = frozenset(
     """

@@ -1,8 +1,8 @@
 """DistilBERT (model_type "distilbert"): a BERT without token types and pooler."""
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face import bert
-from pretrax.models.hugging_face.family import (
+from ..config import Config
+from . import bert
+from .family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -14,7 +14,7 @@ from pretrax.models.hugging_face.family import (
     table,
     with_heads,
 )
-from pretrax.models.hugging_face.links import VECTOR, Link
+from .links import VECTOR, Link
 
 # `sinusoidal_pos_embds` says how the saved position embedding was made.
 HARMLESS = frozenset("sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_".split())

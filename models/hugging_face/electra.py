@@ -1,9 +1,9 @@
 """ELECTRA, its discriminator or its generator (model_type "electra")."""
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face import bert
-from pretrax.models.hugging_face.family import Family, dense, linear, norm, refuse, with_heads
-from pretrax.models.hugging_face.links import VECTOR, Link
+from ..config import Config
+from . import bert
+from .family import Family, dense, linear, norm, refuse, with_heads
+from .links import VECTOR, Link
 
 HARMLESS = bert.HARMLESS | frozenset(
     "summary_type summary_use_proj summary_activation summary_last_dropout generator_size".split()

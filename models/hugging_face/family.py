@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.models.config import Config
-from pretrax.models.heads import CLASSIFIERS
-from pretrax.models.hugging_face.links import OUT_IN, TABLE, VECTOR, Link
+from ..config import Config
+from ..heads import CLASSIFIERS
+from .links import OUT_IN, TABLE, VECTOR, Link
 
 # Hugging Face's names of activations -> ours. Their "gelu" is exact, ours the tanh approximation.
 ACTIVATIONS = {

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from pretrax.models.directories import own_file
+from ..directories import own_file
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
@@ -18,7 +18,7 @@ SHARD_BYTES = 5 * 10**9
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 
 
-class Source(NamedTuple):
+class TensorFiles(NamedTuple):
     """A directory of which single tensors can be read."""
 
     path: Path
@@ -32,7 +32,7 @@ class Source(NamedTuple):
         return frozenset(self.shapes)
 
 
-def open_source(directory: str) -> Source:
+def open_source(directory: str) -> TensorFiles:
     """Opens a directory of `transformers` without reading its weights.
 
         open_source("t5-v1_1-small").shapes["shared.weight"]        # (32128, 512)
@@ -62,7 +62,7 @@ def open_source(directory: str) -> Source:
         with _opened(where[name]) as opened:
             return opened.get_tensor(written[name])
 
-    return Source(path, config, shapes, where, read)
+    return TensorFiles(path, config, shapes, where, read)
 
 
 def _current_name(name: str) -> str:

@@ -1,7 +1,7 @@
 """GPT-2 (model_type "gpt2")."""
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face.family import (
+from ..config import Config
+from .family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -12,7 +12,7 @@ from pretrax.models.hugging_face.family import (
     table,
     with_heads,
 )
-from pretrax.models.hugging_face.links import IN_OUT, VECTOR, Link
+from .links import IN_OUT, VECTOR, Link
 
 HARMLESS = frozenset(
     """

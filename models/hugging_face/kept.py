@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pretrax.models.directories import own_file
-from pretrax.models.hugging_face.files import read_json
+from ..directories import own_file
+from .files import read_json
 
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".bin", ".index.json", ".msgpack", ".h5", ".onnx", ".pt", ".gguf")

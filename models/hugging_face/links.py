@@ -16,9 +16,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face.files import Tensor
-from pretrax.models.transformer import REPEATED
+from ..config import Config
+from ..transformer import REPEATED
+from .files import Tensor
 
 # Layouts of their tensors.
 OUT_IN = "out_in"  # torch.nn.Linear: [outputs, inputs]

@@ -9,8 +9,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face.family import (
+from ..config import Config
+from .family import (
     LOCAL,
     THEIR_ACTIVATIONS,
     Family,
@@ -27,7 +27,7 @@ from pretrax.models.hugging_face.family import (
     table,
     with_heads,
 )
-from pretrax.models.hugging_face.links import Link
+from .links import Link
 
 HARMLESS = frozenset(
     "max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window".split()

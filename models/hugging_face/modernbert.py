@@ -1,8 +1,8 @@
 """ModernBERT (model_type "modernbert")."""
 
-from pretrax.models.config import Config
-from pretrax.models.heads import CLASSIFIERS
-from pretrax.models.hugging_face.family import (
+from ..config import Config
+from ..heads import CLASSIFIERS
+from .family import (
     GLOBAL,
     LOCAL,
     THEIR_ACTIVATIONS,
@@ -20,8 +20,8 @@ from pretrax.models.hugging_face.family import (
     table,
     with_heads,
 )
-from pretrax.models.hugging_face.links import VECTOR, Link
-from pretrax.models.hugging_face.sentences import POOLINGS
+from .links import VECTOR, Link
+from .sentences import POOLINGS
 
 HARMLESS = frozenset(
     """

@@ -13,8 +13,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from pretrax.models.directories import own_file
-from pretrax.models.hugging_face.files import WEIGHTS, read_json
+from ..directories import own_file
+from .files import WEIGHTS, read_json
 
 MODULES, POOLING, SETTINGS = "modules.json", "1_Pooling", "config_sentence_transformers.json"
 POOLINGS = {"cls": "first", "mean": "mean"}  # their name -> ours

@@ -4,17 +4,10 @@
 dropped, and an export has a capacity that no row reaches.
 """
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face import t5
-from pretrax.models.hugging_face.family import (
-    THEIR_ACTIVATIONS,
-    Family,
-    activation,
-    linear,
-    refuse,
-    table,
-)
-from pretrax.models.hugging_face.links import Link
+from ..config import Config
+from . import t5
+from .family import THEIR_ACTIVATIONS, Family, activation, linear, refuse, table
+from .links import Link
 
 HARMLESS = frozenset(
     """

@@ -2,9 +2,9 @@
 
 import functools
 
-from pretrax.models.config import Config
-from pretrax.models.hugging_face.bart import classification_head
-from pretrax.models.hugging_face.family import (
+from ..config import Config
+from .bart import classification_head
+from .family import (
     THEIR_ACTIVATIONS,
     Family,
     activation,
@@ -15,7 +15,7 @@ from pretrax.models.hugging_face.family import (
     table,
     with_heads,
 )
-from pretrax.models.hugging_face.links import Link
+from .links import Link
 
 HARMLESS = frozenset(["initializer_factor", "n_positions"])
 SELF, CROSS, MLP = "SelfAttention", "EncDecAttention", "DenseReluDense"

@@ -6,19 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pretrax.tasks.corpora.text import (
-    counted,
-    sampled_texts,
-    split_files,
-    tokenised_files,
-    with_heldout,
-)
-from pretrax.tasks.corpora.tokenising import corpus_of
-from pretrax.tasks.text_readers import JSONL_SUFFIXES, Part, Report, is_jsonl, text_of
-from pretrax.tasks.tokenization import Tokenizer, batches
-from pretrax.tasks.vocabularies import Factory, Source
-from pretrax.training.data import Corpus, Piece, in_parts
-from pretrax.training.token_arrays import LONGEST_PIECE
+from ...data.corpus import Corpus, Piece, in_parts
+from ...data.token_arrays import LONGEST_PIECE
+from ..vocabularies import Factory, VocabularySource
+from ..vocabularies.tokenization import Tokenizer, batches
+from .text import counted, sampled_texts, split_files, tokenised_files, with_heldout
+from .text_readers import JSONL_SUFFIXES, ReadingReport, TextPart, is_jsonl, text_of
+from .tokenising import corpus_of
 
 
 def dialogues(
@@ -62,7 +56,7 @@ def dialogues(
                 f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}, also gzip'd): "
                 "dialogues are lines of it."
             )
-    made = vocabulary(run_dir, Source(texts=lambda: sampled_texts(split, "\n".join)))
+    made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split, "\n".join)))
     arrays = tokenised_files(
         run_dir,
         split,
@@ -167,7 +161,7 @@ def _turns(messages: Sequence[tuple[str, str]]) -> list[str]:
 
 
 @dataclasses.dataclass
-class LeftOutTurns(Report):
+class LeftOutTurns(ReadingReport):
     """What reading dialogues left out."""
 
     answers: int = 0  # that would have made a dialogue too long
@@ -178,7 +172,7 @@ class LeftOutTurns(Report):
 
 
 def _encode_turns(
-    longest: int, tokenizer: Tokenizer, dialogues: Iterable[Part], left_out: LeftOutTurns
+    longest: int, tokenizer: Tokenizer, dialogues: Iterable[TextPart], left_out: LeftOutTurns
 ) -> Iterator[Piece]:
     """The documents of dialogues: pairs of a question and its answer, as many as fit."""
     for batch in batches(dialogues, lambda part: sum(map(len, part.text))):

@@ -9,20 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from pretrax.tasks.corpora.text import counted, found_files
-from pretrax.tasks.corpora.tokenising import (
-    EmptyText,
-    Text,
-    corpus_of,
-    has_checkpoint,
-    tokenised,
-)
-from pretrax.tasks.labelled_readers import Labelled, in_words, read_labelled
-from pretrax.tasks.tokenization import Tokenizer, batches
-from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
-from pretrax.training.data import Corpus, Piece, in_parts
-from pretrax.training.run_directory import CLASSES, load_classes, save_classes
-from pretrax.training.token_array_files import TokenArray
+from ...data.corpus import Corpus, Piece, in_parts
+from ...data.token_array_files import TokenArray
+from ...training.run_directory import CLASSES, load_classes, save_classes
+from ..vocabularies import Factory, Vocabulary, VocabularySource
+from ..vocabularies.tokenization import Tokenizer, batches
+from .labelled_readers import Labelled, in_words, read_labelled
+from .text import counted, found_files
+from .tokenising import EmptyText, SplitText, corpus_of, has_checkpoint, tokenised
 
 TRAIN, HELDOUT = "train", "heldout"
 
@@ -43,7 +37,7 @@ def labelled_text(
         training.Run.corpus = @corpora.labelled_text
         corpora.labelled_text.files = "films.tsv"       # or "data/*.jsonl"
 
-    `tasks.labelled_readers` says what a line is. A label is the name of a class; the classes are the
+    `tasks.corpora.labelled_readers` says what a line is. A label is the name of a class; the classes are the
     labels that there are to train on, sorted, and are kept in RUN/classes.json. A document is a text
     with its class as label, or with the class's name as another part.
 
@@ -74,14 +68,14 @@ def labelled_text(
     classes = _kept_classes(run_dir) if has_checkpoint(run_dir) else _classes_of(paths[TRAIN])
     every = None if HELDOUT in paths else heldout_every
     train = functools.partial(_side, paths[TRAIN], TRAIN, every, classes)
-    made = vocabulary(run_dir, Source(texts=lambda: (text for text, _ in train())))
+    made = vocabulary(run_dir, VocabularySource(texts=lambda: (text for text, _ in train())))
     answers = None if answer_tokens is None else _answers(classes, made, answer_tokens)
     arrays = {}
     for side in (TRAIN, HELDOUT):
         of_side = paths.get(side, paths[TRAIN])
         stats = [os.stat(path) for path in of_side]
         cut = CutTexts()
-        text = Text(
+        text = SplitText(
             functools.partial(_side, of_side, side, every, classes),
             sum(stat.st_size for stat in stats),
             [
@@ -157,7 +151,7 @@ def _side(
 
 
 def _tokenised(
-    run_dir: str, side: str, text: Text, vocabulary: Vocabulary, every: int | None
+    run_dir: str, side: str, text: SplitText, vocabulary: Vocabulary, every: int | None
 ) -> TokenArray:
     try:
         return tokenised(run_dir, side, text, vocabulary)

@@ -5,8 +5,9 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
-from pretrax.tasks.corpora.tokenising import Text, corpus_of, tokenised
-from pretrax.tasks.python_sources import (
+from ...data.corpus import Corpus, Piece, in_parts
+from ...data.token_arrays import LONGEST_HELDOUT_PIECE
+from ..python_library.python_sources import (
     HELDOUT_EVERY,
     Document,
     LeftOutPairs,
@@ -15,11 +16,10 @@ from pretrax.tasks.python_sources import (
     library_documents,
     split_documents,
 )
-from pretrax.tasks.text_readers import Part, Report
-from pretrax.tasks.tokenization import Tokenizer, batches
-from pretrax.tasks.vocabularies import Factory, Source
-from pretrax.training.data import Corpus, Piece, in_parts
-from pretrax.training.token_arrays import LONGEST_HELDOUT_PIECE
+from ..vocabularies import Factory, VocabularySource
+from ..vocabularies.tokenization import Tokenizer, batches
+from .text_readers import ReadingReport, TextPart
+from .tokenising import SplitText, corpus_of, tokenised
 
 
 def python_library(
@@ -103,8 +103,8 @@ def docstring_pairs(
     )
 
 
-def _source(split: dict[str, list[Document]]) -> Source:
-    return Source(texts=lambda: (document.read() for document in split["train"]))
+def _source(split: dict[str, list[Document]]) -> VocabularySource:
+    return VocabularySource(texts=lambda: (document.read() for document in split["train"]))
 
 
 def _version(documents: Sequence[Document]) -> list:
@@ -112,16 +112,16 @@ def _version(documents: Sequence[Document]) -> list:
     return [sys.version, *(document[:2] for document in documents)]
 
 
-def _library_text(documents: Sequence[Document]) -> Text:
-    def read(advance) -> Iterator[Part]:
+def _library_text(documents: Sequence[Document]) -> SplitText:
+    def read(advance) -> Iterator[TextPart]:
         for document in documents:
-            yield Part(document.read())
+            yield TextPart(document.read())
             advance(1)
 
-    return Text(read, len(documents), _version(documents), Report())
+    return SplitText(read, len(documents), _version(documents), ReadingReport())
 
 
-def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> Text:
+def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> SplitText:
     left_out = LeftOutPairs()
 
     def read(advance) -> list[Pair]:
@@ -134,7 +134,7 @@ def _pairs_text(documents: Sequence[Document], limits: tuple[int, int]) -> Text:
         return sorted(pairs, key=lambda pair: zlib.crc32(repr(pair).encode()))
 
     encode = functools.partial(_encode_pairs, limits)
-    return Text(read, len(documents), [*limits, *_version(documents)], left_out, encode)
+    return SplitText(read, len(documents), [*limits, *_version(documents)], left_out, encode)
 
 
 def _encode_pairs(

@@ -4,18 +4,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pretrax.tasks.corpora.tokenising import (
-    Text,
-    corpus_of,
-    encode_documents,
-    has_checkpoint,
-    tokenised,
-)
-from pretrax.tasks.text_readers import Part, Report, find_files, read_documents
-from pretrax.tasks.vocabularies import Factory, Source, Vocabulary
-from pretrax.training.data import Corpus, Piece
-from pretrax.training.token_array_files import TokenArray
-from pretrax.training.token_arrays import split_heldout
+from ...data.corpus import Corpus, Piece
+from ...data.token_array_files import TokenArray
+from ...data.token_arrays import split_heldout
+from ..vocabularies import Factory, Vocabulary, VocabularySource
+from .text_readers import ReadingReport, TextPart, find_files, read_documents
+from .tokenising import SplitText, corpus_of, encode_documents, has_checkpoint, tokenised
 
 _VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary's training text from
 
@@ -56,10 +50,10 @@ def text_files(
         got, what is expected, what to change.
     """
     split = split_files(run_dir, files, heldout_files, heldout_every, text_field, on_malformed)
-    made = vocabulary(run_dir, Source(texts=lambda: sampled_texts(split)))
+    made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split)))
     arrays = tokenised_files(run_dir, split, made)
     arrays, held_out = with_heldout(arrays, split)
-    what = f"Text of {counted(split.paths['train'])}"
+    what = f"SplitText of {counted(split.paths['train'])}"
     return corpus_of(what, arrays, made, held_out=held_out, seed=seed)
 
 
@@ -142,7 +136,7 @@ def tokenised_files(
     *,
     encode: Callable[..., Iterator[Piece]] = encode_documents,
     settings: Sequence[Any] = (),
-    make_left_out: Callable[[], Report] = Report,
+    make_left_out: Callable[[], ReadingReport] = ReadingReport,
 ) -> dict[str, TokenArray]:
     """The token arrays of the files, by the names in `split.paths`.
 
@@ -150,7 +144,7 @@ def tokenised_files(
         run_dir: where they are kept.
         split: the files.
         vocabulary: the run's.
-        encode: as in `Text`.
+        encode: as in `SplitText`.
         settings: plain values that `encode` depends on.
         make_left_out: a fresh count of what is left out.
     """
@@ -162,8 +156,10 @@ def tokenised_files(
     }
 
 
-def _text(split: FileSplit, paths: Sequence[str], encode, settings, left_out: Report) -> Text:
-    def read(advance) -> Iterator[Part]:
+def _text(
+    split: FileSplit, paths: Sequence[str], encode, settings, left_out: ReadingReport
+) -> SplitText:
+    def read(advance) -> Iterator[TextPart]:
         for path in paths:
             yield from read_documents(
                 path,
@@ -181,7 +177,7 @@ def _text(split: FileSplit, paths: Sequence[str], encode, settings, left_out: Re
         *settings,
         *((path, stat.st_size, stat.st_mtime_ns) for path, stat in zip(paths, stats)),
     ]
-    return Text(read, sum(stat.st_size for stat in stats), version, left_out, encode)
+    return SplitText(read, sum(stat.st_size for stat in stats), version, left_out, encode)
 
 
 def counted(paths: Sequence[str]) -> str:

@@ -3,12 +3,12 @@
 import functools
 from collections.abc import Sequence
 
-from pretrax.tasks.text_readers import find_files
-from pretrax.tasks.vocabularies import Factory, Source
-from pretrax.training.data import Corpus, Piece
-from pretrax.training.records import Joined, RecordStream, Shuffled
-from pretrax.training.token_array_formats import open_token_file
-from pretrax.training.token_arrays import ArrayRecords, heldout_documents, split_heldout
+from ...data.corpus import Corpus, Piece
+from ...data.records import Joined, RecordStream, Shuffled
+from ...data.token_array_formats import open_token_file
+from ...data.token_arrays import ArrayRecords, heldout_documents, split_heldout
+from ..vocabularies import Factory, VocabularySource
+from .text_readers import find_files
 
 
 def token_files(
@@ -41,7 +41,7 @@ def token_files(
     Raises:
         ValueError, FileNotFoundError: what was got, what is expected, what to change.
     """
-    made = vocabulary(run_dir, Source())
+    made = vocabulary(run_dir, VocabularySource())
     train = [open_token_file(path, made.ids) for path in find_files(files)]
     if heldout_files is not None:
         heldout = [open_token_file(path, made.ids) for path in find_files(heldout_files)]

@@ -6,11 +6,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pretrax.tasks.vocabularies import kept_vocabulary, load_vocabulary
-from pretrax.training.data import Corpus
-from pretrax.training.run_directory import VOCABULARY, write_bytes
-from pretrax.training.store_mixtures import corpus_of_stores, open_stores, rates_of
-from pretrax.training.token_store import TokenStore
+from ...data.corpus import Corpus
+from ...data.store_mixtures import corpus_of_stores, open_stores, rates_of
+from ...data.token_store import TokenStore
+from ...data.whole_files import write_bytes
+from ...training.run_directory import VOCABULARY
+from ..vocabularies import kept_vocabulary, load_vocabulary
 
 
 def token_store(

@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pretrax.tasks.progress import progress_bar
-from pretrax.tasks.text_readers import Part
-from pretrax.tasks.tokenization import Tokenizer, batches
-from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.data import Corpus, Piece
-from pretrax.training.run_directory import DATA, is_run
-from pretrax.training.token_array_files import TokenArray, open_token_array, write_token_array
-from pretrax.training.token_arrays import array_corpus
+from ...data.corpus import Corpus, Piece
+from ...data.token_array_files import TokenArray, open_token_array, write_token_array
+from ...data.token_arrays import array_corpus
+from ...training.run_directory import DATA, is_run
+from ..progress_bar import progress_bar
+from ..vocabularies import Vocabulary
+from ..vocabularies.tokenization import Tokenizer, batches
+from .text_readers import TextPart
 
 
 class EmptyText(ValueError):
@@ -28,7 +28,7 @@ class LeftOut(Protocol):
 
 
 def encode_documents(
-    tokenizer: Tokenizer, documents: Iterable[Part], left_out: LeftOut
+    tokenizer: Tokenizer, documents: Iterable[TextPart], left_out: LeftOut
 ) -> Iterator[Piece]:
     """The token ids of each text."""
     del left_out
@@ -37,7 +37,7 @@ def encode_documents(
         yield from map(Piece, tokens, [part.ends for part in batch])
 
 
-class Text(NamedTuple):
+class SplitText(NamedTuple):
     """The text of one split, and how it becomes documents of token ids."""
 
     read: Callable[[Callable[[int], None]], Iterable]  # read(advance) -> what `encode` takes
@@ -48,7 +48,7 @@ class Text(NamedTuple):
     encode: Callable[[Tokenizer, Iterable, Any], Iterator[Piece]] = encode_documents
 
 
-def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> TokenArray:
+def tokenised(run_dir: str, name: str, text: SplitText, vocabulary: Vocabulary) -> TokenArray:
     """The token array `data/NAME` of a run: written on first use, and when text or vocabulary changed.
 
     A run that has a checkpoint keeps its tokens, whatever became of the text.
@@ -87,7 +87,7 @@ def tokenised(run_dir: str, name: str, text: Text, vocabulary: Vocabulary) -> To
 
 def has_checkpoint(run_dir: str) -> bool:
     """Whether a directory holds a run that has saved a checkpoint."""
-    from pretrax.training import resuming  # Orbax, which `show` does without
+    from ...training.saved import resuming
 
     return is_run(run_dir) and resuming.has_checkpoint(run_dir)
 

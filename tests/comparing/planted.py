@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pretrax.comparing.figures import HIGHER, LOWER, NATS, Figure
-from pretrax.comparing.results import Measurement, Question, Results, TrainedRun
-from pretrax.comparing.scaling import Law
+from pretrax.comparing.results import ComparisonSetup, Measurement, Results, TrainedRun
+from pretrax.comparing.scaling.scaling_law import Law
 
 YARDSTICKS = {  # name: unit, which is better, baseline, mean, standard deviation over seeds
     "minimal_pairs": ("share", HIGHER, 0.5, 0.70, 0.02),
@@ -51,7 +51,7 @@ def results(
                     noise = draw.normal(0, deviation) if part else 0.0
                     figure = Figure(name + part, float(value + noise), unit, better, baseline)
                     measurements.append(Measurement(variant, seed, run, figure))
-    asked = Question(
+    asked = ComparisonSetup(
         name="masking_rate",
         question="How many tokens should masked language modelling hide?",
         budget="400,000 text tokens",
@@ -85,7 +85,7 @@ def scaling(noise: float = 0.004, seeds: Sequence[int] = (0, 1), random: int = 0
                     Figure("loss_under/causal_lm", loss, NATS, LOWER, 8.0),
                 )
                 measurements += [Measurement(variant, seed, run, figure) for figure in figures]
-    asked = Question(
+    asked = ComparisonSetup(
         name="scaling",
         question="How does the loss fall with parameters and text?",
         budget="text_tokens(number=250,000), text_tokens(number=750,000)",

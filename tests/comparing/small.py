@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax import compare
-from pretrax.comparing import cells
 from pretrax.comparing.figures import LOWER, Figure
+from pretrax.comparing.workers import cells
+from pretrax.verbs import compare
 from tests.training import tiny
 
 FILE = """

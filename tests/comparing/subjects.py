@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from pretrax.comparing.subject import Subject
+from pretrax.comparing.yardsticks.subject import Subject
 from pretrax.inference import Trained
 
 

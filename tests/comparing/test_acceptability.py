@@ -8,12 +8,16 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.comparing import python_pairs as making
-from pretrax.comparing.likelihoods import reading_of
-from pretrax.comparing.python_pairs import KINDS, MinimalPair, python_pairs
 from pretrax.comparing.yardsticks import acceptability as module
 from pretrax.comparing.yardsticks.acceptability import blimp_pairs, minimal_pairs, scored
-from pretrax.tasks.python_sources import Document, library_documents, split_documents
+from pretrax.comparing.yardsticks.parts import python_pairs as making
+from pretrax.comparing.yardsticks.parts.likelihoods import reading_of
+from pretrax.comparing.yardsticks.parts.python_pairs import KINDS, MinimalPair, python_pairs
+from pretrax.tasks.python_library.python_sources import (
+    Document,
+    library_documents,
+    split_documents,
+)
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 

@@ -13,10 +13,10 @@ from types import SimpleNamespace
 import pytest
 import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
 
-from pretrax.comparing import cells, cluster, processes
 from pretrax.comparing.directory import read_facts, refusals, results_of
 from pretrax.comparing.variants import Key, read_comparison, runs_of, runs_of_variants
-from pretrax.training import run_directory
+from pretrax.comparing.workers import cells, cluster, worker_processes
+from pretrax.data import whole_files
 from tests.comparing import small
 from tests.training.tiny import ROOT, environment
 
@@ -167,7 +167,7 @@ def test_other_changes_are_refused_by_name(own, line, expected, capsys):
 def test_two_commands_in_one_directory(own, capsys):
     file, started = own
     lock = pathlib.Path(file).parent / "compared" / ".lock"
-    with run_directory.locked(lock, "it"):
+    with whole_files.locked(lock, "it"):
         assert small.compare_here(file) == 2
     assert "is compared already, in another process" in capsys.readouterr().err and not started
 
@@ -272,20 +272,20 @@ def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch,
 
 def test_workers_share_the_cores():
     cores = sorted(os.sched_getaffinity(0))
-    assert processes.cores_of_workers(1) == [cores]
-    assert processes.cores_of_workers(None) == [[core] for core in cores]
-    assert sum(processes.cores_of_workers(len(cores)), []) == cores
+    assert worker_processes.cores_of_workers(1) == [cores]
+    assert worker_processes.cores_of_workers(None) == [[core] for core in cores]
+    assert sum(worker_processes.cores_of_workers(len(cores)), []) == cores
     with pytest.raises(ValueError, match=f"--workers={len(cores) + 1} are more than the"):
-        processes.cores_of_workers(len(cores) + 1)
+        worker_processes.cores_of_workers(len(cores) + 1)
 
 
 def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
-    log, (cores, *_) = tmp_path / "compare.log", processes.cores_of_workers(None)
+    log, (cores, *_) = tmp_path / "compare.log", worker_processes.cores_of_workers(None)
     (tmp_path / "failure.txt").write_text("no longer finite")
-    process = processes.start_process(log, cores, os._exit, 3)
+    process = worker_processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
     cell = cells.Cell(str(tmp_path), SimpleNamespace(run_dir=str(tmp_path)), ())
-    assert processes._words(cell, 3) == "its process ended with status 3"
+    assert worker_processes._words(cell, 3) == "its process ended with status 3"
 
 
 # `pretrax compare`, which says whether it took the devices, that its runs need.
@@ -383,7 +383,7 @@ def test_jobs_of_a_cluster(own):
     trusted = ("tests.training.tiny", "tests.comparing.small")
     cell = cells.Cell(one.directory, runs[key], (small.refusing, len), trusted)
     start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
-    failed = processes.run_cells({key: cell}, start, [[0]], lambda *_: None)
+    failed = worker_processes.run_cells({key: cell}, start, [[0]], lambda *_: None)
     assert "has no len" in failed[key]
     assert refusals(cell.run.run_dir, 6, cell.yardsticks) == {
         "refusing": "no such model can be measured"

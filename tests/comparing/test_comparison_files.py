@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from pretrax.comparing.comparison import trained_variants
-from pretrax.comparing.likelihoods import reading_of
-from pretrax.comparing.requirements import requirements
+from pretrax.comparing.scaling.requirements import requirements
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.comparing.yardsticks import YARDSTICKS
-from pretrax.comparing.yardsticks.heldout import ROW_TOKENS, computable
+from pretrax.comparing.yardsticks.heldout_loss import ROW_TOKENS, computable
+from pretrax.comparing.yardsticks.parts.likelihoods import reading_of
 from pretrax.objectives.catalogue import find
-from pretrax.training.bound import bound, flattened
-from pretrax.training.run import fields_of
+from pretrax.training.settings.bound import bound, flattened
+from pretrax.training.settings.run import fields_of
 from tests.test_gin_runs import IDS, planned
 
 NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))

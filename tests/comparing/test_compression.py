@@ -10,7 +10,7 @@ import pytest
 
 from pretrax.comparing.yardsticks import compression as module
 from pretrax.comparing.yardsticks.compression import bits_per_byte, heldout_rows
-from pretrax.training.data import Corpus, Piece
+from pretrax.data.corpus import Corpus, Piece
 from tests.inference.runs import CODEC, IDS, ROWS, trained
 
 TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]

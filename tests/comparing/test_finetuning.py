@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pretrax.comparing import finetuning
-from pretrax.comparing.class_tasks import ClassTask
-from pretrax.comparing.frozen import text_features
 from pretrax.comparing.yardsticks import finetuning as yardstick
+from pretrax.comparing.yardsticks.parts import finetuning_recipe
+from pretrax.comparing.yardsticks.parts.class_tasks import ClassTask
+from pretrax.comparing.yardsticks.parts.frozen import text_features
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 
@@ -17,7 +17,7 @@ LABELS = np.arange(40) % 2
 
 def learnt(one, peaks=(1e-2,), steps=12):
     settings = dict(classes=2, steps=steps, peaks=peaks, batch_size=4, tokens=8)
-    return finetuning.finetuned(one, TEXTS, LABELS, **settings)
+    return finetuning_recipe.finetuned(one, TEXTS, LABELS, **settings)
 
 
 @pytest.mark.parametrize("builder", OBJECTIVES)
@@ -32,10 +32,10 @@ def test_every_layout_learns_and_twice_the_same(builder):
 
 def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
     one = trained("encoder", "masked_lm")
-    rows = finetuning._rows(one, ["abc", "some more"], tokens=8)
+    rows = finetuning_recipe._rows(one, ["abc", "some more"], tokens=8)
     kernel = np.random.default_rng(0).normal(size=(16, 3))
     params = {"model": one.params, "head": {"kernel": kernel, "bias": np.arange(3.0)}}
-    logits = finetuning._logits(one.model, params, *finetuning._batch(one, rows))
+    logits = finetuning_recipe._logits(one.model, params, *finetuning_recipe._batch(one, rows))
     (pooled,) = text_features(one, ["abc", "some mor"], [-1], "mean").values()
     np.testing.assert_allclose(logits, pooled @ kernel + np.arange(3.0), atol=1e-4)
 
@@ -46,7 +46,7 @@ def test_the_rate_that_is_best_on_training_examples_is_taken():
 
 
 def test_a_step_s_examples_are_all_before_any_comes_again():
-    batches = list(finetuning._batches(np.array([3, 5, 7, 9]), 4, 2))
+    batches = list(finetuning_recipe._batches(np.array([3, 5, 7, 9]), 4, 2))
     assert (
         sorted(np.concatenate(batches[:2])) == sorted(np.concatenate(batches[2:])) == [3, 5, 7, 9]
     )

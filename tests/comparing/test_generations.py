@@ -4,10 +4,15 @@ import doctest
 
 import pytest
 
-from pretrax.comparing import python_prompts
-from pretrax.comparing.python_prompts import Gap, beginnings, continues_to_parse, gaps
 from pretrax.comparing.yardsticks import generations
-from pretrax.comparing.yardsticks.generations import Written, continuation, infilling, measures
+from pretrax.comparing.yardsticks.generations import GapText, continuation, infilling, measures
+from pretrax.comparing.yardsticks.parts import python_prompts
+from pretrax.comparing.yardsticks.parts.python_prompts import (
+    Gap,
+    beginnings,
+    continues_to_parse,
+    gaps,
+)
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
@@ -89,8 +94,8 @@ def test_what_parses_after_a_prefix(text, parses):
 
 def test_measures_by_hand():
     gap = Gap("def f(x):\n    ", "return x", "\n")
-    truth = [Written(gap, "return x")] * 2
-    found = measures([Written(gap, "return y"), Written(gap, "return x x x x x")], truth)
+    truth = [GapText(gap, "return x")] * 2
+    found = measures([GapText(gap, "return y"), GapText(gap, "return x x x x x")], truth)
     assert found == {
         "edit_similarity": pytest.approx((7 / 8 + 2 * 8 / 24) / 2),
         "exact_match": 0.0,

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.comparing.yardsticks import heldout
+from pretrax.comparing.yardsticks import heldout_loss
 from pretrax.comparing.yardsticks.costs import cost
-from pretrax.comparing.yardsticks.heldout import loss_under
+from pretrax.comparing.yardsticks.heldout_loss import loss_under
+from pretrax.data.corpus import Piece
 from pretrax.inference.windows import BeyondTraining
 from pretrax.objectives import causal_lm, masked_lm, prefix_lm
 from pretrax.training import planning
-from pretrax.training.data import Piece
+from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.heldout import evaluator_under
-from pretrax.training.mesh import make_mesh
 from pretrax.training.planning import abstract_state_of
 from tests.training import tiny
 
@@ -121,7 +121,7 @@ def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
     def evaluator_under(*_):
         raise ValueError("a bad row")
 
-    monkeypatch.setattr(heldout, "evaluator_under", evaluator_under)
+    monkeypatch.setattr(heldout_loss, "evaluator_under", evaluator_under)
     with pytest.raises(ValueError, match="^a bad row$"):
         loss_under(subject("decoder"), objectives=["causal_lm", "masked_lm"], row_tokens=ROW)
 
@@ -146,19 +146,19 @@ def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
 )
 def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, said):
     with pytest.raises(ValueError, match=f"(?is){said}.*It can compute: .*"):
-        heldout.evaluator(subject(layout).plan, name, row_tokens=ROW)
+        heldout_loss.evaluator(subject(layout).plan, name, row_tokens=ROW)
     with pytest.raises(ValueError, match=f"(?is){said}"):
         loss_under(subject(layout), objectives=[name], row_tokens=ROW)
 
 
 def test_sentinels_and_positions_are_those_that_there_are(tmp_path):
     with pytest.raises(ValueError, match="need 18 sentinels, the vocabulary has 16"):
-        heldout.evaluator(subject("decoder").plan, "t5", row_tokens=360)
+        heldout_loss.evaluator(subject("decoder").plan, "t5", row_tokens=360)
     one = subject("decoder").plan
     short = one._replace(
         recipe=one.recipe._replace(model=one.recipe.model._replace(max_positions=20))
     )
     with pytest.raises(ValueError, match="has positions for 20: give fewer row_tokens"):
-        heldout.evaluator(short, "clm", row_tokens=ROW)
-    assert "causal_lm" in heldout.computable(one, ROW)
-    assert not heldout.computable(short, ROW)
+        heldout_loss.evaluator(short, "clm", row_tokens=ROW)
+    assert "causal_lm" in heldout_loss.computable(one, ROW)
+    assert not heldout_loss.computable(short, ROW)

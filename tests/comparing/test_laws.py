@@ -6,10 +6,12 @@ import re
 import numpy as np
 import pytest
 
-from pretrax import plan
-from pretrax.comparing import laws, report, results, words
-from pretrax.comparing.scaling import Work
-from pretrax.comparing.summary import summary
+from pretrax.comparing import report, results
+from pretrax.comparing.report import wording
+from pretrax.comparing.report.summary import summary
+from pretrax.comparing.scaling import laws_of_comparisons
+from pretrax.comparing.scaling.scaling_law import Work
+from pretrax.verbs import plan
 from tests.comparing import planted
 from tests.showing import pages
 
@@ -17,7 +19,9 @@ from tests.showing import pages
 @pytest.fixture(autouse=True, scope="module")
 def few_resamples():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(laws, "fit", functools.partial(laws.fit, resamples=60))
+        patch.setattr(
+            laws_of_comparisons, "fit", functools.partial(laws_of_comparisons.fit, resamples=60)
+        )
         yield
 
 
@@ -30,7 +34,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def law(directory):
-    return laws.law_of_directory(directory)
+    return laws_of_comparisons.law_of_directory(directory)
 
 
 def test_a_planted_law_lies_within_its_intervals(law):
@@ -47,7 +51,7 @@ def test_a_planted_law_lies_within_its_intervals(law):
 def test_the_work_of_each_size_is_its_own():
     """Small models take fewer FLOPs a parameter: each budget has those of its own size."""
     runs = [r._replace(flops_per_token=2.5 * r.parameters**1.05) for r in planted.scaling().runs]
-    (law,) = laws.laws_of(planted.scaling()._replace(runs=runs))
+    (law,) = laws_of_comparisons.laws_of(planted.scaling()._replace(runs=runs))
     for run in runs:
         assert law.work.of_token(run.parameters) == pytest.approx(run.flops_per_token)
     for flops in (1e11, 1e14):
@@ -74,9 +78,9 @@ def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
 def test_a_comparison_that_is_half_done_has_no_law_yet():
     found = planted.scaling(seeds=[0])
     found = found._replace(runs=found.runs[:4], measurements=found.measurements[:8])
-    (line,) = words.in_short(summary(found))
+    (line,) = wording.in_short(summary(found))
     assert line.startswith("loss_under/causal_lm: no law. Got 4 runs of 2 sizes and 3 numbers")
-    (line,) = words.in_short(summary(found._replace(measurements=[])))
+    (line,) = wording.in_short(summary(found._replace(measurements=[])))
     assert line.startswith("There is no loss in nats per target as yet")
 
 
@@ -102,7 +106,7 @@ def test_losses_that_rise_give_no_law():
         m._replace(figure=m.figure._replace(value=20 - m.figure.value))
         for m in planted.scaling().measurements
     ]
-    (law,) = laws.laws_of(planted.scaling()._replace(measurements=rising))
+    (law,) = laws_of_comparisons.laws_of(planted.scaling()._replace(measurements=rising))
     assert law.fit is None and "do not fall with parameters and tokens" in law.refusal
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pretrax.comparing.likelihoods import (
+from pretrax.comparing.yardsticks.parts.likelihoods import (
     BOUND,
     BY_BLANK,
     BY_RESTORING,

@@ -9,12 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pretrax.comparing import kept_figures, measuring
 from pretrax.comparing.figures import LOWER, Figure
-from pretrax.comparing.kept_figures import Measured, read_measured, write_measured
-from pretrax.comparing.yardsticks import YARDSTICKS
+from pretrax.comparing.yardsticks import YARDSTICKS, kept_figures, measuring
+from pretrax.comparing.yardsticks.kept_figures import Measured, read_measured, write_measured
 from pretrax.inference.windows import BeyondTraining
-from pretrax.training.bound import Bound, parameters
+from pretrax.training.settings.bound import Bound, parameters
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library
@@ -127,25 +126,45 @@ def test_a_yardstick_whose_code_has_changed_is_measured_again(tmp_path, monkeypa
     assert read_measured(str(tmp_path), 3, sized) is None
 
 
-def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch):
+def test_code_is_that_of_a_yardstick_and_of_what_it_measures_with(monkeypatch, tmp_path):
+    parts = "pretrax.comparing.yardsticks.parts"
     files = {
-        "mine": "from pretrax.comparing import probing\nimport json\nX = 1",
-        "pretrax.comparing.probing": '"""Probes."""\nfrom pretrax.tasks.python_x import f',
-        "pretrax.tasks.python_x": "def f():\n    return 2",
+        "mine": "from pretrax.comparing.yardsticks.parts import probing\nimport json\nX = 1",
+        f"{parts}.probing": '"""Probes."""\nfrom ....tasks.python_library.x import f',
+        "pretrax.tasks.python_library.x": "def f():\n    return 2",
     }
-    monkeypatch.setattr(kept_figures, "_source", lambda name: files.get(name))
 
     def checksum(**changed):
-        monkeypatch.setattr(kept_figures, "_source", lambda name: (files | changed).get(name))
+        for name, source in (files | changed).items():
+            (tmp_path / f"{name}.py").write_text(source)
+
+        def path_of(name):
+            path = tmp_path / f"{name}.py"
+            return path if path.exists() else None
+
+        monkeypatch.setattr(kept_figures, "_path_of", path_of)
         return kept_figures.checksum_of_code.__wrapped__("mine")
 
     now = checksum()
-    assert (
-        checksum(
-            **{"pretrax.comparing.probing": files["pretrax.comparing.probing"].splitlines()[1]}
-        )
-        == now
-    )
+    assert checksum(**{f"{parts}.probing": files[f"{parts}.probing"].splitlines()[1]}) == now
     assert checksum(json="X = 2") == now
     for name, source in files.items():
         assert checksum(**{name: source.replace("1", "3").replace("2", "3") + "\nY = 0"}) != now
+
+
+# The modules whose code decides what each yardstick measures.
+MODULES_OF_CODE = {
+    "loss_under": 4,
+    **dict.fromkeys(("bits_per_byte", "minimal_pairs", "word_in_context"), 6),
+    **dict.fromkeys(("continuation", "infilling", "pair_accuracy"), 6),
+    **dict.fromkeys(("classify", "tag", "pairs", "retrieve", "finetune"), 10),
+    **dict.fromkeys(("rank_classes", "fill_in"), 11),
+    "cost": 5,
+}
+
+
+@pytest.mark.parametrize("name", YARDSTICKS)
+def test_the_code_of_a_yardstick_is_found_through_imports_of_all_kinds(name):
+    code = kept_figures.code_of(YARDSTICKS[name].__module__)
+    assert len(code) == MODULES_OF_CODE[name]
+    assert "pretrax.tasks.python_library.python_sources" in code

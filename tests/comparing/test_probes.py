@@ -6,9 +6,9 @@ import functools
 import numpy as np
 import pytest
 
-from pretrax.comparing import bags_of_words, class_tasks, frozen, probing
 from pretrax.comparing.yardsticks import probes
-from pretrax.tasks.python_passages import Tagged
+from pretrax.comparing.yardsticks.parts import bags_of_words, class_tasks, frozen, probing
+from pretrax.tasks.python_library.python_passages import Tagged
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library

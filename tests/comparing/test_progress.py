@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 from rich.console import Console
 
-from pretrax.comparing import progress
 from pretrax.comparing.variants import Key
+from pretrax.comparing.workers import progress
 
 
 def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
@@ -31,7 +31,9 @@ def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
         for key in keys
     }
     output = io.StringIO()
-    with progress.Watch(Console(file=output), cells, dict.fromkeys(keys, 1.0), 0) as watch:
+    with progress.ComparisonProgress(
+        Console(file=output), cells, dict.fromkeys(keys, 1.0), 0
+    ) as watch:
         for clock.now in range(0, 301, 5):
             done = [key for key in keys if starts[key] <= clock.now < starts[key] + 100]
             watch(dict.fromkeys(done), {})

@@ -5,9 +5,9 @@ import doctest
 import numpy as np
 import pytest
 
-from pretrax.comparing import ranking
-from pretrax.comparing.ranking import Question, answer_log_probs
 from pretrax.comparing.yardsticks import rankings
+from pretrax.comparing.yardsticks.parts import ranking
+from pretrax.comparing.yardsticks.parts.ranking import Question, answer_log_probs
 from pretrax.inference import score, scoring
 from pretrax.inference.prompts import Prompt
 from pretrax.inference.scoring import hidden_log_probs

@@ -7,16 +7,17 @@ import re
 import pytest
 from rich.console import Console
 
-from pretrax.comparing import budgets, charts, equality, formatting, report, results, words
-from pretrax.comparing import summary as summaries
+from pretrax.comparing import budgets, formatting, report, results
 from pretrax.comparing.directory import budget_words
 from pretrax.comparing.figures import LOWER, NEITHER, Figure
-from pretrax.comparing.markdown import markdown
-from pretrax.comparing.page import page
+from pretrax.comparing.report import charts, equality, wording
+from pretrax.comparing.report import summary as summaries
+from pretrax.comparing.report.comparison_page import page
+from pretrax.comparing.report.markdown_report import markdown
+from pretrax.comparing.report.summary import summary
 from pretrax.comparing.results import Measurement
 from pretrax.comparing.statistics import Estimate
-from pretrax.comparing.summary import summary
-from pretrax.training.bound import Bound
+from pretrax.training.settings.bound import Bound
 from tests.comparing import planted
 from tests.showing import pages
 
@@ -54,7 +55,7 @@ def text(directory):
     return (directory / "report.html").read_text()
 
 
-@pytest.mark.parametrize("module", [equality, formatting, summaries, words])
+@pytest.mark.parametrize("module", [equality, formatting, summaries, wording])
 def test_the_examples_in_docstrings(module):
     result = doctest.testmod(module)
     assert result.attempted and not result.failed
@@ -98,7 +99,7 @@ def test_reports_say_why_a_yardstick_could_not_measure(made):
     some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
     some[0] = some[0]._replace(refusals={"fill_in": "no"})
     found = summary(made._replace(runs=some))
-    first, second = words.refused(found)
+    first, second = wording.refused(found)
     assert first == "15%, seed 0, is not measured by fill_in: no"
     assert second.startswith("40% is not measured by minimal_pairs (blimp='blimp'): <script>")
     assert f"- {first}\n- {second}\n" in markdown(found)
@@ -119,8 +120,8 @@ def test_reports_show_the_notes_of_figures():
         return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
 
     told = summary(made._replace(measurements=[noted(one) for one in made.measurements]))
-    assert words.notes(told) == ["minimal_pairs: 9 pairs", "classify of 30% and 40%: of 60 texts"]
-    assert words.refused(told) == ["15% has no figure of classify: No mean: <no> head."]
+    assert wording.notes(told) == ["minimal_pairs: 9 pairs", "classify of 30% and 40%: of 60 texts"]
+    assert wording.refused(told) == ["15% has no figure of classify: No mean: <no> head."]
     short, text = markdown(told), page(told)
     assert "- minimal_pairs: 9 pairs\n- classify of 30% and 40%: of 60 texts\n" in short
     assert "<li>minimal_pairs: 9 pairs</li>" in text and "No mean: &lt;no&gt; head." in text
@@ -132,7 +133,7 @@ def test_reports_show_the_notes_of_figures():
 def test_without_the_reference_nothing_is_compared():
     made = planted.results(["15%", "30%", "40%"], reference="15%")
     some = [one for one in made.measurements if one.variant != "15%"]
-    (line,) = words.in_short(summary(made._replace(measurements=some)))[:1]
+    (line,) = wording.in_short(summary(made._replace(measurements=some)))[:1]
     assert line.endswith("to compare: no variant and 15% share a yardstick and a seed.")
 
 
@@ -157,12 +158,10 @@ def test_markdown_and_terminal_say_the_same(made):
     console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))
     report.print_summary(console, summary(made))
     shown, short = console.export_text(), markdown(summary(made))
-    for line in words.in_short(summary(made)):
+    for line in wording.in_short(summary(made)):
         assert line in short and f"• {line}" in shown
     column = summary(made).columns[1]
-    assert (
-        f"**{formatting.cell(column, '40%')}**" in short and formatting.cell(column, "40%") in shown
-    )
+    assert f"**{wording.cell(column, '40%')}**" in short and wording.cell(column, "40%") in shown
     assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
 
 
@@ -233,7 +232,7 @@ def test_figures_of_fewer_seeds_are_told(made):
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
         for m in made.measurements
     ]
-    short = words.in_short(summary(made._replace(measurements=diverged)))
+    short = wording.in_short(summary(made._replace(measurements=diverged)))
     told = [line.partition(":")[0] for line in short if "has figures of" in line]
     assert told == ["30% has figures of 4 of 5 seeds", "40% has figures of 3 of 5 seeds"]
 
@@ -296,7 +295,7 @@ def test_a_variant_without_runs_is_shown_without_figures(made):
     runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
     rest = [m for m in made.measurements if m.variant != "30%"]
     found = summary(made._replace(runs=runs, measurements=rest))
-    assert formatting.cell(found.columns[0], "30%") == "–"
+    assert wording.cell(found.columns[0], "30%") == "–"
     assert {d.variant for d in found.differences} == {"40%"}
     pages.assert_elements_are_closed(page(found))
 
@@ -334,8 +333,8 @@ def test_bad_results_are_refused(made):
         (formatting.spread(0.0312), "+3.1%"),
         (formatting.spread(0.0), "equal"),
         (formatting.spread(1.5), "+150%"),
-        (words.last_line("Traceback\n  ValueError: no\n"), "ValueError: no"),
-        (words.last_line(""), "no reason was kept"),
+        (wording.last_line("Traceback\n  ValueError: no\n"), "ValueError: no"),
+        (wording.last_line(""), "no reason was kept"),
     ],
 )
 def test_numbers_in_words(got, expected):

@@ -5,10 +5,11 @@ import math
 
 import pytest
 
-from pretrax.comparing import directory, kept_figures, results
+from pretrax.comparing import directory, results
 from pretrax.comparing.directory import Facts
 from pretrax.comparing.figures import HIGHER, Figure
 from pretrax.comparing.results import Measurement, learning_curves
+from pretrax.comparing.yardsticks import kept_figures
 from tests.comparing import planted
 
 

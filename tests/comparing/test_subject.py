@@ -2,10 +2,10 @@
 
 import pytest
 
-from pretrax.comparing.subject import Subject
 from pretrax.comparing.yardsticks import YARDSTICKS
+from pretrax.comparing.yardsticks.subject import Subject
 from pretrax.tasks.corpora import docstring_pairs, python_library, text_files
-from pretrax.training.bound import Bound
+from pretrax.training.settings.bound import Bound
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 

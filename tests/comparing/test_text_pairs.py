@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.comparing.bags_of_words import bags_of
 from pretrax.comparing.yardsticks import text_pairs
-from pretrax.comparing.yardsticks.text_pairs import Pairs, bag_of_words_classes, pair_accuracy
+from pretrax.comparing.yardsticks.parts.bags_of_words import bags_of
+from pretrax.comparing.yardsticks.text_pairs import TextPairs, bag_of_words_classes, pair_accuracy
+from pretrax.data.corpus import Piece
 from pretrax.objectives import causal_lm, next_sentence_prediction, sentence_order_prediction
-from pretrax.training.data import Piece
 from tests.training import tiny
 
 IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
@@ -51,7 +51,7 @@ def subject(build, zeros: bool = False):
 
 
 def test_words_tell_what_they_have_in_common():
-    """Pairs of one topic or two; then the same words on both sides, of which order is all."""
+    """TextPairs of one topic or two; then the same words on both sides, of which order is all."""
     rng = np.random.default_rng(0)
 
     def pairs(number, of_topic):
@@ -64,7 +64,7 @@ def test_words_tell_what_they_have_in_common():
                     " ".join(f"t{t}w{k}" for k in rng.integers(5, size=6)) for t in (topic, other)
                 )
             )
-        return Pairs(texts, labels)
+        return TextPairs(texts, labels)
 
     for of_topic, least, most in ((1, 0.95, 1.0), (0, 0.35, 0.65)):
         training, held = pairs(200, of_topic), pairs(100, of_topic)

@@ -20,8 +20,8 @@ from pretrax.comparing.variants import (
 )
 from pretrax.comparing.yardsticks import loss_under
 from pretrax.training import plan
-from pretrax.training.bound import Bound
-from pretrax.training.configuration import GIN_CONFIGS
+from pretrax.training.settings.bound import Bound
+from pretrax.training.settings.configuration import GIN_CONFIGS
 from pretrax.training.throughput import step_flops
 from tests.comparing import small
 from tests.training.tiny import ROOT, environment

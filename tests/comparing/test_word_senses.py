@@ -10,7 +10,7 @@ from pretrax.comparing.yardsticks import word_senses
 from pretrax.comparing.yardsticks.word_senses import (
     CODE,
     PROSE,
-    Use,
+    WordUse,
     frequent_uses,
     library_uses,
     placed_uses,
@@ -55,7 +55,7 @@ def test_the_examples_in_docstrings():
 def test_words_of_the_most_uses_in_both_meanings_come_first():
     counts = {"set": (3, 5), "list": (9, 4), "rare": (1, 9)}
     some = [
-        Use(word, meaning, f"{k}", "")
+        WordUse(word, meaning, f"{k}", "")
         for word, numbers in counts.items()
         for meaning, number in zip((PROSE, CODE), numbers)
         for k in range(number)

@@ -11,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from pretrax import models, objectives
+from pretrax.data import whole_files
 from pretrax.inference import Trained
 from pretrax.objectives import Row
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.tasks import special_tokens, tokenization, vocabularies
+from pretrax.tasks import vocabularies
+from pretrax.tasks.vocabularies import special_tokens, tokenization
 from pretrax.training import run_directory
-from pretrax.training.checkpoints import Checkpoints, Keep
-from pretrax.training.planning import padded_vocabulary
+from pretrax.training.saved.checkpoints import Checkpoints, Keep
+from pretrax.training.settings.run import padded_vocabulary
 from pretrax.training.state import State
 from tests.models.test_transformer import init
 from tests.objectives.registry import quick_jit
@@ -102,7 +104,7 @@ def write_run(
     for name in names:
         of = SETTINGS.get(name, {})
         lines += [f"objectives.{name}.{key} = {value!r}" for key, value in of.items()]
-    run_directory.write_text(directory / run_directory.CONFIG, "\n".join([*lines, more, ""]))
+    whole_files.write_text(directory / run_directory.CONFIG, "\n".join([*lines, more, ""]))
     checkpoints = Checkpoints(str(directory / "checkpoints"), Keep(latest=len(steps)))
     for step in steps:
         scale = 1.0 + step / 100  # each step's parameters are others

@@ -23,7 +23,7 @@ from pretrax.inference.sampling import Sampling
 from pretrax.models.builders import abstract_params
 from pretrax.models.trees import named
 from pretrax.models.unrolled import unrolled
-from pretrax.training.mesh import placed_on, replicated, shardings_of
+from pretrax.training.devices.mesh import placed_on, replicated, shardings_of
 from tests.models.test_families import build
 from tests.models.test_transformer import init
 from tests.training import tiny

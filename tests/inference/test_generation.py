@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from pretrax.inference.decoding import decode, decoding_form
-from pretrax.inference.generation import Decoding, Draft, _answer, _without_partial_stop, generate
+from pretrax.inference.generation import (
+    Decoding,
+    Draft,
+    _answer,
+    _without_partial_stop,
+    generate,
+)
 from pretrax.inference.prompts import Prompt, batch_prompts, text_prompt
 from pretrax.inference.sampling import Sampling
 from pretrax.inference.speculation import model_drafter

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from pretrax import models
+from pretrax.data.corpus import Piece, in_parts
 from pretrax.inference import fill_in_place, greedy_targets, infill, show_passages
 from pretrax.inference.infill import Infilled
 from pretrax.inference.passages import print_example
@@ -23,7 +24,6 @@ from pretrax.objectives import (
     token_classification,
 )
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.training.data import Piece, in_parts
 from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
 from tests.models.test_families import logits_of

@@ -11,7 +11,7 @@ from pretrax.inference.decoding import next_batch
 from pretrax.inference.generation import Answer
 from pretrax.inference.prompts import Prompt, batch_prompts, few_shot_prompt, filled, text_prompt
 from pretrax.inference.trained import MODES, mode_of
-from pretrax.objectives import PromptForm, contract
+from pretrax.objectives import PromptForm, prompt_forms
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 
 KEYS = range(3)
@@ -349,4 +349,4 @@ def test_both_texts_of_a_bart_begin_with_its_own_token():
 
 
 def test_objectives_name_the_modes_that_models_can_be_asked_for():
-    assert tuple(MODES) == contract.MODES
+    assert tuple(MODES) == prompt_forms.MODES

@@ -9,7 +9,7 @@ from pretrax.inference.answers import Options, answer
 from pretrax.inference.generation import Decoding
 from pretrax.inference.scoring import score
 from pretrax.inference.task_scores import EvaluationTask, longest_answer, score_task
-from pretrax.tasks import metrics
+from pretrax.tasks import task_metrics
 from tests.inference.runs import CLASSES, CODEC, trained
 
 TARGETS = ["red", "green", "blue", "red", "red", "green"]
@@ -22,7 +22,7 @@ def task(**settings) -> EvaluationTask:
         texts=TEXTS,
         targets=TARGETS,
         postprocess=lambda text, number, is_target: text.upper(),
-        predict_metrics=[metrics.accuracy, metrics.macro_f1],
+        predict_metrics=[task_metrics.accuracy, task_metrics.macro_f1],
         score_metrics=[],
         guess="red",
     )

@@ -13,7 +13,7 @@ from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
 from pretrax.models.grouped_products import grouped_product
 from pretrax.models.unrolled import unrolled
-from pretrax.training.mesh import make_mesh, placed_on
+from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import assert_close, batch_for, init, make_batch
 
 RNG = np.random.default_rng(0)

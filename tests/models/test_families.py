@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.training.configuration import read_fields
-from pretrax.training.mesh import batch_sharding, placed_on, shardings_of
+from pretrax.training.devices.mesh import batch_sharding, placed_on, shardings_of
+from pretrax.training.settings.configuration import read_fields
 from tests.models.test_transformer import (
     PACKED,
     PACKED_CAUSAL,

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax.experimental import pallas
 
-from pretrax.models import attention, fused_attention, fused_attention_gpu, fused_attention_tpu
+from pretrax.models import attention
+from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.positions import bias_at
-from pretrax.training.mesh import make_mesh, placed_on
+from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.test_transformer import (
     assert_close,
     batch_for,

@@ -5,7 +5,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec as P
 
 from pretrax.models.sharding import num_shards, spec_of
-from pretrax.training.mesh import RULES, make_mesh, placed_on
+from pretrax.training.devices.mesh import RULES, make_mesh, placed_on
 
 
 @pytest.mark.parametrize(

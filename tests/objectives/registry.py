@@ -350,7 +350,7 @@ text_row = functools.partial(laws.text_row, IDS)
 
 
 @functools.cache
-def example_batch(name: str, raw_length: int = RAW_LENGTH) -> laws.Examples:
+def example_batch(name: str, raw_length: int = RAW_LENGTH) -> laws.LawExamples:
     """Test rows of one case: every set of documents through every member."""
     case = CASES[name]
     return laws.examples(case.objective, IDS, raw_length, parts=case.parts)

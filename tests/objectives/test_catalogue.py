@@ -12,8 +12,8 @@ from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids
 from pretrax.objectives.catalogue import ALIASES, ARCHITECTURES, CATALOGUE, find
 from pretrax.showing.choice import Choice, layout_for
 from pretrax.showing.draws import halved
-from pretrax.showing.rows import Subject, look, subjects
-from pretrax.training.configuration import read_fields
+from pretrax.showing.rows import ShownObjective, look, subjects
+from pretrax.training.settings.configuration import read_fields
 from tests.training.tiny import ROOT
 
 GIN_FILES = sorted((ROOT / "gin_configs" / "objectives").glob("*.gin"))
@@ -84,7 +84,7 @@ def test_slots_with_a_loss_are_as_counted(name):
     build = read_fields([f"objectives/{name}.gin"])["objective"]
     entry, ids = CATALOGUE[name], everything()
     rates = np.array([subject.rate for subject in subjects(build, "", ids)])
-    whole = Subject("", 1.0, build, layout_for(Choice(name, build, entry), ids), ids)
+    whole = ShownObjective("", 1.0, build, layout_for(Choice(name, build, entry), ids), ids)
     draw, (first, last) = np.random.default_rng(0), ids.text
     rows = draw.integers(first, last, (64 * len(rates), LENGTH), dtype=np.int32)
     two_parts = build(ids).rows == "parts"

@@ -23,7 +23,7 @@ from pretrax.inference import Trained
 from pretrax.inference.masks import fill_masks
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
-from pretrax.tasks import special_tokens, tokenization
+from pretrax.tasks.vocabularies import special_tokens, tokenization
 
 CODE = inspect.getsource(argparse)
 TEXTS = [

@@ -17,7 +17,6 @@ import torch
 import transformers
 from transformers.generation import logits_process as theirs
 
-from pretrax import convert
 from pretrax.inference.beam_search import beam_search
 from pretrax.inference.decoding import (
     decode,
@@ -32,6 +31,7 @@ from pretrax.inference.trained import allowed_token_mask
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested
 from pretrax.tasks.trained_models import open_trained
+from pretrax.verbs import convert
 from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
 

@@ -16,13 +16,13 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from pretrax import convert, predict
 from pretrax.inference.batching import encoder_batch
 from pretrax.inference.classifying import classify, tag
 from pretrax.inference.embeddings import embed
 from pretrax.inference.trained import mode_of
 from pretrax.models.hugging_face import sentences
 from pretrax.tasks.trained_models import open_trained
+from pretrax.verbs import convert, predict
 from tests.inference import runs
 from tests.parity.test_fill_mask import WIDTHS, bert_tokenizer
 

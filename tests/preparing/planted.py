@@ -9,7 +9,7 @@ from pydoc_data import topics
 
 import zstandard
 
-from pretrax import prepare
+from pretrax.verbs import prepare
 
 DOCUMENTS = [text for text in topics.topics.values() if len(text) > 600]
 EXACT, NEAR, JUNK = 20, 20, 20  # planted beside them

@@ -9,8 +9,8 @@ import time
 import pytest
 import zstandard
 
+from pretrax.data.token_store_files import is_sealed
 from pretrax.tasks.vocabularies import load_vocabulary
-from pretrax.training.token_store_files import is_sealed
 from tests.preparing import planted
 from tests.training.tiny import ROOT, environment
 

@@ -14,7 +14,7 @@ import zstandard
 
 from pretrax.preparing.reading import Bad, FileRange, Reading, Record, found_files, records
 from pretrax.preparing.sources import files, shares_of
-from pretrax.tasks.text_readers import MalformedLine
+from pretrax.tasks.corpora.text_readers import MalformedLine
 
 SKIP, STRICT = Reading("text", "skip"), Reading("text", "error")
 TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]

@@ -5,7 +5,7 @@ import pytest
 from pretrax.preparing import sources
 from pretrax.preparing.blocks import Dropped
 from pretrax.preparing.repositories import ordered, repositories_in
-from pretrax.tasks.text_readers import MalformedLine
+from pretrax.tasks.corpora.text_readers import MalformedLine
 
 
 def write(folder, files):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pretrax.showing.attention import picture, rectangles
+from pretrax.showing.attention_pictures import picture, rectangles
 from pretrax.showing.examples import AttentionPattern
 from pretrax.showing.terminal import half_blocks
 

@@ -7,7 +7,7 @@ import pytest
 from pretrax import models, objectives
 from pretrax.objectives.catalogue import CATALOGUE
 from pretrax.showing.choice import Choice, layout_for
-from pretrax.training.configuration import read_fields
+from pretrax.training.settings.configuration import read_fields
 from tests.showing.letters import IDS
 
 

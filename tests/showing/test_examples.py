@@ -14,7 +14,7 @@ from pretrax.showing.examples import (
     predicted_tokens,
     surfaces,
 )
-from pretrax.showing.rows import Subject, look
+from pretrax.showing.rows import ShownObjective, look
 from tests.showing.letters import IDS, READER, encode
 
 TEXT = "the quick brown fox jumps over the lazy dog"
@@ -23,7 +23,7 @@ OTHER = "pack my box with five dozen liquor jugs and"
 
 def shown(build, layout, *documents, seed=0, **settings):
     build = functools.partial(build, **settings)
-    subject = Subject("", 1.0, build, layout, IDS)
+    subject = ShownObjective("", 1.0, build, layout, IDS)
     documents = [encode(text) for text in documents or (TEXT,)]
     other = np.resize(encode(OTHER), sum(map(len, documents)))
     seen = look(subject, [documents, [other]], seed)

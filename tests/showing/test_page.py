@@ -4,9 +4,9 @@ import pytest
 
 from pretrax import objectives
 from pretrax.showing.examples import example
-from pretrax.showing.page import Heading, page
-from pretrax.showing.rows import Subject, look
-from pretrax.showing.statistics import figures
+from pretrax.showing.noise_statistics import figures
+from pretrax.showing.objective_page import Heading, page
+from pretrax.showing.rows import ShownObjective, look
 from pretrax.showing.svg import on_page
 from tests.showing import pages
 from tests.showing.letters import IDS, READER, encode
@@ -16,7 +16,7 @@ EVIL = "<script>alert('&')</script>"
 
 @pytest.fixture(scope="module")
 def made() -> str:
-    subject = Subject(EVIL, 1.0, objectives.span_corruption, "encoder_decoder", IDS)
+    subject = ShownObjective(EVIL, 1.0, objectives.span_corruption, "encoder_decoder", IDS)
     seen = look(subject, [[encode("a quick brown fox. jumps")], [encode("x" * 24)]], 0)
     reader = READER._replace(surface=lambda i: EVIL)
     found = figures(subject, seen, span_law="composition")

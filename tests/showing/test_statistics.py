@@ -8,8 +8,14 @@ import pytest
 from scipy import stats
 
 from pretrax import objectives
-from pretrax.showing.rows import Subject
-from pretrax.showing.statistics import composition_law, measure, poisson_law, rows_of, span_lengths
+from pretrax.showing.noise_statistics import (
+    composition_law,
+    measure,
+    poisson_law,
+    rows_of,
+    span_lengths,
+)
+from pretrax.showing.rows import ShownObjective
 from tests.objectives.registry import IDS
 
 STREAM = np.random.default_rng(0).integers(*IDS.text, 100_000, dtype=np.int32)
@@ -17,7 +23,7 @@ STREAM = np.random.default_rng(0).integers(*IDS.text, 100_000, dtype=np.int32)
 
 def measured(build, layout, rows=300, slots=128, **law):
     return measure(
-        Subject("", 1.0, build, layout, IDS), STREAM, slots=slots, rows=rows, seed=1, **law
+        ShownObjective("", 1.0, build, layout, IDS), STREAM, slots=slots, rows=rows, seed=1, **law
     )
 
 

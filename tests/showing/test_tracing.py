@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pretrax import objectives
 from pretrax.objectives import Row, TokenIds, batched
-from pretrax.showing.rows import Subject, look
+from pretrax.showing.rows import ShownObjective, look
 from pretrax.showing.tracing import NOWHERE, trace
 from tests.showing.letters import IDS, encode
 
@@ -58,7 +58,7 @@ def test_a_traced_row_is_corrupted_as_a_plain_one(build):
     tokens = np.stack([np.pad(text, (0, length - text.size)) for text in texts])
     segments = (tokens > 0).astype(np.int32)
     layout = "encoder" if build is objectives.sentence_order_prediction else "decoder"
-    seen = look(Subject("", 1.0, build, layout, IDS), [[text] for text in texts], seed=5)
+    seen = look(ShownObjective("", 1.0, build, layout, IDS), [[text] for text in texts], seed=5)
 
     objective = build(IDS)
     keys = jax.random.split(jax.random.key(5), 2)

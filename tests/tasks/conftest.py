@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from pretrax.tasks import tokenization
-from pretrax.tasks.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.vocabularies import tokenization
+from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
 
 CODE = """def mean(values):
     total = 0.0

@@ -7,10 +7,14 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pretrax.tasks import special_tokens, tokenization, vocabularies
-from pretrax.tasks.character_infilling import character_infilling, infill_characters, infill_to_fit
-from pretrax.tasks.seqio_vocabularies import RunVocabulary, tokenizer_of
-from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.tasks import vocabularies
+from pretrax.tasks.seqio.character_infilling import (
+    character_infilling,
+    infill_characters,
+    infill_to_fit,
+)
+from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, tokenizer_of
+from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
 from tests.objectives.test_infilling import CHANCES, CUTS, assert_law
 from tests.objectives.undo_infilling import undo_middle
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pretrax.tasks.corpora import docstring_pairs, python_library
-from pretrax.tasks.python_sources import (
+from pretrax.tasks.python_library.python_sources import (
     Document,
     LeftOutPairs,
     Pair,

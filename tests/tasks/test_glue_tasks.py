@@ -5,11 +5,11 @@ import seqio
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
-from pretrax.comparing.class_tasks import class_figures, class_task
-from pretrax.comparing.subject import Subject
-from pretrax.tasks import glue_tasks
-from pretrax.tasks.seqio_evaluation import evaluation_tasks
-from pretrax.tasks.seqio_tasks import found_tasks
+from pretrax.comparing.yardsticks.parts.class_tasks import class_figures, class_task
+from pretrax.comparing.yardsticks.subject import Subject
+from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
+from pretrax.tasks.seqio import glue_tasks
+from pretrax.tasks.seqio.seqio_tasks import found_tasks
 
 SETS = [(benchmark, name) for benchmark, sets in glue_tasks.SETS.items() for name in sets]
 

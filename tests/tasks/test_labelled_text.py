@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from pretrax.tasks import corpora, labelled_evaluation, vocabularies
-from pretrax.tasks.labelled_readers import in_words, read_labelled
-from pretrax.training.configuration import read_run
+from pretrax.tasks import corpora, vocabularies
+from pretrax.tasks.corpora.labelled_readers import in_words, read_labelled
+from pretrax.tasks.evaluation import labelled_evaluation
 from pretrax.training.planning import plan
 from pretrax.training.run_directory import load_classes
+from pretrax.training.settings.configuration import read_run
 from tests.training.tiny import mesh_of
 
 LINES = [(f"text {i}", ("red", "blue", "dark green")[i % 3]) for i in range(60)]

@@ -11,10 +11,10 @@ import tensorflow as tf
 from pretrax import objectives
 from pretrax.objectives import Objective, Row, batched, layouts, plan, supervised
 from pretrax.objectives.features import COLUMNS
-from pretrax.tasks.objective_tasks import add_objective_task
-from pretrax.tasks.preprocessors import cut_to_rows, row_keys
-from pretrax.tasks.seqio_vocabularies import tokenizer_of
-from pretrax.tasks.special_tokens import token_ids
+from pretrax.tasks.seqio.objective_tasks import add_objective_task
+from pretrax.tasks.seqio.preprocessors import cut_to_rows, row_keys
+from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
+from pretrax.tasks.vocabularies.special_tokens import token_ids
 from tests.objectives.registry import quick_jit
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
@@ -324,7 +324,7 @@ def test_what_cannot_be_a_task(hugging_face):
         with pytest.raises(ValueError, match=f"(?i){said}"):
             examples("masks", lengths)
 
-    from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary
+    from pretrax.tasks.seqio.seqio_vocabularies import HuggingFaceVocabulary
 
     vocabulary = HuggingFaceVocabulary(hugging_face["bpe"])
     features = {"targets": seqio.Feature(vocabulary)}

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from pretrax import objectives
 from pretrax.objectives import Row, batched, layouts, plan
-from pretrax.tasks.preprocessors import cut_to_rows, objective_preprocessor, row_keys
-from pretrax.tasks.seqio_vocabularies import tokenizer_of
-from pretrax.tasks.special_tokens import token_ids
+from pretrax.tasks.seqio.preprocessors import cut_to_rows, objective_preprocessor, row_keys
+from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
+from pretrax.tasks.vocabularies.special_tokens import token_ids
 
 LENGTHS = {"inputs": 48, "targets": 40}
 BUILDERS = {

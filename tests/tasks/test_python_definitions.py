@@ -8,10 +8,14 @@ import zlib
 
 import pytest
 
-from pretrax.tasks import python_definitions, python_passages
-from pretrax.tasks.python_definitions import definition_examples, matched_pairs, pair_examples
-from pretrax.tasks.python_passages import tagged_examples
-from pretrax.tasks.python_sources import Pair
+from pretrax.tasks.python_library import python_definitions, python_passages
+from pretrax.tasks.python_library.python_definitions import (
+    definition_examples,
+    matched_pairs,
+    pair_examples,
+)
+from pretrax.tasks.python_library.python_passages import tagged_examples
+from pretrax.tasks.python_library.python_sources import Pair
 from tests.tasks.short_library import short_library
 
 
@@ -30,8 +34,8 @@ def test_any_process_draws_the_same_without_tensorflow():
     program = (
         "import sys, zlib\n"
         "from tests.tasks.short_library import short_library\n"
-        "from pretrax.tasks.python_definitions import pair_examples\n"
-        "from pretrax.tasks.python_passages import tagged_examples\n"
+        "from pretrax.tasks.python_library.python_definitions import pair_examples\n"
+        "from pretrax.tasks.python_library.python_passages import tagged_examples\n"
         "with short_library():\n"
         "    print(zlib.crc32(repr([pair_examples(), tagged_examples()]).encode()))\n"
         # tests.tasks.short_library imports corpora that may use it; the examples' modules may not.
@@ -39,7 +43,7 @@ def test_any_process_draws_the_same_without_tensorflow():
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     here = repr([pair_examples(), tagged_examples()])
     assert there.stdout.strip() == str(zlib.crc32(here.encode())), there.stderr
-    alone = "import sys, pretrax.tasks.python_definitions; print('tensorflow' in sys.modules)"
+    alone = "import sys, pretrax.tasks.python_library.python_definitions; print('tensorflow' in sys.modules)"
     alone = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
     assert alone.stdout.strip() == "False", alone.stderr
 

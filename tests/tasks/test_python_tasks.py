@@ -12,11 +12,17 @@ import numpy as np
 import pytest
 import seqio
 
-from pretrax.tasks import corpora, metrics, python_passages, python_tasks
-from pretrax.tasks.python_sources import Document, library_documents
-from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary, tokenizer_of
-from pretrax.tasks.special_tokens import token_ids
-from pretrax.tasks.vocabularies import Source, utf8_bytes
+from pretrax.tasks import corpora, task_metrics
+from pretrax.tasks.python_library import python_passages
+from pretrax.tasks.python_library.python_sources import Document, library_documents
+from pretrax.tasks.seqio import python_tasks
+from pretrax.tasks.seqio.seqio_vocabularies import (
+    HuggingFaceVocabulary,
+    RunVocabulary,
+    tokenizer_of,
+)
+from pretrax.tasks.vocabularies import VocabularySource, utf8_bytes
+from pretrax.tasks.vocabularies.special_tokens import token_ids
 from tests.training import tiny
 
 NAMES = ("python_modules", "python_identifiers")
@@ -68,7 +74,7 @@ def test_registering_twice_is_harmless_and_reads_nothing():
 def test_any_process_reads_the_same():
     program = (
         "import sys, zlib\n"
-        "from pretrax.tasks.python_passages import identifier_examples, module_examples\n"
+        "from pretrax.tasks.python_library.python_passages import identifier_examples, module_examples\n"
         "print(zlib.crc32(repr([module_examples(), identifier_examples()]).encode()))\n"
         "assert 'tensorflow' not in sys.modules\n"
     )
@@ -252,7 +258,7 @@ def test_ids_decode_back(name, part):
 @pytest.mark.parametrize("kind", ["run", "sentencepiece", "t5", "hugging_face"])
 def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
     if kind == "run":
-        utf8_bytes(str(tmp_path), Source(), sentinels=7)
+        utf8_bytes(str(tmp_path), VocabularySource(), sentinels=7)
         vocabulary = RunVocabulary(str(tmp_path))
         sentinels = vocabulary.ids.sentinels
     else:
@@ -300,7 +306,7 @@ def figures(name, predict, part="validation"):
 def test_a_perfect_model_and_baselines(name):
     train, validation = (EXAMPLES[name]()[part] for part in python_passages.SPLITS)
     assert set(figures(name, lambda passage, right: right).values()) == {1.0}
-    guess = metrics.majority(answer for _, answer in train)
+    guess = task_metrics.majority(answer for _, answer in train)
     share = sum(answer == guess for _, answer in validation) / len(validation)
     got = figures(name, lambda passage, right: guess)
     if name == "python_modules":

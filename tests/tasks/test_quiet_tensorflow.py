@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pretrax.tasks.quiet_tensorflow import _without_notes
+from pretrax.tasks.seqio.quiet_tensorflow import _without_notes
 from tests.training import tiny
 
 NOTES = (
@@ -35,7 +35,7 @@ def test_an_exception_goes_through_and_what_was_written_is_shown(capfd):
 @pytest.mark.slow
 def test_a_corpus_of_seqio_tasks_starts_without_a_word(tmp_path):
     program = (
-        "from pretrax.tasks import seqio_corpora, seqio_vocabularies as v\n"
+        "from pretrax.tasks.seqio import seqio_corpora, seqio_vocabularies as v\n"
         f"seqio_corpora.seqio_mixture({str(tmp_path)!r}, mixture_or_task_name='python_modules',"
         " vocabulary=v.of_task).heldout(10)\n"
     )

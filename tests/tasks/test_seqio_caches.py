@@ -12,10 +12,11 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pretrax.tasks import seqio_examples, vocabularies
-from pretrax.tasks.seqio_corpora import seqio_mixture, seqio_pairs
-from pretrax.tasks.seqio_evaluation import evaluation_tasks
-from pretrax.tasks.seqio_vocabularies import of_task
+from pretrax.tasks import vocabularies
+from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
+from pretrax.tasks.seqio import seqio_examples
+from pretrax.tasks.seqio.seqio_corpora import seqio_mixture, seqio_pairs
+from pretrax.tasks.seqio.seqio_vocabularies import of_task
 from tests.tasks.seqio_cache import write_cache
 
 VOCABULARY = seqio.ByteVocabulary(extra_ids=100)

@@ -6,18 +6,19 @@ import pytest
 import seqio
 
 from pretrax import models
-from pretrax.tasks import seqio_corpora, tfds_tasks, vocabularies
-from pretrax.tasks.converted_vocabularies import export_vocabulary
-from pretrax.tasks.seqio_streams import drawn_tasks
-from pretrax.tasks.seqio_vocabularies import (
+from pretrax.tasks import vocabularies
+from pretrax.tasks.seqio import seqio_corpora, tfds_tasks
+from pretrax.tasks.seqio.seqio_streams import drawn_tasks
+from pretrax.tasks.seqio.seqio_vocabularies import (
     HuggingFaceVocabulary,
     RunVocabulary,
     of_task,
     tokenizer_of,
 )
-from pretrax.tasks.special_tokens import token_ids
-from pretrax.tasks.tfds_tasks import register_text
-from pretrax.training.configuration import read_fields
+from pretrax.tasks.seqio.tfds_tasks import register_text
+from pretrax.tasks.vocabularies.converted_vocabularies import export_vocabulary
+from pretrax.tasks.vocabularies.special_tokens import token_ids
+from pretrax.training.settings.configuration import read_fields
 
 
 def seqio_mixture(run_dir, *, vocabulary=of_task, **settings):
@@ -436,7 +437,9 @@ def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model
         "bytes": lambda: seqio.ByteVocabulary(extra_ids),
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], extra_ids),
     }[kind]()
-    made = of_task(str(tmp_path), vocabularies.Source(task=lambda: vocabulary), sentinels=4)
+    made = of_task(
+        str(tmp_path), vocabularies.VocabularySource(task=lambda: vocabulary), sentinels=4
+    )
     kept = vocabularies.load_vocabulary(str(tmp_path))
     assert kept.ids == made.ids and kept.about == made.about
     assert kept.tokenizer.named == made.tokenizer.named
@@ -453,7 +456,7 @@ def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], 100),
     }[kind]()
     run_dir, target = str(tmp_path / "run"), tmp_path / "exported"
-    made = of_task(run_dir, vocabularies.Source(task=lambda: vocabulary), sentinels=4)
+    made = of_task(run_dir, vocabularies.VocabularySource(task=lambda: vocabulary), sentinels=4)
     target.mkdir()
     model = models.decoder(512, num_layers=1, emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8)
     assert export_vocabulary(run_dir, str(target), model, ()) == ""
@@ -470,9 +473,11 @@ def test_a_vocabulary_of_a_run_in_tensorflow(tmp_path, kind, model, t5_like, hug
 
     files = {"here": model, "t5": t5_like, "hugging_face": hugging_face["bpe"]}
     if kind == "bytes":
-        made = vocabularies.utf8_bytes(str(tmp_path), vocabularies.Source())
+        made = vocabularies.utf8_bytes(str(tmp_path), vocabularies.VocabularySource())
     else:
-        made = vocabularies.from_file(str(tmp_path), vocabularies.Source(), path=files[kind])
+        made = vocabularies.from_file(
+            str(tmp_path), vocabularies.VocabularySource(), path=files[kind]
+        )
     vocabulary = RunVocabulary(str(tmp_path))
     assert (vocabulary._native is None) == (kind in ("here", "hugging_face"))
     for text in ("the mean of values", "a▁b", " </s> <extra_id_0>", ""):
@@ -510,7 +515,9 @@ def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, m
 
 
 def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model, elsewhere):
-    source = vocabularies.Source(task=lambda: seqio.SentencePieceVocabulary(elsewhere, 100))
+    source = vocabularies.VocabularySource(
+        task=lambda: seqio.SentencePieceVocabulary(elsewhere, 100)
+    )
     for _ in range(2):
         made = of_task(str(tmp_path / "run"), source)
     assert (tmp_path / "run" / "vocabulary.model").read_bytes() == open(model, "rb").read()

@@ -7,10 +7,11 @@ import seqio
 import tensorflow as tf
 
 from pretrax.inference.task_scores import task_figures
-from pretrax.tasks import metrics, seqio_evaluator
-from pretrax.tasks.seqio_evaluation import evaluation_tasks
-from pretrax.tasks.seqio_evaluator import evaluator_functions
-from pretrax.tasks.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary
+from pretrax.tasks import task_metrics
+from pretrax.tasks.evaluation import seqio_evaluator
+from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
+from pretrax.tasks.evaluation.seqio_evaluator import evaluator_functions
+from pretrax.tasks.seqio.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary
 from pretrax.tasks.trained_models import open_trained
 from tests.inference.runs import CLASSES, trained, write_run
 
@@ -77,7 +78,7 @@ def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monke
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"]),
         "run": lambda: RunVocabulary(write_run(tmp_path, "decoder", "causal_lm")),
     }[kind]()
-    register("evaluated", vocabulary, [metrics.accuracy])
+    register("evaluated", vocabulary, [task_metrics.accuracy])
     read = []
 
     def right_but_once(trained, texts, mode, options):
@@ -92,7 +93,7 @@ def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monke
 
 
 def test_a_class_is_an_answer_without_a_likelihood():
-    register("evaluated", seqio.ByteVocabulary(), [metrics.accuracy])
+    register("evaluated", seqio.ByteVocabulary(), [task_metrics.accuracy])
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
     functions = evaluator_functions(one, "evaluated")
     assert evaluated("evaluated", functions, pack=False).keys() == {"accuracy"}

@@ -7,8 +7,8 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pretrax.tasks.seqio_corpora import seqio_mixture
-from pretrax.tasks.seqio_vocabularies import RunVocabulary, of_task
+from pretrax.tasks.seqio.seqio_corpora import seqio_mixture
+from pretrax.tasks.seqio.seqio_vocabularies import RunVocabulary, of_task
 from tests.tasks.seqio_cache import write_cache
 
 LINES, STOP = 1000, 900
@@ -143,7 +143,7 @@ def test_of_a_cache(tmp_path, tokenised):
 
 def test_tokenisers_of_tensorflow_hold_nothing_that_changes(tmp_path, model):
     """Though TensorFlow calls their operations stateful."""
-    from pretrax.tasks.seqio_skipping import _skipped_before_steps
+    from pretrax.tasks.seqio.seqio_skipping import _skipped_before_steps
 
     corpus_of(tmp_path, QUICK[0])
     task = seqio.TaskRegistry.get("lines").replace(

@@ -6,8 +6,8 @@ import pytest
 
 from pretrax.preparing.blocks import Dropped
 from pretrax.preparing.sources import seqio_task, tensorflow_dataset
-from pretrax.tasks.quiet_tensorflow import seqio
-from pretrax.tasks.seqio_texts import DatasetTexts, TaskTexts
+from pretrax.tasks.seqio.quiet_tensorflow import seqio
+from pretrax.tasks.seqio.seqio_texts import DatasetTexts, TaskTexts
 
 TEXTS = ["One text.", "Zwei Wörter.", " ", "three"]
 

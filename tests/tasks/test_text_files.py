@@ -9,12 +9,17 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from pretrax.tasks import special_tokens, tokenization, vocabularies
+from pretrax.tasks import vocabularies
 from pretrax.tasks.corpora import python_library, text_files
 from pretrax.tasks.corpora.text import split_files
-from pretrax.tasks.python_sources import library_documents
-from pretrax.tasks.text_readers import MalformedLine, Report, find_files, read_documents
-from pretrax.tasks.vocabularies import Vocabulary
+from pretrax.tasks.corpora.text_readers import (
+    MalformedLine,
+    ReadingReport,
+    find_files,
+    read_documents,
+)
+from pretrax.tasks.python_library.python_sources import library_documents
+from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
 
 MALFORMED = {
     b"not json\n": "not JSON",
@@ -55,7 +60,7 @@ def test_a_malformed_line_is_named(tmp_path, line):
     with pytest.raises(MalformedLine, match="a.jsonl:2: .*on_malformed") as error:
         list(read_documents(str(path)))
     assert MALFORMED[line] in str(error.value)
-    report = Report()
+    report = ReadingReport()
     got = texts_of(path, on_malformed="skip", report=report)
     assert got == ["fine", "fine too"]
     assert report.malformed == 1 and "a.jsonl:2: " in report.describe()
@@ -66,13 +71,13 @@ def test_malformed_text(tmp_path):
     path.write_bytes(b"fine\nalso fine\nbroken \xff\nfine again\n")
     with pytest.raises(MalformedLine, match=r"a.txt:3: not UTF-8"):
         list(read_documents(str(path)))
-    report = Report()
+    report = ReadingReport()
     got = texts_of(path, on_malformed="skip", report=report)
     assert got == ["fine\nalso fine\nfine again\n"] and report.malformed == 1
 
 
 def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 16)
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 16)
     path = tmp_path / "a.txt"
     path.write_bytes(b"a line of text\n" * 100 + b"\xff\n" + b"more\n")
     with pytest.raises(MalformedLine, match=r"a.txt:101: "):
@@ -80,7 +85,7 @@ def test_lines_are_numbered_through_blocks(tmp_path, monkeypatch):
 
 
 def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 7)
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 7)
     path = tmp_path / "a.txt"
     for text in ("é漢😀" * 50, "line\r\n" * 20 + "é" * 40 + "\nend", "\n" * 30):
         path.write_bytes(text.encode())
@@ -90,7 +95,7 @@ def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
-    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 16)
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 16)
     content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
@@ -117,7 +122,7 @@ def test_gzip_and_plain_give_the_same(tmp_path):
     for name in ("a.jsonl", "a.txt"):
         with gzip.open(tmp_path / f"{name}.gz", "wb") as file:
             file.write((tmp_path / name).read_bytes())
-    report, sizes = Report(), []
+    report, sizes = ReadingReport(), []
     plain, packed = (
         texts_of(tmp_path / name, text_field="body", report=report, advance=sizes.append)
         for name in ("a.jsonl", "a.jsonl.gz")
@@ -174,15 +179,15 @@ def test_what_is_no_file(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with pytest.raises(MalformedLine, match="pipe.txt: a pipe, socket or device, expected a file"):
         texts_of(tmp_path / "pipe.txt")
-    report = Report()
+    report = ReadingReport()
     assert texts_of(tmp_path / "pipe.txt", on_malformed="skip", report=report) == []
     assert report.malformed == 1
 
 
 def test_a_line_without_end(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
-    monkeypatch.setattr("pretrax.tasks.text_readers._LONGEST", 1 << 20)
-    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 1 << 12)
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._LONGEST", 1 << 20)
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 1 << 12)
     lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(lines)))
@@ -197,9 +202,9 @@ def test_a_line_without_end(tmp_path, monkeypatch):
 
 
 def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrax.tasks.text_readers._BLOCK", 16)
+    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 16)
     (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
-    report = Report()
+    report = ReadingReport()
     parts = texts_of(tmp_path / "a.txt", on_malformed="skip", report=report)
     assert len(parts) > 20 and set(parts) == {""}
 
@@ -257,7 +262,7 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, monkeypatch, become)
         with pytest.raises(FileNotFoundError, match="No file matches"):
             text_files(str(run_dir), **settings)
     (run_dir / "config.gin").write_text("")
-    monkeypatch.setattr("pretrax.training.resuming.has_checkpoint", lambda run_dir: True)
+    monkeypatch.setattr("pretrax.training.saved.resuming.has_checkpoint", lambda run_dir: True)
     kept = text_files(str(run_dir), **settings)
     assert "475 tokens" in kept.summary and "text is gone or changed: these are" in kept.summary
     kept.train(0, 1).restore(state)

@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from pretrax import models, objectives
+from pretrax.data.token_store_files import StoreWriter, seal
 from pretrax.tasks import corpora, vocabularies
-from pretrax.train import train
 from pretrax.training import Bound, Run
-from pretrax.training.metrics import read_metrics
 from pretrax.training.optimizers import adamw
-from pretrax.training.token_store_files import StoreWriter, seal
+from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.trainer import train
 from tests.training import tiny
 
 TEXTS = {"one": "the cat sat on the mat", "two": "a dog ran"}
@@ -27,7 +27,7 @@ def stores(tmp_path_factory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("stores")
     for name, text in TEXTS.items():
         path = folder / name
-        made = vocabularies.utf8_bytes(str(path), vocabularies.Source())
+        made = vocabularies.utf8_bytes(str(path), vocabularies.VocabularySource())
         for split, n in (("train", 600), ("heldout", 20)):
             with StoreWriter(path, split, 0, made.ids) as writer:
                 for tokens in made.tokenizer.encode_batch([text]) * n:
@@ -92,7 +92,7 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path,
 
 
 def test_token_files_of_another_program_are_shown_as_text(tmp_path):
-    made = vocabularies.utf8_bytes(str(tmp_path / "made"), vocabularies.Source())
+    made = vocabularies.utf8_bytes(str(tmp_path / "made"), vocabularies.VocabularySource())
     texts = [f"text {i}" for i in range(100)]
     tokens = [np.append(ids, made.ids.eos) for ids in made.tokenizer.encode_batch(texts)]
     (tmp_path / "train.bin").write_bytes(np.concatenate(tokens).astype(np.uint16).tobytes())

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from pretrax.objectives import TokenIds
-from pretrax.tasks import special_tokens, tokenization, vocabularies
-from pretrax.tasks.sentencepiece_training import train_sentencepiece
-from pretrax.tasks.special_tokens import token_ids
-from pretrax.tasks.vocabularies import Vocabulary
-from pretrax.training.warm_start import check_same_vocabulary
+from pretrax.tasks import vocabularies
+from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
+from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
+from pretrax.tasks.vocabularies.special_tokens import token_ids
+from pretrax.training.saved.warm_start import check_same_vocabulary
 
 EXACT_TEXTS = [
     "def f(x):\n    return  x+1\n\n\tif a:\r\n",

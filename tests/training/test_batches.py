@@ -7,6 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from pretrax.data.packing import POOL, ShardReader
+from pretrax.data.records import RecordStream, Shuffled
 from pretrax.objectives import layouts, mixture, plan, prefix_lm, span_corruption, turns
 from pretrax.training.batches import (
     PERIOD,
@@ -16,8 +18,6 @@ from pretrax.training.batches import (
     largest_remainder,
     schedule,
 )
-from pretrax.training.packing import POOL, ShardReader
-from pretrax.training.records import RecordStream, Shuffled
 from tests.training import tiny
 from tests.training.test_records import Numbers
 
@@ -85,7 +85,7 @@ class LongStream(tiny.Stream):
 @pytest.mark.parametrize("pool", [1, 256])
 @pytest.mark.parametrize("packing", ["concatenate", "isolate", "whole", "single"])
 def test_rows_of_a_step_come_from_different_documents(packing, pool, monkeypatch):
-    monkeypatch.setattr("pretrax.training.packing.POOL", pool)
+    monkeypatch.setattr("pretrax.data.packing.POOL", pool)
     one = setup(packing=packing, data_shards=3)
     settings = {"data_shards": 3, "stream": LongStream, "packing": one.packing}
     for step in steps(tiny.batches(one, tiny.mesh_of(1), **settings), 20):

@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from pretrax.training.checkpoints import Checkpoints, Keep, MismatchError
+from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
 from pretrax.training.state import State, abstract_state, new_state
 from tests.training import tiny
 
@@ -201,7 +201,7 @@ def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
 
 def test_each_value_counts_in_the_checksum(run_dir):
     """Two values that change places leave a plain sum as it was."""
-    from pretrax.training.checkpoints import _checksums
+    from pretrax.training.saved.checkpoints import _checksums
 
     state = states()[0]
     matrix = np.array(state.params["matrix"])

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.training import checkpoints
-from pretrax.training.mesh import make_mesh
+from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.saved import checkpoints
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])

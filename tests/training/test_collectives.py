@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec as P
 from pretrax.models.heads import projection
 from pretrax.models.transformer import _looked_up as looked_up
 from pretrax.objectives.cross_entropy import projected_cross_entropy
-from pretrax.training.collectives import Traffic, traffic
-from pretrax.training.mesh import batch_sharding, make_mesh, placed_on, shardings_like
+from pretrax.training.devices.collectives import Traffic, traffic
+from pretrax.training.devices.mesh import batch_sharding, make_mesh, placed_on, shardings_like
 
 
 def test_a_program_of_eight_devices():

@@ -9,14 +9,16 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from pretrax import train
 from pretrax.objectives import prefix_lm
-from pretrax.training import compile_check, console, topologies
-from pretrax.training.accelerators import ACCELERATORS, kind_of_device, short_names
+from pretrax.training import compile_check
 from pretrax.training.compile_check import GIB, Check, Memory
-from pretrax.training.mesh import make_mesh
+from pretrax.training.devices import topologies
+from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, short_names
+from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.devices.topologies import Topology, read_topology
 from pretrax.training.planning import plan, plan_evaluation
-from pretrax.training.topologies import Topology, read_topology
+from pretrax.training.reporting import console
+from pretrax.verbs import train
 from tests.training import tiny
 
 

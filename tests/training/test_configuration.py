@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 
 from pretrax import models, objectives
-from pretrax.training import Bound, Call, Run, bound, config_file, differences, planning, run
-from pretrax.training.bound import flattened
-from pretrax.training.command_line import add_gin_arguments, parse_with_gin
-from pretrax.training.config_file import gin_text
-from pretrax.training.configuration import T5X_NAMES, as_run, read_fields, read_run
-from pretrax.training.imported_runs import config_text
-from pretrax.training.mesh import make_mesh
+from pretrax.training import Bound, Call, Run, differences
+from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
-from pretrax.training.run import FIELDS, fields_of, is_required
+from pretrax.training.saved.imported_runs import config_text
+from pretrax.training.settings import bound, config_file, run
+from pretrax.training.settings.bound import flattened
+from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
+from pretrax.training.settings.config_file import gin_text
+from pretrax.training.settings.configuration import T5X_NAMES, as_run, read_fields, read_run
+from pretrax.training.settings.run import FIELDS, fields_of, is_required
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs"
@@ -93,7 +94,7 @@ def test_runs_are_read_apart_from_each_other():
     assert dataclasses.replace(second, model=first.model) == first
 
 
-@pytest.mark.parametrize("module", [bound, config_file, planning, run], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [bound, config_file, run], ids=lambda m: m.__name__)
 def test_docstring_examples_hold(module):
     names = {"models": models, "TokenIds": objectives.TokenIds}
     tested = doctest.testmod(module, extraglobs=names)
@@ -388,7 +389,7 @@ def test_files_in_other_folders(tmp_path):
 
 
 def test_an_earlier_versions_directory_is_refused(tmp_path):
-    from pretrax.training.configuration import read_directory
+    from pretrax.training.settings.configuration import read_directory
 
     (tmp_path / "config.gin").write_text("import train\n\ntrain.train.steps = 3\n")
     with pytest.raises(ValueError, match="written by an earlier version of pretrax"):

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from pretrax import objectives
-from pretrax.training.console import (
+from pretrax.training.evaluation import Score
+from pretrax.training.reporting.console import (
     StepProgress,
     closing_words,
     finished_words,
@@ -15,7 +16,6 @@ from pretrax.training.console import (
     print_plan,
     print_scores,
 )
-from pretrax.training.evaluation import Score
 from tests.training import tiny
 
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from pretrax import models
+from pretrax.data.corpus import Piece
+from pretrax.data.packing import rows_of
 from pretrax.objectives import (
     batched,
     causal_lm,
@@ -17,10 +19,8 @@ from pretrax.objectives import (
     replaced_token_detection,
     sequence_classification,
 )
-from pretrax.training.data import Piece
+from pretrax.training.devices.mesh import placed_on
 from pretrax.training.evaluation import EVALUATION_SEED, Evaluator, Score
-from pretrax.training.mesh import placed_on
-from pretrax.training.packing import rows_of
 from tests.training import tiny
 
 EOS = 1

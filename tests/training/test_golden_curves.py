@@ -12,7 +12,7 @@ import pytest
 
 from pretrax import models, objectives
 from pretrax.objectives import bitmap
-from pretrax.training.mesh import placed_on
+from pretrax.training.devices.mesh import placed_on
 from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.state import new_state
 from tests.training import tiny

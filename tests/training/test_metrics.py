@@ -7,8 +7,8 @@ import threading
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-from pretrax.training import tensorboard
-from pretrax.training.metrics import MetricsWriter, read_metrics
+from pretrax.training.reporting import tensorboard
+from pretrax.training.reporting.metrics import MetricsWriter, read_metrics
 
 
 def losses(run_dir) -> list[float]:

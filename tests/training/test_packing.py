@@ -9,6 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.packing import MODELS, filled, log_normal
+from pretrax.data import packing
+from pretrax.data.corpus import Piece
+from pretrax.data.packing import (
+    POOL,
+    ShardReader,
+    concatenation,
+    documents_of_a_row,
+    plan_packing,
+    rows_of_documents,
+    stacked,
+)
 from pretrax.objectives import (
     batched,
     causal_lm,
@@ -21,17 +32,6 @@ from pretrax.objectives import (
     span_corruption,
     text_to_text,
     ul2,
-)
-from pretrax.training import packing
-from pretrax.training.data import Piece
-from pretrax.training.packing import (
-    POOL,
-    ShardReader,
-    concatenation,
-    documents_of_a_row,
-    plan_packing,
-    rows_of_documents,
-    stacked,
 )
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, quick_jit

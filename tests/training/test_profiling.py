@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from pretrax.training.profiling import Profiler, Steps, check_steps, read_steps
-from pretrax.training.wall_time import WallTime
+from pretrax.training.reporting.profiling import Profiler, Steps, check_steps, read_steps
+from pretrax.training.reporting.wall_time import WallTime
 from tests.training import tiny
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pretrax.training.records import ALL, Loaded, RecordStream, Shuffled
+from pretrax.data.records import ALL, Loaded, RecordStream, Shuffled
 
 
 class Numbers:

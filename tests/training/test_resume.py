@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from pretrax.training.batches import Batches
-from pretrax.training.configuration import run_of_directory
-from pretrax.training.resuming import check_resumable
+from pretrax.training.saved.resuming import check_resumable
+from pretrax.training.settings.configuration import run_of_directory
 from tests.training import tiny
 
 SLOW = {"WAIT": "0.02"}  # seconds for a document, of which a step takes seven or eight
@@ -27,8 +27,8 @@ SLOW = {"WAIT": "0.02"}  # seconds for a document, of which a step takes seven o
 # `train.py` whose save of step 8 never comes to its end.
 STALLED = """
 import asyncio, sys
-import pretrax.training.checkpoints as c
-from pretrax import train
+import pretrax.training.saved.checkpoints as c
+from pretrax.verbs import train
 write = c._Files.save
 async def save(self, directory):
     writing = await write(self, directory)

@@ -14,7 +14,7 @@ from pretrax.models import grouped_products
 from pretrax.models.builders import abstract_params
 from pretrax.models.experts import Routing
 from pretrax.objectives import causal_lm
-from pretrax.training.mesh import batch_shards, make_mesh, placed_on, shardings_of
+from pretrax.training.devices.mesh import batch_shards, make_mesh, placed_on, shardings_of
 from pretrax.training.planning import abstract_state_of, compiled_step
 from pretrax.training.router_terms import router_terms
 from pretrax.training.state import new_state

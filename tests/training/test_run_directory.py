@@ -7,15 +7,9 @@ import sys
 
 import pytest
 
-from pretrax.training import results
-from pretrax.training.run_directory import (
-    load_classes,
-    locked,
-    read_json,
-    write_bytes,
-    write_json,
-    write_text,
-)
+from pretrax.data.whole_files import locked, read_json, write_bytes, write_json, write_text
+from pretrax.training.run_directory import load_classes
+from pretrax.training.saved.result import Result, read_result, write_result
 
 
 def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
@@ -28,12 +22,12 @@ def test_a_file_is_replaced_and_can_be_read_by_others(tmp_path):
 
 
 def test_a_result_of_before_its_time_was_measured_opens(tmp_path):
-    results.write(results.Result(str(tmp_path), 8, True, (), {}, {"step": 1.5}))
-    assert results.read(str(tmp_path)).seconds == {"step": 1.5}
+    write_result(Result(str(tmp_path), 8, True, (), {}, {"step": 1.5}))
+    assert read_result(str(tmp_path)).seconds == {"step": 1.5}
     record = read_json(tmp_path / "result.json")
     del record["seconds"]
     write_json(tmp_path / "result.json", record)
-    assert results.read(str(tmp_path)) == results.Result(str(tmp_path), 8, True, (), {}, {})
+    assert read_result(str(tmp_path)) == Result(str(tmp_path), 8, True, (), {}, {})
 
 
 def test_text_is_utf_8_with_its_line_ends(tmp_path):

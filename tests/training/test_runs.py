@@ -8,12 +8,9 @@ import pytest
 
 from pretrax import objectives
 from pretrax.models.trees import named
-from pretrax.training.checkpoints import Checkpoints
-from pretrax.training.configuration import read_directory, run_of_directory
-from pretrax.training.runs import (
-    open_run,
-    saved_steps,
-)
+from pretrax.training.saved.checkpoints import Checkpoints
+from pretrax.training.saved.runs import open_run, saved_steps
+from pretrax.training.settings.configuration import read_directory, run_of_directory
 from pretrax.training.state import State
 from tests.inference.runs import small, write_run
 from tests.training import tiny

@@ -7,12 +7,13 @@ import pytest
 from rich.console import Console
 
 from pretrax import models, objectives
-from pretrax.train import train
-from pretrax.training import Bound, Run, planning, token_arrays
-from pretrax.training.configuration import run_of_directory
-from pretrax.training.data import in_parts
+from pretrax.data import token_arrays
+from pretrax.data.corpus import in_parts
+from pretrax.data.token_array_files import write_token_array
+from pretrax.training import Bound, Run, planning
 from pretrax.training.optimizers import adamw, warmup_constant
-from pretrax.training.token_array_files import write_token_array
+from pretrax.training.settings.configuration import run_of_directory
+from pretrax.training.trainer import train
 from tests.training import tiny
 
 

@@ -12,12 +12,14 @@ import pytest
 from rich.console import Console
 
 from pretrax import models, objectives
-from pretrax.train import train
-from pretrax.training import Bound, Run, loop, planning, results, spikes, token_arrays
-from pretrax.training.metrics import read_metrics
+from pretrax.data import token_arrays
+from pretrax.data.token_array_files import write_token_array
+from pretrax.training import Bound, Run, loop, planning, spikes
 from pretrax.training.optimizers import adamw
+from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.saved.result import read_result
 from pretrax.training.spikes import LossSpike, Rollback, Spikes
-from pretrax.training.token_array_files import write_token_array
+from pretrax.training.trainer import train
 from tests.training import tiny
 
 POISON = 99  # a token, of which each document here has one, and none other
@@ -131,7 +133,7 @@ def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, mo
     assert sorted(path.name for path in Path(again.run_dir, "checkpoints").iterdir()) == ["4", "5"]
     assert "Continuing from the checkpoint of step 5." in trained(again)
     assert what_is_left(again) == what_is_left(run)
-    assert results.read(again.run_dir).scores == results.read(run.run_dir).scores
+    assert read_result(again.run_dir).scores == read_result(run.run_dir).scores
     tiny.assert_same(*(tiny.saved_arrays(one.run_dir, 8) for one in (again, run)))
 
 

@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from pretrax.training import store_mixtures
-from pretrax.training.data import Piece
-from pretrax.training.records import CACHED_BYTES, RecordStream, Shuffled
-from pretrax.training.store_mixtures import (
+from pretrax.data import store_mixtures
+from pretrax.data.corpus import Piece
+from pretrax.data.records import CACHED_BYTES, RecordStream, Shuffled
+from pretrax.data.store_mixtures import (
     MixedStream,
     corpus_of_stores,
     open_stores,
     rates_of,
     token_store,
 )
-from pretrax.training.token_array_files import open_token_array, write_token_array
-from pretrax.training.token_arrays import ArrayRecords, split_heldout
+from pretrax.data.token_array_files import open_token_array, write_token_array
+from pretrax.data.token_arrays import ArrayRecords, split_heldout
 from tests.training.test_records import Numbers
 from tests.training.test_token_store import store_of
 from tests.training.test_token_store_files import IDS

@@ -5,11 +5,11 @@ import struct
 import numpy as np
 import pytest
 
+from pretrax.data.records import Joined, RecordStream, Shuffled
+from pretrax.data.token_array_files import open_token_array, write_token_array
+from pretrax.data.token_array_formats import open_token_file
+from pretrax.data.token_arrays import ArrayRecords
 from pretrax.objectives import TokenIds
-from pretrax.training.records import Joined, RecordStream, Shuffled
-from pretrax.training.token_array_files import open_token_array, write_token_array
-from pretrax.training.token_array_formats import open_token_file
-from pretrax.training.token_arrays import ArrayRecords
 
 GPT2 = TokenIds(size=50_257, text=(0, 50_256), pad=50_256, eos=50_256, bos=50_256)
 END = GPT2.eos

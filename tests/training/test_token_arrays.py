@@ -4,18 +4,13 @@ import resource
 import numpy as np
 import pytest
 
+from pretrax.data import token_arrays
+from pretrax.data.corpus import Piece, checked_for, in_parts
+from pretrax.data.records import RecordStream, Shuffled
+from pretrax.data.token_array_files import open_token_array, write_token_array
+from pretrax.data.token_arrays import ArrayRecords, heldout_documents, split_heldout, token_array
 from pretrax.objectives import TokenIds, causal_lm, text_to_text
 from pretrax.objectives.contract import NO_LABEL
-from pretrax.training import token_arrays
-from pretrax.training.data import Piece, checked_for, in_parts
-from pretrax.training.records import RecordStream, Shuffled
-from pretrax.training.token_array_files import open_token_array, write_token_array
-from pretrax.training.token_arrays import (
-    ArrayRecords,
-    heldout_documents,
-    split_heldout,
-    token_array,
-)
 from tests.training.tiny import text_of
 
 IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298), modes=(("R", 270),))

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from pretrax.training import token_store_files
-from pretrax.training.data import Piece
-from pretrax.training.records import RecordStream, Shuffled
-from pretrax.training.token_array_files import open_token_array, write_token_array
-from pretrax.training.token_arrays import ArrayRecords
-from pretrax.training.token_store import open_store
-from pretrax.training.token_store_files import StoreWriter, seal
+from pretrax.data import token_store_files
+from pretrax.data.corpus import Piece
+from pretrax.data.records import RecordStream, Shuffled
+from pretrax.data.token_array_files import open_token_array, write_token_array
+from pretrax.data.token_arrays import ArrayRecords
+from pretrax.data.token_store import open_store
+from pretrax.data.token_store_files import StoreWriter, seal
 from tests.training.test_token_store_files import IDS, documents
 
 

@@ -3,10 +3,9 @@ import json
 import numpy as np
 import pytest
 
-from pretrax.objectives import TokenIds
-from pretrax.training import token_store_files
-from pretrax.training.data import Piece, in_parts
-from pretrax.training.token_store_files import (
+from pretrax.data import token_store_files
+from pretrax.data.corpus import Piece, in_parts
+from pretrax.data.token_store_files import (
     STORE,
     StoreWriter,
     block_dtype,
@@ -14,6 +13,7 @@ from pretrax.training.token_store_files import (
     is_sealed,
     seal,
 )
+from pretrax.objectives import TokenIds
 
 IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298))
 

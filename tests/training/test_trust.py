@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
-from pretrax import convert, evaluate, objectives, predict, show, train
-from pretrax.training import Bound, Run, trust
-from pretrax.training.config_file import gin_text
-from pretrax.training.configuration import plain_field, read_directory, read_fields
-from pretrax.training.resuming import changed_fields
+from pretrax import objectives
+from pretrax.training import Bound, Run
+from pretrax.training.saved.resuming import changed_fields
+from pretrax.training.settings import trust
+from pretrax.training.settings.config_file import gin_text
+from pretrax.training.settings.configuration import plain_field, read_directory, read_fields
+from pretrax.verbs import convert, evaluate, predict, show, train
 from tests.inference.runs import write_run
 from tests.training import tiny
 
@@ -42,7 +44,7 @@ def objectives_of_mine(tmp_path, monkeypatch):
     sys.modules.pop("objectives_of_mine", None)
 
 
-SEQIO = "from pretrax.tasks import seqio_corpora"
+SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
 
 
 @pytest.mark.parametrize(
@@ -57,13 +59,16 @@ SEQIO = "from pretrax.tasks import seqio_corpora"
         (
             [
                 "from pretrax import training",
-                "training.Run.corpus = @training.bound.importlib.reload",
+                "training.Run.corpus = @training.settings.bound.importlib.reload",
             ],
             r"line 3 names 'reload' of importlib(.|\n)*--trust=importlib",
         ),
         (
-            ["from pretrax.tasks import vocabularies", "a.b = @vocabularies.write_bytes()"],
-            r"line 3 names 'write_bytes' of pretrax.training.run_directory",
+            [
+                "from pretrax.tasks import vocabularies",
+                "a.b = @vocabularies.factories.write_bytes()",
+            ],
+            r"line 3 names 'write_bytes' of pretrax.data.whole_files",
         ),
         (
             [

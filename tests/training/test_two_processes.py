@@ -20,7 +20,7 @@ from tests.training import tiny
 KEEPING_ROWS = """
 import os, sys, jax, numpy as np
 import pretrax.training.batches as b
-from pretrax import train
+from pretrax.verbs import train
 read = b.Batches.__next__
 def keep(self):
     step, rows = self.step, read(self)
@@ -36,8 +36,8 @@ train.main(sys.argv[1:])
 # `train.py` whose second process cannot read the checkpoint of step 8.
 UNREADABLE_BY_ONE = """
 import sys, jax
-import pretrax.training.checkpoints as c
-from pretrax import train
+import pretrax.training.saved.checkpoints as c
+from pretrax.verbs import train
 load = c.Checkpoints._load
 def load_or_not(self, step, target):
     loaded = load(self, step, target)
@@ -52,7 +52,7 @@ train.main(sys.argv[1:])
 JOINED = """
 import os, sys, time
 from pretrax.training import processes
-from pretrax.training.run import Run
+from pretrax.training.settings.run import Run
 run = Run(
     run_dir=sys.argv[1], corpus=Run, objective=Run, model=Run, optimizer=Run, steps=1,
     sequence_lengths={}, batch_size=1, seed=int(os.getenv("SEED", "0")),
@@ -66,8 +66,8 @@ with processes.without_shutdown(), processes.others_told():
 # `train.py` whose second process lacks the data.
 MISSING_ON_ONE = """
 import os, sys
-import pretrax.training.token_arrays as arrays
-from pretrax import train
+import pretrax.data.token_arrays as arrays
+from pretrax.verbs import train
 open_token_array = arrays.open_token_array
 if os.environ["JAX_PROCESS_ID"] == "1":
     arrays.open_token_array = lambda path, ids: open_token_array(path.replace("array", "arrow"), ids)

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 
-from pretrax.training import monitor, results
-from pretrax.training.metrics import read_metrics
-from pretrax.training.wall_time import KINDS, WallTime
+from pretrax.training.reporting import monitor
+from pretrax.training.reporting.metrics import read_metrics
+from pretrax.training.reporting.wall_time import KINDS, WallTime
+from pretrax.training.saved.result import read_result
 from tests.training import tiny
 
 
@@ -29,7 +30,7 @@ def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
     )  # of a device that is slower than this one
     run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=4)
     said = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
-    seconds = results.read(str(run.dir)).seconds
+    seconds = read_result(str(run.dir)).seconds
     assert list(seconds) == list(KINDS) and min(seconds.values()) > 0
     assert (
         f"Wall time {sum(seconds.values()):,.1f} s: compile {seconds['compile']:.1f}, data" in said

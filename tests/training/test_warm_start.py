@@ -10,10 +10,10 @@ import numpy as np
 import optax
 import pytest
 
-from pretrax.training.checkpoints import Checkpoints
 from pretrax.training.run_directory import save_classes
+from pretrax.training.saved.checkpoints import Checkpoints
+from pretrax.training.saved.warm_start import warm_start
 from pretrax.training.state import abstract_state, new_state
-from pretrax.training.warm_start import warm_start
 from tests.training import tiny
 
 

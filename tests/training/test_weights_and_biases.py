@@ -8,10 +8,10 @@ import types
 import pytest
 
 from pretrax import objectives
-from pretrax.train import train
-from pretrax.training.metrics import MetricsWriter, read_metrics
 from pretrax.training.planning import plan
-from pretrax.training.weights_and_biases import open_trackers
+from pretrax.training.reporting.metrics import MetricsWriter, read_metrics
+from pretrax.training.reporting.weights_and_biases import open_trackers
+from pretrax.training.trainer import train
 from tests.training import tiny
 
 

@@ -14,15 +14,16 @@ import numpy as np
 import optax
 
 from pretrax import models, verbs
+from pretrax.data import token_arrays
+from pretrax.data.corpus import Codec, Corpus, DocumentStream, Piece
+from pretrax.data.packing import POOL, columns_of
+from pretrax.data.token_array_files import write_token_array
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
-from pretrax.training import planning, token_arrays
+from pretrax.training import planning
 from pretrax.training.batches import Batches
-from pretrax.training.configuration import read_fields
-from pretrax.training.data import Codec, Corpus, DocumentStream, Piece
-from pretrax.training.mesh import make_mesh
-from pretrax.training.packing import POOL, columns_of
-from pretrax.training.run import Run as Settings
-from pretrax.training.token_array_files import write_token_array
+from pretrax.training.devices.mesh import make_mesh
+from pretrax.training.settings.configuration import read_fields
+from pretrax.training.settings.run import Run as Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WITHOUT_TORCH = ROOT / "tests" / "training" / "without_torch"
@@ -200,7 +201,7 @@ from pretrax import models
 from pretrax import training
 from pretrax import objectives
 from tests.training import tiny
-from pretrax.training import mesh
+from pretrax.training.devices import mesh
 from pretrax.training import optimizers
 
 RUN_DIR = None
@@ -292,7 +293,7 @@ class Run:
 
     def lines(self) -> list[dict]:
         """What the metrics say but for times and speed, which differ from start to start."""
-        from pretrax.training.metrics import read_metrics
+        from pretrax.training.reporting.metrics import read_metrics
 
         return [
             {k: v for k, v in line.items() if "second" not in k} for line in read_metrics(self.dir)

@@ -1,0 +1,1 @@
+"""pretrax: pre-training objectives in JAX, declared once and run anywhere."""

@@ -1,0 +1,136 @@
+"""`Summary`: what every report of a comparison shows, computed once."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..figures import HIGHER, NEITHER
+from ..results import ComparisonSetup, Measurement, Results, TrainedRun
+from ..scaling.laws_of_comparisons import FittedLaw, laws_of
+from ..statistics import NO_SPREAD, Difference, Estimate, Values, differences, estimate
+
+PART = "/"  # in the name of a figure that is a part of another: "minimal_pairs/brackets"
+
+
+_SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `directory`
+
+
+class Column(NamedTuple):
+    """A figure of all variants."""
+
+    name: str
+    unit: str
+    better: str
+    baseline: float | None  # its mean over runs
+    values: Values  # the finite ones, by variant, by seed; a variant may have none
+    estimates: Mapping[str, Estimate]  # of each variant that has a value
+    notes: Mapping[
+        str, Sequence[str]
+    ]  # what must be known besides: by note, the variants that have it
+    unknown: Mapping[
+        str, str
+    ]  # by variant that was measured without a finite value: the note on it
+
+    @property
+    def best(self) -> str | None:
+        """The variant of the best mean; None where there are not two to choose from, where several are
+        as good, or of a cost."""
+        if self.better == NEITHER or len(self.estimates) < 2:
+            return None
+        means = {variant: one.mean for variant, one in self.estimates.items()}
+        most = max(means.values()) if self.better == HIGHER else min(means.values())
+        best = [v for v, mean in means.items() if math.isclose(mean, most, rel_tol=NO_SPREAD)]
+        return best[0] if len(best) == 1 else None
+
+
+class Summary(NamedTuple):
+    asked: ComparisonSetup
+    runs: Sequence[TrainedRun]  # by variant and seed
+    columns: Sequence[Column]  # what claims are made about
+    costs: Sequence[Column]  # figures of which neither more nor less is better
+    parts: Sequence[Column]  # of the columns: shown without claims
+    differences: Sequence[Difference]  # of the columns: one family; none of several budgets
+    laws: Sequence[FittedLaw]  # of losses, where variants have several budgets
+
+    @property
+    def trained(self) -> list[TrainedRun]:
+        return [run for run in self.runs if not run.error]
+
+    @property
+    def failed(self) -> list[TrainedRun]:
+        return [run for run in self.runs if run.error]
+
+    def column(self, difference: Difference) -> Column:
+        (found,) = (column for column in self.columns if column.name == difference.figure)
+        return found
+
+    def gain(self, difference: Difference) -> float:
+        """Returns a difference such that more is better."""
+        return difference.estimate.mean * (1 if self.column(difference).better == HIGHER else -1)
+
+
+def summary(results: Results) -> Summary:
+    """Returns the summary of results.
+
+    Raises ValueError where runs give a figure different units, or a reference that is no variant.
+    """
+    asked = results.asked
+    if asked.reference is not None and asked.reference not in asked.variants:
+        raise ValueError(
+            f"Got the reference {asked.reference}, expected one of {', '.join(asked.variants)}."
+        )
+    by_name: dict[str, list[Measurement]] = {}
+    for one in results.measurements:
+        by_name.setdefault(one.figure.name, []).append(one)
+    all_columns = [_column(asked, name, some) for name, some in by_name.items()]
+    heads = [column for column in all_columns if not is_part(column.name)]
+    columns = [column for column in heads if column.better != NEITHER]
+    return Summary(
+        asked,
+        results.runs,
+        columns,
+        [column for column in heads if column.better == NEITHER],
+        [column for column in all_columns if is_part(column.name)],
+        [] if asked.scaling else differences({c.name: c.values for c in columns}, asked.reference),
+        laws_of(results),
+    )
+
+
+def is_part(name: str) -> bool:
+    """Returns whether a figure is a part of another; settings in its name may have slashes too.
+
+    >>> is_part("minimal_pairs/brackets"), is_part("minimal_pairs (blimp='data/blimp')")
+    (True, False)
+    """
+    return PART in _SETTINGS.sub("", name)
+
+
+def _column(asked: ComparisonSetup, name: str, some: Sequence[Measurement]) -> Column:
+    kinds = {(one.figure.unit, one.figure.better) for one in some}
+    if len(kinds) > 1:
+        words = " and ".join(f"{unit} ({better} is better)" for unit, better in sorted(kinds))
+        raise ValueError(f"Got the figure {name} in {words}: expected one unit for all runs.")
+    ((unit, better),) = kinds
+    baselines = [one.figure.baseline for one in some if one.figure.baseline is not None]
+    values: dict[str, dict[int, float]] = {variant: {} for variant in asked.variants}
+    for one in some:
+        if math.isfinite(one.figure.value):
+            values[one.variant][one.seed] = one.figure.value
+    notes: dict[str, list[str]] = {}
+    unknown: dict[str, str] = {}
+    for one in some:
+        if not values[one.variant]:
+            unknown[one.variant] = one.figure.note
+        elif one.figure.note and one.variant not in notes.setdefault(one.figure.note, []):
+            notes[one.figure.note].append(one.variant)
+    return Column(
+        name,
+        unit,
+        better,
+        sum(baselines) / len(baselines) if baselines else None,
+        values,
+        {variant: estimate(seeds.values()) for variant, seeds in values.items() if seeds},
+        notes,
+        unknown,
+    )

@@ -1,0 +1,267 @@
+"""Sentences of a report, the same in the terminal, in Markdown and on the page."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..figures import HIGHER, LOWER, NATS, NEITHER
+from ..formatting import DIGITS, MINUS, MISSING, amount, chance, decimals, number
+from ..results import HELDOUT, METRIC
+from ..scaling.laws_of_comparisons import FittedLaw
+from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
+from .summary import Column, Summary
+
+WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
+ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
+BASELINE = "baseline"  # the row of `baselines`
+LAW = (
+    "The loss of N parameters after D tokens is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022), fitted "
+    "by the least Huber loss of its logarithm; intervals are of a bootstrap over the runs, and say "
+    "nothing of other text or settings. What a budget is best spent on has none where the loss does not "
+    "fall in some of the resamples: the runs are too few, too much alike or too noisy. Beyond the sizes "
+    "and budgets that were trained the law is an extrapolation."
+)
+_LIMITS = (
+    "Intervals and tests are over seeds: they say how far these figures would move with other seeds, "
+    "and nothing of other texts, sizes or budgets. Their error rate is that of a number of seeds chosen "
+    "beforehand: who adds seeds until a difference holds will find one, sooner or later."
+)
+READING = (
+    f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself. A difference "
+    "holds where its p-value, corrected for all differences of the comparison (Holm), is at most "
+    f"{LEVEL:.2f}. Seeds needed: for the next comparison to find a difference as large and as noisy with a "
+    f"chance of {POWER:.0%}."
+)
+
+PARTS = (
+    "Parts of the yardsticks",
+    "Without claims: no test was made of these.",
+)  # title, what to know
+
+
+def cell(column: Column, variant: str) -> str:
+    """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the mean
+    alone where no interval is known."""
+    if variant not in column.estimates:
+        return MISSING
+    places = decimals(column.estimates.values())
+    one = column.estimates[variant]
+    mean = number(one.mean, places)
+    return f"{mean} ± {number(one.half_width, places)}" if math.isfinite(one.half_width) else mean
+
+
+def about_column(column: Column) -> str:
+    """Such as "share, higher is better"."""
+    return ", ".join(word for word in (column.unit, WHICH[column.better]) if word)
+
+
+def baselines(columns: Sequence[Column]) -> list[str]:
+    """Returns what a model that knows nothing reaches at each; nothing where none of them says it."""
+    if all(column.baseline is None for column in columns):
+        return []
+    return [MISSING if c.baseline is None else f"{c.baseline:.{DIGITS}g}" for c in columns]
+
+
+class Told(NamedTuple):
+    """A difference in words."""
+
+    variants: str  # "40% − 15%"
+    size: str  # "+0.031"
+    interval: str  # "+0.012 to +0.050"
+    p: str  # corrected
+    holds: str  # "holds", or why it cannot be said to
+    needed: str  # seeds, for the next comparison
+
+
+def told(difference: Difference) -> Told:
+    d, one = difference, difference.estimate
+    places = decimals([one])
+    low, high = (number(x, places, sign=True) for x in (one.low, one.high))
+    tested = math.isfinite(d.p)
+    why = "one seed" if one.seeds == 1 else "the same with every seed"
+    unknown = f"over {MOST_SEEDS}" if tested else MISSING
+    return Told(
+        variants=f"{d.variant} {MINUS} {d.other}",
+        size=number(one.mean, places, sign=True),
+        interval=f"{low} to {high}" if math.isfinite(one.low) else "no interval",
+        p=chance(d.corrected),
+        holds="holds" if d.holds else "may be chance" if tested else why,
+        needed=unknown if d.needed is None else str(d.needed),
+    )
+
+
+def setting(summary: Summary) -> str:
+    """Such as "masking_rate: 3 variants with 5 seeds each, equal in 400,000 text tokens"."""
+    asked = summary.asked
+    counts = [sum(run.variant == v for run in summary.trained) for v in asked.variants]
+    seeds = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    against = f"; compared with {asked.reference}" if asked.reference else ""
+    plural = "" if seeds == "1" else "s"
+    variants = "1 variant" if len(asked.variants) == 1 else f"{len(asked.variants)} variants"
+    given = "on" if asked.scaling else "equal in"
+    return (
+        f"{asked.name}: {variants} with {seeds} seed{plural} each, {given} {asked.budget}{against}."
+    )
+
+
+def in_short(summary: Summary) -> list[str]:
+    """Returns the differences that hold, in words, and how many do not; of several budgets the laws."""
+    if summary.asked.scaling:
+        lines = [line for law in summary.laws for line in law_in_short(law)]
+        return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
+    found = [d for d in summary.differences if d.holds]
+    lines = []
+    for d in found:
+        word, one = "better" if summary.gain(d) > 0 else "worse", told(d)
+        lines.append(
+            f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} "
+            f"{summary.column(d).unit} ({one.interval}; corrected p {one.p})."
+        )
+    rest = [d for d in summary.differences if not d.holds]
+    seeds = [d.needed for d in rest if d.needed is not None]
+    if not summary.differences:
+        reference = summary.asked.reference
+        pair = f"no variant and {reference}" if reference else "no two variants"
+        return [f"There is nothing to compare: {pair} share a yardstick and a seed."]
+    if rest:
+        some = (
+            f"{len(rest)} of {len(summary.differences)} differences" if found else "No difference"
+        )
+        verb = "do not hold" if found and len(rest) > 1 else "does not hold" if found else "holds"
+        count = "" if found else f", of {len(summary.differences)}"
+        lines.append(f"{some} {verb}{count}.")
+    if seeds:
+        lines[-1] += f" To find the clearest of them, the next comparison needs {min(seeds)} seeds."
+    if any(math.isnan(d.p) for d in rest):
+        lines.append(
+            "Differences over one seed, or that are the same with every seed, cannot be tested: "
+            "nothing is known of their noise. Train more seeds."
+        )
+    return lines + _left_out(summary)
+
+
+def law_in_short(law: FittedLaw) -> list[str]:
+    """Returns what a law says, how well it fits, and what it puts the largest budget on."""
+    if law.fit is None:
+        return [f"{law.figure}: no law. {law.refusal}"]
+    one, most = law.fit.law, law.budgets[1]
+    best = one.optimum(most, law.work)
+    low, high = law.fit.interval_of_optimum(most, law.work)
+    trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
+    within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
+    return [
+        f"{law.figure} of N parameters and D tokens: {_short(one.E)} + {_short(one.A)} / "
+        f"N^{_short(one.alpha)} + {_short(one.B)} / D^{_short(one.beta)} {NATS}, which misses {len(law.points)} runs by "
+        f"{100 * law.error:.2g}% (root mean square).",
+        f"The most FLOPs of a run, {amount(most)}, it would spend on "
+        f"{_within(best.parameters, low.parameters, high.parameters)} parameters and "
+        f"{_within(best.tokens, low.tokens, high.tokens)} tokens"
+        f"{'' if within else ', outside of what was trained'}.",
+    ]
+
+
+def _within(value: float, low: float, high: float) -> str:
+    said = f"{amount(low)} to {amount(high)}" if math.isfinite(low) else "no interval"
+    return f"{amount(value)} ({said})"
+
+
+def _short(value: float) -> str:
+    """
+    >>> _short(0.3478), _short(2085.43), _short(6e-14)
+    ('0.348', '2,085', '0')
+    """
+    if value >= 1000:
+        return amount(value)
+    return "0" if abs(value) < 5e-4 else f"{value:.3g}"
+
+
+def law_table(law: FittedLaw) -> tuple[list[str], list[list[str]]]:
+    """Returns the headings and lines of a law's numbers with their intervals."""
+    assert law.fit is not None
+    lines = [
+        [name, _short(value), f"{_short(low)} to {_short(high)}"]
+        for name, value, low, high in zip(law.fit.law._fields, *law.fit[:3])
+    ]
+    return ["", "fitted", f"{1 - LEVEL:.0%} interval"], lines
+
+
+def notes(summary: Summary) -> list[str]:
+    """Returns what must be known besides of each figure; of one that few variants have, with these."""
+    lines = []
+    for column in (*summary.columns, *summary.costs):
+        for note, variants in column.notes.items():
+            few = len(variants) < len(summary.asked.variants)
+            of = f" of {_and(variants)}" if few else ""
+            lines.append(f"{column.name}{of}: {' '.join(note.split())}")
+    return lines
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def refused(summary: Summary) -> list[str]:
+    """Returns a line for each variant and yardstick that could not measure it, and why, with the seeds
+    where others of the variant were measured; and for each figure of a variant that is no number."""
+    seeds: dict[tuple[str, str, str], list[int]] = {}
+    for run in summary.runs:
+        for name, why in run.refusals.items():
+            seeds.setdefault((run.variant, name, " ".join(why.split())), []).append(run.seed)
+    lines = []
+    for (variant, name, why), some in seeds.items():
+        runs = [run for run in summary.runs if run.variant == variant]
+        which = "" if len(some) == len(runs) else f", seed {', '.join(map(str, some))},"
+        lines.append(f"{variant}{which} is not measured by {name}: {why}")
+    for column in (*summary.columns, *summary.costs):
+        for variant, note in column.unknown.items():
+            why = " ".join(note.split()) or "it is no finite number"
+            lines.append(f"{variant} has no figure of {column.name}: {why}")
+    return lines
+
+
+def _left_out(summary: Summary) -> list[str]:
+    """Returns a line for each variant of which a yardstick lacks seeds: what is left may be its best."""
+    seeds, lines = len({run.seed for run in summary.runs}), []
+    for variant in summary.asked.variants:
+        counts = [len(column.values[variant]) for column in summary.columns]
+        few = min((count for count in counts if count), default=seeds)
+        if few < seeds:
+            lines.append(
+                f"{variant} has figures of {few} of {seeds} seeds: the others failed or are not finite, which "
+                "may flatter it."
+            )
+    return lines
+
+
+def limits(summary: Summary) -> str:
+    """Returns what a comparison does not prove."""
+    general = "" if summary.asked.scaling else _LIMITS  # `LAW` has those of a law
+    return f"{summary.asked.about} {general}".strip()
+
+
+def about_curve(name: str) -> str:
+    """
+    >>> about_curve("loss"), about_curve("heldout/all/tokens")
+    ('training loss, nats per target', 'held-out loss (all/tokens), nats per target')
+    >>> about_curve("metric/bert/pair_accuracy")
+    'held-out metric (bert/pair_accuracy)'
+    """
+    if name.startswith(METRIC):
+        return f"held-out metric ({name.removeprefix(METRIC)})"
+    said = f"held-out loss ({name.removeprefix(HELDOUT)})" if name != "loss" else "training loss"
+    return f"{said}, {NATS}"
+
+
+def next_one(difference: Difference) -> str:
+    """Such as "40% against 15% at classify: −0.004 (−0.020 to +0.012) may be chance; 43 seeds would
+    show a difference of this size with a chance of 80%."."""
+    d, one = difference, told(difference)
+    return (
+        f"{d.variant} against {d.other} at {d.figure}: {one.size} ({one.interval}) {one.holds}; "
+        f"{one.needed} seeds would show a difference of this size with a chance of {POWER:.0%}."
+    )
+
+
+def last_line(error: str) -> str:
+    """Returns what an error says, without its traceback."""
+    return (error.strip().splitlines() or ["no reason was kept"])[-1].strip()

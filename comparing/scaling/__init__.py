@@ -1,0 +1,1 @@
+"""Size and budget: scaling laws, and what a training takes."""

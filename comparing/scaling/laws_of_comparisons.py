@@ -1,0 +1,113 @@
+"""Scaling laws of comparisons whose variants differ in size and budget."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import results
+from ..figures import LOWER, NATS
+from ..results import Results, TrainedRun
+from .scaling_law import Fit, Work, fit, fit_work
+
+ORDERS = 10.0  # a budget beyond so many times those measured is far outside of them
+
+
+class Point(NamedTuple):
+    """A run that the law is fitted to."""
+
+    run: TrainedRun
+    loss: float
+
+    @property
+    def flops(self) -> float:
+        return self.run.flops_per_token * self.run.text_tokens
+
+
+class FittedLaw(NamedTuple):
+    """The law of a figure of a comparison, or why it has none."""
+
+    figure: str  # "loss_under/causal_lm"
+    points: Sequence[Point]
+    fit: Fit | None
+    refusal: str  # why there is no fit; "": there is one
+
+    @property
+    def work(self) -> Work:
+        """Returns the FLOPs of a token as they grow with the size of the runs' models."""
+        runs = [point.run for point in self.points]
+        return fit_work([r.parameters for r in runs], [r.flops_per_token for r in runs])
+
+    @property
+    def budgets(self) -> tuple[float, float]:
+        """Returns the least and the most FLOPs of a run."""
+        flops = [point.flops for point in self.points]
+        return min(flops), max(flops)
+
+    @property
+    def error(self) -> float:
+        """Returns by what share the law misses the losses, as the root of the mean square."""
+        assert self.fit is not None
+        law = self.fit.law
+        missed = [
+            math.log(law.loss(p.run.parameters, p.run.text_tokens) / p.loss) for p in self.points
+        ]
+        return math.sqrt(float(np.mean(np.square(missed))))
+
+    def is_far(self, flops: float) -> bool:
+        """Returns whether a budget is more than an order of magnitude outside those of the runs."""
+        least, most = self.budgets
+        return not least / ORDERS <= flops <= most * ORDERS
+
+
+def laws_of(found: Results) -> list[FittedLaw]:
+    """Returns the law of each loss in nats per target; none of a comparison with one budget."""
+    if not found.asked.scaling:
+        return []
+    runs = {(run.variant, run.seed): run for run in found.runs if not run.error}
+    points: dict[str, list[Point]] = {}
+    for one in found.measurements:
+        run = runs.get((one.variant, one.seed))
+        if (one.figure.unit, one.figure.better) == (NATS, LOWER) and run is not None:
+            points.setdefault(one.figure.name, []).append(Point(run, one.figure.value))
+    return [_fitted(name, some) for name, some in points.items()]
+
+
+def _fitted(name: str, points: Sequence[Point]) -> FittedLaw:
+    parameters, tokens = (
+        [getattr(p.run, n) for p in points] for n in ("parameters", "text_tokens")
+    )
+    try:
+        found = fit(parameters, tokens, [point.loss for point in points])
+    except ValueError as error:  # too few runs as yet, or one that diverged
+        return FittedLaw(name, points, None, str(error))
+    return FittedLaw(name, points, found, "")
+
+
+def law_of_directory(directory: str | Path) -> FittedLaw:
+    """Returns the law that was fitted to the runs of a comparison.
+
+        law_of_directory("comparisons/scaling").fit.law.alpha
+
+    Raises ValueError, saying what is there, for a directory without a comparison, a comparison with one
+    budget, and one whose runs give no law, or several.
+    """
+    found = results.read(directory)
+    if not found.asked.scaling:
+        raise ValueError(
+            f"{directory} holds the comparison {found.asked.name!r}, whose variants have one budget: "
+            "expected one of several sizes on several budgets, such as `pretrax compare scaling`."
+        )
+    laws = laws_of(found)
+    if len(laws) != 1:
+        names = ", ".join(law.figure for law in laws)
+        raise ValueError(
+            f"{directory} has {f'several losses, {names}' if laws else f'no loss in {NATS}'}: expected "
+            "one, as yardsticks.loss_under gives for one objective."
+        )
+    (law,) = laws
+    if law.fit is None:
+        raise ValueError(f"{directory} gives no law of {law.figure}: {law.refusal}")
+    return law

@@ -1,0 +1,180 @@
+"""Prints the size that a budget is best spent on, and what a size or a run takes."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from ...training.reporting.console import active_words, print_warning
+from ...training.settings.run import T5_VOCABULARY
+from ..figures import NATS
+from ..formatting import amount
+from .laws_of_comparisons import FittedLaw
+from .requirements import DAY, GIB, PETAFLOP_DAY, Chips, Requirements, shards_of_state
+from .scaling_law import KAPLAN, REPLICATED, Law, Work
+
+ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in float32
+
+
+def print_budget(
+    console: Console, flops: float, chips: Chips | None, fitted: FittedLaw | None
+) -> None:
+    """Prints a budget, and beside it a tenth and ten times as much.
+
+    Args:
+      fitted: the law; None: that of `REPLICATED`.
+    """
+    law, work = _law_and_work(fitted)
+    columns, budgets = [], (0.1 * flops, flops, 10.0 * flops)
+    for budget in budgets:
+        best = law.optimum(budget, work)
+        figures = size_figures(best.parameters, best.tokens, chips, fitted)
+        if fitted is not None and fitted.fit is not None:
+            low, high = fitted.fit.interval_of_optimum(budget, work)
+            for name in ("parameters", "tokens"):
+                figures[f"{name}, 95%"] = _range((getattr(low, name), getattr(high, name)))
+        columns.append(figures)
+    print_columns(console, columns)
+    print_assumptions(console, budgets, chips, fitted)
+    if fitted is not None:
+        return
+    middle = law.optimum(flops, work)
+    size = f"--parameters={middle.parameters:.2g} --tokens={middle.tokens:.2g}"
+    console.print(f"Next: pretrax plan {size} --chips=64 --of=v5p")
+
+
+def print_size(
+    console: Console,
+    parameters: float,
+    tokens: float,
+    chips: Chips | None,
+    fitted: FittedLaw | None,
+) -> None:
+    """Prints what a size and its tokens take."""
+    print_columns(console, [size_figures(parameters, tokens, chips, fitted)])
+    flops = _law_and_work(fitted)[1].of_token(parameters) * tokens
+    print_assumptions(console, [flops], chips, fitted)
+
+
+def _law_and_work(fitted: FittedLaw | None) -> tuple[Law, Work]:
+    if fitted is None or fitted.fit is None:
+        return REPLICATED, KAPLAN
+    return fitted.fit.law, fitted.work
+
+
+def size_figures(
+    parameters: float, tokens: float, chips: Chips | None, fitted: FittedLaw | None
+) -> dict[str, str]:
+    law, work = _law_and_work(fitted)
+    flops = work.of_token(parameters) * tokens
+    figures = {
+        "parameters": amount(parameters),
+        "tokens": amount(tokens),
+        "tokens a parameter": f"{tokens / parameters:.3g}",
+        f"{'nats a token' if fitted is None else NATS}, by the law": f"{law.loss(parameters, tokens):.2f}",
+        "FLOPs": f"{flops:.3g}",
+        "petaflop/s-days": f"{flops / PETAFLOP_DAY:,.3g}",
+        "memory of the state": f"{ADAM_BYTES * parameters / GIB:,.3g} GiB",
+    }
+    if chips:
+        seconds = flops / chips.flops_per_second
+        least = -(-ADAM_BYTES * parameters // (chips.gib * GIB))
+        figures |= {
+            f"time on {chips.number} {chips.kind}": duration(seconds),
+            "chip-days": f"{seconds / DAY * chips.number:,.3g}",
+            f"{chips.kind} that hold the state": f"{least:,.0f}",
+        }
+    return figures
+
+
+def print_run(
+    console: Console, fields: Mapping[str, Any], needs: Requirements, chips: Chips | None
+) -> None:
+    def figures(steps: int) -> dict[str, str]:
+        flops = needs.flops * steps
+        found = {
+            "steps": f"{steps:,}",
+            "tokens of text": amount(needs.text_tokens * steps),
+            "FLOPs": f"{flops:.3g}",
+            "petaflop/s-days": f"{flops / PETAFLOP_DAY:,.3g}",
+        }
+        if chips:
+            seconds = flops / chips.flops_per_second
+            found[f"time on {chips.number} {chips.kind}"] = duration(seconds)
+        return found
+
+    work = f"{needs.flops_per_token:.3g} FLOPs a token of text"
+    active = active_words(needs.parameters, needs.active, amount)
+    console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
+    print_columns(console, [figures(steps) for steps in filter(None, (1, needs.steps))])
+    shards = shards_of_state(fields)
+    spread = f", spread over {shards} devices" if shards > 1 else ""
+    has = f" of the {chips.gib} of a {chips.kind}" if chips else ""
+    console.print(
+        f"Memory of a device: {needs.state_bytes / shards / GIB:.3g} GiB{has} for parameters, "
+        f"gradients and optimizer{spread}; activations come on top."
+    )
+    if not fields.get("vocabulary_rows"):
+        console.print(
+            f"The vocabulary has {T5_VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."
+        )
+    print_utilisation(console, chips)
+
+
+def print_assumptions(
+    console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
+) -> None:
+    """Prints what the figures of budgets rest on, and a warning of each far from which the law was fitted."""
+    said = "The law is of causal language models of 70M to 16B parameters on web text."
+    if fitted is not None:
+        runs = [point.run for point in fitted.points]
+        least, most = fitted.budgets
+        said = (
+            f"The law is of {fitted.figure} in {len(runs)} runs of "
+            f"{_range(run.parameters for run in runs)} parameters on "
+            f"{_range(run.text_tokens for run in runs)} tokens, of {least:.3g} to {most:.3g} FLOPs."
+        )
+    taken = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
+    if fitted is not None:
+        taken = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
+    console.print(
+        f"{taken}; {ADAM_BYTES} bytes a parameter (Adam), activations come on top. {said}"
+    )
+    for flops in budgets:
+        if fitted is None or not fitted.is_far(flops):
+            continue
+        nearest = most if flops > most else least
+        orders = abs(math.log10(flops / nearest))
+        print_warning(
+            console,
+            f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest run, of "
+            f"{nearest:.3g}: an extrapolation, whose intervals take the form of the law for granted.",
+        )
+    print_utilisation(console, chips)
+
+
+def print_utilisation(console: Console, chips: Chips | None) -> None:
+    if chips:
+        console.print(f"At {chips.utilisation:.0%} of the peak of {chips.kind} (--mfu).")
+
+
+def print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
+    """A line for each figure, a column for each case."""
+    table = Table("", *(Column(justify="right") for _ in columns), box=None, show_header=False)
+    for name in columns[0]:
+        table.add_row(name, *(column[name] for column in columns))
+    console.print(table)
+
+
+def _range(numbers: Iterable[float]) -> str:
+    some = list(numbers)
+    known = all(map(math.isfinite, some))
+    return f"{amount(min(some))} to {amount(max(some))}" if known else "no interval"
+
+
+def duration(seconds: float) -> str:
+    units = ((DAY, "days"), (3600, "hours"), (60, "minutes"), (1, "s"))
+    size, name = next(unit for unit in units if seconds >= unit[0] or unit[0] == 1)
+    return f"{seconds / size:,.3g} {name}"

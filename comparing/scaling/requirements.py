@@ -1,0 +1,124 @@
+"""What a training takes, told from its shapes alone: parameters, FLOPs, memory, chips and days.
+
+Nothing is allocated, and no corpus is opened: a run of C4 is told on a laptop.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from ... import objectives
+from ...data.packing import documents_of_a_row, resolve
+from ...models.builders import abstract_params
+from ...models.experts import active_parameters
+from ...objectives.contract import with_counted_classes
+from ...objectives.layouts import LAYOUTS
+from ...objectives.token_ids import specimen_ids
+from ...training.devices.accelerators import ACCELERATORS
+from ...training.settings.bound import bound
+from ...training.settings.run import T5_VOCABULARY
+from ...training.state import unboxed
+
+GIB = 2**30
+DAY = 86_400  # seconds
+PETAFLOP_DAY = 1e15 * DAY
+
+
+class Requirements(NamedTuple):
+    """What a run takes; of all devices together."""
+
+    parameters: int
+    active: int  # parameters that process a token
+    text_tokens: int  # of a step whose rows are full
+    flops: int  # of a step, forward and backward
+    steps: int | None  # None: not said
+    state_bytes: int  # parameters, optimizer and gradients, each in float32
+
+    @property
+    def flops_per_token(self) -> float:
+        return self.flops / self.text_tokens
+
+
+def requirements(fields: Mapping[str, Any]) -> Requirements:
+    """Returns what a run of these fields takes.
+
+    Args:
+      fields: of a `training.Run`, as `configuration.read_fields` returns them, with a model, an
+        objective, sequence_lengths and a batch_size. Without vocabulary_rows the vocabulary is T5's.
+
+    Raises ValueError for a field that is missing, and as `training.plan` does for lengths that do not
+    suit the objective.
+    """
+    for name in ("model", "objective", "sequence_lengths", "batch_size"):
+        if fields.get(name) is None:
+            raise ValueError(
+                f"The gin files give no {name}, from which the cost of a step follows."
+            )
+    rows = fields.get("vocabulary_rows") or T5_VOCABULARY
+    ids = specimen_ids(rows)
+    # Two, where a run counts its classes: how many there are changes its cost by next to nothing.
+    objective = with_counted_classes(fields["objective"](ids), 2)
+    model = fields["model"](rows, objective.heads)
+    policy, _ = resolve(objective, fields.get("packing"), fields.get("mark_document_ends"))
+    lengths = fields["sequence_lengths"]
+    groups = objectives.plan(
+        objective,
+        LAYOUTS[model.layout],
+        ids,
+        [lengths] if isinstance(lengths, Mapping) else lengths,
+        documents_of_a_row(policy, fields.get("max_documents", 16)),
+    )
+    # Members of a mixture in equal shares: how rows are divided is the same to a few percent.
+    shares = [len(group.members) for group in groups]
+    batch = fields["batch_size"]
+    counts = [batch * share / sum(shares) for share in shares]
+    flops = sum(
+        n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
+        for n, g in zip(counts, groups)
+    )
+    tokens = sum(n * sum(g.raw_lengths) / len(g.raw_lengths) for n, g in zip(counts, groups))
+    params = unboxed(abstract_params(model))
+    number = sum(x.size for x in jax.tree.leaves(params))
+    steps = fields.get("steps")
+    return Requirements(
+        parameters=number,
+        active=active_parameters(params, model.config),
+        text_tokens=round(tokens),
+        flops=round(3 * flops),
+        steps=steps,
+        state_bytes=4 * 2 * number
+        + _optimizer_bytes(fields.get("optimizer"), steps or 1000, params),
+    )
+
+
+def _optimizer_bytes(optimizer, steps: int, params) -> int:
+    if optimizer is None:  # Adam's two moments
+        return sum(8 * x.size for x in jax.tree.leaves(params))
+    state = jax.eval_shape(optimizer(steps).init, params)
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+
+
+def shards_of_state(fields: Mapping[str, Any]) -> int:
+    """Returns over how many devices a run spreads its parameters, by its mesh's settings."""
+    mesh = fields.get("mesh")
+    settings = {} if mesh is None else bound(mesh).settings
+    return math.prod(settings.get(name, 1) for name in ("fsdp", "tensor", "expert"))
+
+
+class Chips(NamedTuple):
+    """Accelerators of one kind."""
+
+    kind: str  # of `ACCELERATORS`
+    number: int
+    utilisation: float  # the share of their peak that a step reaches (MFU)
+
+    @property
+    def flops_per_second(self) -> float:
+        return self.number * self.utilisation * ACCELERATORS[self.kind].flops
+
+    @property
+    def gib(self) -> int:
+        """GiB of memory of one of them."""
+        return ACCELERATORS[self.kind].gib

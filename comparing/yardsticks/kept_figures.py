@@ -1,0 +1,206 @@
+"""What yardsticks measured of a run, kept with what it was measured by.
+
+    RUN/evaluation/yardsticks.jsonl    a line for each measurement, of which the latest counts
+
+A line has the yardstick's settings with defaults, the checkpoint's step, and a checksum of the code, so
+that a yardstick that has changed is measured again.
+"""
+
+import ast
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import json
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...data import whole_files
+from ...inference.windows import BeyondTraining
+from ...training import run_directory
+from ...training.settings.bound import bound
+from ..figures import HIGHER, LOWER, NEITHER, Figure, settings_of_yardstick
+from ..results import read_figure, read_lines
+from .subject import Subject
+
+# Modules whose code is a yardstick's, beside its own: what is measured, and of which examples.
+CODE = ("pretrax.comparing.", "pretrax.tasks.python_library.")
+
+
+class Measured(NamedTuple):
+    """What a yardstick measured of a run."""
+
+    figures: tuple[Figure, ...]
+    refusal: str  # why this run cannot be measured so; "": it was
+
+
+Line = dict[str, Any]
+
+
+def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
+    """Returns a yardstick's figures; the first one's note says by how much texts were too long.
+
+    Raises ValueError where it cannot measure the run, or does not return figures of its name.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first, *parts = _checked(bound(yardstick).function.__name__, yardstick(subject))
+    beyond = [w.message for w in caught if isinstance(w.message, BeyondTraining)]
+    for one in caught:
+        if not isinstance(one.message, BeyondTraining):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if beyond:
+        longest = max(beyond, key=lambda message: message.slots)
+        said = (
+            f"texts of up to {longest.slots} slots of the {longest.stack}, where the rows of training "
+            f"had {longest.trained}"
+        )
+        first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), said))))
+    return (first, *parts)
+
+
+def _checked(name: str, figures: Any) -> list[Figure]:
+    """Returns what a yardstick of this name returned, with values that JSON has.
+
+    Raises ValueError for what reports would mistake: other than figures, a name that another yardstick
+    may give too, or gives twice, and one that is neither better when higher nor when lower, nor a cost.
+    """
+    if not isinstance(figures, list | tuple) or not figures:
+        raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
+    for figure in figures:
+        if not isinstance(figure, Figure) or figure.better not in (LOWER, HIGHER, NEITHER):
+            raise ValueError(
+                f"{name} returned {figure!r}, expected a comparing.figures.Figure whose `better` is "
+                f"{LOWER!r}, {HIGHER!r} or {NEITHER!r}."
+            )
+    names = [figure.name for figure in figures]
+    below = all(part.startswith(f"{name}/") for part in names[1:])
+    if names[0] != name or not below or len(set(names)) < len(names):
+        raise ValueError(
+            f"{name} returned figures named {', '.join(names)}, expected {name} first, and parts "
+            f"such as {name}/first, each once."
+        )
+    return [
+        figure._replace(value=float(figure.value), baseline=_number(figure.baseline))
+        for figure in figures
+    ]
+
+
+def _number(baseline: Any) -> float | None:
+    """Returns a baseline as JSON has it; None also of one that is not finite, which is none."""
+    return None if baseline is None or not math.isfinite(baseline) else float(baseline)
+
+
+def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measured | None:
+    """Returns what a yardstick, as it is now, measured of a checkpoint last; None where it has not.
+
+    Raises ValueError, naming the file and the line, where it is damaged.
+    """
+    asked = _line(step, yardstick)
+    found = [measured for line, measured in _kept(run_dir) if asked.items() <= line.items()]
+    return found[-1] if found else None
+
+
+def write_measured(run_dir: str, step: int | None, yardstick: Callable, measured: Measured) -> None:
+    """Adds what a yardstick measured of a checkpoint to those of a run."""
+    figures = [
+        figure._asdict() | {"value": figure.value if math.isfinite(figure.value) else None}
+        for figure in measured.figures
+    ]
+    line = _line(step, yardstick) | {"figures": figures, "refusal": measured.refusal}
+    _write(run_dir, [*(kept for kept, _ in _kept(run_dir)), line])
+
+
+def forget_refusals(run_dir: str) -> None:
+    """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing files."""
+    kept = _kept(run_dir)
+    if any(measured.refusal for _, measured in kept):
+        _write(run_dir, [line for line, measured in kept if not measured.refusal])
+
+
+def _line(step: int | None, yardstick: Callable) -> Line:
+    function = bound(yardstick).function
+    return {
+        "yardstick": function.__name__,
+        "step": step,
+        "settings": settings_of_yardstick(yardstick),
+        "code": checksum_of_code(function.__module__),
+    }
+
+
+def _path(run_dir: str) -> Path:
+    return Path(run_dir) / run_directory.EVALUATION / run_directory.FIGURES
+
+
+def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
+    path = _path(run_dir)
+    return read_lines(path, _measured) if path.exists() else []
+
+
+def _measured(line: Mapping[str, Any]) -> tuple[Line, Measured]:
+    return dict(line), Measured(tuple(map(read_figure, line["figures"])), line["refusal"])
+
+
+def _write(run_dir: str, lines: Sequence[Line]) -> None:
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    whole_files.write_text(_path(run_dir), text)
+
+
+@functools.cache
+def checksum_of_code(module: str) -> str:
+    """Returns a checksum of a module and of those of `CODE` that it imports, and these import.
+
+    Comments and docstrings do not count.
+    """
+    trees = sorted((name, ast.dump(tree)) for name, tree in code_of(module).items())
+    return hashlib.sha256(repr(trees).encode()).hexdigest()[:16]
+
+
+def code_of(module: str) -> dict[str, ast.Module]:
+    """Returns the code of a module and of those of `CODE` that it imports, and these import, by name."""
+    trees: dict[str, ast.Module] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = None if name in trees else _path_of(name)
+        if path is None:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        waiting += [one for one in _imported(tree, package) if one.startswith(CODE)]
+        trees[name] = _without_docstrings(tree)
+    return trees
+
+
+def _path_of(module: str) -> Path | None:
+    """Returns a module's file; None of what is none, such as a function's name, or has no file."""
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
+            return Path(spec.origin)
+    return None
+
+
+def _imported(tree: ast.Module, package: str) -> list[str]:
+    """Returns the names of modules that a module of a package imports, and of what it imports from them."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            name = "." * node.level + (node.module or "")
+            source = importlib.util.resolve_name(name, package)
+            found += [source, *(f"{source}.{alias.name}" for alias in node.names)]
+    return found
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
+            node.body = node.body[1:]
+    return tree

@@ -1,0 +1,1 @@
+"""What several yardsticks share: tasks, prompts, features, probes, rankings."""

@@ -1,0 +1,106 @@
+"""Ranking answers by their log-probability: what a model knows without any training for a task.
+
+answer_log_probs(trained, [Question("import os\\n# from the package", (" http", " xml"))])
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ....inference import Trained, mode_of, score
+from ....inference.prompts import BLANK, completes
+from ....inference.scoring import hidden_log_probs
+from ....inference.trained import prompt_form
+from ....tasks.python_library.python_passages import SENTINEL
+from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs
+
+MASKED = ("mask", "unmask")
+
+
+class Question(NamedTuple):
+    """A text with a blank, <extra_id_0>, or at whose end the answer belongs; and possible answers."""
+
+    text: str
+    answers: tuple[str, ...]
+
+
+def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
+    """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
+
+    Each model is asked as it was trained: an answer follows the text, or fills a blank of a model
+    that infills. A model that only continues texts scores the whole text with the answer in it, one
+    that completes them what begins with the answer, and one that predicts masks the answer's tokens,
+    all masked at once, which is a pseudo-log-likelihood.
+
+    Raises ValueError for a model that does none of these, such as one that only classifies.
+    """
+    mode = mode_of(trained)
+    asked = [(question, answer) for question in questions for answer in question.answers]
+    if mode in MASKED:
+        tokens = [_around(trained, question.text, answer) for question, answer in asked]
+        found = hidden_log_probs(trained, tokens)
+    elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
+        # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty.
+        reading = LikelihoodForm(CONDITIONAL, prompt_form(trained, mode))
+        split = [_split(question.text, answer) for question, answer in asked]
+        encode = trained.encode
+        rests = [(encode(before), [*encode(rest), trained.ids.eos]) for before, rest in split]
+        found = log_probs(trained, reading, rests)
+    elif mode in ("continue", "complete", "infill", "middle", "respond", "restore"):
+        pairs = [_pair(trained, mode, question.text, answer) for question, answer in asked]
+        found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
+    else:
+        raise ValueError(
+            f"Got a model in mode {mode!r}, expected one that writes or predicts masks: answers "
+            "cannot be ranked by a model that gives no probability to text. Use finetune or classify."
+        )
+    each = iter([[np.sum(log_probs), np.mean(log_probs)] for log_probs in found])
+    return [np.array([next(each) for _ in question.answers]) for question in questions]
+
+
+def share_right(scores_A: np.ndarray, right: int) -> float:
+    """Returns 1 where the right answer scores highest, and 1/n where n answers do, it among them.
+
+    >>> share_right(np.array([0.1, 0.7, 0.7]), 1), share_right(np.array([0.1, 0.7, 0.7]), 0)
+    (0.5, 0.0)
+    """
+    scores_A = np.round(scores_A, 4)  # alike, whatever the rounding
+    return float(scores_A[right] == scores_A.max()) / int(np.sum(scores_A == scores_A.max()))
+
+
+def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
+    """Returns what `inference.score` takes: (the text given, the text that is scored)."""
+    blank = BLANK.search(text)
+    if mode == "infill" and (blank or not completes(trained)):
+        together = prompt_form(trained, "infill").blanks == "together"
+        given = text if blank else text + SENTINEL
+        return given, f"{SENTINEL}{answer}" if together else answer
+    if not blank:
+        return text, answer
+    if mode == "continue" or any(form.causal for form in trained.prompt_forms):
+        return "", "".join(_split(text, answer))
+    raise ValueError(
+        f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, continues "
+        "texts or predicts masks."
+    )
+
+
+def _split(text: str, answer: str) -> tuple[str, str]:
+    """Returns (the text before its blank, or all of it without one; the answer and what follows)."""
+    before, _, after = text.partition(SENTINEL)
+    return before, answer + after
+
+
+def _around(trained: Trained, text: str, answer: str) -> tuple[list[int], list[int]]:
+    """Returns (tokens of the text with the answer, the slots of those that hold it).
+
+    A token may hold characters beside the answer's, such as the bracket before a name.
+    """
+    before, _, after = (text if BLANK.search(text) else text + SENTINEL).partition(SENTINEL)
+    tokens = trained.encode(before + answer + after)
+    same = (here == there for here, there in zip(tokens, trained.encode(before)))
+    start = sum(itertools.takewhile(bool, same))
+    end = min(len(trained.encode(before + answer)), len(tokens))
+    return tokens, list(range(min(start, len(tokens) - 1), max(end, start + 1)))

@@ -1,0 +1,91 @@
+"""`Subject`: a run that has been trained, as yardsticks read it."""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+from ...inference import Trained
+from ...tasks.corpora import library
+from ...tasks.python_library.python_sources import HELDOUT_EVERY
+from ...tasks.trained_models import open_trained
+from ...training import run_directory
+from ...training.planning import Plan, plan_evaluation
+from ...training.saved.runs import SavedModel, open_run
+from ...training.settings.bound import bound
+from ...training.settings.configuration import read_directory, run_of_directory
+from ...training.settings.run import Run
+
+
+class Subject:
+    """A run directory; what is read from it is read once, when it is first asked for.
+
+        subject = Subject("runs/decoder")
+        subject.trained.encode("import os")
+
+    Args:
+      directory: of a run of `pretrax train`.
+      step: of the checkpoint; None: the latest.
+      trusted: modules that the directory may name, see `training.settings.trust`.
+
+    Raises ValueError, at the first look, where the directory holds no such run or checkpoint.
+    """
+
+    def __init__(self, directory: str, step: int | None = None, trusted: Sequence[str] = ()):
+        self.directory, self.step, self.trusted = directory, step, tuple(trusted)
+
+    @functools.cached_property
+    def run(self) -> Run:
+        return run_of_directory(self.directory, self.trusted)
+
+    @functools.cached_property
+    def corpus(self) -> Callable | None:
+        """The factory of its corpus; None of an imported model, which has none."""
+        return read_directory(self.directory, self.trusted).get("corpus")
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """Its corpus, objective, model and row groups, on a mesh of the devices that there are."""
+        return plan_evaluation(self.run)
+
+    @functools.cached_property
+    def saved(self) -> SavedModel:
+        """The model as it was trained, with its parameters."""
+        model = self.plan.recipe.model
+        return open_run(self.directory, self.step, self.plan.mesh, model, self.trusted)
+
+    @functools.cached_property
+    def trained(self) -> Trained:
+        """The model with its vocabulary, as `inference` takes it; a decoder has its layers apart."""
+        return open_trained(self.directory, self.step, trusted=self.trusted)
+
+    def check_library_unseen(self) -> None:
+        """Checks that a run of Python's library holds out all files that the library's split holds out,
+        and so do the runs that it began from (`training.Run.initial_run`).
+
+        Every yardstick that reads those files calls it.
+
+        Raises ValueError for a run that has trained on some of them.
+        """
+        for directory, corpus in self._corpora():
+            if corpus is None or bound(corpus).function.__module__ != library.__name__:
+                continue
+            every = bound(corpus).settings.get("heldout_every", HELDOUT_EVERY)
+            if HELDOUT_EVERY % every:
+                raise ValueError(
+                    f"{directory} has trained on files of Python's library that are read here: it "
+                    f"holds out one document in {every}, expected one in {HELDOUT_EVERY}, or in a "
+                    "divisor of it."
+                    + (f" {self.directory} began from it." if directory != self.directory else "")
+                )
+
+    def _corpora(self) -> Iterator[tuple[str, Callable | None]]:
+        """Yields this run's directory and corpus, and those of the runs that it began from, if they
+        are there."""
+        yield self.directory, self.corpus
+        seen, directory = {self.directory}, self.directory
+        while run_directory.is_run(directory):
+            initial = read_directory(directory, self.trusted).get("initial_run")
+            if initial is None or initial in seen or not run_directory.is_run(initial):
+                return
+            yield initial, read_directory(initial, self.trusted).get("corpus")
+            seen.add(initial)
+            directory = initial

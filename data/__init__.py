@@ -1,0 +1,1 @@
+"""What a row is made of: documents from corpora, token arrays and token stores, packed; no TensorFlow."""

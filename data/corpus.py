@@ -1,0 +1,157 @@
+"""The data of a run, independent of its source: `Corpus`, its streams and documents.
+
+`tasks.corpora` (text files, Python's own library), `tasks.seqio.seqio_corpora` (SeqIO) and
+`data.token_arrays` (NumPy files) each provide functions that return a `Corpus`; a run
+names one of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ..objectives import Objective, TokenIds
+from ..objectives.contract import check_classes, check_parts
+
+
+class Piece(NamedTuple):
+    """A document, or consecutive tokens of one that was cut.
+
+    A text and its answer are `Piece(tokens, True, parts=[0, 0, 0, 1, 1])`, a text of class 4
+    `Piece(tokens, True, labels=[4, 4, 4, 4, 4])`.
+    """
+
+    tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
+    ends: bool  # the document ends here; else it continues in another piece, anywhere in the stream
+    parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where a corpus has parts
+    labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`, where it has labels
+
+
+def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
+    """Returns the document of these parts, each the tokens of one.
+
+    >>> in_parts([5, 6], [7])
+    Piece(tokens=array([5, 6, 7]), ends=True, parts=array([0, 0, 1]), labels=None)
+    """
+    tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
+    numbers = np.arange(len(parts), dtype=np.int32)
+    return Piece(tokens, True, parts=np.repeat(numbers, [len(part) for part in parts]))
+
+
+class DocumentStream(Protocol):
+    """An endless, deterministic, resumable stream of tokenised documents.
+
+    A thread reads it ahead of the steps (`training.read_ahead`); what several streams share, such as a
+    cache of files, must bear that others are read on the main thread.
+    """
+
+    def next_document(self) -> Piece:
+        """Returns the next document, or the next piece of one that was cut.
+
+        Its arrays are kept as they are until they are in a row, so nobody may change them later.
+        """
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Returns the data position as a few small arrays, with the same keys at every call."""
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Continues exactly where the stream that returned `state` was."""
+
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        """Continues where shards of another number, of which these are all states, were together.
+
+        Over all new shards, no document is lost and none is read twice. Raises ValueError where a
+        corpus cannot change its number of shards, as one that does not define this.
+        """
+        raise ValueError(
+            f"The run was begun with data_shards = {len(states)}, and this corpus cannot change it: "
+            "set it back, or start a new run directory. A token store can."
+        )
+
+    def begin_step(self, step: int) -> None:
+        """Is called before the documents of each step are read; rates may follow the step."""
+        return None
+
+    def progress(self) -> dict[str, "Progress"]:
+        """Returns how much of each store was read, by name; nothing for a corpus without stores."""
+        return {}
+
+
+class Progress(NamedTuple):
+    """How much of a store a stream has read."""
+
+    tokens: int
+    epochs: float
+
+
+class Codec(NamedTuple):
+    """Conversion of text to token ids and back, for display and for tasks."""
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]  # special tokens are shown by name, e.g. <extra_id_0>
+
+
+class Corpus(NamedTuple):
+    """The text of a run as token ids: streams of training documents, and held-out documents."""
+
+    ids: TokenIds
+    # (shard, number of shards) -> the shard's endless stream. The number of shards is a setting of
+    # the run, not the number of hosts: the data order does not depend on the machines.
+    train: Callable[[int, int], DocumentStream]
+    # n -> the first held-out documents, until they have n tokens or there are no more
+    heldout: Callable[[int], list[Piece]]
+    codec: Codec | None = None  # None: ids only, without text
+    classes: tuple[str, ...] = ()  # the names of the classes of labels, or of all answers
+    # Tokens of the longest document, where they have parts or labels and must not be cut.
+    longest: int | None = None
+    # The columns that its documents have beside their tokens: "parts" or "labels", as in `Piece`.
+    columns: tuple[str, ...] = ()
+    labels_of: str | None = None  # "documents" or "tokens": what a label is of; None: not known
+    summary: str = ""  # a description of what was read: documents, tokens, skipped lines
+
+
+def checked_for(objective: Objective, corpus: Corpus) -> Corpus:
+    """Returns the corpus whose documents are checked as they are read: their classes, their parts.
+
+    Reading them raises ValueError as `objectives.contract.check_classes` and `check_parts` do.
+    """
+    num_classes, num_parts = objective.num_classes, objective.num_parts
+    if num_classes is None and num_parts is None:
+        return corpus
+
+    def checked(piece: Piece) -> Piece:
+        if num_classes is not None and piece.labels is not None:
+            check_classes(piece.labels, num_classes)
+        if num_parts is not None and piece.parts is not None:
+            check_parts(piece.parts, num_parts)
+        return piece
+
+    return corpus._replace(
+        train=lambda shard, shards: _Checked(corpus.train(shard, shards), checked),
+        heldout=lambda n: [checked(piece) for piece in corpus.heldout(n)],
+    )
+
+
+class _Checked(DocumentStream):
+    """A stream whose documents are checked as they are read."""
+
+    def __init__(self, stream: DocumentStream, check: Callable[[Piece], Piece]):
+        self._stream, self._check = stream, check
+
+    def next_document(self) -> Piece:
+        return self._check(self._stream.next_document())
+
+    def state(self) -> dict[str, np.ndarray]:
+        return self._stream.state()
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self._stream.restore(state)
+
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        self._stream.reshard(states)
+
+    def begin_step(self, step: int) -> None:
+        self._stream.begin_step(step)
+
+    def progress(self) -> dict[str, Progress]:
+        return self._stream.progress()

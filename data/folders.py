@@ -1,0 +1,92 @@
+"""A folder on a disk or in a bucket: `Folder("stores/mine")`, `Folder("gs://bucket/stores/mine")`.
+
+Addresses of buckets are those of fsspec, which finds their file systems by them: `gs://`, `s3://`, and
+`memory://` for tests. Files on a disk are mapped to memory; of a bucket's files, ranges are read, many
+at once.
+"""
+
+import os
+import posixpath
+from collections.abc import Sequence
+from typing import BinaryIO
+
+import numpy as np
+from fsspec.core import url_to_fs
+
+from .whole_files import write_bytes
+
+
+class Folder:
+    """A folder, and its files by their names in it, such as `"train/00003.json"`."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = os.fspath(path)
+        self.is_local = "://" not in self.path
+        try:
+            # What other processes write must be seen.
+            self._files, self._root = url_to_fs(self.path, use_listings_cache=False)
+        except (ImportError, ValueError) as error:  # which says what package to install
+            raise ValueError(f"{self.path} cannot be opened: {error}") from error
+        self._maps: dict[str, np.ndarray] = {}
+
+    def where(self, name: str) -> str:
+        """Returns the address of a file."""
+        return posixpath.join(self.path, name)
+
+    def exists(self, name: str) -> bool:
+        return self._files.exists(self._within(name))
+
+    def names(self, folder: str = "") -> list[str]:
+        """Returns the names of the files in a folder of it, sorted; none where there is none."""
+        try:
+            found = self._files.ls(self._within(folder), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(posixpath.basename(file) for file in found)
+
+    def size(self, name: str) -> int:
+        """Returns the bytes of a file."""
+        return self._files.size(self._within(name))
+
+    def read(self, name: str) -> bytes:
+        """Returns the content of a file. Raises FileNotFoundError where there is none."""
+        return self._files.cat_file(self._within(name))
+
+    def ranges(self, wanted: Sequence[tuple[str, int, int]]) -> list[np.ndarray]:
+        """Returns u8[≤ end - start] for each (name, start, end): those bytes of a file.
+
+        They are fewer where the file ends earlier.
+        """
+        if self.is_local:
+            return [self._map(name)[start:end] for name, start, end in wanted]
+        files, starts, ends = zip(*((self._within(name), a, b) for name, a, b in wanted))
+        found = self._files.cat_ranges(list(files), list(starts), list(ends), on_error="raise")
+        return [np.frombuffer(content, np.uint8) for content in found]
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file whole or not at all."""
+        if self.is_local:
+            write_bytes(self._within(name), content)
+        else:  # where an object appears when it is complete
+            self._files.pipe_file(self._within(name), content)
+
+    def open_to_write(self, name: str) -> BinaryIO:
+        """Returns a new file, to be written from its beginning to its end."""
+        self._files.makedirs(posixpath.dirname(self._within(name)), exist_ok=True)
+        return self._files.open(self._within(name), "wb")
+
+    def remove(self, name: str) -> None:
+        """Removes a file, where there is one."""
+        if self.exists(name):
+            self._files.rm_file(self._within(name))
+
+    def _within(self, name: str) -> str:
+        return posixpath.join(self._root, name) if name else self._root
+
+    def _map(self, name: str) -> np.ndarray:
+        if name not in self._maps:
+            file = self._within(name)
+            empty = self._files.size(file) == 0  # which cannot be mapped
+            mapped = np.zeros(0, np.uint8) if empty else np.memmap(file, np.uint8, mode="r")
+            self._maps[name] = np.asarray(mapped)  # slices of a memmap take three times as long
+        return self._maps[name]

@@ -1,0 +1,62 @@
+"""`TokenIds` as JSON, and the check that documents hold text alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..objectives import TokenIds
+
+_BITMAPS = ("word_starts", "sentence_ends")
+
+
+def ids_to_json(ids: TokenIds) -> dict[str, Any]:
+    """Returns `ids` as JSON values, which `ids_from_json` reads."""
+    bitmaps = {name: getattr(ids, name).hex() for name in _BITMAPS}
+    return ids._asdict() | {"modes": dict(ids.modes)} | bitmaps
+
+
+def ids_from_json(values: dict[str, Any]) -> TokenIds:
+    """Returns the `TokenIds` of the values that `ids_to_json` returned."""
+    tuples = {k: tuple(values[k]) for k in ("text", "sentinels", "fim") if k in values}
+    modes = tuple((name, int(i)) for name, i in dict(values.get("modes", {})).items())
+    bitmaps = {name: bytes.fromhex(values.get(name, "")) for name in _BITMAPS}
+    fields: dict[str, Any] = values | tuples | bitmaps | {"modes": modes}
+    return TokenIds(**fields)
+
+
+def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
+    """Returns `check(tokens, where)`, which raises ValueError unless a document may hold `tokens`.
+
+    It may not hold special ids, which the objective adds. Ids that are neither text nor special (an
+    unknown-token id among BERT's special ones) are accepted.
+    """
+    singles = [ids.pad, ids.eos, ids.bos, ids.mask, ids.cls, ids.sep]
+    named = [*singles, *ids.sentinels, *ids.fim, *(i for _, i in ids.modes)]
+    special = np.asarray(sorted({i for i in named if i is not None}), np.int64)
+    first, last = ids.text
+
+    def check(tokens: np.ndarray, where: str) -> None:
+        if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+            raise ValueError(
+                f"{where}: got {tokens.dtype}{list(tokens.shape)}, expected one-dimensional "
+                "integers."
+            )
+        low, high = int(tokens.min()), int(tokens.max())
+        if first <= low and high < last:
+            return
+        if low < 0 or high >= ids.size:
+            raise ValueError(
+                f"{where}: got ids {low}…{high}, expected 0…{ids.size - 1}: it was written with "
+                "another vocabulary."
+            )
+        found = np.isin(tokens, special)
+        if found.any():
+            at = int(np.argmax(found))
+            raise ValueError(
+                f"{where}: {int(found.sum())} of {len(tokens)} ids are special ids, the first is "
+                f"{int(tokens[at])} at {at}; text is [{first}, {last}). Documents hold text alone: "
+                "leave out end-of-sequence, padding and mask ids, they are added later."
+            )
+
+    return check

@@ -1,0 +1,545 @@
+"""Packing: documents into rows, before corruption.
+
+A row is cut for one member of a mixture, and that member's `objective.lengths` measures every document
+before corruption: a row takes what fits the planned features, and nothing is truncated later. There
+are four policies:
+
+    concatenate   documents end to end and cut, all of a row one segment: attention crosses their
+                  borders (GPT-2; with end-of-sequence between, RoBERTa's FULL-SENTENCES)
+    isolate       the same rows, each document a separate segment
+    whole         only documents longer than a row are cut; the largest waiting pieces that still
+                  fit fill a row up
+    single        one document a row, or one piece of a longer one
+
+The rows of a step come from different documents, since neighbouring parts of one document teach
+little more than one of them. So some hundred pieces wait for a row: each row begins with the oldest,
+and the rest of a document that it cuts waits behind all others. `concatenate` and `isolate` continue
+a row with documents that were not read yet.
+
+Source: Liu et al. 2019, "RoBERTa", section 4.2, for FULL-SENTENCES; Ding et al. 2024, "Fewer
+Truncations Improve Language Modeling", for best-fit packing.
+"""
+
+import itertools
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import getitem
+from typing import NamedTuple
+
+import numpy as np
+
+from ..objectives import Objective, Row, RowGroup, members_of
+from ..objectives.contract import ROWS, column_of, joint_rows
+from ..objectives.layouts import Layout
+from .corpus import DocumentStream, Piece, Progress
+
+# Pieces that wait for a row. They are saved with the data position: fewer if they are long.
+POOL = 256
+POOL_TOKENS = 2**20
+
+ORDER = 2  # raised when rows are read in another order: data positions of the old one are refused
+
+
+class Limits(NamedTuple):
+    """The limits of a row of one member.
+
+    The documents of a row share its tokens, the slots of every stream and those of every stack;
+    each is a limit, as two tables.
+    """
+
+    documents: int  # the most of a row
+    taken: tuple[
+        Sequence[int], ...
+    ]  # of each limit, [n]: the slots that a document of n tokens takes
+    longest: tuple[
+        Sequence[int], ...
+    ]  # of each limit, [free slots]: the longest document that fits
+
+    @property
+    def raw(self) -> int:
+        """Tokens of the longest document."""
+        return len(self.taken[0]) - 1
+
+
+class Packing(NamedTuple):
+    """The packing policy of a run, and the limits of its rows."""
+
+    policy: str
+    limits: Mapping[int, Limits]  # of each member's rows, by the member's number
+    column: str | None = None  # the further column that the objective reads: "parts" or "labels"
+
+
+class PackedRow(NamedTuple):
+    """One row without its padding."""
+
+    tokens: np.ndarray  # i32[n]
+    segments: np.ndarray  # i32[n]: segment ids
+    parts: np.ndarray | None = None  # i32[n], as in `objectives.Row`
+    labels: np.ndarray | None = None  # i32[n]
+
+
+# The policies for the rows that an objective requires (`objectives.contract.ROWS`), the default
+# first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep
+# documents apart; BERT's pairs, SimCSE's views and examples have a row to themselves.
+POLICIES = {
+    "stream": ("concatenate", "isolate", "whole", "single"),
+    "documents": ("whole", "isolate", "single"),
+    "document": ("single", "whole", "isolate"),
+    "parts": ("single", "whole"),
+    "labels": ("single", "whole"),
+}
+
+
+def resolve(
+    objective: Objective, policy: str | None = None, mark_document_ends: bool | None = None
+) -> tuple[str, bool]:
+    """Returns the policy, and whether end-of-sequence follows every document; None: the default.
+
+    >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
+    (('concatenate', True), ('whole', False))
+
+    Raises ValueError for an unknown policy, one without the rows that the objective requires, or a
+    mixture of members with and without end-of-sequence of their own where rows are no stream.
+    """
+    suited = POLICIES[joint_rows([objective.rows])]
+    if policy is None:
+        policy = suited[0]
+    if policy not in _FILL:
+        raise ValueError(f"packing must be one of {list(_FILL)}, got {policy!r}.")
+    if policy not in suited:
+        raise ValueError(
+            f"The objective is made for {ROWS[objective.rows]}, got packing={policy!r}, expected "
+            f"one of {list(suited)}: leave packing out to have {suited[0]!r}."
+        )
+    if mark_document_ends is None:
+        members = members_of(objective)
+        marked = [m for m in members if _needs_ends(m.objective)]
+        closing = [m for m in members if m.objective.closes_documents]
+        if marked and closing and objective.rows != "stream":
+            raise ValueError(
+                f"The member {marked[0].name!r} needs end-of-sequence after every document, and "
+                f"{closing[0].name!r} appends it itself, once more: give "
+                "--gin.training.Run.mark_document_ends=True or False for all rows."
+            )
+        mark_document_ends = bool(marked)
+    return policy, mark_document_ends
+
+
+def _needs_ends(objective: Objective) -> bool:
+    return objective.rows == "stream" and not objective.closes_documents
+
+
+def documents_of_a_row(policy: str, max_documents: int) -> int:
+    """Returns the most documents of a row.
+
+    >>> documents_of_a_row("whole", 16), documents_of_a_row("concatenate", 16)
+    (16, 1)
+    """
+    return max_documents if policy in ("isolate", "whole") else 1
+
+
+def plan_packing(
+    policy: str, objective: Objective, layout: Layout, groups: Sequence[RowGroup]
+) -> Packing:
+    """Returns the packing of a run, with the limits of every member's rows from the row groups."""
+    members = members_of(objective)
+    return Packing(
+        policy,
+        {
+            number: _limits(members[number].objective, layout, group, raw)
+            for group in groups
+            for number, raw in zip(group.members, group.raw_lengths)
+        },
+        column_of(objective),
+    )
+
+
+def concatenation(groups: Sequence[RowGroup]) -> Packing:
+    """Returns the packing `concatenate`, with rows of each member's raw length."""
+    raw_of = {m: raw for g in groups for m, raw in zip(g.members, g.raw_lengths)}
+    return Packing("concatenate", {m: _one_document(raw) for m, raw in raw_of.items()})
+
+
+def rows_of_documents(
+    pieces: Sequence[Piece],
+    policy: str,
+    limits: Limits,
+    *,
+    end_of_document: int | None = None,
+    tokens: int | None = None,
+    column: str | None = None,
+) -> list[PackedRow]:
+    """Returns all rows of finitely many documents: every token is in exactly one.
+
+    Args:
+      column: as in `Packing`.
+      tokens: the number taken, end-of-sequence included; None: all.
+
+    rows_of_documents([Piece([5, 6], True), Piece([7], True)], "isolate", limits)
+    -> [PackedRow([5, 6, 7], [1, 1, 2])]
+    """
+    texts = []
+    for piece in pieces:
+        text = columns_of(piece, end_of_document, column)[:, :tokens]
+        tokens = tokens if tokens is None else tokens - text.shape[1]
+        if text.size:
+            texts.append(text)
+    # These two give documents in their order, the others choose among all of them.
+    pool = 1 if policy in ("concatenate", "isolate") else len(texts)
+    waiting = _Waiting(iter(texts), column, pool=pool, at_least=pool)
+    rows = []
+    while waiting.gather():
+        rows.append(_packed(_FILL[policy](waiting, limits), column))
+    return rows
+
+
+def empty_row(column: str | None = None) -> PackedRow:
+    """Returns a row of padding."""
+    return _packed([np.zeros((1 if column is None else 2, 0), np.int32)], column)
+
+
+class ShardReader:
+    """Reads the rows of one logical shard."""
+
+    def __init__(
+        self,
+        stream: DocumentStream,
+        end_of_document: int | None,
+        policy: str = "concatenate",
+        column: str | None = None,
+        rows_of_a_step: int = 1,
+    ):
+        self._stream, self._column = stream, column
+        self._ends = end_of_document is not None
+        pieces = (columns_of(piece, end_of_document, column) for piece in _documents(stream))
+        pool = max(POOL, rows_of_a_step)
+        self._waiting = _Waiting(pieces, column, pool=pool, at_least=rows_of_a_step)
+        self._fill = _FILL[policy]
+
+    def begin_step(self, step: int) -> None:
+        self._stream.begin_step(step)
+
+    def progress(self) -> dict[str, Progress]:
+        """Returns what was read of each store; `waiting_tokens` of it are in no row yet."""
+        return self._stream.progress()
+
+    def waiting_tokens(self) -> int:
+        """Returns the tokens of documents that wait for a row, without their ends."""
+        return self._waiting.tokens - self._ends * len(self._waiting)
+
+    def row(self, limits: Limits) -> PackedRow:
+        """Returns the next row, of the member with these limits.
+
+        No piece is in two of `rows_of_a_step` successive rows, unless `whole` finds many small ones.
+        """
+        self._waiting.gather()
+        return _packed(self._fill(self._waiting, limits), self._column)
+
+    def state(self) -> dict[str, np.ndarray]:
+        return self.position()()
+
+    def position(self) -> Callable[[], dict[str, np.ndarray]]:
+        """Returns what gives the state of now at any later time; to take it costs little."""
+        pieces = self._waiting.pieces()
+        stream = {f"stream.{k}": np.array(v) for k, v in self._stream.state().items()}
+
+        def state() -> dict[str, np.ndarray]:
+            nothing = np.zeros((len(self._columns()), 0), np.int32)
+            waiting = dict(zip(self._columns(), np.concatenate([nothing, *pieces], axis=1)))
+            lengths = np.array([piece.shape[1] for piece in pieces], np.int64)
+            return waiting | {"waiting_lengths": lengths, "order": np.array(ORDER)} | stream
+
+        return state
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Continues where the reader that returned `state` was.
+
+        Raises ValueError for the state of a version of this code that read in another order.
+        """
+        self._waiting.replace(self._pieces_of(state))
+        self._stream.restore(_stream_state(state))
+
+    def reshard(
+        self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
+    ) -> None:
+        """Continues where the readers of another number of shards, of all of which these are the
+        states, were together: the pieces that wait are shared among the new shards, the oldest first.
+
+        Raises ValueError as `restore`, and as `DocumentStream.reshard`.
+        """
+        by_age = itertools.zip_longest(*map(self._pieces_of, states))
+        pieces = [piece for of_age in by_age for piece in of_age if piece is not None]
+        self._waiting.replace(pieces[shard::num_shards])
+        self._stream.reshard([_stream_state(state) for state in states])
+
+    def _pieces_of(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        if state.get("order") != ORDER:
+            raise ValueError(
+                "It was saved by another version of pretrax, which read the rows of a step in another "
+                "order. Continue this run with that version, or start a new run directory."
+            )
+        columns = np.stack([state[name] for name in self._columns()])
+        return np.split(columns, np.cumsum(state["waiting_lengths"]), axis=1)[:-1]
+
+    def _columns(self) -> list[str]:
+        return ["waiting"] + ([f"waiting_{self._column}"] if self._column else [])
+
+
+def _stream_state(state: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    prefix = "stream."
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _documents(stream: DocumentStream) -> Iterator[Piece]:
+    while True:
+        yield stream.next_document()
+
+
+def columns_of(
+    piece: Piece, end_of_document: int | None = None, column: str | None = None
+) -> np.ndarray:
+    """Returns i32[C, n]: the piece's tokens and, where C is 2, the column, with end-of-sequence.
+
+    columns_of(Piece([5, 6], True), 1) -> [[5, 6, 1]]
+    columns_of(Piece([5, 6], False), 1) -> [[5, 6]]
+    columns_of(Piece([5, 6], True, parts=[0, 1]), None, "parts") -> [[5, 6], [0, 1]]
+
+    Raises ValueError for a piece without the column, or a part of a document where there is one.
+    """
+    columns = piece.tokens.astype(np.int32, copy=False)[None]
+    if column is not None:
+        further = getattr(piece, column)
+        if further is None:
+            raise ValueError(
+                f"The objective reads the {column} of documents, and this corpus gives text alone: "
+                "use a corpus of examples, such as seqio_corpora.seqio_pairs, or another objective."
+            )
+        if not piece.ends:
+            raise ValueError(
+                f"The objective reads the {column} of whole documents, and this corpus cut one after "
+                f"{piece.tokens.size} tokens: give shorter documents, and held-out ones of their own."
+            )
+        columns = np.stack([piece.tokens, further]).astype(np.int32)
+    if not piece.ends or end_of_document is None:
+        return columns
+    # It belongs to the part that it ends.
+    closed = np.concatenate([columns, columns[:, -1:]], axis=1)
+    closed[0, -1] = end_of_document
+    return closed
+
+
+def stacked(rows: Sequence[PackedRow], members, length: int) -> Row:
+    """Returns the rows padded to one length, as a batch."""
+
+    def padded(name: str) -> np.ndarray | None:
+        columns = [getattr(row, name) for row in rows]
+        if name in ("parts", "labels") and all(column is None for column in columns):
+            return None
+        batch = np.zeros((len(rows), length), np.int32)
+        for filled, column in zip(batch, columns):
+            if column is not None:
+                filled[: column.size] = column
+        return batch
+
+    return Row(
+        padded("tokens"),
+        padded("segments"),
+        np.asarray(members, np.int32),
+        padded("parts"),
+        padded("labels"),
+    )
+
+
+def rows_of(texts: Sequence[np.ndarray], members, length: int) -> Row:
+    """Returns rows padded to one length, each a single segment, or padding if it is empty."""
+    one_document = [PackedRow(x, np.ones(x.size, np.int32)) for x in texts]
+    return stacked(one_document, members, length)
+
+
+# --- policies: (pieces that wait, limits) -> the documents of one row ----------------------------
+
+
+def _concatenate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    free = limits.raw
+    pieces = [waiting.oldest(free)]
+    while (piece := waiting.unread(free := free - pieces[-1].shape[1])) is not None:
+        pieces.append(piece)
+    return [np.concatenate(pieces, axis=1)]
+
+
+def _isolate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    remaining, pieces = _Remaining(limits), []
+    piece: np.ndarray | None = waiting.oldest(remaining.longest())
+    while piece is not None:
+        pieces.append(piece)
+        remaining.put(piece.shape[1])
+        piece = waiting.unread(remaining.longest())
+    return pieces
+
+
+def _whole(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    remaining, pieces = _Remaining(limits), []
+    piece: np.ndarray | None = waiting.oldest(
+        limits.raw
+    )  # else a piece that always leaves gaps would never be used
+    while piece is not None:
+        pieces.append(piece)
+        remaining.put(piece.shape[1])
+        piece = waiting.largest(remaining.longest())
+    return pieces
+
+
+def _single(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
+    return [waiting.oldest(limits.raw)]
+
+
+_FILL = {
+    "concatenate": _concatenate,
+    "isolate": _isolate,
+    "whole": _whole,
+    "single": _single,
+}
+
+
+def _packed(pieces: Sequence[np.ndarray], column: str | None) -> PackedRow:
+    numbers = np.arange(1, len(pieces) + 1, dtype=np.int32)
+    tokens, *more = np.concatenate(pieces, axis=1)
+    row = PackedRow(tokens, np.repeat(numbers, [piece.shape[1] for piece in pieces]))
+    return row._replace(**{column: more[0]}) if column else row
+
+
+# --- capacity ------------------------------------------------------------------------------------
+
+
+def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> Limits:
+    if group.max_documents == 1:
+        return _one_document(raw)
+    planned = {"tokens": group.row_length} | group.features | group.stacks
+    needs = [_needs(objective, layout, n) for n in range(1, raw + 1)]
+    # Of limits with the same costs only the narrowest matters.
+    capacity_of: dict[tuple[int, ...], int] = {}
+    for name in needs[0]:
+        taken = (0, *(each[name] for each in needs))
+        capacity_of[taken] = min(planned[name], capacity_of.get(taken, planned[name]))
+    longest = [
+        np.searchsorted(taken, np.arange(capacity + 1), side="right") - 1
+        for taken, capacity in capacity_of.items()
+    ]
+    return Limits(
+        group.max_documents, tuple(capacity_of), tuple(table.tolist() for table in longest)
+    )
+
+
+def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
+    """Returns the slots of a document that add up over a row; each document reuses the sentinels."""
+    lengths = objective.lengths(n)
+    streams = {name: slots for name, slots in lengths.items() if name not in ("sentinels", "both")}
+    return {"tokens": n} | streams | layout.lengths(lengths)
+
+
+def _one_document(raw: int) -> Limits:
+    tokens = range(raw + 1)
+    return Limits(1, (tokens,), (tokens,))
+
+
+class _Remaining:
+    """The remaining capacity of a row."""
+
+    def __init__(self, limits: Limits):
+        self._limits, self._documents = limits, limits.documents
+        self._left = [len(longest) - 1 for longest in limits.longest]
+
+    def longest(self) -> int:
+        """Returns the tokens of the longest document that still fits; 0 when none does."""
+        return min(map(getitem, self._limits.longest, self._left)) if self._documents else 0
+
+    def put(self, n: int) -> None:
+        """Subtracts a document of n tokens, at most `longest()`."""
+        self._documents -= 1
+        self._left = [left - taken[n] for left, taken in zip(self._left, self._limits.taken)]
+
+
+# --- waiting pieces ------------------------------------------------------------------------------
+
+
+class _Waiting:
+    """Pieces waiting for a row (`columns_of`), found by age or by length."""
+
+    def __init__(
+        self, source: Iterator[np.ndarray], column: str | None, *, pool: int, at_least: int
+    ):
+        self._source, self._column = source, column
+        self._pool, self._at_least = pool, at_least
+        self.replace([])
+
+    def gather(self) -> bool:
+        """Reads until `pool` pieces or `POOL_TOKENS` wait, `at_least` pieces in any case; returns
+        whether there are any."""
+        while len(self._pieces) < self._at_least or (
+            len(self._pieces) < self._pool and self.tokens < POOL_TOKENS
+        ):
+            piece = next(self._source, None)
+            if piece is None:
+                break
+            self._add(piece)
+        return bool(self._pieces)
+
+    def oldest(self, at_most: int) -> np.ndarray:
+        """Removes the oldest piece; its rest beyond `at_most` tokens waits as the youngest."""
+        number, piece = next(iter(self._pieces.items()))
+        return self._cut(
+            self._remove(bisect_left(self._lengths, (piece.shape[1], -number))), at_most
+        )
+
+    def largest(self, at_most: int) -> np.ndarray | None:
+        """Removes the largest piece of at most `at_most` tokens, of equal ones the oldest."""
+        i = bisect_left(self._lengths, (at_most + 1,)) - 1
+        return self._remove(i) if i >= 0 else None
+
+    def unread(self, at_most: int) -> np.ndarray | None:
+        """Returns the next piece of the source, whose rest beyond `at_most` tokens waits; None where
+        `at_most` is 0 or the source has ended."""
+        piece = next(self._source, None) if at_most else None
+        return piece if piece is None else self._cut(piece, at_most)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def pieces(self) -> list[np.ndarray]:
+        """Returns what waits, the oldest first."""
+        return list(self._pieces.values())
+
+    def replace(self, pieces: Sequence[np.ndarray]) -> None:
+        """Lets these wait in place of all others."""
+        self._pieces: dict[int, np.ndarray] = {}  # by number, oldest first
+        self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
+        self._arrived = self.tokens = 0
+        for piece in pieces:
+            self._add(piece)
+
+    def _cut(self, piece: np.ndarray, at_most: int) -> np.ndarray:
+        """Returns the piece without its rest, which waits as the youngest.
+
+        Raises ValueError for a rest of a document with parts or labels, which are never cut.
+        """
+        if piece.shape[1] > at_most:
+            if self._column:
+                raise ValueError(
+                    f"A document with {self._column} has {piece.shape[1]} tokens, and a row of the "
+                    f"objective holds {at_most}, which would cut it: raise "
+                    "--gin.training.Run.sequence_lengths, or give shorter documents."
+                )
+            self._add(piece[:, at_most:])
+        return piece[:, :at_most]
+
+    def _add(self, piece: np.ndarray) -> None:
+        self._pieces[self._arrived] = piece
+        self.tokens += piece.shape[1]
+        insort(self._lengths, (piece.shape[1], -self._arrived))
+        self._arrived += 1
+
+    def _remove(self, i: int) -> np.ndarray:
+        """Removes the piece whose length is at `i`."""
+        tokens, number = self._lengths.pop(i)
+        self.tokens -= tokens
+        return self._pieces.pop(-number)

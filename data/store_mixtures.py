@@ -1,0 +1,305 @@
+"""Corpora of token stores, alone or mixed at rates; they need NumPy and fsspec alone."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .corpus import Corpus, DocumentStream, Piece, Progress
+from .records import CACHED_BYTES, Records, RecordStream, Shuffled
+from .token_array_files import TokenArray
+from .token_arrays import UNCUT, ArrayRecords, split_heldout
+from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
+
+Rate = float | Callable[[int], float]  # of a store, or a function of the step
+
+_DRAWS = 1024  # draws of the mixture made at a time
+_HELDOUT_EVERY = 20  # one block in so many is held out of a store without held-out text
+_FEW = 512  # records, of fewer of which rows of one step would be of one document
+
+
+def token_store(
+    run_dir: str,
+    *,
+    stores: str | Sequence[str] | Mapping[str, Any],
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Corpus:
+    """Returns the corpus of a token store, or of several at rates; its ids are not shown as text.
+
+        training.Run.corpus = @store_mixtures.token_store
+        store_mixtures.token_store.stores = {"stores/web": 0.7, "gs://bucket/books": 0.3}
+
+    Args:
+        run_dir: unused; everything is in the stores.
+        stores: folders, on a disk or in a bucket. A mapping gives rates: shares of the tokens read,
+            relative to each other, each a number or a function of the step. Between two starts of
+            a run rates may change and stores be added.
+        temperature: where there are no rates, each store's is its number of tokens to the power of
+            1 / temperature: 1 reads all equally often, large ones all stores equally much.
+        seed: of the order of the documents.
+
+    Raises:
+        ValueError: what was got, what is expected, what to change.
+    """
+    del run_dir
+    opened = open_stores(stores)
+    return corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)
+
+
+def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenStore]:
+    """Returns the stores, opened. Raises ValueError where they have no training text, are of several
+    vocabularies, or have different columns."""
+    paths = [stores] if isinstance(stores, str) else list(stores)
+    if not paths:
+        raise ValueError("stores is empty: give the folder of a token store.")
+    first, *others = opened = [open_store(path) for path in paths]
+    for store in opened:
+        if TRAIN not in store.splits:
+            raise ValueError(
+                f"{store.folder.path} has no split {TRAIN!r}, got {list(store.splits)}."
+            )
+    prints = [store.splits[TRAIN]["blocks_crc32"] for store in opened]
+    if len(set(prints)) < len(prints):
+        raise ValueError(f"Of the stores {', '.join(paths)} two are the same: leave one out.")
+    for other in others:
+        if (other.ids, other.columns) != (first.ids, first.columns):
+            raise ValueError(
+                f"{other.folder.path} has other token ids or columns than {first.folder.path}: write "
+                "both with one vocabulary."
+            )
+    return opened
+
+
+def rates_of(
+    opened: Sequence[TokenStore],
+    stores: str | Sequence[str] | Mapping[str, Any],
+    temperature: float,
+) -> list[Rate]:
+    """Returns the rate of each store: its given one, or that of its size relative to the largest.
+
+    >>> rates_of(opened, ["a", "b"], 2.0)    # of 900 and 100 tokens
+    [1.0, 0.333…]
+    """
+    if isinstance(stores, Mapping):
+        if temperature != 1.0:
+            raise ValueError("Got rates and a temperature, expected one of them: leave one out.")
+        return list(stores.values())
+    if not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {temperature}.")
+    tokens = np.asarray([store.counts(TRAIN).tokens for store in opened])
+    return ((tokens / tokens.max()) ** (1 / temperature)).tolist()
+
+
+def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, seed: int) -> Corpus:
+    """Returns the `Corpus` of open stores at these rates; held-out text is of all equally."""
+
+    @functools.cache
+    def splits(store: int) -> tuple[Records, Records]:
+        return training_and_heldout(stores[store])
+
+    @functools.cache
+    def order(store: int) -> Shuffled:
+        return Shuffled(splits(store)[0], seed, CACHED_BYTES // len(stores))
+
+    names = _names(stores)
+
+    def train(shard: int, num_shards: int) -> DocumentStream:
+        orders = [order(i) for i in range(len(stores))]
+        streams = [RecordStream(each, shard, num_shards) for each in orders]
+        # Of what is read, which of a small store are shorter pieces than the records that it holds.
+        mean_tokens = [each.records.tokens / each.size for each in orders]
+        return MixedStream(dict(zip(names, streams)), rates, mean_tokens, seed)
+
+    def heldout(n: int) -> list[Piece]:
+        documents: list[Piece] = []
+        for i in range(len(stores)):
+            documents += _first_tokens(splits(i)[1], -(-n // len(stores)))
+        return documents
+
+    MixedStream.check(rates, 0)
+    longest = max(split["longest"] for store in stores for split in store.splits.values())
+    return Corpus(
+        ids=stores[0].ids,
+        train=train,
+        heldout=heldout,
+        longest=longest if stores[0].columns else None,
+        columns=stores[0].columns,
+        summary="\n".join(map(_summary, stores)),
+    )
+
+
+def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
+    """Returns the records of both splits; of a store without held-out text, one block in 20 is.
+
+    A store of few blocks is a token array, of which single documents are held out, and one of few
+    records, whose documents are cut shorter (`ArrayRecords`).
+    """
+    train = store.records(TRAIN)
+    if HELDOUT in store.splits:
+        few = train.counts.sum() < _FEW
+        return ArrayRecords(*_array(store, train)) if few else train, store.records(HELDOUT)
+    if len(train.blocks) < _HELDOUT_EVERY:
+        array, *how = _array(store, train)
+        kept, held_out = split_heldout(array, every=_HELDOUT_EVERY)
+        return ArrayRecords(kept, *how), ArrayRecords(held_out, *how)
+    held = np.arange(len(train.blocks)) % _HELDOUT_EVERY == _HELDOUT_EVERY - 1
+    kept, held_out = train.blocks[~held], train.blocks[held]
+    return StoreRecords(store, TRAIN, kept), StoreRecords(store, TRAIN, held_out)
+
+
+def _array(store: TokenStore, records: StoreRecords) -> tuple[TokenArray, int, int]:
+    """Returns records in memory, the tokens of documents that are not cut, and their fingerprint."""
+    loaded = records.load(np.arange(len(records.counts)))
+    kinds = ("tokens", *store.columns)
+    columns = {k: np.concatenate([each[k] for each in loaded.columns]) for k in kinds}
+    # Records of one document are joined again.
+    first = np.append(True, loaded.closed[:-1])
+    last = np.append(first[1:], True)
+    ends = np.cumsum(loaded.ends - loaded.starts)
+    starts, ends, closed = np.append(0, ends[:-1])[first], ends[last], loaded.closed[last]
+    tokens = columns.pop("tokens")
+    array = TokenArray(records.name, tokens, starts, ends, closed, store.ids, {}, **columns)
+    uncut = store.splits[TRAIN]["longest"] if store.columns else UNCUT
+    return array, uncut, records.fingerprint
+
+
+def _first_tokens(records: Records, n: int) -> list[Piece]:
+    """Returns records in a fixed shuffled order, of `n` tokens or all."""
+    order = Shuffled(records, 0)
+    stream, held = RecordStream(order, 0, 1), 0
+    documents: list[Piece] = []
+    while held < n and len(documents) < order.size:
+        documents.append(stream.next_document())
+        held += len(documents[-1].tokens)
+    return documents
+
+
+class MixedStream(DocumentStream):
+    """One shard's endless stream over several streams of records, at rates of tokens.
+
+    The store of each document is drawn: shard s of S draws number s, s + S, … of the seed, and takes
+    the next of its records of the store that is drawn. So each store is read in its own order,
+    whatever the rates, and they may change at any time. A store of long documents is drawn less
+    often in proportion, so that rates are shares of tokens.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, RecordStream],
+        rates: Sequence[Rate],
+        mean_tokens: Sequence[float],  # of a record of each
+        seed: int,
+    ):
+        self._names, self._streams = list(streams), list(streams.values())
+        self._rates, self._mean_tokens, self._seed = list(rates), list(mean_tokens), seed
+        self._tokens = [0] * len(self._streams)
+        self._draw, self._stride = self._streams[0].shard, self._streams[0].num_shards
+        self._limits = self._drawn_below(0)
+
+    @staticmethod
+    def check(rates: Sequence[Rate], step: int) -> np.ndarray:
+        """Returns the rates at a step, f64[stores]. Raises ValueError for one below 0, or none above."""
+        try:
+            now = np.asarray([float(rate(step) if callable(rate) else rate) for rate in rates])
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"The rates of the stores are {list(rates)}, expected of each a number, or a function "
+                f"that gives one of the step, such as @optax.linear_schedule() in gin: {error}."
+            ) from error
+        if not (np.isfinite(now).all() and (now >= 0).all() and now.sum() > 0):
+            raise ValueError(
+                f"The rates of the stores came to {now.tolist()} at step {step}, expected none below 0 "
+                "and some above: change them, or their schedule."
+            )
+        return now
+
+    def next_document(self) -> Piece:
+        i = 0
+        if len(self._streams) > 1:
+            block, at = divmod(self._draw, _DRAWS)
+            i = int(np.searchsorted(self._limits, _uniform(self._seed, block)[at], side="right"))
+        self._draw += self._stride
+        piece = self._streams[i].next_document()
+        self._tokens[i] += len(piece.tokens)
+        return piece
+
+    def begin_step(self, step: int) -> None:
+        if any(map(callable, self._rates)):
+            self._limits = self._drawn_below(step)
+
+    def _drawn_below(self, step: int) -> np.ndarray:
+        """Returns for each store but the last the number below which it, or one before, is drawn."""
+        shares = self.check(self._rates, step) / np.asarray(self._mean_tokens)
+        return np.cumsum(shares / shares.sum())[:-1]
+
+    def progress(self) -> dict[str, Progress]:
+        epochs = [stream.epochs for stream in self._streams]
+        return dict(zip(self._names, map(Progress, self._tokens, epochs)))
+
+    def state(self) -> dict[str, np.ndarray]:
+        found = {"draw": np.array(self._draw, np.int64)}
+        for stream, tokens in zip(self._streams, self._tokens):
+            own = stream.state() | {"tokens": np.array(tokens, np.int64)}
+            found |= {f"{stream.fingerprint:08x}.{name}": value for name, value in own.items()}
+        return found
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Stores that the state does not have begin anew. Raises ValueError where it has others."""
+        self._check_known(state)
+        self._draw = int(state["draw"])
+        for i, stream in enumerate(self._streams):
+            if own := _own(state, stream):
+                self._tokens[i] = int(own["tokens"])
+                stream.restore(own)
+
+    def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
+        for state in states:
+            self._check_known(state)
+        shard = self._streams[0].shard
+        self._draw = max(int(state["draw"]) for state in states) + shard
+        for i, stream in enumerate(self._streams):
+            if _own(states[0], stream):
+                own = [_own(state, stream) for state in states]
+                # The first shard counts what all have read, so that their sum stays.
+                self._tokens[i] = 0 if shard else sum(int(one["tokens"]) for one in own)
+                stream.reshard(own)
+
+    def _check_known(self, state: Mapping[str, np.ndarray]) -> None:
+        known = {f"{stream.fingerprint:08x}" for stream in self._streams}
+        if "draw" not in state or not known >= {name[:8] for name in state if "." in name}:
+            raise ValueError(
+                f"The saved data position belongs to other data than {', '.join(self._names)} as they "
+                "are now (another store or seed): bring back what the run was started with, with a "
+                "rate of 0 for a store that it shall read no more."
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def _uniform(seed: int, block: int) -> np.ndarray:
+    """Returns draws `_DRAWS * block` and following, f64[_DRAWS] in [0, 1)."""
+    # Raw Philox bits: NumPy promises the same in every version. The last numbers make the key
+    # another one than those of the orders of records.
+    bits = np.random.Philox(np.random.SeedSequence((seed, block, 0, 2))).random_raw(_DRAWS)
+    return (bits >> np.uint64(11)) / 2.0**53
+
+
+def _own(state: Mapping[str, np.ndarray], stream: RecordStream) -> dict[str, np.ndarray]:
+    prefix = f"{stream.fingerprint:08x}."
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _names(stores: Sequence[TokenStore]) -> list[str]:
+    """Returns their last path components, or paths where those are not unique."""
+    short = [store.name for store in stores]
+    return short if len(set(short)) == len(short) else [store.folder.path for store in stores]
+
+
+def _summary(store: TokenStore) -> str:
+    def counted(split: str) -> str:
+        counts = store.counts(split)
+        return f"{counts.documents:,} documents, {counts.tokens:,} tokens"
+
+    held = counted(HELDOUT) if HELDOUT in store.splits else f"one in {_HELDOUT_EVERY}"
+    return f"{store.folder.path}: {counted(TRAIN)} to train on; {held} held out"

@@ -1,0 +1,148 @@
+"""Token files of other programs, read as they are: Megatron's, nanoGPT's and datatrove's.
+
+    NAME.bin, NAME.idx    Megatron-Core's IndexedDataset: the .idx begins with MMIDIDX, a version and the
+                          code of the ids' dtype, and has the lengths and places of sequences, and the
+                          first sequence of each document and the end
+    NAME.bin              nanoGPT's: uint16 ids, where the end-of-sequence id ends each document
+    NAME.ds, NAME.ds.index
+                          datatrove's: uint16 or uint32 ids, and where each document ends, as uint64
+
+The end-of-sequence id at the end of a document is left out, as in all documents here; packing appends
+it where the objective wants it. The ids' meaning is not in these files: it comes with a vocabulary.
+
+Sources: `megatron/core/datasets/indexed_dataset.py` in NVIDIA/Megatron-LM, `data/openwebtext/prepare.py`
+in karpathy/nanoGPT, `src/datatrove/pipeline/tokens/tokenizer.py` in huggingface/datatrove.
+"""
+
+import os
+import struct
+
+import numpy as np
+
+from ..objectives import TokenIds, check_token_ids
+from .ids_on_disk import text_checker
+from .token_array_files import TokenArray
+
+_HEADER = struct.Struct("<9sQBQQ")  # of an .idx: magic, version, dtype, sequences, document borders
+_MAGIC = b"MMIDIDX\x00\x00"
+_DTYPES = {3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # Megatron's codes of those that ids may have
+_BLOCK = 1 << 24  # tokens looked at together
+
+
+def open_token_file(path: str, ids: TokenIds) -> TokenArray:
+    """Opens a file of Megatron, nanoGPT or datatrove as a token array; reads every token once.
+
+        open_token_file("data/my_text_document.bin", ids)
+
+    Args:
+        path: the `.bin` or the `.ds`; what lies beside it says which program's it is.
+        ids: those of the vocabulary that it was tokenised with; `eos` is what ends a document in it.
+
+    Raises:
+        ValueError, FileNotFoundError: the file, what was got, what is expected.
+    """
+    check_token_ids(ids)
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} does not exist: expected a .bin or a .ds file.")
+    if path.endswith(".ds"):
+        tokens, ends = _datatrove(path)
+    elif path.endswith(".bin") and os.path.exists(_index_of(path)):
+        tokens, ends = _megatron(path)
+    elif path.endswith(".bin"):
+        tokens, ends = _nanogpt(path, ids.eos)
+    else:
+        raise ValueError(
+            f"{path}: expected a .bin file of Megatron or nanoGPT, or datatrove's .ds."
+        )
+    _check_tokens(tokens, ids, path)
+    starts = np.append(0, ends[:-1])
+    ends = ends - (tokens[ends - 1] == ids.eos)
+    full = ends > starts
+    if not full.any():
+        raise ValueError(f"{path}: got no document with text.")
+    closed = np.ones(int(full.sum()), bool)
+    return TokenArray(path, tokens, starts[full], ends[full], closed, ids, {})
+
+
+def _index_of(path: str) -> str:
+    return f"{path.removesuffix('.bin')}.idx"
+
+
+def _megatron(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tokens and the ends of documents."""
+    index = np.fromfile(_index_of(path), np.uint8)
+    content = index.tobytes()
+    try:
+        magic, version, code, sequences, borders = _HEADER.unpack_from(content)
+        dtype = np.dtype(_DTYPES[code])
+        if (magic, version) != (_MAGIC, 1):
+            raise ValueError(f"it begins with {magic!r}, version {version}")
+        at = _HEADER.size
+        lengths = np.frombuffer(content, "<i4", sequences, at).astype(np.int64)
+        places = np.frombuffer(content, "<i8", sequences, at + 4 * sequences)
+        firsts = np.frombuffer(content, "<i8", borders, at + 12 * sequences)
+        after = np.append(0, np.cumsum(lengths))
+        if (places != after[:-1] * dtype.itemsize).any():
+            raise ValueError("its sequences do not follow each other")
+        if firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
+            raise ValueError("its documents are not its sequences in order")
+    except (struct.error, KeyError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"{_index_of(path)} cannot be read ({error}): expected an index of Megatron-Core's "
+            "IndexedDataset of integer ids."
+        ) from error
+    return _mapped(path, dtype, after[-1]), _without_empty(after[firsts[1:]])
+
+
+def _nanogpt(path: str, end: int) -> tuple[np.ndarray, np.ndarray]:
+    tokens = _mapped(path, np.dtype("<u2"), os.path.getsize(path) // 2)
+    if (odd := tokens[1:_BLOCK:2]).size >= 8 and not odd.any():
+        raise ValueError(
+            f"{path}: every second id is 0, as where ids of 32 bits are read as uint16: expected "
+            "uint16, as nanoGPT writes them, or Megatron's .idx beside it."
+        )
+    found = [
+        start + 1 + np.flatnonzero(tokens[start : start + _BLOCK] == end)
+        for start in range(0, len(tokens), _BLOCK)
+    ]
+    ends = np.concatenate(found)
+    return tokens, ends if ends.size and ends[-1] == len(tokens) else np.append(ends, len(tokens))
+
+
+def _datatrove(path: str) -> tuple[np.ndarray, np.ndarray]:
+    index = f"{path}.index"
+    if not os.path.exists(index):
+        raise FileNotFoundError(
+            f"{index} does not exist, which says where documents end in {path}."
+        )
+    ends = np.fromfile(index, "<u8").astype(np.int64)
+    size = os.path.getsize(path)
+    if not ends.size or (np.diff(ends) < 0).any() or ends[-1] < 1 or size // ends[-1] not in (2, 4):
+        raise ValueError(
+            f"{index} is not that of {path}: expected increasing ends, of which the last is the "
+            f"tokens of its {size:,} bytes."
+        )
+    dtype = np.dtype("<u2" if size // ends[-1] == 2 else "<u4")
+    return _mapped(path, dtype, ends[-1]), _without_empty(ends)
+
+
+def _mapped(path: str, dtype: np.dtype, tokens: int) -> np.ndarray:
+    size = os.path.getsize(path)
+    if size != tokens * dtype.itemsize or not size:
+        raise ValueError(
+            f"{path}: got {size:,} bytes, expected {tokens:,} ids of {dtype}, and some: it is empty "
+            "or cut short."
+        )
+    return np.memmap(path, dtype, mode="r")
+
+
+def _without_empty(ends: np.ndarray) -> np.ndarray:
+    return ends[np.diff(ends, prepend=0) > 0]
+
+
+def _check_tokens(tokens: np.ndarray, ids: TokenIds, path: str) -> None:
+    check = text_checker(ids)
+    for start in range(0, len(tokens), _BLOCK):
+        block = np.asarray(tokens[start : start + _BLOCK])
+        if (text := block[block != ids.eos]).size:
+            check(text, path)

@@ -1,0 +1,157 @@
+"""Token stores: opened in constant time and memory, read by blocks, mixed at rates.
+
+The files are described in `data.token_store_files`, the order of records in `data.records`.
+"""
+
+import contextlib
+import dataclasses
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..objectives import TokenIds
+from .folders import Folder
+from .ids_on_disk import ids_from_json
+from .records import Loaded
+from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
+
+TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenStore:
+    """An open store: its description. `records` opens a split."""
+
+    folder: Folder
+    ids: TokenIds
+    columns: tuple[str, ...]  # beyond tokens: "parts" or "labels"
+    about: Mapping[str, Any]
+    vocabulary: tuple[str, ...]  # names of files in the folder
+    splits: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.folder.path.rstrip("/"))
+
+    def counts(self, split: str) -> Counts:
+        return Counts(**self.splits[split]["counts"])
+
+    def records(self, split: str) -> "StoreRecords":
+        """Raises ValueError where the table of its blocks is not as it was written."""
+        with _all_there(self.folder):
+            table = self.folder.read(f"{split}.blocks")
+        if zlib.crc32(table) != self.splits[split]["blocks_crc32"]:
+            raise ValueError(
+                f"{self.folder.where(split)}.blocks is not as it was written: its checksum differs. "
+                "Bring it back from a copy."
+            )
+        return StoreRecords(self, split, np.frombuffer(table, block_dtype(self.columns)))
+
+
+def open_store(path: str | os.PathLike) -> TokenStore:
+    """Opens a token store; reads its description alone.
+
+    Raises ValueError for a folder that is no finished store, a damaged one, or one of another version
+    of the format.
+    """
+    folder = Folder(path)
+    try:
+        described = read_description(folder, STORE)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(
+            f"{folder.path} is no finished token store: it holds no {STORE}, which is written last. "
+            "Give the folder that `pretrax prepare` has filled, or start that command again."
+        ) from None
+    return TokenStore(
+        folder,
+        ids_from_json(described["ids"]),
+        tuple(described["columns"]),
+        described["about"],
+        tuple(described["vocabulary"]),
+        described["splits"],
+    )
+
+
+@contextlib.contextmanager
+def _all_there(folder: Folder) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"The token store {folder.path} lacks a file that its {STORE} names ({error}): bring it "
+            "back from a copy, or write the store anew."
+        ) from error
+
+
+class StoreRecords:
+    """The records of a split of a store, or of some of its blocks, as `Records`.
+
+    Of a store on a disk the columns are mapped, and a block's checksums are verified when it is first
+    read; of one in a bucket they are read, and verified whenever they are.
+    """
+
+    def __init__(self, store: TokenStore, split: str, blocks: np.ndarray):
+        self.name, self.blocks = store.folder.where(split), blocks  # of `block_dtype`
+        self._folder, self._files = store.folder, store.splits[split]["files"]
+        self._dtypes = {"tokens": token_dtype(store.ids)}
+        self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
+        self.counts = blocks["records"].astype(np.int64)
+        self.tokens = int(blocks["tokens"].sum(dtype=np.int64))
+        self.fingerprint = zlib.crc32(blocks.tobytes())
+        self._verified = np.zeros(len(blocks), bool)
+
+    def load(self, blocks: np.ndarray) -> Loaded:
+        """Raises ValueError for a block whose checksums differ, naming its file."""
+        rows = self.blocks[blocks]
+        kinds = ("index", *self._dtypes)
+        wanted = [self._range(row, kind) for kind in kinds for row in rows]
+        with _all_there(self._folder):
+            found = iter(self._folder.ranges(wanted))
+        contents = {kind: [next(found) for _ in rows] for kind in kinds}
+        for i, block in enumerate(blocks):
+            self._verify(int(block), {kind: contents[kind][i] for kind in kinds})
+        entries = np.concatenate([content.view("<u4") for content in contents["index"]])
+        block = np.repeat(np.arange(len(rows)), rows["records"])
+        ends = np.cumsum(entries >> 1, dtype=np.int64)
+        ends -= np.append(0, np.cumsum(rows["tokens"], dtype=np.int64)[:-1])[block]
+        columns = [
+            {kind: contents[kind][i].view(dtype) for kind, dtype in self._dtypes.items()}
+            for i in range(len(rows))
+        ]
+        held = 0 if self._folder.is_local else sum(x.nbytes for x in sum(contents.values(), []))
+        starts = ends - (entries >> 1)
+        closed = (entries & 1).astype(bool)
+        return Loaded(columns, block, starts, ends, closed, held + 4 * ends.nbytes)
+
+    def verify(self) -> None:
+        """Reads all blocks. Raises ValueError for the first whose checksums differ."""
+        for block in range(len(self.blocks)):
+            self._verified[block] = False
+            self.load(np.array([block]))
+
+    def _range(self, row: np.void, kind: str) -> tuple[str, int, int]:
+        """Returns the file of a kind of a block's content, and where it starts and ends there."""
+        if kind == "index":
+            start, count, size = row["first_record"], row["records"], 4
+        else:
+            start, count = row["first_token"], row["tokens"]
+            size = self._dtypes[kind].itemsize
+        first = int(start) * size
+        return f"{self._files[row['file']]}.{kind}", first, first + int(count) * size
+
+    def _verify(self, block: int, contents: Mapping[str, np.ndarray]) -> None:
+        if self._folder.is_local and self._verified[block]:
+            return
+        row = self.blocks[block]
+        for kind, content in contents.items():
+            if zlib.crc32(content.data) != row[f"{kind}_crc32"]:
+                name, start, end = self._range(row, kind)
+                raise ValueError(
+                    f"{self._folder.where(name)} is not as it was written: its block of bytes "
+                    f"{start:,} to {end:,} has another checksum. Bring the file back from a copy, or "
+                    "write the store anew."
+                )
+        self._verified[block] = True

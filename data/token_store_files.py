@@ -1,0 +1,396 @@
+"""The files of a token store, which many processes write and any number of hosts read.
+
+A store is a folder on a disk or in a bucket:
+
+    store.json              {"format": 2, "ids": {…}, "columns": […], "about": {…}, "vocabulary": […],
+                             "splits": {"train": {…}, "heldout": {…}}, "crc32": …}
+    train.blocks            for each block: its file, its first token and record there, its numbers of
+                            tokens and records, and CRC-32s (`block_dtype`)
+    train/00003-0000.tokens uint16 or int32, little-endian: the tokens of records, one after another
+    train/00003-0000.index  uint32 for each record: 2 · tokens, and 1 more where its document ends
+    train/00003-0000.parts, .labels
+                            int32 for each token, where documents have these columns
+    train/00003.json, .blocks
+                            what part 3 has written, as it is merged into the above
+    vocabulary.json, …      the vocabulary's own files
+
+A record is a document, or a piece of one of more than `LONGEST` tokens, so that long documents are
+shuffled with others. Consecutive records make a block: 256 of them, or fewer that have 2**20 tokens,
+or the last ones of a part. A block is what is read, checked and shuffled at once, and lies in one
+file; files of tokens are of at most 2**28 bytes.
+
+Parts are logical: a part is written by one process, whichever it is, and says that it is complete by
+its `.json`, which comes last. So the same parts give the same bytes whatever the number of processes,
+and a part whose process was killed is written again, in place of what was left. `seal` merges the
+parts and writes `store.json` last; a folder without it is not a store yet.
+
+    with StoreWriter("stores/mine", "train", part=0, ids=ids) as writer:
+        writer.add(Piece(np.array([5, 6, 7]), ends=True))
+    seal("stores/mine", {"train": 1})
+"""
+
+import itertools
+import json
+import os
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ..objectives import TokenIds, check_token_ids
+from .corpus import Piece
+from .folders import Folder
+from .ids_on_disk import ids_to_json, text_checker
+
+STORE = "store.json"
+FORMAT = 2
+LONGEST = 16384  # tokens of a record
+BLOCK = 256  # records of a block
+BLOCK_TOKENS = 1 << 20  # tokens after which a block of long records ends
+FILE_BYTES = 1 << 28  # of tokens; a file ends before the block that would exceed it
+COLUMNS = ("parts", "labels")  # of a `Piece`, beyond its tokens
+
+
+class Counts(NamedTuple):
+    """What was written."""
+
+    documents: int
+    tokens: int
+    records: int
+
+
+def block_dtype(columns: Sequence[str]) -> np.dtype:
+    """Returns the description of a block in `.blocks`; `columns` are those beyond tokens."""
+    checksums = [f"{kind}_crc32" for kind in ("index", "tokens", *columns)]
+    return np.dtype(
+        [
+            ("file", "<u4"),  # the number of its file, in the order of the split's "files"
+            ("records", "<u4"),
+            ("tokens", "<u4"),
+            ("first_record", "<u8"),  # in its file
+            ("first_token", "<u8"),
+            *((name, "<u4") for name in checksums),
+        ]
+    )
+
+
+def token_dtype(ids: TokenIds) -> np.dtype:
+    """Returns the dtype of tokens on disk."""
+    return np.dtype("<u2" if ids.size <= 1 << 16 else "<i4")
+
+
+class StoreWriter:
+    """Writes one part of a split of a store; to be used as a context.
+
+    The part is complete when the context is left without an error. Until then nothing of it counts,
+    and what an earlier process left of it is replaced.
+
+    Args:
+      path: the store's folder.
+      split: "train" or "heldout", or another name.
+      part: its number, from 0.
+      ids: those of the vocabulary.
+      columns: "parts" or "labels", where every document has them; such documents are not cut.
+      longest: tokens of the longest record, into which longer documents are cut; for held-out text
+        2048, so that a few thousand tokens of it are of many documents.
+
+    Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns, from
+    `add` for an id that text may not hold, or other columns, and at the end for a document without one.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        split: str,
+        part: int,
+        ids: TokenIds,
+        *,
+        columns: Sequence[str] = (),
+        longest: int = LONGEST,
+    ):
+        check_token_ids(ids)
+        if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
+            raise ValueError(f"Got columns={columns!r}, expected a list of {list(COLUMNS)}.")
+        if longest < 1 or part < 0:
+            raise ValueError(
+                f"Got longest={longest} and part={part}, expected 1 or more, and 0 or more."
+            )
+        self._folder, self._name = Folder(path), f"{split}/{part:05d}"
+        _check_unfinished(self._folder)
+        self._ids, self._columns, self._longest = ids, tuple(columns), longest
+        self._check = text_checker(ids)
+        self._dtypes = {"tokens": token_dtype(ids)} | dict.fromkeys(columns, np.dtype("<i4"))
+        self._records: list[dict[str, np.ndarray]] = []  # of the block that is not written yet
+        self._closed: list[bool] = []
+        self._block_tokens = 0
+        self._blocks: list[tuple] = []
+        self._files: dict[str, BinaryIO] = {}
+        self._names: list[str] = []
+        self._documents = self._longest_record = 0
+
+    def __enter__(self) -> "StoreWriter":
+        self._folder.remove(f"{self._name}.json")
+        for name in self._folder.names(os.path.dirname(self._name)):
+            if name.startswith(f"{os.path.basename(self._name)}-"):
+                self._folder.remove(f"{os.path.dirname(self._name)}/{name}")
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        try:
+            if kind is None:
+                self._check_end()
+                self._write_block()
+        finally:
+            self._close_files()
+        if kind is None:
+            self._complete()
+
+    @property
+    def counts(self) -> Counts:
+        """Returns what was added so far."""
+        tokens = sum(block[2] for block in self._blocks) + self._block_tokens
+        records = sum(block[1] for block in self._blocks) + len(self._records)
+        return Counts(self._documents, tokens, records)
+
+    def add(self, piece: Piece | np.ndarray) -> None:
+        """Adds a document, or the next piece of one; empty ones are left out."""
+        piece = piece if isinstance(piece, Piece) else Piece(piece, True)
+        arrays = {name: np.asarray(getattr(piece, name)) for name in self._dtypes}
+        tokens = arrays["tokens"]
+        where = f"Document {self._documents} for {self._folder.where(self._name)}"
+        if any(array.shape != tokens.shape for array in arrays.values()) or any(
+            getattr(piece, name) is not None for name in COLUMNS if name not in self._columns
+        ):
+            shapes = {n: np.shape(x) for n, x in piece._asdict().items() if x is not None}
+            raise ValueError(
+                f"{where}: got {shapes}, expected tokens and {list(self._columns) or 'nothing'} "
+                "beside them, of one length."
+            )
+        if not tokens.size:
+            if piece.ends and self._closed and not self._closed[-1]:
+                self._closed[-1] = True  # an empty last piece ends the document before it
+                self._documents += 1
+            return
+        self._check(tokens, where)
+        for name in self._columns:
+            if not np.issubdtype(arrays[name].dtype, np.integer):
+                raise ValueError(f"{where}: got {name} of {arrays[name].dtype}, expected integers.")
+        pieces = 1 if self._columns else -(-tokens.size // self._longest)
+        for i in range(pieces):
+            # The block before is written when the next record comes, which may end its document.
+            if len(self._records) == BLOCK or self._block_tokens >= BLOCK_TOKENS:
+                self._write_block()
+            cut = slice(tokens.size * i // pieces, tokens.size * (i + 1) // pieces)
+            record = {name: arrays[name][cut].astype(d) for name, d in self._dtypes.items()}
+            self._records.append(record)
+            self._closed.append(piece.ends and i == pieces - 1)
+            self._block_tokens += record["tokens"].size
+            self._longest_record = max(self._longest_record, record["tokens"].size)
+        self._documents += piece.ends
+
+    def _check_end(self) -> None:
+        if self._closed and not self._closed[-1]:
+            raise ValueError(
+                f"The last document for {self._folder.where(self._name)} has no end, and would be joined "
+                "with the first of the next part: give its last piece with ends=True."
+            )
+
+    def _write_block(self) -> None:
+        if not self._records:
+            return
+        lengths = np.asarray([record["tokens"].size for record in self._records])
+        contents = {"index": (2 * lengths + np.asarray(self._closed)).astype("<u4").tobytes()}
+        for name in self._dtypes:
+            contents[name] = np.concatenate([record[name] for record in self._records]).tobytes()
+        if not self._files or self._files["tokens"].tell() + len(contents["tokens"]) > FILE_BYTES:
+            self._close_files()
+            self._names.append(f"{self._name}-{len(self._names):04d}")
+            for kind in contents:
+                self._files[kind] = self._folder.open_to_write(f"{self._names[-1]}.{kind}")
+        self._blocks.append(
+            (
+                len(self._names) - 1,
+                len(self._records),
+                self._block_tokens,
+                self._files["index"].tell() // 4,
+                self._files["tokens"].tell() // self._dtypes["tokens"].itemsize,
+                *map(zlib.crc32, contents.values()),
+            )
+        )
+        for kind, content in contents.items():
+            self._files[kind].write(content)
+        self._records, self._closed, self._block_tokens = [], [], 0
+
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+
+    def _complete(self) -> None:
+        blocks = np.array(self._blocks, block_dtype(self._columns)).tobytes()
+        self._folder.write(f"{self._name}.blocks", blocks)
+        described = {
+            "ids": ids_to_json(self._ids),
+            "columns": self._columns,
+            "counts": self.counts._asdict(),
+            "longest": self._longest_record,
+            "files": self._names,
+            "blocks_crc32": zlib.crc32(blocks),
+        }
+        write_description(self._folder, f"{self._name}.json", described)
+
+
+def is_complete(path: str | os.PathLike, split: str, part: int) -> bool:
+    """Returns whether a part is written, so that a run that was killed can leave it as it is."""
+    return Folder(path).exists(f"{split}/{part:05d}.json")
+
+
+def is_sealed(path: str | os.PathLike) -> bool:
+    """Returns whether a folder is a finished store."""
+    return Folder(path).exists(STORE)
+
+
+def seal(
+    path: str | os.PathLike,
+    splits: Mapping[str, int],
+    *,
+    about: Mapping[str, Any] | None = None,
+    vocabulary: Sequence[str] = (),
+) -> dict[str, Counts]:
+    """Makes a store of its parts, when all are complete, and returns what each split holds.
+
+        seal("stores/mine", {"train": 8, "heldout": 8}, about={"files": "raw/*.jsonl"})
+
+    Args:
+      path: the store's folder.
+      splits: their numbers of parts.
+      about: the source of the text and how it was made, as JSON values.
+      vocabulary: the names of the vocabulary's files, which are in the folder already.
+
+    Raises ValueError for a part that is missing or damaged, written parts beyond these numbers, parts
+    of different vocabularies or columns, splits without tokens and missing files of the vocabulary;
+    FileExistsError where the store is finished.
+    """
+    folder = Folder(path)
+    _check_unfinished(folder)
+    if not splits:
+        raise ValueError(f"Got no splits of {folder.path}, expected such as {{'train': 1}}.")
+    if missing := [name for name in vocabulary if not folder.exists(name)]:
+        raise ValueError(f"{folder.path} has no {', '.join(missing)}: write the vocabulary first.")
+    for split, n in splits.items():
+        _check_number(folder, split, n)
+    parts = {split: [_part(folder, split, i) for i in range(n)] for split, n in splits.items()}
+    first, *others = itertools.chain(*parts.values())
+    for other in others:
+        if any(other.described[key] != first.described[key] for key in ("ids", "columns")):
+            raise ValueError(
+                f"The parts {first.name} and {other.name} of {folder.path} have other token ids or "
+                "columns: write all with one vocabulary."
+            )
+    columns = first.described["columns"]
+    merged = {split: _merged(folder, split, of, columns) for split, of in parts.items()}
+    described = {
+        "ids": first.described["ids"],
+        "columns": columns,
+        "about": dict(about or {}),
+        "vocabulary": list(vocabulary),
+        "splits": merged,
+    }
+    write_description(folder, STORE, described)
+    return {split: Counts(**one["counts"]) for split, one in merged.items()}
+
+
+def _check_number(folder: Folder, split: str, parts: int) -> None:
+    """Raises ValueError for no parts, and where parts were written that would be left out."""
+    if parts < 1:
+        raise ValueError(f"Got {parts} parts of {split!r} in {folder.path}, expected 1 or more.")
+    found = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
+    if beyond := sorted(int(name[1]) for name in found if name and int(name[1]) >= parts):
+        raise ValueError(
+            f"{folder.where(split)} holds part {beyond[0]}, and {parts} parts are to be counted, from "
+            f"0: give {{{split!r}: {beyond[-1] + 1}}}, or delete {beyond[0]:05d}.json."
+        )
+
+
+class _Part(NamedTuple):
+    name: str
+    described: dict[str, Any]
+    blocks: bytes
+
+
+def _part(folder: Folder, split: str, number: int) -> _Part:
+    name = f"{split}/{number:05d}"
+    try:
+        described = read_description(folder, f"{name}.json")
+        blocks = folder.read(f"{name}.blocks")
+        if zlib.crc32(blocks) != described["blocks_crc32"]:
+            raise ValueError(f"{folder.where(name)}.blocks is damaged: its checksum differs.")
+    except FileNotFoundError:
+        raise ValueError(
+            f"Part {number} of {split!r} in {folder.path} is not complete: start again what writes it."
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"{error} Delete {name}.json, and write the part again.") from error
+    return _Part(name, described, blocks)
+
+
+def _merged(folder: Folder, split: str, parts: Sequence[_Part], columns: Sequence[str]) -> dict:
+    """Writes the split's table of blocks, and returns its description."""
+    tables, files = [], list[str]()
+    for part in parts:
+        table = np.frombuffer(part.blocks, block_dtype(columns)).copy()
+        table["file"] += len(files)
+        files += part.described["files"]
+        tables.append(table)
+    blocks = np.concatenate(tables).tobytes()
+    counts = np.sum([list(part.described["counts"].values()) for part in parts], axis=0)
+    if not files:
+        raise ValueError(f"The split {split!r} of {folder.path} has no tokens: give text for it.")
+    folder.write(f"{split}.blocks", blocks)
+    return {
+        "counts": Counts(*map(int, counts))._asdict(),
+        "longest": max(part.described["longest"] for part in parts),
+        "files": files,
+        "blocks_crc32": zlib.crc32(blocks),
+    }
+
+
+def _check_unfinished(folder: Folder) -> None:
+    if folder.exists(STORE):
+        raise FileExistsError(
+            f"{folder.path} is a finished store already: delete it, or write to another folder."
+        )
+
+
+def write_description(folder: Folder, name: str, values: Mapping[str, Any]) -> None:
+    """Writes the description of a store, or of a part, with the format and a checksum."""
+    described = {"format": FORMAT, **values}
+    described["crc32"] = _checksum(described)
+    folder.write(name, json.dumps(described, indent=1, ensure_ascii=False).encode())
+
+
+def read_description(folder: Folder, name: str) -> dict[str, Any]:
+    """Returns what `write_description` was given.
+
+    Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
+    """
+    try:
+        described = json.loads(folder.read(name))
+        format_ = described.pop("format")
+        checksum = described.pop("crc32", None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error
+    if format_ != FORMAT:
+        raise ValueError(
+            f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it with "
+            "the version of pretrax that wrote it, or write it anew."
+        )
+    if checksum != _checksum({"format": FORMAT, **described}):
+        raise ValueError(f"{folder.where(name)} is damaged: its checksum differs.")
+    return described
+
+
+def _checksum(values: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(values).encode())

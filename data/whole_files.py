@@ -1,0 +1,110 @@
+"""Files that are written whole or not at all, read with clear errors, and held by one process.
+
+    write_json("runs/mine/classes.json", ["no", "yes"])
+    read_json("runs/mine/classes.json")    # ["no", "yes"]
+
+Paths are strings or `os.PathLike`. Needs the standard library alone, so that everything can use it.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+
+def read_json(path: str | os.PathLike) -> Any:
+    """The value of a JSON file.
+
+    Raises OSError where there is none, and ValueError, naming it, where it is damaged.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: str | os.PathLike, why: object) -> ValueError:
+    """An error that says which file of a directory cannot be read."""
+    return ValueError(
+        f"{os.fspath(path)} is damaged ({why}): bring it back from a copy, or start anew in another "
+        "run directory."
+    )
+
+
+def checksum(path: str | os.PathLike) -> int:
+    """The CRC-32 of a file, which tells changed and permuted bytes."""
+    value = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def write_json(path: str | os.PathLike, value: Any) -> None:
+    """Writes `value` as readable JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def write_text(path: str | os.PathLike, text: str) -> None:
+    """Writes `text` as UTF-8, whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | os.PathLike, content: bytes) -> None:
+    """Writes a file whole or not at all, also where several processes write it at once.
+
+    Missing folders are made. A reader, or a process that is killed, finds the old file or the new one.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder, name = os.path.split(os.path.abspath(path))
+    os.makedirs(folder, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)  # mkstemp's is private
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def locked(path: str | os.PathLike, what: str) -> Iterator[None]:
+    """Holds a file for this process alone; one that dies, however it does, holds it no longer.
+
+        with locked("answers.jsonl", "predict writes answers.jsonl"): ...
+
+    The file is made where it is missing, and removed if it is empty in the end. On a disk without
+    locks nothing is held.
+
+    Raises ValueError, saying `what` another process does, where one holds it.
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with contextlib.ExitStack() as opened:
+        while True:
+            file = opened.enter_context(open(path, "ab"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{what} already, in another process: wait for its end, or stop it first."
+                ) from None
+            except OSError:  # some network disks have no locks
+                pass
+            with contextlib.suppress(FileNotFoundError):  # else its holder removed it meanwhile
+                if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                    break
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.getsize(path) == 0:
+                    os.unlink(path)

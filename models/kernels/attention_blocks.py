@@ -1,0 +1,141 @@
+"""What kernels of attention share on every platform: blocks of slots, and T5's bias cut into tiles.
+
+Letters beside those of `models.attention`: D differences of slots, Q queries and K keys of a block.
+
+T5's bias depends on key slot - query slot alone, and is the same from MAX_DISTANCE on. Cut into tiles of
+equal sides it has few different ones for each head, by the tiles that lie between its keys and queries:
+from some distance on, before or behind, a tile is of one value.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from ..positions import MAX_DISTANCE, rotated_right
+
+NEVER = -1e30  # the score of a key outside of the interval
+LOWEST = -1e20  # where maxima start: with less, such keys would weigh exp(0) until one is inside
+
+
+class Settings(NamedTuple):
+    """The fixed numbers of a kernel."""
+
+    rows: int
+    heads: int
+    share: int  # query heads of a key head
+    width: int  # d
+    softcap: float | None
+    query_block: int  # Q
+    key_block: int  # K
+    query_blocks: int
+    key_blocks: int
+
+    @property
+    def queries(self):
+        return self.query_block * self.query_blocks
+
+    @property
+    def keys(self):
+        return self.key_block * self.key_blocks
+
+
+def settings(q_BxTxHxd, k_BxSxGxd, softcap, block):
+    """Returns `Settings`; block(length): the length of a block, and the number of blocks."""
+    (rows, queries, heads, width), (keys, groups) = q_BxTxHxd.shape, k_BxSxGxd.shape[1:3]
+    (Q, query_blocks), (K, key_blocks) = block(queries), block(keys)
+    return Settings(rows, heads, heads // groups, width, softcap, Q, K, query_blocks, key_blocks)
+
+
+def in_blocks(s, intervals_Bx2xT, keys):
+    """Returns the intervals cut to the keys there are, and those of padding.
+
+    Padding has the last query's interval, so that no block has to see more keys for it.
+    """
+    return padded(jnp.clip(intervals_Bx2xT, 0, keys), s.queries, mode="edge")
+
+
+def padded(x, length, axis=-1, **values):
+    """Returns the array, one of its axes padded to a length."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, length - x.shape[axis])
+    return jnp.pad(x, widths, **values)
+
+
+def figures(s, out_BxTxHxd, log_sum_BxHxT, d_out_BxTxHxd):
+    """Returns what gradients need of each query, f32[B, H, T] padded: the log of its softmax's
+    denominator, and the sum of p · d_p over keys, which is the sum of out · d_out."""
+    inner_BxTxH = (out_BxTxHxd.astype(jnp.float32) * d_out_BxTxHxd.astype(jnp.float32)).sum(-1)
+    # Of padding so large that its probabilities are 0, whatever the bias is.
+    log_sum = padded(log_sum_BxHxT, s.queries, constant_values=-LOWEST)
+    return log_sum, padded(jnp.swapaxes(inner_BxTxH, 1, 2), s.queries)
+
+
+# --- which blocks see which ------------------------------------------------------------------------
+
+
+class Visible(NamedTuple):
+    """Which blocks of keys each block of queries attends to, i32[B, query blocks] each."""
+
+    first: Any
+    last: Any
+    first_whole: Any  # from here to `last_whole` they are in the intervals of all its queries
+    last_whole: Any
+
+
+class SeenBy(NamedTuple):
+    """Which blocks of queries attend to each block of keys, i32[B, key blocks] each."""
+
+    first: Any
+    last: Any
+
+
+def visible_blocks(s, intervals_Bx2xT):
+    """Returns `Visible`; where a block sees nothing, `last` is before `first`."""
+    blocks = intervals_Bx2xT.reshape(s.rows, 2, s.query_blocks, s.query_block)
+    start, end = blocks[:, 0], blocks[:, 1]
+    return Visible(
+        jnp.minimum(start.min(-1) // s.key_block, s.key_blocks - 1),
+        (end.max(-1) - 1) // s.key_block,
+        -(-start.max(-1) // s.key_block),
+        end.min(-1) // s.key_block - 1,
+    )
+
+
+def seeing_blocks(s, first, last):
+    """Returns `SeenBy` of the first and last block that each sees, as `Visible` has them; where no block
+    attends to one, `last` is before `first`."""
+    first, last = first[..., None], last[..., None]
+    key_block = jnp.arange(s.key_blocks)[None, None]
+    query_block = jnp.arange(s.query_blocks)[None, :, None]
+    seen = (first <= key_block) & (key_block <= last)
+    return SeenBy(
+        jnp.where(seen, query_block, s.query_blocks - 1).min(1),
+        jnp.where(seen, query_block, -1).max(1),
+    )
+
+
+# --- the bias --------------------------------------------------------------------------------------
+
+
+def far(tile):
+    """Returns the tiles of distance from which on the bias is one value.
+
+    far(128), far(64)       # 2, 3
+    """
+    # The nearest key and query of two tiles are tile - 1 slots nearer than the tiles are.
+    return -(-(MAX_DISTANCE + tile - 1) // tile)
+
+
+def tiles(bias_HxD, tile):
+    """Returns the different tiles of the bias, f32[H, 2 far + 1, keys, queries].
+
+    First that of the farthest later keys; the middle one is of the same keys and queries.
+    """
+    heads, differences = bias_HxD.shape
+    # The differences of all tiles' first key beside one another, descending, and before them those of
+    # the keys after it: each key has the list of the one before, rotated by one.
+    first, columns = far(tile) * tile, (2 * far(tile) + 1) * tile
+    more = first + tile - 1 - differences // 2
+    descending = jnp.pad(bias_HxD[:, ::-1], ((0, 0), (more, more)), "edge")
+    rotated = rotated_right(jnp.roll(descending, 1 - tile, 1), tile)[:, :, :columns]
+    return jnp.swapaxes(rotated.reshape(heads, tile, -1, tile), 1, 2)

@@ -1,0 +1,160 @@
+"""`attention.attend` as kernels for TPUs and GPUs: no array [T, S] is ever in memory, T5's bias included.
+
+    out = attend(q, k, v, intervals, bias_HxD)      # the values and gradients of `attention.attend`
+
+The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), and the gradient
+computes the probabilities again from the saved log-sums, once for queries and once for keys and values
+(Dao 2023, arXiv:2307.08691). Blocks of keys outside of all intervals of a block of queries are skipped,
+those inside of all are computed without a mask.
+
+The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, what they share in `attention_blocks`.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
+
+from .. import attention
+from ..positions import MAX_DISTANCE, bias_at
+from ..sharding import mesh_axes, spec_of
+from . import fused_attention_gpu, fused_attention_tpu
+
+_KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA names platforms
+
+
+def kernels_of(platform):
+    """Returns the module of a platform's kernels, as JAX's devices name it; None where it has none."""
+    return _KERNELS.get("cuda" if platform == "gpu" else platform)
+
+
+def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
+    """`attention.attend`, with a bias by difference of slots, as `RelativeBias` without a length has it.
+
+    Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each device
+    computes the rows and heads that are its own; where it has fewer key heads than devices, they are
+    repeated. On a platform without kernels, such as a CPU, or with none for heads as wide, this computes
+    `attention.attend`.
+
+    Raises ValueError for a bias of other differences, and for heads that the devices of a mesh cannot
+    share.
+    """
+    if bias_HxD is not None and bias_HxD.shape[1] != 2 * MAX_DISTANCE + 1:
+        raise ValueError(
+            f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: those of "
+            f"{MAX_DISTANCE} slots before to {MAX_DISTANCE} slots after, whose values all farther keys share."
+        )
+    times = _repeats(q_BxTxHxd.shape[2], k_BxSxGxd.shape[2])
+    k, v = (x if times == 1 else jnp.repeat(x, times, 2) for x in (k_BxSxGxd, v_BxSxGxd))
+    return _attend(softcap, q_BxTxHxd, k, v, intervals_Bx2xT, bias_HxD)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(softcap, *arrays):
+    return _forward(softcap, *arrays)[0]
+
+
+def _forward(softcap, q, k, v, intervals, bias):
+    local = functools.partial(_by_platform("forward"), softcap)
+    out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), (_HEADS, _LOG_SUM))
+    out, log_sum = (checkpoint_name(x, attention.SAVED) for x in (out, log_sum))
+    return out, (q, k, v, intervals, bias, out, log_sum)
+
+
+def _backward(softcap, saved, d_out):
+    local = functools.partial(_by_platform("backward"), softcap)
+    outputs = (_HEADS, _HEADS, _HEADS, _BIAS)
+    d_q, d_k, d_v, d_bias = _on_every_device(local, (*saved, d_out), outputs)
+    return d_q, d_k, d_v, None, d_bias
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _by_platform(name):
+    """Returns the function of this name that the platform has, of the kernels or without."""
+    plain = {"forward": _plain_forward, "backward": _plain_backward}[name]
+
+    def call(softcap, q, *arrays):
+        kernels = {
+            platform: functools.partial(getattr(module, name), softcap)
+            for platform, module in _KERNELS.items()
+            if q.shape[-1] * q.dtype.itemsize <= module.WIDEST_HEAD
+        }
+        default = functools.partial(plain, softcap)
+        return jax.lax.platform_dependent(q, *arrays, **kernels, default=default)
+
+    return call
+
+
+def _plain_forward(softcap, q, k, v, intervals, bias):
+    out, (*_, log_sum) = attention.forward(softcap, q, k, v, intervals, _by_slots(q, k, bias))
+    return out, log_sum
+
+
+def _plain_backward(softcap, q, k, v, intervals, bias, *saved_and_d_out):
+    *saved, d_out = saved_and_d_out
+    bias_HxTxS, pull_back = jax.vjp(lambda bias: _by_slots(q, k, bias), bias)
+    arrays = (q, k, v, intervals, bias_HxTxS, *saved)
+    d_q, d_k, d_v, _, d_bias_HxTxS = attention.backward(softcap, arrays, d_out)
+    return d_q, d_k, d_v, pull_back(d_bias_HxTxS)[0]
+
+
+def _by_slots(q, k, bias_HxD):
+    if bias_HxD is None:
+        return None
+    return bias_at(bias_HxD, jnp.arange(q.shape[1])[None], k.shape[1])[0]
+
+
+# --- devices, among which XLA cannot divide a kernel ------------------------------------------------
+
+_HEADS = ("batch", "length", "heads", "kv")
+_LOG_SUM = ("batch", "heads", "length")
+_BIAS = ("heads", None)
+_INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, _HEADS, _LOG_SUM, _HEADS)
+
+
+def _repeats(heads, key_heads):
+    """Returns how often a mesh's devices need each key head, so that each has as many as the others."""
+    mesh = jax.sharding.get_abstract_mesh()
+    entries = nn.logical_to_mesh_axes(("heads",)) or (None,)
+    devices = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in mesh_axes(entries[0]))
+    repeated = math.lcm(key_heads, devices)
+    if heads % repeated:
+        raise ValueError(
+            f"Got {heads} heads and {key_heads} key heads on a mesh that shards heads over {devices} "
+            "devices, which cannot share them: choose a tensor (--gin.mesh.make_mesh.tensor) that divides "
+            "the number of heads and is a multiple or divisor of that of key heads, or give the model "
+            "attention='plain'."
+        )
+    return repeated // key_heads
+
+
+def _on_every_device(function, arrays, outputs):
+    """Calls function(*arrays) on each device, with its rows and heads of the arrays."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return function(*arrays)
+    # Rows that the mesh does not divide are computed by every device.
+    sharded = {
+        "batch": spec_of(("batch",), arrays[0].shape[:1], mesh)[0],
+        "heads": spec_of(("heads",), arrays[1].shape[2:3], mesh)[0],
+    }
+    specs = [jax.P(*map(sharded.get, names)) for names in (*_INPUTS[: len(arrays)], *outputs)]
+
+    def local(*arrays):
+        found = function(*arrays)  # of which the bias, which all rows share, is summed over them
+        return tuple(
+            jax.lax.psum(x, mesh_axes(sharded["batch"])) if names == _BIAS else x
+            for x, names in zip(found, outputs)
+        )
+
+    return jax.shard_map(
+        local,
+        in_specs=tuple(specs[: len(arrays)]),
+        out_specs=tuple(specs[len(arrays) :]),
+        check_vma=False,  # it cannot tell of a kernel's outputs
+    )(*arrays)

@@ -1,0 +1,375 @@
+"""Fused attention as kernels for TPUs (`models.kernels.fused_attention`).
+
+Blocks have queries along the last axis, so that the figures of a query (its interval, its maximum) lie
+as its scores do, and heads of 64 leave no lane of a register empty. Blocks of keys outside of all
+intervals of a block of queries are neither read nor computed, and those inside of all are computed
+without a mask.
+
+T5's bias is read as its five tiles of 128 keys × 128 queries, which a block adds up; its gradient is
+summed tile by tile, and then by difference.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from . import attention_blocks
+from .attention_blocks import LOWEST, NEVER, padded, seeing_blocks, tiles, visible_blocks
+
+BLOCK = 512  # most queries, and most keys, of a block
+TILE = 128  # lanes of a TPU's registers: blocks are a multiple of it
+FAR = attention_blocks.far(TILE)
+WIDEST_HEAD = 1024  # bytes for each slot: more do not fit into the vector memory of a v5e
+
+
+def forward(softcap, q, k, v, intervals, bias):
+    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T]."""
+    settings = attention_blocks.settings(q, k, softcap, _block)
+    out, log_sum = _outputs(settings, _in_blocks(settings, q, k, v, intervals, bias))
+    return _heads_last(out, q.shape[1]), log_sum[:, :, 0, : q.shape[1]]
+
+
+def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
+    """Returns the gradients of queries, keys, values and bias; `out` and `log_sum` are `forward`'s."""
+    settings = attention_blocks.settings(q, k, softcap, _block)
+    arrays = _in_blocks(settings, q, k, v, intervals, bias)
+    log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out)
+    arrays = arrays._replace(
+        log_sum=log_sum[:, :, None],
+        inner=inner[:, :, None],
+        d_out=padded(_slots_last(d_out), settings.queries),
+    )
+    d_q, d_tiles = _query_gradients(settings, arrays)
+    d_k, d_v = _key_gradients(settings, arrays)
+    d_bias = None
+    if bias is not None:
+        (d_bias,) = jax.vjp(lambda bias: tiles(bias, TILE), bias)[1](d_tiles)
+    d_k, d_v = (_heads_last(x, k.shape[1]) for x in (d_k, d_v))
+    return _heads_last(d_q, q.shape[1]), d_k, d_v, d_bias
+
+
+# --- blocks and tiles ------------------------------------------------------------------------------
+
+
+class _Blocks(NamedTuple):
+    """The arrays of a kernel, the specs of their blocks, or in the kernel a block of each."""
+
+    intervals: Any  # i32[B, 2, T]
+    q: Any  # [B, H, d, T]
+    k: Any  # [B, G, d, S]
+    v: Any
+    tiles: Any  # f32[H, 5, keys, queries]; None: no bias
+    log_sum: Any = None  # f32[B, H, 1, T]; this and the rest for gradients alone
+    inner: Any = None
+    d_out: Any = None  # [B, H, d, T]
+
+
+def _block(length):
+    """Returns the length of a block, and their number: 640 slots are two of 384, not two of 512."""
+    blocks = pl.cdiv(length, BLOCK)
+    return pl.cdiv(pl.cdiv(length, blocks), TILE) * TILE, blocks
+
+
+def _in_blocks(s, q, k, v, intervals, bias):
+    """Returns the inputs of every kernel, slots last and padded to whole blocks."""
+    intervals = attention_blocks.in_blocks(s, intervals, k.shape[1])
+    q, k, v = (padded(_slots_last(x), n) for x, n in ((q, s.queries), (k, s.keys), (v, s.keys)))
+    return _Blocks(intervals, q, k, v, None if bias is None else tiles(bias, TILE))
+
+
+def _flat(blocks):
+    """Returns these blocks of all rows as lists, and the most that any block has."""
+    most = jnp.maximum((blocks.last - blocks.first + 1).max(), 1)
+    return type(blocks)(*(x.reshape(-1) for x in blocks)), most
+
+
+def _slots_last(x_BxTxHxd):
+    return jnp.transpose(x_BxTxHxd, (0, 2, 3, 1))
+
+
+def _heads_last(x_BxHxdxT, length):
+    return jnp.transpose(x_BxHxdxT[..., :length], (0, 3, 1, 2))
+
+
+# --- the grid --------------------------------------------------------------------------------------
+#
+# Of the first two kernels it is (head, row, block of queries, n-th block of keys that it sees), so that
+# a head's tiles are read once; of the third (key head, row, block of keys, n-th of its query heads, n-th
+# block of queries that sees it).
+
+
+class _At(NamedTuple):
+    """The blocks of one step of the grid."""
+
+    row: Any
+    head: Any
+    key_head: Any
+    query_block: Any
+    key_block: Any
+    is_nth: Any  # False: there is no n-th block, and these are the last, so that nothing is read
+
+
+def _by_query_block(s, head, row, query_block, n, visible):
+    at = row * s.query_blocks + query_block
+    key_block, is_nth = _nth(visible.first[at], visible.last[at], n)
+    return _At(row, head, jax.lax.div(head, s.share), query_block, key_block, is_nth)
+
+
+def _by_key_block(s, key_head, row, key_block, nth_head, n, visible, seen_by):
+    at = row * s.key_blocks + key_block
+    query_block, is_nth = _nth(seen_by.first[at], seen_by.last[at], n)
+    at = row * s.query_blocks + query_block
+    is_nth &= (visible.first[at] <= key_block) & (key_block <= visible.last[at])
+    head = key_head * s.share + nth_head
+    return _At(row, head, key_head, query_block, key_block, is_nth)
+
+
+def _nth(first, last, n):
+    return jnp.minimum(first + n, jnp.maximum(first, last)), first + n <= last
+
+
+def _specs(s, place):
+    """Returns the block specs of all arrays; `place`: `_by_query_block` or `_by_key_block`."""
+
+    def spec(shape, index):
+        return pl.BlockSpec(shape, lambda *grid: index(place(s, *grid)))
+
+    of_queries = spec(
+        (None, None, s.width, s.query_block), lambda at: (at.row, at.head, 0, at.query_block)
+    )
+    of_keys = spec(
+        (None, None, s.width, s.key_block), lambda at: (at.row, at.key_head, 0, at.key_block)
+    )
+    figures = spec((None, None, 1, s.query_block), lambda at: (at.row, at.head, 0, at.query_block))
+    return _Blocks(
+        intervals=spec((None, 2, s.query_block), lambda at: (at.row, 0, at.query_block)),
+        q=of_queries,
+        k=of_keys,
+        v=of_keys,
+        tiles=spec((None, 2 * FAR + 1, TILE, TILE), lambda at: (at.head, 0, 0, 0)),
+        log_sum=figures,
+        inner=figures,
+        d_out=of_queries,
+    )
+
+
+# --- the three kernels -----------------------------------------------------------------------------
+
+
+def _outputs(s, arrays):
+    """Returns the outputs [B, H, d, T], and the logs of the softmax's denominators [B, H, 1, T]."""
+    visible, most = _flat(visible_blocks(s, arrays.intervals))
+    specs = _specs(s, _by_query_block)
+    log_sum = jax.ShapeDtypeStruct((s.rows, s.heads, 1, s.queries), jnp.float32)
+    return _call(
+        functools.partial(_output_kernel, s),
+        (visible,),
+        (s.heads, s.rows, s.query_blocks, most),
+        arrays,
+        specs,
+        [(jax.ShapeDtypeStruct(arrays.q.shape, arrays.v.dtype), specs.q), (log_sum, specs.log_sum)],
+        [(1, s.query_block), (1, s.query_block), (s.width, s.query_block)],
+        parallel=3,
+    )
+
+
+def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
+    head, row, query_block, n = (pl.program_id(axis) for axis in range(4))
+
+    @pl.when(n == 0)
+    def _():
+        top[...] = jnp.full_like(top, LOWEST)
+        total[...], sums[...] = jnp.zeros_like(total), jnp.zeros_like(sums)
+
+    def step(at, masked):
+        _, scores_KxQ = _scores(s, at, block, masked)
+        top_1xQ = jnp.maximum(top[...], scores_KxQ.max(0, keepdims=True))
+        weights_KxQ = jnp.exp(scores_KxQ - top_1xQ)
+        decay_1xQ = jnp.exp(top[...] - top_1xQ)
+        total[...] = decay_1xQ * total[...] + weights_KxQ.sum(0, keepdims=True)
+        products_dxQ = _dot(block.v[...], weights_KxQ.astype(block.v.dtype), (1, 0))
+        sums[...] = decay_1xQ * sums[...] + products_dxQ
+        top[...] = top_1xQ
+
+    _if_visible(s, visible, _by_query_block(s, head, row, query_block, n, visible), step)
+
+    @pl.when(n == pl.num_programs(3) - 1)
+    def _():
+        total_1xQ = jnp.where(total[...] == 0, 1, total[...])  # 0: the interval is empty
+        out[...] = (sums[...] / total_1xQ).astype(out.dtype)
+        log_sum[...] = top[...] + jnp.log(total_1xQ)
+
+
+def _query_gradients(s, arrays):
+    """Returns the gradients of the queries and of the tiles, None without a bias."""
+    visible, most = _flat(visible_blocks(s, arrays.intervals))
+    specs, biased = _specs(s, _by_query_block), arrays.tiles is not None
+    return _call(
+        functools.partial(_query_gradient_kernel, s),
+        (visible,),
+        (s.heads, s.rows, s.query_blocks, most),
+        arrays,
+        specs,
+        [(arrays.q, specs.q), (arrays.tiles, specs.tiles if biased else None)],
+        [(s.width, s.query_block)],
+        # All rows and blocks of a head add to the gradient of its tiles.
+        parallel=1 if biased else 3,
+    )
+
+
+def _query_gradient_kernel(s, visible, block, d_q, d_tiles, sums):
+    head, row, query_block, n = (pl.program_id(axis) for axis in range(4))
+
+    @pl.when(n == 0)
+    def _():
+        sums[...] = jnp.zeros_like(sums)
+
+    if d_tiles is not None:
+
+        @pl.when((row == 0) & (query_block == 0) & (n == 0))
+        def _():
+            d_tiles[...] = jnp.zeros_like(d_tiles)
+
+    def step(at, masked):
+        _, d_scores_KxQ, d_products_KxQ = _gradients(s, at, block, masked)
+        sums[...] += _dot(block.k[...], d_products_KxQ, (1, 0))
+        if d_tiles is not None:
+            _add_to_tiles(s, at, d_tiles, d_scores_KxQ)
+
+    _if_visible(s, visible, _by_query_block(s, head, row, query_block, n, visible), step)
+
+    @pl.when(n == pl.num_programs(3) - 1)
+    def _():
+        d_q[...] = sums[...].astype(d_q.dtype)
+
+
+def _key_gradients(s, arrays):
+    """Returns the gradients of keys and values."""
+    visible = visible_blocks(s, arrays.intervals)
+    seen_by, most = _flat(seeing_blocks(s, visible.first, visible.last))
+    visible, _ = _flat(visible)
+    specs = _specs(s, _by_key_block)
+    return _call(
+        functools.partial(_key_gradient_kernel, s),
+        (visible, seen_by),
+        (s.heads // s.share, s.rows, s.key_blocks, s.share, most),
+        arrays,
+        specs,
+        [(arrays.k, specs.k), (arrays.v, specs.v)],
+        [(s.width, s.key_block)] * 2,
+        parallel=3,
+    )
+
+
+def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
+    key_head, row, key_block, nth_head, n = (pl.program_id(axis) for axis in range(5))
+
+    @pl.when((nth_head == 0) & (n == 0))
+    def _():
+        k_sums[...], v_sums[...] = jnp.zeros_like(k_sums), jnp.zeros_like(v_sums)
+
+    def step(at, masked):
+        p_KxQ, _, d_products_KxQ = _gradients(s, at, block, masked)
+        k_sums[...] += _dot(block.q[...], d_products_KxQ, (1, 1))
+        v_sums[...] += _dot(block.d_out[...], p_KxQ, (1, 1))
+
+    at = _by_key_block(s, key_head, row, key_block, nth_head, n, visible, seen_by)
+    _if_visible(s, visible, at, step)
+
+    @pl.when((nth_head == s.share - 1) & (n == pl.num_programs(4) - 1))
+    def _():
+        d_k[...], d_v[...] = k_sums[...].astype(d_k.dtype), v_sums[...].astype(d_v.dtype)
+
+
+def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel):
+    """Runs a kernel; `outputs` are (shape and dtype, spec), and `parallel` the axes in any order."""
+    specs = _Blocks(*(None if x is None else spec for x, spec in zip(arrays, specs)))
+    shapes, out_specs = zip(*outputs)
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), shapes),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=len(prefetched),
+            grid=grid,
+            in_specs=(specs,),
+            out_specs=out_specs,
+            scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch],
+        ),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel",) * parallel + ("arbitrary",) * (len(grid) - parallel)
+        ),
+        name=f"attention{kernel.func.__name__.removesuffix('_kernel')}",
+    )(*prefetched, arrays)
+
+
+def _if_visible(s, visible, at, step):
+    """Calls step(at, masked) where queries attend to keys, without a mask where all attend to all."""
+    queries = at.row * s.query_blocks + at.query_block
+    first, last = visible.first_whole[queries], visible.last_whole[queries]
+    whole = (first <= at.key_block) & (at.key_block <= last)
+    pl.when(at.is_nth & whole)(lambda: step(at, masked=False))
+    pl.when(at.is_nth & ~whole)(lambda: step(at, masked=True))
+
+
+def _scores(s, at, block, masked):
+    """Returns the products of keys and queries, capped, and the scores: float32 [K, Q]."""
+    products_KxQ = _dot(block.k[...], block.q[...], (0, 0))
+    if s.softcap is not None:
+        products_KxQ = s.softcap * jnp.tanh(products_KxQ / s.softcap)
+    scores_KxQ = products_KxQ
+    if block.tiles is not None:
+        scores_KxQ += _bias(s, at, block.tiles)
+    if masked:
+        first = at.key_block * s.key_block
+        key_KxQ = first + jax.lax.broadcasted_iota(jnp.int32, scores_KxQ.shape, 0)
+        start_1xQ, end_1xQ = block.intervals[0:1], block.intervals[1:2]
+        seen_KxQ = (start_1xQ <= key_KxQ) & (key_KxQ < end_1xQ)
+        scores_KxQ = jnp.where(seen_KxQ, scores_KxQ, NEVER)
+    return products_KxQ, scores_KxQ
+
+
+def _gradients(s, at, block, masked):
+    """Returns probabilities and the gradients of scores (float32) and of products: [K, Q]."""
+    products_KxQ, scores_KxQ = _scores(s, at, block, masked)
+    p_KxQ = jnp.exp(scores_KxQ - block.log_sum[...])
+    d_p_KxQ = _dot(block.v[...], block.d_out[...], (0, 0))
+    d_scores_KxQ = p_KxQ * (d_p_KxQ - block.inner[...])
+    d_products_KxQ = d_scores_KxQ
+    if s.softcap is not None:
+        d_products_KxQ *= 1 - (products_KxQ / s.softcap) ** 2  # the derivative of tanh
+    dtype = block.q.dtype
+    return p_KxQ.astype(dtype), d_scores_KxQ, d_products_KxQ.astype(dtype)
+
+
+def _dot(a, b, contracted):
+    axes = (contracted[:1], contracted[1:]), ((), ())
+    return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
+
+
+def _bias(s, at, tiles):
+    """Returns the bias of a block [K, Q]."""
+    rows, columns = s.key_block // TILE, s.query_block // TILE
+    found = {n: tiles[_tile(s, at, n)] for n in range(1 - rows, columns)}
+    of_keys = [jnp.concatenate([found[c - r] for c in range(columns)], 1) for r in range(rows)]
+    return jnp.concatenate(of_keys, 0)
+
+
+def _add_to_tiles(s, at, d_tiles, d_scores_KxQ):
+    rows, columns = s.key_block // TILE, s.query_block // TILE
+    for n in range(1 - rows, columns):
+        of_keys = [r for r in range(rows) if 0 <= r + n < columns]
+        tile = sum(
+            d_scores_KxQ[r * TILE : (r + 1) * TILE, (r + n) * TILE : (r + n + 1) * TILE]
+            for r in of_keys
+        )
+        d_tiles[_tile(s, at, n)] += tile
+
+
+def _tile(s, at, n):
+    """Returns the tile of the bias for queries that lie n tiles further in their block than the keys."""
+    keys, queries = at.key_block * (s.key_block // TILE), at.query_block * (s.query_block // TILE)
+    return jnp.clip(queries - keys + n, -FAR, FAR) + FAR

@@ -1,0 +1,49 @@
+"""`PromptForm`: how a text becomes a prompt for a model that an objective trained."""
+
+from typing import NamedTuple
+
+# What a model can be asked for (`inference.trained.MODES` describes each), and how.
+MODES = (
+    "continue",
+    "complete",
+    "infill",
+    "middle",
+    "restore",
+    "respond",
+    "mask",
+    "unmask",
+    "embed",
+    "states",
+    "pair",
+    "classify",
+    "tag",
+)
+BLANKS = ("together", "in turn", "masks")
+POOLINGS = ("first", "mean", "last")
+
+
+class PromptForm(NamedTuple):
+    """How a text becomes a prompt for a model that an objective trained.
+
+    The prompt is `before`, the text and `after`, with bidirectional attention unless `causal`. The
+    answer begins with `ids.bos` and `start`. T5's span corruption, and GPT's language modelling:
+
+        PromptForm("infill", after=(ids.eos,))
+        PromptForm("continue", causal=True)
+    """
+
+    mode: str  # what the model does with it: one of `MODES`
+    before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
+    after: tuple[int, ...] = ()  # ids after it
+    start: tuple[int, ...] = ()
+    causal: bool = False  # the answer continues the text, with causal attention throughout
+    # Of "infill": "together", one answer has every blank after its sentinel; "in turn", each blank
+    # has a separate answer, after its sentinel; "masks", the same, where blanks are mask tokens.
+    blanks: str = "together"
+    shift: int = 0  # slots from a mask to the slot that predicts its token
+    head: str | None = None  # None: the vocabulary projection; of "embed": no head
+    # Of "embed", "pair" and "classify": what the loss read of a text, its "first" slot, the "mean" of
+    # all or the "last"; None: each slot by itself, and "embed" takes the mean.
+    pooling: str | None = None
+    independent: bool = False  # of "classify": each class has a probability of its own
+    classes: tuple[str, ...] = ()  # names of the head's classes, where the objective has them

@@ -1,0 +1,187 @@
+"""Plans static lengths once, when a run is configured, and refuses what does not fit.
+
+Documents are cut to the raw length, the longest that fits the model's stacks after corruption,
+including end-of-sequence, mode tokens and sentinels. One bisection inverts every objective's
+`lengths`, so that no inverse is written by hand and nothing is truncated later.
+"""
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import NamedTuple
+
+from .arithmetic import MAX_LENGTH
+from .contract import Member, Objective, members_of
+from .corruption import check_sentinels, lengths_of_documents
+from .features import PER_DOCUMENT
+from .layouts import Layout, joint_slots
+from .mixtures import longest
+from .token_ids import TokenIds
+
+
+def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
+    """Returns the longest document, in tokens, that fits stacks of these lengths.
+
+    >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512)
+    568
+    >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512, decoder=100)
+    496
+
+    A stack that is not named has any length. For a mixture call it for each member.
+
+    Raises ValueError when not even two tokens fit, any number does, or an unknown stack is named.
+    """
+    shortest = layout.lengths(objective.lengths(2))
+    unknown = [name for name in budget if name not in shortest]
+    if unknown or not budget:
+        raise ValueError(
+            f"Lengths must be given for stacks among {sorted(shortest)}, got {budget or 'none'}."
+        )
+
+    def fits(n: int) -> bool:
+        needs = layout.lengths(objective.lengths(n))
+        return all(needs[stack] <= slots for stack, slots in budget.items())
+
+    if not fits(2):
+        needs = {stack: shortest[stack] for stack in budget}
+        raise ValueError(
+            f"Lengths {budget} are too short: a document of two tokens already needs {needs}. "
+            "Make the sequence lengths longer."
+        )
+    low, high = 2, MAX_LENGTH
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    if high == MAX_LENGTH:
+        raise ValueError(
+            f"A document of {low} tokens fits {budget}: the slots that `lengths` gives a stack must "
+            "grow with the document."
+        )
+    return low
+
+
+def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
+    """Returns the slots of each stream of a row that holds documents of these lengths.
+
+    >>> packed_lengths(span_corruption(ids), [100, 20])
+    {'inputs': 110, 'targets': 26, 'sentinels': 5}
+
+    For a mixture they are enough whichever member the row is of.
+    """
+    members = members_of(objective)
+    return longest([lengths_of_documents(m.objective, document_lengths) for m in members])
+
+
+class RowGroup(NamedTuple):
+    """The rows of a step that share one static shape."""
+
+    members: tuple[int, ...]  # indices of the mixture's members whose rows these are
+    raw_lengths: tuple[int, ...]  # of each of them: the tokens that documents are cut to
+    features: dict[str, int]  # lengths of the objective's features
+    stacks: dict[str, int]  # lengths of the model's stacks
+    useful: tuple[float, ...]  # of each: the share of the stacks' slots that a full row can fill
+    max_documents: int = 1  # of a row
+
+    @property
+    def row_length(self) -> int:
+        return max(self.raw_lengths)
+
+
+def plan(
+    objective: Objective,
+    layout: Layout,
+    ids: TokenIds,
+    shapes: Sequence[Mapping[str, int]],
+    max_documents: int = 1,
+) -> tuple[RowGroup, ...]:
+    """Assigns every member of a mixture to the smallest of the given shapes that suits it.
+
+    That is the first shape whose raw length for this member is at least nine tenths of that of the
+    largest shape; shapes without members are left out. A plain objective is a mixture of one. With
+    UL2 at 512, three shapes with decoders of 128, 256 and 512 waste a tenth of the slots, one shape
+    a third.
+
+    Args:
+      shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
+      max_documents: of a row. Together they take no more slots than one document of the raw
+        length, except of the streams in `PER_DOCUMENT`.
+
+    Raises ValueError when a member does not fit the largest shape, or needs more sentinels than
+    the vocabulary has.
+    """
+    _check_shapes(shapes)
+    if not isinstance(max_documents, int) or max_documents < 1:
+        raise ValueError(
+            f"max_documents must be a whole number of at least 1, got {max_documents!r}."
+        )
+    shapes = [dict(shape) for shape in shapes]
+    placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
+    for number, member in enumerate(members_of(objective)):
+        longest_row = _with_name(member, lambda m: raw_length(m.objective, layout, **shapes[-1]))
+        for shape, placement in zip(shapes, placed):
+            n = _raw_length_or_zero(member.objective, layout, shape)
+            if n >= 0.9 * longest_row:
+                placement.append((number, member, n))
+                break
+        needs = member.objective.lengths(n)
+        check_sentinels(f"{_label(member)}rows of {n} tokens", needs, len(ids.sentinels))
+    groups = [
+        _row_group(shape, placement, layout, max_documents)
+        for shape, placement in zip(shapes, placed)
+        if placement
+    ]
+    # The kernels of all members are in the program of every group, so each has all streams.
+    empty = {stream: 0 for group in groups for stream in group.features}
+    return tuple(group._replace(features=longest([empty, group.features])) for group in groups)
+
+
+def _raw_length_or_zero(objective, layout, shape) -> int:
+    try:
+        return raw_length(objective, layout, **shape)
+    except ValueError:
+        return 0
+
+
+def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup:
+    numbers, members, raw = zip(*placement)
+    lengths = [m.objective.lengths(n) for m, n in zip(members, raw)]
+    stacks = longest([layout.lengths(each) for each in lengths]) | shape
+    slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
+    features = longest(lengths)
+    filled = [joint_slots(each) for each in lengths]
+    if max_documents > 1:
+        filled = [features.get("inputs", 0) + features.get("targets", 0)] * len(members)
+        features |= {s: max_documents * features[s] for s in PER_DOCUMENT if s in features}
+    useful = tuple(min(n / slots, 1.0) for n in filled)
+    return RowGroup(numbers, raw, features, stacks, useful, max_documents)
+
+
+def _check_shapes(shapes):
+    if not isinstance(shapes, Sequence) or not all(isinstance(s, Mapping) for s in shapes):
+        raise ValueError(
+            'Sequence lengths must be a mapping such as {"encoder": 512, "decoder": 128}, or a '
+            f"list of them, got {shapes!r}."
+        )
+    if not shapes:
+        raise ValueError("Sequence lengths must name at least one shape, got none.")
+    for shape in shapes:
+        for stack, slots in shape.items():
+            if not isinstance(slots, Integral) or isinstance(slots, bool) or slots < 1:
+                raise ValueError(
+                    f"The {stack} length must be a whole number above 0, got {slots!r}."
+                )
+    for small, large in zip(shapes, shapes[1:]):
+        if small.keys() != large.keys() or any(small[k] > large[k] for k in small):
+            raise ValueError(
+                f"Row groups must name the same stacks, smallest first, got {small} before {large}."
+            )
+
+
+def _with_name(member: Member, f):
+    try:
+        return f(member)
+    except ValueError as error:
+        raise ValueError(f"{_label(member)}{error}") from None
+
+
+def _label(member: Member) -> str:
+    return "" if member.name == "all" else f"Member {member.name!r}: "

@@ -1,0 +1,147 @@
+"""`TokenIds`: the ids of text and of special tokens, as objectives read and write them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+
+class TokenIds(NamedTuple):
+    """The token ids that an objective reads and writes; `tasks.vocabularies` provides them.
+
+        TokenIds(size=32128, text=(3, 32000), sentinels=tuple(range(32099, 31999, -1)))
+
+    `None` and `()` mean that the vocabulary has no such token. Every `TokenIds` passes
+    `check_token_ids`, so that no special id can be mistaken for text.
+    """
+
+    size: int  # ids are 0 … size-1
+    text: tuple[int, int]  # [first, last): text ids, which corruption may hide or replace
+    pad: int = 0
+    eos: int = 1
+    bos: int = 0  # the decoder's first input (T5: the padding id)
+    mask: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    sentinels: tuple[int, ...] = ()  # in order of use: T5's <extra_id_0>, <extra_id_1>, …
+    modes: tuple[tuple[str, int], ...] = ()  # UL2's mode tokens by name: (("R", 32100), …)
+    fim: tuple[int, ...] = ()  # fill-in-the-middle: prefix, suffix, middle
+    # Bit i: a word begins with id i, or a sentence ends with it (`bitmap`).
+    word_starts: bytes = b""
+    sentence_ends: bytes = b""
+
+    def mode(self, name: str) -> int:
+        """Returns the id of the mode token `name`; raises ValueError when the vocabulary has none."""
+        known = dict(self.modes)
+        if name not in known:
+            raise ValueError(
+                f"The objective asks for the mode token {name!r}, the vocabulary has "
+                f"{sorted(known) or 'none'}: add it to the vocabulary's special tokens, "
+                "or set the objective's mode to None."
+            )
+        return known[name]
+
+    def mode_tokens(self, name: str | None) -> tuple[int, ...]:
+        """Returns the ids that a text begins with in this mode; () for None. Raises as `mode`."""
+        return () if name is None else (self.mode(name),)
+
+    def special(self, name: str) -> int:
+        """Returns the id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has none."""
+        found = getattr(self, name)
+        if found is None:
+            raise ValueError(
+                f"The objective asks for the special token {name!r}, the vocabulary has none: "
+                f"add {name!r} to the vocabulary's specials."
+            )
+        return found
+
+    def flags(self, name: str) -> np.ndarray:
+        """Returns bool[size] of "word_starts" or "sentence_ends"; raises ValueError when unknown."""
+        packed = getattr(self, name)
+        if not packed:
+            raise ValueError(
+                f"The objective asks for the {name} of the vocabulary, which has none: "
+                "make it with `tasks.vocabularies.special_tokens.token_ids`, or leave the setting out."
+            )
+        return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
+
+
+def bitmap(flags) -> bytes:
+    """Returns bool[size] packed into bytes, as `TokenIds` holds it."""
+    return np.packbits(np.asarray(flags, bool)).tobytes()
+
+
+def specimen_ids(size: int) -> TokenIds:
+    """Returns a vocabulary with everything that an objective may ask for, to check or to plan with.
+
+    Its first 60% of ids are text, of which every second begins a word, and every eighth ends a sentence.
+
+    Raises ValueError for fewer than 50 ids, which leave too few for text or sentinels.
+    """
+    if size < 50:
+        raise ValueError(f"Got a vocabulary of {size} ids, expected 50 or more.")
+    every, text = np.arange(size), size * 6 // 10
+    return check_token_ids(
+        TokenIds(
+            size=size,
+            text=(2, text),
+            mask=text,
+            cls=text + 1,
+            sep=text + 2,
+            modes=(("R", text + 3), ("S", text + 4), ("X", text + 5)),
+            fim=(text + 6, text + 7, text + 8),
+            sentinels=tuple(range(size - 1, text + 8, -1)),
+            word_starts=bitmap(every % 2 == 0),
+            sentence_ends=bitmap(every % 8 == 0),
+        )
+    )
+
+
+def check_token_ids(ids: TokenIds) -> TokenIds:
+    """Returns `ids` if its special ids are distinct, in range and no text; else raises ValueError.
+
+    Start, end, separator and padding may share an id, as in published vocabularies: RoBERTa's </s>
+    ends a text and separates two, and GPT-2 has a single id for start, end and padding.
+    """
+    if isinstance(ids.modes, Mapping):
+        raise ValueError(
+            f"Got the modes {dict(ids.modes)}, expected pairs: give {tuple(ids.modes.items())}."
+        )
+    first, last = ids.text
+    if not 0 <= first < last <= ids.size:
+        raise ValueError(
+            f"Text ids must be a non-empty range inside 0…{ids.size}, got [{first}, {last})."
+        )
+    named = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
+    named["bos"] = ids.bos
+    marks = set(named) - {"mask"}
+    named |= {f"sentinel {i}": x for i, x in enumerate(ids.sentinels)}
+    named |= {f"mode {name}": x for name, x in ids.modes}
+    named |= {f"fim {i}": x for i, x in enumerate(ids.fim)}
+    owner: dict[int, str] = {}
+    for name, x in named.items():
+        if x is None:
+            continue
+        if not 0 <= x < ids.size:
+            raise ValueError(
+                f"The {name} id is {x}, but ids must be in 0…{ids.size - 1}: "
+                "make the vocabulary larger or choose another id."
+            )
+        if first <= x < last:
+            raise ValueError(
+                f"The {name} id is {x}, inside the text range [{first}, {last}): "
+                "text could not be told from it."
+            )
+        if x in owner and not {owner[x], name} <= marks:
+            raise ValueError(
+                f"The {owner[x]} id and the {name} id are both {x}: give each its own."
+            )
+        owner.setdefault(x, name)
+    for name in ("word_starts", "sentence_ends"):
+        got, expected = len(getattr(ids, name)), (ids.size + 7) // 8
+        if got not in (0, expected):
+            raise ValueError(
+                f"{name} must be {expected} bytes for {ids.size} ids, got {got}: make it with "
+                "`objectives.bitmap`."
+            )
+    return ids

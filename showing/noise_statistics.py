@@ -1,0 +1,185 @@
+"""What an objective does on average: counted over many rows, beside what is known beforehand."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from .examples import hidden_tokens, left_out_tokens, predicted_tokens
+from .rows import STACKS, Seen, ShownObjective, longest_document, look
+
+BINS = 64  # of a row, in "where"
+
+
+class SlotUse(NamedTuple):
+    """Slots of a stack: those that hold a token, and those that are paid for."""
+
+    slots: int
+    mean: float
+    least: int
+    most: int
+
+    @property
+    def share(self) -> float:
+        return self.mean / self.slots
+
+
+class NoiseFigures(NamedTuple):
+    """Of one objective, or one member of a mixture; shares are of the tokens not left out."""
+
+    name: str
+    rate: float
+    rows: int
+    length: int  # tokens of text in a row
+    left_out: float  # neither given nor predicted, of all tokens of text
+    hidden: float  # predicted, and not given by the inputs or in their place
+    predicted: float  # are targets or labels
+    with_loss: float  # places that give a loss, for each token of text
+    use: dict[str, SlotUse]
+    spans: np.ndarray  # [k]: how many hidden spans have k tokens
+    expected_spans: np.ndarray | None  # [k]: by the law, for as many spans in such rows
+    hidden_at: np.ndarray  # f[BINS]: share hidden along the row
+    predicted_at: np.ndarray  # f[BINS]
+
+
+def rows_of(tokens: np.ndarray, length: int, count: int) -> list[list[np.ndarray]]:
+    """Rows of one document each, cut one after another from a stream of text, as training does."""
+    stream = np.resize(tokens, count * length)
+    return [[row] for row in stream.reshape(count, length)]
+
+
+def measure_each(
+    members: Iterable[ShownObjective], stream: np.ndarray, *, rows: int, **settings
+) -> list[NoiseFigures]:
+    """Measures each member of a mixture on its share of `rows`, or 64; for `settings` see `measure`."""
+    return [
+        measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
+        for member in members
+    ]
+
+
+def measure(
+    subject: ShownObjective,
+    stream: np.ndarray,
+    *,
+    slots: int,
+    rows: int,
+    seed: int,
+    span_law: str | None = None,
+    span_mean: float | None = None,
+) -> NoiseFigures:
+    """Counts over `rows` rows of `stream` (i32[n] text) that fill a stack of so many slots.
+
+    Args:
+      slots: of the encoder, or of the decoder where that is the only stack.
+      span_law, span_mean: see `objectives.catalogue.Entry.span_law`.
+    """
+    length = longest_document(subject, slots)
+    seen = look(subject, rows_of(stream, length, rows + rows % 2), seed)
+    return figures(subject, seen, span_law, span_mean)
+
+
+def figures(subject: ShownObjective, seen: Seen, span_law=None, span_mean=None) -> NoiseFigures:
+    hidden, predicted, left_out = (
+        marks(seen) for marks in (hidden_tokens, predicted_tokens, left_out_tokens)
+    )
+    text = np.maximum(np.sum(seen.segments > 0), 1)
+    used = np.maximum(text - left_out.sum(), 1)
+    spans, expected = _spans(seen, hidden, span_law, span_mean)
+    return NoiseFigures(
+        name=subject.name,
+        rate=subject.rate,
+        rows=len(seen.tokens),
+        length=seen.length,
+        left_out=left_out.sum() / text,
+        hidden=hidden.sum() / used,
+        predicted=predicted.sum() / used,
+        with_loss=seen.gives_loss.sum() / text,
+        use=slots_used(seen),
+        spans=spans,
+        expected_spans=expected,
+        hidden_at=_along(hidden, ~left_out),
+        predicted_at=_along(predicted, ~left_out),
+    )
+
+
+def slots_used(seen: Seen) -> dict[str, SlotUse]:
+    used = {}
+    for stack in STACKS:
+        if f"{stack}_segment_ids" in seen.batch:
+            live = np.sum(seen.batch[f"{stack}_segment_ids"] > 0, axis=1)
+            slots = seen.batch[f"{stack}_segment_ids"].shape[1]
+            used[stack] = SlotUse(slots, float(live.mean()), int(live.min()), int(live.max()))
+    return used
+
+
+def _along(marks: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """f[BINS]: the share of marks among the tokens `of`, in each of as many stretches of the row."""
+    bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
+    total, found = (
+        np.bincount(bin_of_slot, weights=x.sum(axis=0), minlength=BINS) for x in (of, marks)
+    )
+    return found / np.maximum(total, 1)
+
+
+# --- spans -----------------------------------------------------------------------------------------
+
+
+def span_lengths(hidden: np.ndarray) -> list[np.ndarray]:
+    """The lengths of the runs of hidden tokens of each row.
+
+    >>> span_lengths(np.array([[True, True, False, True]]))
+    [array([2, 1])]
+    """
+    edge = np.diff(np.pad(hidden.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    return [np.flatnonzero(row == -1) - np.flatnonzero(row == 1) for row in edge]
+
+
+def composition_law(tokens: int, spans: int) -> np.ndarray:
+    """P(k) that a span has k = 0 … tokens of them, all splits into so many spans alike.
+
+    T5's law: C(tokens - k - 1, spans - 2) / C(tokens - 1, spans - 1).
+
+    >>> composition_law(4, 2)
+    array([0.        , 0.33333333, 0.33333333, 0.33333333, 0.        ])
+    """
+    law = np.zeros(tokens + 1)
+    if spans == 1:
+        law[tokens] = 1.0
+        return law
+    for k in range(1, tokens - spans + 2):
+        ways = math.comb(tokens - k - 1, spans - 2)
+        law[k] = ways / math.comb(tokens - 1, spans - 1)
+    return law
+
+
+def poisson_law(mean: float, size: int) -> np.ndarray:
+    """P(k) of a Poisson number, k = 0 … size-1.
+
+    >>> poisson_law(3.0, 3).round(3)
+    array([0.05 , 0.149, 0.224])
+    """
+    return np.array([math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(size)])
+
+
+def _spans(seen: Seen, hidden, law: str | None, mean: float | None):
+    """(how many spans have k tokens, how many should), over all rows."""
+    lengths = span_lengths(hidden)
+    counts = np.bincount(np.concatenate(lengths), minlength=2)
+    if law == "poisson":  # each mask stands for a span, those of no tokens too
+        tokens, _ = seen.read(seen.features["inputs"])
+        masks = np.sum((tokens == seen.tracing.plain.mask) & (seen.features["inputs_segments"] > 0))
+        counts[0] = max(int(masks) - counts.sum(), 0)
+        return counts, masks * poisson_law(mean or 3.0, counts.size)
+    if law == "composition":
+        rows = Counter((int(row.sum()), row.size) for row in lengths if row.size)
+        if max((spans for _, spans in rows), default=1) == 1:
+            return counts, None  # nothing is split
+        expected = np.zeros(max(noise for noise, _ in rows) + 1)
+        for (noise, spans), times in rows.items():
+            expected[: noise + 1] += times * spans * composition_law(noise, spans)
+        size = max(counts.size, expected.size)
+        return tuple(np.pad(x, (0, size - x.size)) for x in (counts, expected))
+    return counts, None

@@ -1,0 +1,1 @@
+"""Downstream tasks that a run is evaluated on: labelled text, and those of SeqIO."""

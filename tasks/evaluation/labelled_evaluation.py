@@ -1,0 +1,128 @@
+"""Labelled text as what `inference.task_scores` evaluates: held-out text of a run, or a file."""
+
+import functools
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ...data.token_array_files import TokenArray, open_token_array
+from ...inference import Trained
+from ...inference.task_scores import EvaluationTask
+from ...training.run_directory import DATA, load_classes
+from ..corpora.labelled_files import HELDOUT, TRAIN
+from ..corpora.labelled_readers import Labelled, read_labelled
+from ..task_metrics import accuracy, macro_f1, majority
+from ..vocabularies import load_vocabulary
+
+
+def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[EvaluationTask]:
+    """The held-out text of `corpora.labelled_text` as the task "heldout".
+
+        training.Run.evaluation_tasks = @labelled_evaluation.heldout_labels
+
+    Texts are what the tokens that the run keeps decode to.
+
+    Args:
+        run_dir: of the run, whose corpus has been opened.
+        examples: so many texts, drawn at random, always the same; None: all.
+
+    Raises:
+        ValueError: a run of another corpus.
+    """
+    array = _kept(run_dir, HELDOUT)
+    if array is None:
+        raise ValueError(
+            f"{run_dir} holds no labelled text, which heldout_labels scores: train on "
+            "corpora.labelled_text, or leave training.Run.evaluation_tasks out."
+        )
+    labelled = _drawn(_labelled(run_dir, array), array.documents, examples)
+    return [_task(run_dir, HELDOUT, labelled)]
+
+
+def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> EvaluationTask:
+    """The texts and labels of a TSV or JSONL file as a task of its name.
+
+    Labels are the classes of the run, where it has some; to others they are any text.
+
+    Args:
+        run_dir: of the model.
+        file: as `labelled_readers.read_labelled` reads it.
+        examples: so many, drawn at random, always the same; None: all.
+
+    Raises:
+        ValueError: no file, none that can be read (by line), a label that is no class of the run.
+    """
+    if not os.path.isfile(file):
+        raise ValueError(f"There is no file {file}: give the path of a TSV or JSONL file.")
+    classes = load_classes(run_dir) or None
+    read = list(read_labelled([file], classes))
+    if not read:
+        raise ValueError(f"{file} holds no line with a text and a label, expected one or more.")
+    return _task(run_dir, Path(file).name.split(".")[0], _drawn(read, len(read), examples))
+
+
+def _drawn(labelled: Iterable[Labelled], size: int, examples: int | None) -> list[Labelled]:
+    """So many of `size` texts in their order: the first ones, or every second, may be of one class."""
+    if examples is None or examples >= size:
+        return list(labelled)
+    drawn = np.zeros(size, bool)
+    drawn[np.random.default_rng(0).choice(size, examples, replace=False)] = True
+    return list(itertools.compress(labelled, drawn))
+
+
+def check_names_classes(trained: Trained, mode: str) -> None:
+    """Raises ValueError for a model that answers in this mode with a number, or with a class of each
+    word: no answer could be a label."""
+    config = trained.model.config
+    number = mode == "classify" and config is not None and config.num_classes == 1
+    if number or mode == "tag":
+        given = "a number for each text" if number else "a class for each word"
+        raise ValueError(
+            f"The model predicts {given}, and labelled text has the name of a class for each: expected "
+            "a model of sequence_classification or text_to_text. Evaluate this one by --task, a SeqIO "
+            "task with metrics of its own."
+        )
+
+
+def _task(run_dir: str, name: str, examples: Sequence[Labelled]) -> EvaluationTask:
+    texts, labels = zip(*examples)
+    train = _kept(run_dir, TRAIN)
+    return EvaluationTask(
+        name,
+        texts,
+        labels,
+        lambda text, number, is_target: text,
+        [accuracy, macro_f1],
+        [],
+        majority(labels if train is None else _answers(run_dir, train)),
+        "these texts" if train is None else "training",
+    )
+
+
+def _kept(run_dir: str, side: str) -> TokenArray | None:
+    """The labelled text that a run keeps, if it does."""
+    path = os.path.join(run_dir, DATA, side)
+    if not load_classes(run_dir) or not os.path.isdir(path):
+        return None
+    array = open_token_array(path)
+    return None if array.parts is None and array.labels is None else array
+
+
+def _labelled(run_dir: str, array: TokenArray) -> Iterator[Labelled]:
+    decode = load_vocabulary(run_dir).codec.decode
+    answers = _answers(run_dir, array)
+    for start, end, label in zip(array.starts, array.ends, answers):
+        tokens, _, parts, _ = array.piece(start, end, True)
+        yield Labelled(decode((tokens if parts is None else tokens[parts == 0]).tolist()), label)
+
+
+def _answers(run_dir: str, array: TokenArray) -> Iterator[str]:
+    """The label of each text, without decoding the text."""
+    classes, decode = load_classes(run_dir), load_vocabulary(run_dir).codec.decode
+    written = functools.cache(lambda tokens: decode(list(tokens)).strip())
+    for start, end in zip(array.starts, array.ends):
+        tokens, _, parts, labels = array.piece(start, end, True)
+        yield written(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]

@@ -1,0 +1,129 @@
+"""SeqIO tasks as what `inference.task_scores` evaluates."""
+
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+
+from ...inference.task_scores import EvaluationTask
+from ..seqio.quiet_tensorflow import seqio
+from ..seqio.seqio_caches import add_cache_dirs, is_read_from_cache
+from ..seqio.seqio_tasks import check_task, found_tasks, readable, splits_of
+from ..task_metrics import majority
+
+MetricValue, Scalar = seqio.metrics.MetricValue, seqio.metrics.Scalar
+
+MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
+
+
+def evaluation_tasks(
+    run_dir: str,
+    *,
+    names: Sequence[str],
+    split: str = "validation",
+    examples: int | None = None,
+    module: str | Sequence[str] | None = None,
+    data_dir: str | None = None,
+    use_cached: bool = False,
+    cache_dirs: Sequence[str] = (),
+) -> list[EvaluationTask]:
+    """The tasks of these names, or of mixtures of these names, with their metrics.
+
+        training.Run.evaluation_tasks = @seqio_evaluation.evaluation_tasks
+        seqio_evaluation.evaluation_tasks.names = ["python_modules"]
+
+    Texts and targets are what the task has as `inputs_pretokenized` and `targets_pretokenized`, or
+    what its ids decode to.
+
+    Args:
+        run_dir: of the model; nothing is read from it.
+        split: to evaluate on.
+        examples: the first so many; None: all.
+        module: a module, or a Python file of yours, that registers tasks; or several.
+        data_dir: of TensorFlow Datasets.
+        use_cached, cache_dirs: as for `seqio_corpora.seqio_mixture`.
+
+    The baseline's answer is the most frequent of the split `train`; of a task without it, of the
+    examples themselves.
+
+    Raises:
+        ValueError, FileNotFoundError: an unknown task or split, one without `inputs`, `targets` or
+        metrics, no examples.
+    """
+    add_cache_dirs(cache_dirs)
+    found: dict[str, seqio.Task] = {}
+    for name in names:
+        tasks, _ = found_tasks(name, module, data_dir)
+        found |= {task.name: task for task in tasks}
+    return [_evaluation_task(task, split, examples, use_cached) for task in found.values()]
+
+
+def _evaluation_task(
+    task: seqio.Task, split: str, examples: int | None, use_cached: bool
+) -> EvaluationTask:
+    check_task(task, [split], ["inputs", "targets"], use_cached=use_cached)
+    if not task.metric_fns:
+        raise ValueError(
+            f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
+            "as tasks.task_metrics.accuracy."
+        )
+    predict, scores = task.predict_metric_fns, task.score_metric_fns
+    if others := len(task.metric_objs) - len(predict) - len(scores):
+        warnings.warn(
+            f"Task {task.name!r}: {others} of its metrics left out, which are no functions of (targets, "
+            "predictions) or (targets, scores).",
+            stacklevel=2,
+        )
+    read = list(itertools.islice(_examples(task, split, use_cached), examples))
+    if not read:
+        raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
+    targets = counted = [_text(task, example, "targets") for example in read]
+    counted_in = "these examples"
+    if "train" in splits_of(task, use_cached):
+        some = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
+        counted = [_text(task, example, "targets") for example in some]
+        first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
+        counted_in = f"{first}training"
+
+    def postprocess(text: str, number: int, is_target: bool):
+        return task.postprocess_fn(text, example=read[number], is_target=is_target)
+
+    return EvaluationTask(
+        task.name,
+        [_text(task, example, "inputs") for example in read],
+        targets,
+        postprocess,
+        [_of_numbers(metric) for metric in predict],
+        [_of_numbers(metric) for metric in scores],
+        majority(counted),
+        counted_in,
+    )
+
+
+def _of_numbers(metric: Callable) -> Callable:
+    """The metric with the number of each `Scalar`, and without texts, images and the like."""
+
+    @functools.wraps(metric)
+    def numbers(targets, predictions):
+        found = metric(targets, predictions)
+        shown = {n: value for n, value in found.items() if not isinstance(value, MetricValue)}
+        return shown | {n: value.value for n, value in found.items() if isinstance(value, Scalar)}
+
+    return numbers
+
+
+def _examples(task: seqio.Task, split: str, use_cached: bool):
+    cached = is_read_from_cache(task, use_cached)
+    with readable(task):
+        dataset = task.get_dataset(
+            split=split, use_cached=cached, shuffle=False, try_in_mem_cache=False
+        )
+        yield from dataset.as_numpy_iterator()
+
+
+def _text(task: seqio.Task, example: dict, feature: str) -> str:
+    plain = example.get(f"{feature}_pretokenized")
+    if plain is not None:
+        return plain.decode("utf-8")
+    vocabulary = task.output_features[feature].vocabulary
+    return vocabulary.decode([int(i) for i in example[feature] if i != vocabulary.eos_id])

@@ -1,0 +1,160 @@
+"""Fill-in-the-middle on characters: texts are cut before they are tokenised, as for StarCoder.
+
+A model that learns from cuts between tokens is at a loss when it is asked to go on inside a word.
+`objectives.fill_in_the_middle` cuts between tokens, on the device; here is its counterpart on the
+host. A task with it is a list of preprocessors, and nothing must trim its examples afterwards:
+
+    seqio.TaskRegistry.add(
+        "my_infilling",
+        source=…,
+        preprocessors=[rekey, character_infilling(name="my_infilling")],
+        output_features={"targets": seqio.Feature(vocabulary)},
+    )
+
+Sources: Bavarian et al. 2022, "Efficient Training of Language Models to Fill in the Middle"; Li et
+al. 2023, "StarCoder: may the source be with you!".
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ...objectives import TokenIds, fill_in_the_middle
+from ..vocabularies.tokenization import Tokenizer
+from .quiet_tensorflow import seqio, tf
+from .seqio_vocabularies import tokenizer_and_ids
+
+
+def character_infilling(
+    *,
+    name: str,
+    text: str = "targets",
+    feature: str = "targets",
+    rate: float = 0.5,
+    spm_rate: float = 0.5,
+    spm: str = "spmv2",
+    sentinels: int = 128,
+) -> Callable[..., tf.data.Dataset]:
+    """A preprocessor from texts to token ids with the middle last.
+
+        {"targets": "x = f(y)"}  ->  {"targets": ids of <prefix>x =<suffix>y)<middle> f(</s>}
+
+    Texts that do not fit `sequence_length` are halved until they do, and then rearranged, so that
+    no middle is cut off. Draws follow from the seed that SeqIO gives each text and from the CRC-32
+    of `name` alone: neither from batches or workers, nor from where a run was resumed.
+
+    Args:
+        name: of the task; SeqIO gives the members of a mixture the same seeds.
+        text: the feature that holds the text.
+        feature: the output feature whose vocabulary it is, and where the ids go.
+        rate, spm_rate, spm: as for `objectives.fill_in_the_middle`.
+        sentinels: how many (`special_tokens.token_ids`).
+
+    Raises:
+        ValueError: when the dataset is made: settings out of range, a vocabulary without markers,
+            or one that does not give back a text from its parts.
+    """
+
+    def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
+        vocabulary = output_features[feature].vocabulary
+        tokenizer, ids = tokenizer_and_ids(vocabulary, sentinels=sentinels)
+        fill_in_the_middle(ids, rate, spm_rate, spm)  # has the same settings, and refuses the same
+        _check_parts(tokenizer)
+        longest = sequence_length[feature] if sequence_length else None
+
+        def pieces(written, seed):
+            seeds = (*(int(x) for x in seed.astype(np.uint32)), zlib.crc32(name.encode()))
+            fitting = infill_to_fit(
+                written.decode("utf-8"), tokenizer, ids, seeds, longest, rate, spm_rate, spm
+            )
+            lengths = np.asarray([len(piece) for piece in fitting], np.int32)
+            return np.concatenate(fitting), lengths
+
+        def infill(example, seed):
+            tokens, lengths = tf.numpy_function(
+                pieces, [example[text], seed], [tf.int32, tf.int32], stateful=False
+            )
+            tokens.set_shape([None])
+            lengths.set_shape([None])
+            return tf.RaggedTensor.from_row_lengths(tokens, lengths)
+
+        rearranged = seqio.map_over_dataset(infill, num_seeds=1)(dataset)
+        return rearranged.unbatch().map(lambda tokens: {feature: tokens})
+
+    return preprocess
+
+
+def infill_to_fit(
+    text: str,
+    tokenizer: Tokenizer,
+    ids: TokenIds,
+    seeds: Sequence[int],
+    longest: int | None,
+    *settings,
+) -> list[np.ndarray]:
+    """`infill_characters` of a text, or of its halves, quarters, … so that none is too long."""
+    tokens = infill_characters(text, tokenizer, ids, seeds, *settings)
+    if longest is None or len(tokens) <= longest or len(text) < 2:
+        return [tokens]
+    middle = len(text) // 2
+    halves = (text[:middle], (*seeds, 0)), (text[middle:], (*seeds, 1))
+    return [
+        piece
+        for half, own in halves
+        for piece in infill_to_fit(half, tokenizer, ids, own, longest, *settings)
+    ]
+
+
+def infill_characters(
+    text: str,
+    tokenizer: Tokenizer,
+    ids: TokenIds,
+    seeds: Sequence[int],
+    rate: float = 0.5,
+    spm_rate: float = 0.5,
+    spm: str = "spmv2",
+) -> np.ndarray:
+    """The token ids of a text whose middle is moved to its end, closed by end-of-sequence.
+
+    A text of n characters is cut at two places, each uniform among all n + 1 and independent of the
+    other; prefix, middle and suffix are tokenised each by itself. The forms are those of
+    `objectives.fill_in_the_middle`; a text that is not rearranged is tokenised as it is.
+
+    Args:
+        text: of one document.
+        tokenizer, ids: from `tasks.vocabularies`; `ids` needs `fim`.
+        seeds: whole numbers such as (seed of the run, number of the document): the only source of
+            randomness. Equal arguments give equal ids.
+        rate: share of texts that are rearranged.
+        spm_rate: share of those that begin with their suffix.
+        spm: how those are written, "spmv2" or "spm".
+
+    Returns:
+        i32[n].
+    """
+    draws = np.random.Philox(np.random.SeedSequence(seeds)).random_raw(4)
+    chances = (draws[:2] >> np.uint64(11)) / 2.0**53
+    first, second = sorted(int(x) for x in draws[2:] % np.uint64(len(text) + 1))
+    if chances[0] >= rate:
+        return np.append(tokenizer.encode_batch([text])[0], np.int32(ids.eos))
+    parts = text[:first], text[first:second], text[second:]
+    prefix, middle, suffix = tokenizer.encode_batch(parts)
+    *markers, eos = np.asarray([*ids.fim, ids.eos], np.int32).reshape(4, 1)
+    before, after, between = markers
+    if chances[1] >= spm_rate:
+        form = (before, prefix, after, suffix, between, middle)
+    elif spm == "spm":
+        form = (after, suffix, before, prefix, between, middle)
+    else:
+        form = (before, after, suffix, between, prefix, middle)
+    return np.concatenate([*form, eos])
+
+
+def _check_parts(tokenizer: Tokenizer) -> None:
+    if tokenizer.spaced:
+        raise ValueError(
+            f"The vocabulary {tokenizer.path} puts a space before every text, and so between the "
+            "parts of one that is cut: use bytes, a SentencePiece model without a dummy prefix or "
+            "a byte-level BPE, or cut between tokens with objectives.fill_in_the_middle."
+        )

@@ -1,0 +1,152 @@
+"""GLUE and SuperGLUE as SeqIO tasks over TensorFlow Datasets, for those who have the data.
+
+    pretrax evaluate --run=RUN --task=glue_mrpc --data_dir=tensorflow_datasets
+
+    glue_cola, glue_sst2, glue_mrpc, glue_qqp, glue_stsb, glue_mnli, glue_mnli_mismatched, glue_qnli,
+    glue_rte, glue_wnli; super_glue_boolq, …_cb, …_copa, …_multirc, …_rte, …_wic, …_wsc
+
+Texts are written as T5 was trained on them, each field after its name, and answers are the names of
+the classes (Raffel et al. 2020, arXiv:1910.10683, appendix D). Metrics are those of the benchmarks
+(Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019, arXiv:1905.00537). ReCoRD, whose answers are
+no classes, is not among them. `register` reads nothing and opens no network connection.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .. import task_metrics
+from ..vocabularies.tokenization import T5_EXTRA_IDS
+from .quiet_tensorflow import seqio, tf
+
+VERSIONS = {"glue": "2.0.0", "super_glue": "1.0.2"}
+MNLI = ("entailment", "neutral", "contradiction")
+UNTOLD = "untold"  # the class of an example whose label is kept back, as in test splits
+
+
+class ClassSet(NamedTuple):
+    """A data set: what is read of it, in which words, and how it is scored."""
+
+    fields: tuple[str, ...]  # of an example, in the order of the text
+    classes: tuple[str, ...] = ()  # by label; (): a number from 0 to 5
+    metrics: Sequence = (task_metrics.accuracy,)
+    data_set: str | None = None  # in TFDS; None: its own name
+    splits: Any = None  # by its name here, where TFDS has others
+
+
+def _f1_of(positive: str):
+    return functools.partial(task_metrics.binary_f1, positive=positive)
+
+
+_TRUE = ("False", "True")
+_PAIR = ("sentence1", "sentence2")
+_CLAIM = ("premise", "hypothesis")
+_MNLI_SPLITS = {
+    part: {"train": "train", "validation": f"validation_{part}"}
+    for part in ("matched", "mismatched")
+}
+
+SETS: dict[str, dict[str, ClassSet]] = {
+    "glue": {
+        "cola": ClassSet(("sentence",), ("unacceptable", "acceptable"), (task_metrics.matthews,)),
+        "sst2": ClassSet(("sentence",), ("negative", "positive")),
+        "mrpc": ClassSet(
+            _PAIR, ("not_equivalent", "equivalent"), (_f1_of("equivalent"), task_metrics.accuracy)
+        ),
+        "qqp": ClassSet(
+            ("question1", "question2"),
+            ("not_duplicate", "duplicate"),
+            (_f1_of("duplicate"), task_metrics.accuracy),
+        ),
+        "stsb": ClassSet(_PAIR, (), (task_metrics.pearson_and_spearman,)),
+        "mnli": ClassSet(_CLAIM, MNLI, splits=_MNLI_SPLITS["matched"]),
+        "mnli_mismatched": ClassSet(
+            _CLAIM, MNLI, data_set="mnli", splits=_MNLI_SPLITS["mismatched"]
+        ),
+        "qnli": ClassSet(("question", "sentence"), ("entailment", "not_entailment")),
+        "rte": ClassSet(_PAIR, ("entailment", "not_entailment")),
+        "wnli": ClassSet(_PAIR, ("not_entailment", "entailment")),
+    },
+    "super_glue": {
+        "boolq": ClassSet(("question", "passage"), _TRUE),
+        "cb": ClassSet(
+            _CLAIM,
+            ("entailment", "contradiction", "neutral"),
+            (task_metrics.macro_f1, task_metrics.accuracy),
+        ),
+        "copa": ClassSet(("choice1", "choice2", "premise", "question"), ("choice1", "choice2")),
+        "multirc": ClassSet(("question", "answer", "paragraph"), _TRUE, (task_metrics.multirc,)),
+        "rte": ClassSet(_CLAIM, ("entailment", "not_entailment")),
+        "wic": ClassSet(("word", "sentence1", "sentence2"), _TRUE),
+        "wsc": ClassSet(("text", "span1_text", "span2_text"), _TRUE, data_set="wsc.fixed"),
+    },
+}
+
+
+def register() -> None:
+    """Registers all of them, once: a second call does nothing."""
+    for benchmark, sets in SETS.items():
+        for name, one in sets.items():
+            if f"{benchmark}_{name}" in seqio.TaskRegistry.names():
+                return
+            tfds_name = f"{benchmark}/{one.data_set or name}:{VERSIONS[benchmark]}"
+            source = seqio.TfdsDataSource(tfds_name, splits=one.splits)
+            add_class_task(f"{benchmark}_{name}", name, one, source)
+
+
+def add_class_task(task: str, name: str, one: ClassSet, source: seqio.DataSource) -> None:
+    """Registers a task of a data set.
+
+    Args:
+        task: its name in SeqIO.
+        name: what its texts begin with.
+        source: of examples with the fields and an integer, or a number, `label`.
+    """
+    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=T5_EXTRA_IDS), add_eos=True)
+    seqio.TaskRegistry.add(
+        task,
+        source=source,
+        preprocessors=[
+            functools.partial(_written, name=name, one=one),
+            seqio.preprocessors.tokenize,
+            seqio.CacheDatasetPlaceholder(),
+            seqio.preprocessors.append_eos_after_trim,
+        ],
+        postprocess_fn=functools.partial(_value, one=one),
+        output_features={"inputs": feature, "targets": feature},
+        metric_fns=list(one.metrics),
+    )
+
+
+def _written(dataset: tf.data.Dataset, name: str, one: ClassSet) -> tf.data.Dataset:
+    """Texts in the words of T5: "mrpc sentence1: … sentence2: …" -> "equivalent"."""
+
+    def written(example):
+        parts = [f"{name}"]
+        for field in one.fields:
+            parts += [f"{field}:", example[field]]
+        label = example["label"]
+        if one.classes:
+            answer = tf.gather([*one.classes, UNTOLD], tf.where(label < 0, len(one.classes), label))
+        else:  # T5 rounds to fifths
+            answer = tf.strings.as_string(tf.round(label * 5) / 5, precision=1)
+        found = {"inputs": tf.strings.join(parts, " "), "targets": answer}
+        if "paragraph" in one.fields:  # MultiRC asks for all answers of a question
+            found["question_number"] = tf.stack(
+                [example["idx"][x] for x in ("paragraph", "question")]
+            )
+        return found
+
+    return dataset.map(written, tf.data.AUTOTUNE)
+
+
+def _value(text: str, one: ClassSet, example=None, is_target: bool = False):
+    """What metrics compare: a class, a number, or MultiRC's (question, class)."""
+    if not one.classes:
+        try:
+            return float(text)
+        except ValueError:  # an answer that is no number is as wrong as the scale allows
+            return 0.0
+    if example is not None and "question_number" in example:
+        return tuple(int(x) for x in example["question_number"]), text
+    return text

@@ -1,0 +1,137 @@
+"""Any objective as a SeqIO task, in one line; in a SeqIO mixture it stands beside supervised tasks.
+
+add_objective_task("my_ul2", "my_text", objectives.ul2)
+seqio.MixtureRegistry.add("both", [("my_ul2", 3), ("my_translation", 1)])
+seqio.get_dataset("both", {"inputs": 512, "targets": 512}, seqio.EncDecFeatureConverter())
+
+build = functools.partial(objectives.masked_lm, rate=0.3)
+add_objective_task("my_masks", "my_text", build)
+seqio.get_dataset("my_masks", {"inputs": 512}, seqio.PassThroughFeatureConverter())
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+
+from ...objectives import Builder, Objective
+from ...objectives.features import COLUMNS
+from ..vocabularies.special_tokens import token_ids
+from ..vocabularies.tokenization import byte_tokenizer
+from .preprocessors import cut_to_rows, is_pair, objective_preprocessor, vocabulary_of
+from .quiet_tensorflow import seqio, tf
+
+
+def add_objective_task(
+    name: str,
+    text_task: str | seqio.Task,
+    build: Builder,
+    *,
+    columns: bool = False,
+    sentinels: int = 128,
+) -> seqio.Task:
+    """Registers a task that applies an objective to the text of another one.
+
+    An objective of inputs and targets, or of targets alone, gives unpadded `inputs` and `targets`,
+    as supervised tasks do: SeqIO's feature converters pad, pack and mix them. Every other one gives
+    all its columns (`objectives.features`) at their full length i32[n], and `member` i32[]: read
+    them with `seqio.PassThroughFeatureConverter`.
+
+    The text is cached where `text_task` has it, or else just before the objective: a cached task
+    reads tokenised documents, and corrupts them anew in every epoch, with the same bits as if they
+    were not cached.
+
+    Args:
+        name: of the new task.
+        text_task: registered, or the task itself; its `targets` are tokenised documents, or text,
+            or it has text as `text`; tokenised with the vocabulary of its feature `targets`.
+        build: ids -> objective: any builder of `objectives`, its settings bound by
+            `functools.partial`.
+        columns: give all columns for an objective of inputs and targets as well. It needs them
+            where not all targets count, as in `objectives.causal_masking`.
+        sentinels: how many (`special_tokens.token_ids`).
+
+    Raises:
+        ValueError: settings that `build` refuses; an unknown or double name. Lengths are checked
+            where SeqIO is asked for them (`preprocessors.objective_preprocessor`).
+    """
+    text = seqio.TaskRegistry.get(text_task) if isinstance(text_task, str) else text_task
+    if "targets" not in text.output_features:
+        raise ValueError(
+            f"The text task {text.name!r} has the features {sorted(text.output_features)}, expected "
+            "`targets`, in whose vocabulary its text is."
+        )
+    vocabulary = text.output_features["targets"].vocabulary
+    # Which columns there are is the same for every vocabulary; that of bytes is not read from disk.
+    any_ids = token_ids(byte_tokenizer(), sentinels=sentinels)
+    steps = [_of_the_text(step, text.output_features) for step in text.preprocessors]
+    return seqio.TaskRegistry.add(
+        name,
+        source=text.source,
+        preprocessors=[
+            *steps,
+            _tokenised,
+            *([] if text.supports_caching else [seqio.CacheDatasetPlaceholder()]),
+            cut_to_rows(build, sentinels=sentinels),
+            objective_preprocessor(build, name=name, columns=columns, sentinels=sentinels),
+        ],
+        output_features=_output_features(build(any_ids), vocabulary, columns),
+        shuffle_buffer_size=text.shuffle_buffer_size,
+    )
+
+
+def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
+    """A step of the text's task: its own features, in the vocabulary that the new task is asked for.
+
+    SeqIO gives every step the features of the new task. Their vocabulary is another one than the
+    text was registered with where a corpus replaces it.
+    """
+    asks = inspect.signature(step).parameters
+    if "output_features" not in asks:
+        return step
+
+    def features(output_features):
+        asked, old = vocabulary_of(output_features), own["targets"].vocabulary
+        return {
+            name: dataclasses.replace(one, vocabulary=asked) if one.vocabulary == old else one
+            for name, one in own.items()
+        }
+
+    if "sequence_length" in asks:
+        return lambda dataset, sequence_length, output_features: step(
+            dataset, sequence_length=sequence_length, output_features=features(output_features)
+        )
+    return lambda dataset, output_features: step(dataset, output_features=features(output_features))
+
+
+def _tokenised(dataset: tf.data.Dataset, output_features) -> tf.data.Dataset:
+    """Documents as `targets`, tokenised if they are not yet."""
+    spec = dataset.element_spec
+    feature = "targets" if "targets" in spec else "text"
+    if feature not in spec:
+        raise ValueError(
+            f"The text task gives {sorted(spec)}, expected `targets`, tokenised or not, or "
+            "`text`: rename the feature with seqio.preprocessors.rekey."
+        )
+    vocabulary = vocabulary_of(output_features)
+    encode = vocabulary.encode_tf if spec[feature].dtype == tf.string else lambda ids: ids
+    return dataset.map(lambda example: {"targets": encode(example[feature])}, tf.data.AUTOTUNE)
+
+
+def _output_features(
+    objective: Objective, vocabulary: seqio.Vocabulary, columns: bool
+) -> dict[str, seqio.Feature]:
+    """What the objective gives: tokens in the vocabulary, and numbers that pass through."""
+    tokens = seqio.Feature(vocabulary, add_eos=False)
+    numbers = seqio.PassThroughVocabulary(size=2**31 - 1)
+    streams = objective.lengths(2)
+    if is_pair(objective) and not columns:
+        return {name: tokens for name in ("inputs", "targets") if name in streams}
+    features = {
+        column: tokens
+        if column in ("inputs", "targets", "labels")
+        else seqio.Feature(numbers, add_eos=False)
+        for stream, names in COLUMNS.items()
+        if stream in streams
+        for column in names
+    }
+    return features | {"member": seqio.Feature(numbers, add_eos=False, rank=0)}

@@ -1,0 +1,264 @@
+"""An objective as SeqIO preprocessors: the same pure JAX function, on the host.
+
+Same key, same bits as in the training step. `tasks.seqio.objective_tasks` registers whole tasks; put
+together by hand one is
+
+    build = functools.partial(objectives.span_corruption, noise_density=0.15)
+    seqio.TaskRegistry.add(
+        "my_span_corruption",
+        source=…,
+        preprocessors=[rekey, seqio.preprocessors.tokenize,
+                       cut_to_rows(build), objective_preprocessor(build, name="my_span_corruption")],
+        output_features={"inputs": …, "targets": …},
+    )
+"""
+
+import functools
+import zlib
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...objectives import (
+    Builder,
+    Objective,
+    Row,
+    RowGroup,
+    TokenIds,
+    batched,
+    layouts,
+    members_of,
+    plan,
+)
+from ...objectives.contract import column_of
+from ...objectives.features import COLUMNS
+from .quiet_tensorflow import seqio, tf
+from .seqio_vocabularies import tokenizer_and_ids
+
+ROWS = 128  # corrupted in one call; one at a time is ten times slower
+DOCUMENTS = 128  # cut into rows together
+
+
+def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.data.Dataset]:
+    """A preprocessor that cuts tokenised documents into rows of the objective's own raw length.
+
+    `DOCUMENTS` documents at a time are laid end to end, as T5 does, and cut; the short row at the
+    end is kept. In a mixture each row is cut for one member, drawn by the rates from the number of
+    the row.
+
+        [1 2 3 4 5] [6 7 8]  ->  [1 2 3] [4 5 6] [7 8]      for a raw length of 3
+                             ->  [1 2 3] [6 7 8] [4 5]      for one that keeps documents apart
+
+    For objectives that are not made for a stream of text every document is cut by itself; and all
+    their first rows come before the second ones, so that the two rows of a pair, which are each
+    other's partner, are of different documents (as long as more than one is left).
+
+    Documents are `targets` i32[n]; rows are `tokens` i32[n] and `member` i32[]. The raw length
+    follows from `sequence_length` as for `objective_preprocessor`.
+    """
+
+    def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
+        objective, ids = _objective(build, output_features, sentinels)
+        if column_of(objective):
+            raise ValueError(
+                f"The objective reads the {column_of(objective)} of documents, which a text has not: "
+                "train it by `pretrax train` on seqio_corpora.seqio_pairs."
+            )
+        raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
+        given_rates = [member.rate for member in members_of(objective)]
+        if any(map(callable, given_rates)):
+            raise ValueError(
+                "Got a mixture whose rates follow the step of training, expected numbers: a SeqIO "
+                "task knows no steps. Train it by `pretrax train`, or give each member its share."
+            )
+        rates = np.asarray(given_rates)
+        limits = np.cumsum(rates / rates.sum())[:-1]
+        alone = objective.rows != "stream"
+
+        def cut(group: int, documents):
+            """Lengths of rows, their members, and the order in which they are given."""
+            stretches = documents if alone else np.asarray([documents.sum()])
+            most = int((stretches // int(raw.min()) + 1).sum())
+            bits = np.random.Philox(np.random.SeedSequence(int(group))).random_raw(most)
+            draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
+            members = np.searchsorted(limits, draws, side="right").astype(np.int32)
+            rows = [np.zeros((2, 0), np.int32)]  # lengths, and which row of its stretch
+            used = 0
+            for stretch in stretches[stretches > 0]:
+                ends = np.cumsum(raw[members[used : used + stretch // int(raw.min()) + 1]])
+                ends = np.minimum(ends[: np.searchsorted(ends, stretch) + 1], stretch)
+                rows.append(np.stack([np.diff(ends, prepend=0), np.arange(ends.size)]))
+                used += ends.size
+            lengths, number = np.concatenate(rows, 1).astype(np.int32)
+            order = np.argsort(number if alone else 0 * number, kind="stable").astype(np.int32)
+            return lengths, members[:used], order
+
+        def to_rows(group, documents):
+            if isinstance(documents, tf.Tensor):  # all of one length, known beforehand
+                documents = tf.RaggedTensor.from_tensor(documents)
+            tokens = tf.cast(documents.flat_values, tf.int32)
+            lengths, members, order = tf.numpy_function(
+                cut, [group, documents.row_lengths()], [tf.int32] * 3, stateful=False
+            )
+            for x in (lengths, members, order):
+                x.set_shape([None])
+            rows = tf.gather(tf.RaggedTensor.from_row_lengths(tokens, lengths), order)
+            return tf.data.Dataset.from_tensor_slices((rows, tf.gather(members, order)))
+
+        documents = dataset.map(lambda example: example["targets"], tf.data.AUTOTUNE)
+        rows = documents.ragged_batch(DOCUMENTS).enumerate().flat_map(to_rows)
+        return rows.map(lambda tokens, member: {"tokens": tokens, "member": member})
+
+    return preprocess
+
+
+def objective_preprocessor(
+    build: Builder, *, name: str, columns: bool = False, sentinels: int = 128
+) -> Callable[..., tf.data.Dataset]:
+    """A preprocessor that applies an objective to rows.
+
+    Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. An objective of inputs and targets
+    alone gives both as i32[variable], for SeqIO's feature converters; every other one, and with
+    `columns` these too, gives all the columns of `objectives.features` at their full lengths.
+    Those follow from the `sequence_length` that SeqIO is asked for:
+
+        {"inputs": 512, "targets": 114}   an encoder-decoder
+        {"inputs": 512}                   an encoder, which predicts in place
+        {"targets": 512}                  a decoder, inputs and targets together
+
+    The key of a row is the seed that SeqIO draws for it, folded with the CRC-32 of `name`: SeqIO
+    gives the members of a mixture the same seeds, and without it two tasks would be masked alike.
+    The partner of row 2k is row 2k + 1, as they come, and the other way round; the last of an odd
+    number has an empty one.
+
+    Args:
+        build: ids -> objective; the ids come from the vocabulary of `targets`, or of `inputs`.
+        name: of the task.
+        columns: give all columns, padded.
+        sentinels: how many (`special_tokens.token_ids`).
+
+    Raises:
+        ValueError: when the dataset is made: lengths or sentinels that do not suffice, or a
+            vocabulary that SeqIO's feature converters would misread. When it is read (as a
+            TensorFlow error with that message): targets that do not all count, without `columns`.
+    """
+
+    def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
+        objective, ids = _objective(build, output_features, sentinels)
+        group = _plan(objective, ids, sequence_length)
+        padded = columns or not is_pair(objective)
+        if not padded and ids.pad:
+            raise ValueError(
+                f"SeqIO's feature converters take id 0 for padding, the vocabulary's is {ids.pad}: "
+                "set `columns`, and read the task with seqio.PassThroughFeatureConverter."
+            )
+        call, shapes = _host_call(objective, group, zlib.crc32(name.encode()), padded)
+
+        def seeded(row, seed):
+            tokens, member = tf.cast(row["tokens"], tf.int32), row.get("member", 0)
+            return tokens, tf.size(tokens), tf.cast(member, tf.int32), tf.cast(seed, tf.int64)
+
+        def corrupt(*rows):
+            outputs = tf.numpy_function(call, rows, [tf.int32] * len(shapes), stateful=False)
+            for output, shape in zip(outputs, shapes.values(), strict=True):
+                output.set_shape([None, *shape])
+            return dict(zip(shapes, outputs, strict=True))
+
+        # Seeds are drawn row by row, before batching: a row's bits do not depend on its batch.
+        rows = seqio.map_over_dataset(seeded, num_seeds=1)(dataset)
+        rows = rows.padded_batch(ROWS, ([group.row_length], [], [], [2]))
+        features = rows.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
+        return features if padded else features.map(_unpadded, tf.data.AUTOTUNE)
+
+    return preprocess
+
+
+def is_pair(objective: Objective) -> bool:
+    """Whether an objective gives targets, with inputs or without, and nothing else."""
+    streams = COLUMNS.keys() & objective.lengths(2).keys()
+    return "targets" in streams and streams <= {"inputs", "targets"}
+
+
+def row_keys(seeds_Bx2, name_crc: int):
+    """The key of each row: SeqIO's pair of 32-bit seeds as a threefry key, and the task's name."""
+
+    def key(seed):
+        data = jax.random.wrap_key_data(seed, impl="threefry2x32")
+        return jax.random.fold_in(data, np.uint32(name_crc))
+
+    return jax.vmap(key)(jnp.asarray(seeds_Bx2, jnp.uint32))
+
+
+def _host_call(objective: Objective, group: RowGroup, name_crc: int, padded: bool):
+    """(tokens, sizes, members, seeds) -> features on the CPU, and each feature's row shape."""
+    corrupt = batched(objective, group.features)
+    L = group.row_length
+
+    @jax.jit
+    def compiled(tokens_BxL, size_B, member_B, seeds_Bx2):
+        segments = (jnp.arange(L)[None] < size_B[:, None]).astype(jnp.int32)
+        return corrupt(row_keys(seeds_Bx2, name_crc), Row(tokens_BxL, segments, member_B))
+
+    like = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    seeds = jax.ShapeDtypeStruct((ROWS, 2), jnp.uint32)
+    features = jax.eval_shape(compiled, like((ROWS, L)), like((ROWS,)), like((ROWS,)), seeds)
+    shapes = {name: features[name].shape[1:] for name in sorted(features)}
+    cpu = jax.local_devices(backend="cpu")[0]
+
+    def call(*batch):
+        *rows, seeds = batch
+        fill = ROWS - len(seeds)  # a last, short batch: empty rows, so that one shape is compiled
+        filled = [
+            np.pad(x, [(0, fill)] + [(0, 0)] * (x.ndim - 1))
+            for x in (*rows, seeds.astype(np.uint32))
+        ]
+        with jax.default_device(cpu):
+            features = {name: np.asarray(x) for name, x in compiled(*filled).items()}
+        if not padded:
+            _check_weights(features)
+        return [features[name][: len(seeds)] for name in shapes]
+
+    return call, shapes
+
+
+def _check_weights(features: Mapping[str, np.ndarray]) -> None:
+    if ((features["targets_segments"] > 0) != features["targets_weights"]).any():
+        raise ValueError(
+            "Not every target of this objective counts, but SeqIO's feature converters take all of "
+            "them: set `columns`, and read the task with seqio.PassThroughFeatureConverter."
+        )
+
+
+def _unpadded(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    return {
+        stream: tf.boolean_mask(features[stream], features[f"{stream}_segments"] > 0)
+        for stream in ("inputs", "targets")
+        if stream in features
+    }
+
+
+def vocabulary_of(output_features: Mapping[str, seqio.Feature]) -> seqio.Vocabulary:
+    """The vocabulary of an objective's task, in which its text is."""
+    return (output_features.get("targets") or output_features["inputs"]).vocabulary
+
+
+def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sentinels: int):
+    _, ids = tokenizer_and_ids(vocabulary_of(output_features), sentinels=sentinels)
+    return build(ids), ids
+
+
+def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int] | None):
+    asked = {"encoder": "inputs", "decoder": "targets"}
+    lengths = sequence_length or {}
+    stacks = {stack: lengths[name] for stack, name in asked.items() if lengths.get(name)}
+    if not stacks:
+        raise ValueError(
+            f"An objective on the host needs sequence lengths, got {sequence_length}: expected "
+            'such as {"inputs": 512, "targets": 114}.'
+        )
+    try:
+        return plan(objective, layouts.LAYOUTS["_".join(stacks)], ids, [stacks])[0]
+    except ValueError as error:
+        raise ValueError(f"With sequence lengths {dict(lengths)}: {error}") from None

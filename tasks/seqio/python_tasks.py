@@ -1,0 +1,121 @@
+"""Two SeqIO tasks from Python's own standard library: a score to look at without a download.
+
+    python_tasks.register()
+    seqio.get_dataset("python_modules", {"inputs": 384, "targets": 16}, …)
+
+    task                given                     answer        passages  majority  counting
+    python_modules      source text               its package  1,800 + 240     15.0%     71.3%
+    python_identifiers  code, one <extra_id_0>    that name    4,000 + 500      3.6%     25.2%
+
+Passages are to train on and held out (Python 3.11; other versions differ a little). `majority` is
+the accuracy of the most frequent answer, `counting` that of naive Bayes over words, and of the most
+frequent name in the passage. The split `validation` is of the very files that
+`corpora.python_library` holds out with its defaults, without what those share with other files: a
+model pre-trained there has seen no passage of it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from .. import task_metrics
+from ..python_library.python_passages import (
+    SENTINEL,
+    SPLITS,
+    identifier_examples,
+    module_examples,
+)
+from ..vocabularies.tokenization import T5_EXTRA_IDS
+from .quiet_tensorflow import seqio, tf
+from .seqio_vocabularies import RunVocabulary, tokenizer_of
+
+
+def register() -> None:
+    """Registers both tasks, once: a second call does nothing. The library is read when used.
+
+    Replace the vocabulary, which is bytes, with `task.replace(output_features=…)`. SeqIO cuts
+    inputs that are longer than asked for: ask for 384 bytes, or 192 pieces, or the blank may go.
+    """
+    # SeqIO advises against shuffling what is not in files; these few passages are drawn by a hash.
+    logging.getLogger("absl").addFilter(
+        lambda record: "uncached FunctionDataset" not in record.getMessage()
+    )
+    feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=T5_EXTRA_IDS), add_eos=True)
+    for name, (examples, tokenize, metric_fns) in _TASKS.items():
+        if name in seqio.TaskRegistry.names():
+            continue
+        seqio.TaskRegistry.add(
+            name,
+            source=seqio.FunctionDataSource(_dataset(examples), splits=SPLITS),
+            preprocessors=[
+                tokenize,
+                seqio.CacheDatasetPlaceholder(),
+                seqio.preprocessors.append_eos_after_trim,
+            ],
+            output_features={"inputs": feature, "targets": feature},
+            metric_fns=metric_fns,
+        )
+
+
+def tokenize_around_blank(
+    dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
+) -> tf.data.Dataset:
+    """`seqio.preprocessors.tokenize`, but `<extra_id_0>` in the inputs becomes the sentinel's id.
+
+        "a <extra_id_0> c"  ->  [100, 35, 358, 35, 102]      in bytes with 100 sentinels
+
+    Vocabularies read it as ordinary text: it may stand in a document. Here it stands exactly once.
+
+    Raises:
+        ValueError: the vocabulary of the inputs has no sentinels.
+    """
+    vocabulary = output_features["inputs"].vocabulary
+    sentinel = _sentinel(vocabulary)
+
+    def tokenize(example):
+        before, after = tf.unstack(tf.strings.split(example["inputs"], SENTINEL), 2)
+        parts = [vocabulary.encode_tf(before), [sentinel], vocabulary.encode_tf(after)]
+        return {
+            "inputs_pretokenized": example["inputs"],
+            "inputs": tf.concat(parts, axis=0),
+            "targets_pretokenized": example["targets"],
+            "targets": output_features["targets"].vocabulary.encode_tf(example["targets"]),
+        }
+
+    return dataset.map(tokenize, tf.data.AUTOTUNE)
+
+
+def _sentinel(vocabulary: seqio.Vocabulary) -> int:
+    if isinstance(vocabulary, RunVocabulary):
+        found = vocabulary.ids.sentinels[:1]
+    else:
+        named = tokenizer_of(vocabulary).named
+        found = (named[SENTINEL],) if SENTINEL in named else ()
+    if not found:
+        raise ValueError(
+            f"The vocabulary of `inputs` has no {SENTINEL}, which stands for the hidden name: make "
+            "it with sentinels (`extra_ids=100`), as many as the model has."
+        )
+    return found[0]
+
+
+def _dataset(examples: Callable) -> Callable[..., tf.data.Dataset]:
+    """What `seqio.FunctionDataSource` asks for the examples; it shuffles them itself."""
+
+    def read(split: str, shuffle_files: bool = False, seed: int | None = None) -> tf.data.Dataset:
+        inputs, targets = zip(*examples()[split])
+        return tf.data.Dataset.from_tensor_slices(
+            {"inputs": list(inputs), "targets": list(targets)}
+        )
+
+    return read
+
+
+# name -> (examples, tokenising, metrics)
+_TASKS = {
+    "python_modules": (
+        module_examples,
+        seqio.preprocessors.tokenize,
+        [task_metrics.accuracy, task_metrics.macro_f1],
+    ),
+    "python_identifiers": (identifier_examples, tokenize_around_blank, [task_metrics.exact_match]),
+}

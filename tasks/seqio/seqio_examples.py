@@ -1,0 +1,197 @@
+"""Examples of SeqIO tasks as documents: texts, and texts with their answers."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...data.corpus import Piece, in_parts
+from ...data.ids_on_disk import text_checker
+from ...objectives import TokenIds
+from ...objectives.contract import NO_LABEL
+from ...objectives.supervised import THOUSANDTHS
+from ..vocabularies.tokenization import Tokenizer
+from .quiet_tensorflow import seqio, tf
+from .seqio_caches import cached_source, is_read_from_cache
+from .seqio_skipping import examples_after
+from .seqio_tasks import readable
+
+UNIT = 2048  # examples
+
+PairReader = Callable[[np.ndarray, np.ndarray], Piece]
+
+
+def pair_reader(answers: str, tokenizer: Tokenizer, classes: Sequence[str]) -> PairReader:
+    """(given, answer), as token ids of a task -> the document, as `objectives.supervised` reads it.
+
+    Args:
+        answers: as for `seqio_corpora.seqio_pairs`.
+        tokenizer: of the task's vocabulary.
+        classes: names in order; the label is the index.
+
+    Raises:
+        ValueError: another kind of answers, or one that needs classes without any.
+    """
+    numbers = {name: k for k, name in enumerate(classes)}
+    if answers in ("class", "tags") and not classes:
+        raise ValueError(f"Got answers={answers!r} and no classes, expected their names.")
+
+    def number_of(name: str) -> int:
+        if name not in numbers:
+            raise ValueError(
+                f"got the target {name!r}, which is none of the classes: {', '.join(classes)}."
+            )
+        return numbers[name]
+
+    def text_of(tokens: np.ndarray) -> str:
+        return tokenizer.decode(tokens.tolist()).strip()
+
+    def labelled(given: np.ndarray, label: int) -> Piece:
+        return Piece(given, True, labels=np.full(given.size, label, np.int32))
+
+    def as_class(given, answer):
+        return labelled(given, number_of(text_of(answer)))
+
+    def as_number(given, answer):
+        value = float(text_of(answer))
+        if not abs(value) * THOUSANDTHS < -NO_LABEL - 1:
+            raise ValueError(f"got the number {value}, expected one between ±2147483.")
+        return labelled(given, round(value * THOUSANDTHS))
+
+    def as_tags(given, answer):
+        words, names = text_of(given).split(), text_of(answer).split()
+        if len(words) != len(names):
+            raise ValueError(f"got {len(names)} tags for {len(words)} words: {text_of(given)!r}.")
+        pieces = tokenizer.encode_batch([f" {word}" for word in words])
+        # A word may have no token: tokenizers drop some characters.
+        labels = [[number_of(n), *[NO_LABEL] * len(p)][: len(p)] for n, p in zip(names, pieces)]
+        return Piece(np.concatenate(pieces), True, labels=np.concatenate(labels).astype(np.int32))
+
+    readers = {
+        "text": in_parts,
+        "class": as_class,
+        "number": as_number,
+        "tags": as_tags,
+    }
+    if answers not in readers:
+        raise ValueError(f"Got answers={answers!r}, expected one of {list(readers)}.")
+    return readers[answers]
+
+
+class TaskExamples:
+    """The examples of one task as documents.
+
+    `lengths` of features, end-of-sequence counted, are told to the tasks that ask for some: those
+    that an objective was put on. With `use_cached` a task that can be cached is read from its cache.
+    """
+
+    def __init__(
+        self,
+        task: seqio.Task,
+        features: Sequence[str],
+        ids: TokenIds,
+        lengths: dict[str, int] | None = None,
+        *,
+        use_cached: bool = False,
+    ):
+        self.cached = is_read_from_cache(task, use_cached)
+        self.task, self.name, self.features, self._ids = task, task.name, tuple(features), ids
+        self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
+
+    def num_units(self, split: str, num_shards: int) -> int:
+        """How many units a split has: the files of the source, or of a cache.
+
+        Small files of a cache, of which `seqio_cache_tasks` writes 64 or more, are read together: to
+        open a unit takes a tenth of a second. A unit has `UNIT` examples or more, as long as each
+        shard of the stream has one.
+        """
+        with readable(self.task):
+            source = cached_source(self.task, split) if self.cached else self.task.source
+            files = len(source.list_shards(split=split))
+            if not self.cached:
+                return files
+            return min(files, max(num_shards, source.num_input_examples(split) // UNIT))
+
+    def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Piece | None]:
+        """Examples of a split; None for an empty one, so that every example is counted."""
+        # Documents are cut later, where it is told; but some steps must know the lengths.
+        how |= dict(split=split, use_cached=self.cached, sequence_length=self._lengths)
+        options = tf.data.Options()
+        options.deterministic = True
+        # Its thread sleeps for up to a minute, and who lets go of the examples may wait for it.
+        options.autotune.enabled = False
+        with readable(self.task):
+            dataset = examples_after(skip, self.task, **how)
+            dataset = dataset.map(lambda example: {name: example[name] for name in self.features})
+            for example in dataset.with_options(options).as_numpy_iterator():
+                yield self._document(*(self._open_ended(example[name]) for name in self.features))
+
+    def _open_ended(self, tokens) -> np.ndarray:
+        """Without a single end-of-sequence at the end: objectives close documents themselves."""
+        tokens = np.asarray(tokens, np.int32)
+        return tokens[:-1] if tokens.size and tokens[-1] == self._ids.eos else tokens
+
+    _document: Callable[..., Piece | None]  # of the features of an example
+
+
+class TextExamples(TaskExamples):
+    """The text of one task."""
+
+    def __init__(self, task: seqio.Task, feature: str, ids: TokenIds, *, use_cached: bool = False):
+        super().__init__(task, [feature], ids, use_cached=use_cached)
+        self._check = text_checker(ids)
+
+    def _document(self, tokens: np.ndarray) -> Piece | None:
+        if tokens.size:
+            self._check(tokens, f"Task {self.name!r}, feature {self.features[0]!r}")
+        return Piece(tokens, ends=True) if tokens.size else None
+
+
+class PairExamples(TaskExamples):
+    """What one task gives, and the answers to it, as documents of `objectives.supervised`."""
+
+    def __init__(
+        self,
+        task: seqio.Task,
+        ids: TokenIds,
+        limits: tuple[int, int],
+        read: PairReader,
+        *,
+        use_cached: bool = False,
+    ):
+        lengths = {"inputs": limits[0] + 1, "targets": limits[1] + 1}
+        super().__init__(task, ("inputs", "targets"), ids, lengths, use_cached=use_cached)
+        self._limits, self._read, self._told = limits, read, False
+
+    def _document(self, given: np.ndarray, answer: np.ndarray) -> Piece | None:
+        if not given.size:
+            return None
+        try:
+            piece = self._read(given, answer)
+        except ValueError as error:
+            raise ValueError(f"Task {self.name!r}: {error}") from error
+        if piece.parts is None:
+            self._tell(piece.tokens.size, 0)
+            most = self._limits[0]
+            labels = None if piece.labels is None else piece.labels[:most]
+            return piece._replace(tokens=piece.tokens[:most], labels=labels)
+        sides = [piece.tokens[piece.parts == part] for part in (0, 1)]
+        self._tell(*(side.size for side in sides))
+        return in_parts(*(side[:most] for side, most in zip(sides, self._limits)))
+
+    def _tell(self, given: int, answer: int) -> None:
+        if self._told or (given <= self._limits[0] and answer <= self._limits[1]):
+            return
+        self._told = True
+        warnings.warn(
+            f"Task {self.name!r} has examples of {given} given and {answer} answer tokens, or more: "
+            f"they are cut to given_tokens={self._limits[0]} and answer_tokens={self._limits[1]}.",
+            stacklevel=2,
+        )
+
+
+def _needs_lengths(step: Callable) -> bool:
+    asked = inspect.signature(step).parameters.get("sequence_length")
+    return asked is not None and asked.default is inspect.Parameter.empty

@@ -1,0 +1,106 @@
+"""Examples of a SeqIO task from some number on, without tokenising those before it where that can be.
+
+SeqIO shuffles examples after all steps of a task, so that to skip n of them is to take all those
+steps for n examples and the shuffle buffer. Where each step makes one example of one, and depends on
+nothing else, the order of the buffer is the same before the steps: what is skipped is read, and no
+more. Steps that drop, cut, join or number examples, or draw at random, are taken again.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from .quiet_tensorflow import seqio, tf
+from .seqio_caches import cached_source
+
+# Datasets of which each element depends on the same element of their input alone.
+_ELEMENTWISE = {"_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset"}
+# Operations that TensorFlow calls stateful for the tables that they hold, which never change.
+_CONSTANT = {
+    *("SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceTokenizeWithOffsetsOp"),
+    *("LookupTableFindV2", "LookupTableSizeV2", "WordpieceTokenizeWithOffsets", "Assert"),
+    *("If", "While", "StatefulPartitionedCall"),  # what they call is looked at itself
+}
+
+
+def examples_after(skip: int, task: seqio.Task, **how: Any) -> tf.data.Dataset:
+    """`task.get_dataset(**how).skip(skip)`, bit for bit, with as few steps as possible.
+
+    Args:
+        skip: how many examples, in the order in which the task gives them.
+        how: `split`, `use_cached`, `shuffle`, `seed`, `shard_info`, `sequence_length`.
+    """
+    if skip:
+        found = _skipped_before_steps(skip, task, **how)
+        if found is not None:
+            return found
+    dataset = task.get_dataset(trim_output_features=False, try_in_mem_cache=False, **how)
+    return dataset.skip(skip)
+
+
+def _skipped_before_steps(
+    skip: int,
+    task: seqio.Task,
+    *,
+    split: str,
+    use_cached: bool,
+    shuffle: bool,
+    seed: int | None = None,
+    shard_info: seqio.ShardInfo | None = None,
+    sequence_length: dict[str, int] | None = None,
+) -> tf.data.Dataset | None:
+    """The examples, or None for a task whose steps must be taken for those that are skipped."""
+    if shuffle and task.shuffle_buffer_size is None:
+        return None
+    source = cached_source(task, split) if use_cached else task.source
+    raw = _shard(source, split, shuffle, seed, shard_info)
+    if shuffle:
+        raw = raw.shuffle(task.shuffle_buffer_size, seed=seed)
+    raw = raw.skip(skip)
+    steps = raw if use_cached else task.preprocess_precache(raw, seed=seed)
+    steps = task.preprocess_postcache(steps, sequence_length=sequence_length, seed=seed)
+    if not _is_elementwise(steps, raw):
+        return None
+    return task._validate_preprocessing(steps).prefetch(tf.data.AUTOTUNE)
+
+
+def _shard(
+    source: seqio.DataSource,
+    split: str,
+    shuffle: bool,
+    seed: int | None,
+    shard_info: seqio.ShardInfo | None,
+) -> tf.data.Dataset:
+    """What `seqio.Task.get_dataset` reads: files of the source, or every n-th of its examples."""
+    if (
+        shard_info is None
+        or source.supports_arbitrary_sharding
+        or len(source.list_shards(split=split)) >= shard_info.num_shards
+    ):
+        return source.get_dataset(split=split, shuffle=shuffle, seed=seed, shard_info=shard_info)
+    whole = source.get_dataset(split=split, shuffle=shuffle, seed=seed)
+    return whole.shard(shard_info.num_shards, shard_info.index)
+
+
+def _is_elementwise(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
+    """Whether each element of `dataset` depends on the same one of `source`, and on nothing else."""
+    while dataset is not source:
+        if type(dataset).__name__ not in _ELEMENTWISE:
+            return False
+        if any(_is_stateful(name) for function in dataset._functions() for name in _ops(function)):
+            return False
+        (dataset,) = dataset._inputs()
+    return True
+
+
+def _ops(function: Any) -> Iterator[str]:
+    """The names of the operations of a dataset's function, and of the functions that it calls."""
+    graph = function.function.graph.as_graph_def()
+    for nodes in (graph.node, *(called.node_def for called in graph.library.function)):
+        yield from (node.op for node in nodes)
+
+
+def _is_stateful(name: str) -> bool:
+    from tensorflow.python.framework import op_def_registry  # tf was imported quietly by now
+
+    registered = op_def_registry.get(name)
+    return name not in _CONSTANT and (registered is None or registered.is_stateful)

@@ -1,0 +1,160 @@
+"""Endless streams of documents from SeqIO tasks and mixtures that can stop and go on."""
+
+import functools
+import zlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...data.corpus import DocumentStream, Piece
+from .quiet_tensorflow import seqio
+from .seqio_examples import TaskExamples
+
+_DRAWS = 1024  # draws of the mixture made at a time
+
+
+class MixtureStream(DocumentStream):
+    """One shard's endless stream over the tasks of a mixture: a `DocumentStream`.
+
+    Each document's task is drawn by the rates, from `(seed, shard, document number)`. A task is
+    read file by file (its source's shards; small files of a cache together), in an order drawn for
+    every epoch; shard k of S reads files k, k + S, …, or every S-th example where there are fewer
+    files than shards.
+
+    The state is a few integers: the number of documents, and for each task the epoch, the place in
+    the order of files, and the examples read of that file. Restoring opens that file and reads
+    past those examples, at most one file (with fewer files than shards: one epoch of the shard);
+    most tasks tokenise none of them, see `tasks.seqio.seqio_skipping`. A saved `tf.data` iterator would need no reading, but holds
+    the shuffle buffer: tens of megabytes for every shard, each time a position is taken.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[TaskExamples],
+        rates: Sequence[float],
+        split: str,
+        shard: int,
+        num_shards: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+    ):
+        if not 0 <= shard < num_shards:
+            raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
+        self._tasks = [_TaskStream(t, split, shard, num_shards, shuffle, seed) for t in texts]
+        self._rates, self._key = tuple(rates), (seed, shard)
+        self._documents = 0
+        described = repr((split, shard, num_shards, shuffle, seed, list(rates)))
+        units = [(t.name, t.cached, t.num_units(split, num_shards)) for t in texts]
+        self._fingerprint = zlib.crc32((described + repr(units)).encode())
+
+    def next_document(self) -> Piece:
+        block, place = divmod(self._documents, _DRAWS)
+        task = drawn_tasks(self._rates, self._key, block)[place]
+        document = self._tasks[task].next_document()
+        self._documents += 1
+        return document
+
+    def state(self) -> dict[str, np.ndarray]:
+        places = np.asarray([task.place for task in self._tasks], np.int64)
+        return {
+            "documents": np.array(self._documents, np.int64),
+            "places": places,  # [tasks, 3]
+            "fingerprint": np.array(self._fingerprint, np.int64),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        if int(state["fingerprint"]) != self._fingerprint:
+            raise ValueError(
+                "The saved data position belongs to another mixture, split, seed or number of "
+                "shards, or to tasks of another number of files, or that were cached where these are not, "
+                "or the other way round: set them back, or start a new run directory."
+            )
+        self._documents = int(state["documents"])
+        for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
+            task.go_to([int(x) for x in place])
+
+
+@functools.lru_cache(maxsize=1024)
+def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> np.ndarray:
+    """The tasks of `_DRAWS` documents of a mixture, i64[_DRAWS]: an index of `rates` for each.
+
+    `key` is (seed, shard); documents `_DRAWS * block` and following of the shard are drawn.
+    """
+    limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
+    # Raw Philox bits: NumPy promises the same in every version, which it does not for Generator.
+    bits = np.random.Philox(np.random.SeedSequence((*key, block))).random_raw(_DRAWS)
+    return np.searchsorted(limits, (bits >> np.uint64(11)) / 2.0**53, side="right")
+
+
+class _TaskStream:
+    """One shard's endless stream over one task."""
+
+    def __init__(
+        self, text: TaskExamples, split: str, shard: int, num_shards: int, shuffle: bool, seed: int
+    ):
+        self._text, self._split, self._shuffle = text, split, shuffle
+        units = text.num_units(split, num_shards)
+        by_file = units >= num_shards
+        self._of = units if by_file else num_shards
+        self._units = np.arange(shard, units, num_shards) if by_file else np.asarray([shard])
+        self._seed, self._shard = (seed, zlib.crc32(text.name.encode())), shard
+        self._by_file = by_file
+        self.go_to([0, 0, 0])
+
+    def next_document(self) -> Piece:
+        barren = 0  # epochs without a document
+        while True:
+            for document in self._reader:
+                self.place[2] += 1
+                if document is not None:
+                    return document
+            epoch, unit, _ = self.place
+            if unit + 1 < len(self._units):
+                self.go_to([epoch, unit + 1, 0])
+                continue
+            barren += 1
+            if barren > 1:
+                raise ValueError(
+                    f"Task {self._text.name!r}: split {self._split!r} holds no text for one of its "
+                    f"shards in {' and '.join(self._text.features)}: use fewer shards or another split."
+                )
+            self.go_to([epoch + 1, 0, 0])
+
+    def go_to(self, place: list[int]) -> None:
+        self.place = place
+        self._reader = self._read(*place)
+
+    def _read(self, epoch: int, unit: int, examples: int) -> Iterator[Piece | None]:
+        order = np.arange(len(self._units))
+        if self._shuffle:
+            bits = np.random.Philox(np.random.SeedSequence((*self._seed, epoch, self._shard)))
+            order = np.argsort(bits.random_raw(len(order)), kind="stable")
+        file = int(self._units[order[unit]])
+        # Shards that share files take every S-th example of one order, so they share its seed.
+        apart = (file,) if self._by_file else ()
+        seeds = np.random.SeedSequence((*self._seed, epoch, *apart)).generate_state(1)
+        yield from self._text.documents(
+            self._split,
+            skip=examples,
+            shuffle=self._shuffle,
+            seed=int(seeds[0] >> 2),  # SeqIO adds small numbers to it
+            shard_info=seqio.ShardInfo(index=file, num_shards=self._of),
+        )
+
+
+def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list[Piece]:
+    """Documents of the tasks in turn until they hold `n` tokens, or there are no more."""
+    readers = [text.documents(split, shuffle=False) for text in texts]
+    documents, held = [], 0
+    while readers:
+        for reader in list(readers):
+            document = next((d for d in reader if d is not None), None)
+            if held >= n or document is None:
+                readers.remove(reader)
+                continue
+            documents.append(document)
+            held += document.tokens.size
+    if not documents:
+        raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")
+    return documents

@@ -1,0 +1,185 @@
+"""SeqIO tasks and mixtures, found by name and checked before anything is read."""
+
+import contextlib
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ...training.settings.user_modules import import_module
+from . import glue_tasks, python_tasks, tfds_tasks
+from .quiet_tensorflow import seqio, tf
+from .seqio_caches import cached_splits, check_cache, is_read_from_cache
+
+
+def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | None):
+    """Tasks and rates of a mixture, after what registers tasks was imported.
+
+    `module` names one module or file, or several in the order in which they are imported: one that
+    registers a mixture comes after those that register its tasks.
+
+    Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name, which
+    may be that of a mixture's task, and for rates that are none.
+    """
+    tfds_tasks.register()
+    python_tasks.register()
+    glue_tasks.register()
+    modules = [module] if isinstance(module, str) else list(module or ())
+    for each in modules:
+        _import_tasks(each, modules)
+    if data_dir:
+        seqio.set_tfds_data_dir_override(data_dir)
+    return _tasks_and_rates(name, modules)
+
+
+def _import_tasks(module: str, modules: Sequence[str]) -> None:
+    try:
+        import_module(module)
+    except ValueError as error:
+        # Of SeqIO, for a task that a mixture names before it is registered.
+        missing = re.fullmatch("Provider name not registered: (.*)", str(error.__cause__))
+        if not missing:
+            raise
+        raise ValueError(
+            f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered before it. Name "
+            f'the module that does first: module=["…", {module!r}]; got module={list(modules)}.'
+        ) from error
+
+
+def _tasks_and_rates(name: str, modules: Sequence[str]) -> tuple[list[seqio.Task], list[float]]:
+    try:
+        provider = seqio.get_mixture_or_task(name)
+    except ValueError as error:
+        known = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
+        close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
+        raise ValueError(
+            f"There is no SeqIO task or mixture {name!r}; close to it: {', '.join(close)}. A task "
+            "of your own is found when `module` names the file that registers it, or a list of files; "
+            f"imported: {', '.join(modules) or 'none'}."
+        ) from error
+    if isinstance(provider, seqio.Task):
+        return [provider], [1.0]
+    rates = [_rate(provider, task) for task in provider.tasks]
+    if not (np.isfinite(rates).all() and min(rates) >= 0 and sum(rates) > 0):
+        names = ", ".join(f"{task.name} {rate:g}" for task, rate in zip(provider.tasks, rates))
+        raise ValueError(
+            f"The rates of mixture {name!r} came to {names}, expected none below 0 and some above."
+        )
+    return list(provider.tasks), rates
+
+
+def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
+    """The rate of a task, which may be a function of it, such as of its number of examples."""
+    try:
+        with readable(task):
+            return float(mixture.get_rate(task))
+    except (TypeError, ZeroDivisionError) as error:
+        raise ValueError(
+            f"The rate of task {task.name!r} in mixture {mixture.name!r} cannot be computed ({error}). "
+            "If it follows the number of examples, give the task's source its num_input_examples or "
+            "write its cache; else give a number."
+        ) from error
+
+
+def check_task(
+    task: seqio.Task, splits: Sequence[str], features: Sequence[str], *, use_cached: bool = False
+) -> None:
+    """Raises ValueError for a task without one of these splits or features.
+
+    With `use_cached`, of a task that can be cached, the splits are those of its cache, and the source
+    is not looked at; FileNotFoundError where it is not cached.
+    """
+    there = sorted(task.output_features)
+    for feature in features:
+        if feature not in there:
+            raise ValueError(
+                f"Task {task.name!r} has no feature {feature!r}, expected one of {there}."
+            )
+    if is_read_from_cache(task, use_cached):
+        check_cache(task, splits)
+        return
+    if task.requires_caching:
+        raise ValueError(
+            f"Task {task.name!r} is registered to be read from a cache alone (its "
+            "CacheDatasetPlaceholder is `required`): set use_cached=True, or give `pretrax evaluate` "
+            "--cache_dir=DIR."
+        )
+    known = splits_of(task, use_cached)
+    for split in splits:
+        if split not in known:
+            raise ValueError(f"Task {task.name!r} has no split {split!r}, expected one of {known}.")
+
+
+def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
+    """The splits that a task has, or its cache. Raises FileNotFoundError where its data is not there."""
+    if is_read_from_cache(task, use_cached):
+        return cached_splits(task)
+    with readable(task):
+        return list(task.splits)
+
+
+def tasks_with(
+    split: str, tasks: Sequence[seqio.Task], features: Sequence[str], *, use_cached: bool
+) -> list[str]:
+    """The names of the tasks of a mixture that have a held-out split, checked as `check_task` does.
+
+    Raises ValueError where none has it.
+    """
+    splits = {task.name: splits_of(task, use_cached) for task in tasks}
+    found = [task for task in tasks if split in splits[task.name]]
+    if not found:
+        raise ValueError(
+            f"{', '.join(splits)} has no split {split!r} to hold out, expected one of "
+            f"{sorted(set().union(*splits.values()))}: set heldout_split of the corpus to another, or "
+            'give the source one, such as TfdsDataSource(splits={"train": "train[1%:]", '
+            '"validation": "train[:1%]"}).'
+        )
+    for task in found:
+        check_task(task, [split], features, use_cached=use_cached)
+    return [task.name for task in found]
+
+
+def common_vocabulary(tasks: Sequence[seqio.Task], features: Sequence[str]) -> seqio.Vocabulary:
+    """The vocabulary that tasks have in these features. Raises ValueError for several."""
+    found = [task.output_features[feature].vocabulary for task in tasks for feature in features]
+    others = [each for each in found if each != found[0]]
+    if others:
+        raise ValueError(
+            f"The tasks {', '.join(task.name for task in tasks)} have several vocabularies, {found[0]} "
+            f"and {others[0]}, in {' and '.join(features)}: give the corpus one for all, such as "
+            "vocabularies.from_file."
+        )
+    return found[0]
+
+
+def with_vocabulary(task: seqio.Task, vocabulary: seqio.Vocabulary) -> seqio.Task:
+    """`task` in another vocabulary; features of numbers, which pass through, stay as they are."""
+    features = {
+        name: feature
+        if isinstance(feature.vocabulary, seqio.PassThroughVocabulary)
+        else dataclasses.replace(feature, vocabulary=vocabulary)
+        for name, feature in task.output_features.items()
+    }
+    return task.replace(output_features=features)
+
+
+@contextlib.contextmanager
+def readable(task: seqio.Task) -> Iterator[None]:
+    """Data that is missing or damaged, which may come out at an example, is said with the remedy."""
+    try:
+        yield
+    except (AssertionError, FileNotFoundError, tf.errors.NotFoundError) as error:
+        raise FileNotFoundError(
+            f"Task {task.name!r}: its data is not there ({error}). Give its source the files that "
+            "there are; for TensorFlow Datasets set data_dir to where it has them, or prepare them "
+            "first with `tfds build`."
+        ) from error
+    except tf.errors.DataLossError as error:
+        words = error.message.rpartition("}} ")[2]
+        cache = f"; of its cache {task.cache_dir} with `seqio_cache_tasks --overwrite`"
+        raise ValueError(
+            f"Task {task.name!r}: a file of its data is damaged ({words}). Bring it back from a copy, or "
+            f"write it again{cache * bool(task.cache_dir)}."
+        ) from error

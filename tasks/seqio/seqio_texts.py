@@ -1,0 +1,99 @@
+"""Texts of SeqIO tasks and TensorFlow Datasets as they are before any vocabulary, by shard."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .quiet_tensorflow import keep_off_accelerators, seqio
+from .seqio_tasks import check_task, found_tasks, readable, with_vocabulary
+
+
+class TaskTexts(NamedTuple):
+    """The texts of a feature of a SeqIO task.
+
+    `shards()` are the files that its source has; `read(shard, shards)` yields a share's texts, which
+    are the same however often they are read.
+    """
+
+    name: str
+    split: str = "train"
+    feature: str = "targets"
+    module: str | None = None  # a module, or a file, that registers the task
+    data_dir: str | None = None  # where TensorFlow Datasets lie
+
+    def shards(self) -> int:
+        """Raises ValueError for a mixture, and for a task without the split or the feature."""
+        task = self._task()
+        with readable(task):
+            return len(task.source.list_shards(self.split))
+
+    def read(self, shard: int, shards: int) -> Iterator[str]:
+        """Raises ValueError for a task whose steps drop the text."""
+        # Any vocabulary will do: the task's own may be a download.
+        task = with_vocabulary(self._task(), seqio.ByteVocabulary())
+        key = f"{self.feature}_pretokenized"  # where SeqIO's tokenize keeps the text
+        with readable(task):
+            dataset = task.get_dataset(
+                sequence_length=None,
+                split=self.split,
+                shuffle=False,
+                shard_info=seqio.ShardInfo(shard, shards),
+                try_in_mem_cache=False,
+                trim_output_features=False,
+            )
+            if key not in dataset.element_spec:
+                raise ValueError(
+                    f"Task {self.name!r} gives {', '.join(dataset.element_spec)}, expected {key!r}, the text: "
+                    "let seqio.preprocessors.tokenize come with copy_pretokenized=True, its default."
+                )
+            for example in dataset.map(lambda example: example[key]).as_numpy_iterator():
+                yield example.decode("utf-8", "replace")
+
+    def _task(self) -> seqio.Task:
+        keep_off_accelerators()
+        tasks, _ = found_tasks(self.name, self.module, self.data_dir)
+        if len(tasks) > 1 or tasks[0].name != self.name:
+            named = ", ".join(task.name for task in tasks)
+            raise ValueError(
+                f"{self.name!r} is a mixture: prepare its tasks one by one, which are {named}."
+            )
+        check_task(tasks[0], [self.split], [self.feature])
+        return tasks[0]
+
+
+class DatasetTexts(NamedTuple):
+    """The texts of a feature of a data set of TensorFlow Datasets; as `TaskTexts`."""
+
+    name: str  # such as "wikipedia/20230601.en:1.0.0"
+    split: str = "train"
+    feature: str = "text"
+    data_dir: str | None = None  # where it was prepared; None: ~/tensorflow_datasets
+
+    def shards(self) -> int:
+        """Raises FileNotFoundError where the data set was not prepared."""
+        return len(self._data_source().list_shards(self.split))
+
+    def read(self, shard: int, shards: int) -> Iterator[str]:
+        """Raises ValueError for a data set without the feature."""
+        dataset = self._data_source().get_dataset(
+            self.split, shuffle=False, shard_info=seqio.ShardInfo(shard, shards)
+        )
+        if self.feature not in dataset.element_spec:
+            raise ValueError(
+                f"{self.name} has {', '.join(dataset.element_spec)}, expected {self.feature!r}."
+            )
+        for example in dataset.map(lambda one: one[self.feature]).as_numpy_iterator():
+            yield example.decode("utf-8", "replace")
+
+    def _data_source(self) -> seqio.TfdsDataSource:
+        keep_off_accelerators()
+        source = seqio.TfdsDataSource(tfds_name=self.name, tfds_data_dir=self.data_dir)
+        try:
+            known = list(source.splits or source.tfds_dataset.info.splits)
+        except (AssertionError, FileNotFoundError, ValueError) as error:
+            raise FileNotFoundError(
+                f"{self.name} is not there ({error}): prepare it with `tfds build`, and set data_dir to "
+                "where it lies."
+            ) from error
+        if self.split.partition("[")[0] not in known:
+            raise ValueError(f"{self.name} has no split {self.split!r}, expected one of {known}.")
+        return source

@@ -1,0 +1,77 @@
+"""SeqIO tasks over TensorFlow Datasets, under the names that T5X users know.
+
+For each data set NAME:
+
+    NAME_text              documents as ids, for an objective fused into the training step
+    NAME_unsupervised      the same under T5X's name
+    NAME_span_corruption   T5's objective applied on the host, for SeqIO's own pipelines
+    NAME_ul2               UL2's mixture of denoisers likewise
+
+and the mixtures `c4_wikipedia_*` at rates 9 : 1. `register` reads nothing and opens no network
+connection; where the data lies is `seqio_corpora.seqio_mixture.data_dir`.
+"""
+
+import functools
+
+from ... import objectives
+from ...objectives import Builder
+from .objective_tasks import add_objective_task
+from .quiet_tensorflow import seqio
+
+# T5's, of which a copy called spiece.model comes with every T5 on the Hugging Face hub.
+T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
+
+# name -> (TFDS name, splits where the data set has no validation split of its own)
+DATA_SETS = {
+    "c4_v220": ("c4/en:2.2.0", None),
+    "c4_v301": ("c4/en:3.0.1", None),  # read where it was prepared: TFDS builds it no more
+    "c4_v310": ("c4/en:3.1.0", None),
+    "wikipedia_20230601.en": (
+        "wikipedia/20230601.en:1.0.0",
+        {"train": "train[:99%]", "validation": "train[99%:]"},
+    ),
+    "lm1b": ("lm1b:1.1.0", {"train": "train", "validation": "test"}),
+}
+OBJECTIVES: dict[str, Builder] = {
+    "span_corruption": objectives.span_corruption,
+    "ul2": functools.partial(objectives.ul2, preset="paper"),
+}
+RATES = {"c4_v310": 9.0, "wikipedia_20230601.en": 1.0}
+
+
+def register_text(name: str, source: seqio.DataSource, vocabulary: seqio.Vocabulary) -> None:
+    """Registers `NAME_text`, `NAME_unsupervised`, `NAME_span_corruption` and `NAME_ul2`.
+
+    Args:
+        name: of the data set.
+        source: gives examples with a string `text`.
+        vocabulary: of the text.
+    """
+    text = [
+        functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
+        seqio.preprocessors.tokenize,
+    ]
+    targets = seqio.Feature(vocabulary, add_eos=False)
+    for suffix in ("text", "unsupervised"):
+        seqio.TaskRegistry.add(
+            f"{name}_{suffix}",
+            source=source,
+            preprocessors=text,
+            output_features={"targets": targets},
+        )
+    for suffix, build in OBJECTIVES.items():
+        add_objective_task(f"{name}_{suffix}", f"{name}_text", build)
+
+
+def register() -> None:
+    """Registers all of them, once: a second call does nothing."""
+    if "c4_wikipedia_text" in seqio.MixtureRegistry.names():
+        return
+    vocabulary = seqio.SentencePieceVocabulary(T5_VOCABULARY, extra_ids=100)  # read when used
+    for name, (tfds_name, splits) in DATA_SETS.items():
+        register_text(name, seqio.TfdsDataSource(tfds_name, splits=splits), vocabulary)
+    for suffix in ("text", "unsupervised", *OBJECTIVES):
+        seqio.MixtureRegistry.add(
+            f"c4_wikipedia_{suffix}",
+            [(f"{name}_{suffix}", rate) for name, rate in RATES.items()],
+        )

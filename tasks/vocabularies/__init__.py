@@ -1,0 +1,35 @@
+"""Vocabularies: factories that a corpus is given, and what of them a run directory keeps.
+
+    corpora.text_files.vocabulary = @vocabularies.trained
+    vocabularies.trained.size = 8192
+
+Those of SeqIO tasks are `tasks.seqio.seqio_vocabularies`.
+"""
+
+from .factories import (
+    Factory,
+    Vocabulary,
+    VocabularySource,
+    from_file,
+    kept_vocabulary,
+    load_vocabulary,
+    of_run,
+    renew_checksums,
+    save_vocabulary,
+    trained,
+    utf8_bytes,
+)
+
+__all__ = [
+    "Factory",
+    "VocabularySource",
+    "Vocabulary",
+    "from_file",
+    "kept_vocabulary",
+    "load_vocabulary",
+    "of_run",
+    "renew_checksums",
+    "save_vocabulary",
+    "trained",
+    "utf8_bytes",
+]

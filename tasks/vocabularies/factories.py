@@ -1,0 +1,332 @@
+"""Vocabularies: factories that a corpus is given, and what of them a run directory keeps.
+
+    corpora.text_files.vocabulary = @vocabularies.trained
+    vocabularies.trained.size = 8192
+
+A factory is called as `(run_dir, source)` with the settings that gin or `functools.partial` bound. On
+first use it makes the vocabulary and keeps it in the run directory; from then on it gives what is
+kept, or says which of its settings differ. The factories here need no TensorFlow;
+`tasks.seqio.seqio_vocabularies.of_task` is one more.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from etils import epath
+
+from ...data.corpus import Codec
+from ...data.ids_on_disk import ids_from_json, ids_to_json
+from ...data.whole_files import checksum, damaged, read_json, write_bytes, write_json
+from ...models.directories import own_file
+from ...objectives import TokenIds, check_token_ids
+from ...training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
+from ..progress_bar import progress_bar
+from .sentencepiece_training import train_sentencepiece
+from .special_tokens import DEFAULT_SPECIALS, codec, special_names, token_ids
+from .tokenization import (
+    Tokenizer,
+    byte_tokenizer,
+    open_tokenizer,
+    sentencepiece_tokenizer,
+    with_extra_ids,
+)
+
+_FILES = {
+    "sentencepiece": SENTENCEPIECE_MODEL,
+    "hugging_face": TOKENIZER,
+}  # by the tokenizer's kind
+_MOST_EXTRA_IDS = 1 << 16  # of a tokenizer in a run directory; T5 has 100
+
+
+class Vocabulary(NamedTuple):
+    """A tokenizer with its special ids."""
+
+    tokenizer: Tokenizer
+    ids: TokenIds
+    about: dict[str, Any]  # the settings that it was made with
+
+    @property
+    def codec(self) -> Codec:
+        return codec(self.tokenizer, self.ids)
+
+
+class VocabularySource(NamedTuple):
+    """What a corpus has that a vocabulary can be made of."""
+
+    texts: Callable[[], Iterable[str]] | None = None  # gives the documents to train on
+    task: Callable[[], Any] | None = None  # gives the `seqio.Vocabulary` of its SeqIO tasks
+
+
+class Factory(Protocol):
+    """Makes the vocabulary of a run, or finds the one that its directory keeps."""
+
+    def __call__(self, run_dir: str, source: VocabularySource) -> Vocabulary: ...
+
+
+def trained(
+    run_dir: str,
+    source: VocabularySource,
+    *,
+    size: int = 4096,
+    model_type: str = "bpe",
+    sentinels: int = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """A SentencePiece vocabulary that is trained on the text of the corpus.
+
+        vocabularies.trained(run_dir, source, size=8192).ids.size    # 8329 with the special ids
+
+    Args:
+        run_dir: where it is kept.
+        source: its `texts` are read once, and sampled.
+        size: ids before the special ones are appended.
+        model_type: "bpe", or "unigram" (T5's kind, which takes longer).
+        sentinels: how many (`special_tokens.token_ids`).
+        specials: other special tokens (`special_tokens.token_ids`).
+
+    Raises:
+        ValueError: what `train_sentencepiece` refuses; a corpus without text of its own; a run
+            directory that keeps another vocabulary.
+    """
+
+    def make() -> tuple[Tokenizer, TokenIds]:
+        if source.texts is None:
+            raise ValueError(
+                "Got vocabularies.trained for a corpus of SeqIO tasks, which has no plain text to "
+                "train on: give it seqio_vocabularies.of_task, vocabularies.from_file, or "
+                "vocabularies.of_run."
+            )
+        path = os.path.join(run_dir, SENTENCEPIECE_MODEL)
+        with progress_bar("Training a vocabulary"):
+            train_sentencepiece(source.texts(), path, size=size, model_type=model_type)
+        tokenizer = sentencepiece_tokenizer(path, extra_ids=0)
+        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
+
+    about = {"factory": "trained", "size": size, "model_type": model_type}
+    about |= {"sentinels": sentinels, "specials": list(specials)}
+    return kept_vocabulary(run_dir, about, make)
+
+
+def utf8_bytes(
+    run_dir: str,
+    source: VocabularySource,
+    *,
+    sentinels: int = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """The 256 bytes of UTF-8, as in ByT5: nothing to train, 4 to 5 times as many ids as pieces.
+
+    Args:
+        run_dir: where it is kept.
+        source: unused.
+        sentinels, specials: as for `trained`.
+
+    Raises:
+        ValueError: a run directory that keeps another vocabulary.
+    """
+
+    def make() -> tuple[Tokenizer, TokenIds]:
+        tokenizer = byte_tokenizer()
+        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
+
+    about = {"factory": "utf8_bytes", "sentinels": sentinels, "specials": list(specials)}
+    return kept_vocabulary(run_dir, about, make)
+
+
+def from_file(
+    run_dir: str,
+    source: VocabularySource,
+    *,
+    path: str,
+    sentinels: int = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """A SentencePiece `.model`, or a Hugging Face `tokenizer.json`.
+
+        vocabularies.from_file.path = "spiece.model"
+
+    Args:
+        run_dir: where it, and a copy of the file, are kept.
+        source: unused.
+        path: the file; in a bucket ("gs://…") too.
+        sentinels, specials: as for `trained`; those that the file names keep their ids.
+
+    Raises:
+        ValueError, FileNotFoundError: a file that is no tokenizer, or is not there; a run directory
+            that keeps another vocabulary.
+    """
+
+    def make() -> tuple[Tokenizer, TokenIds]:
+        tokenizer = open_tokenizer(_fetched(path, run_dir) if "://" in path else path)
+        return tokenizer, token_ids(tokenizer, sentinels=sentinels, specials=specials)
+
+    about = {
+        "factory": "from_file",
+        "path": path,
+        "sentinels": sentinels,
+        "specials": list(specials),
+    }
+    return kept_vocabulary(run_dir, about, make)
+
+
+def of_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
+    """The vocabulary that another run, or an imported model, keeps, with all its special ids.
+
+        vocabularies.of_run.run = "runs/quickstart"      to go on from its parameters
+
+    Args:
+        run_dir: where a copy is kept.
+        source: unused.
+        run: the directory.
+
+    Raises:
+        FileNotFoundError: there is none in `run`.
+        ValueError: a run directory that keeps another vocabulary.
+    """
+
+    def make() -> tuple[Tokenizer, TokenIds]:
+        there = load_vocabulary(run)
+        return there.tokenizer, there.ids
+
+    return kept_vocabulary(run_dir, {"factory": "of_run", "run": run}, make)
+
+
+def kept_vocabulary(
+    run_dir: str, about: dict[str, Any], make: Callable[[], tuple[Tokenizer, TokenIds]]
+) -> Vocabulary:
+    """The vocabulary that `run_dir` keeps; `make` makes it on first use.
+
+    Args:
+        run_dir: the run's directory.
+        about: the factory's name and its settings, as JSON values: what is compared.
+        make: () -> tokenizer and special ids.
+
+    Raises:
+        ValueError: the directory holds a run of a vocabulary that was made otherwise.
+    """
+    if os.path.exists(os.path.join(run_dir, VOCABULARY)):
+        kept = load_vocabulary(run_dir)
+        differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
+        if not differing:
+            return kept
+        if is_run(run_dir):  # else a start failed before its first step, and nothing was trained
+            told = ["factory"] if "factory" in differing else differing
+            changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in told)
+            raise ValueError(
+                f"{run_dir} holds a vocabulary made with other settings: {'; '.join(changes)}. Start "
+                "a new run directory, or set them back."
+            )
+    save_vocabulary(run_dir, Vocabulary(*make(), about))
+    return load_vocabulary(run_dir)
+
+
+def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
+    """Keeps a vocabulary in `run_dir`, so that the directory explains itself.
+
+    `vocabulary.json` says what it is, its special ids and their names, and the checksums of both; the
+    tokenizer's own file lies beside it as `vocabulary.model` or `tokenizer.json`.
+    """
+    tokenizer, ids, about = vocabulary
+    name = _FILES.get(tokenizer.kind)
+    if name is not None and tokenizer.path is not None:
+        file = os.path.join(run_dir, name)
+        if os.path.abspath(tokenizer.path) != os.path.abspath(file):
+            with open(tokenizer.path, "rb") as own:
+                write_bytes(file, own.read())
+    values: dict[str, Any] = {
+        "kind": tokenizer.kind,
+        "file": name,
+        "extra_ids": tokenizer.extra_ids,
+        "about": about,
+        "ids": ids_to_json(ids),
+        "names": {name: i for i, name in sorted(special_names(tokenizer, ids).items())},
+    }
+    _write(run_dir, values)
+
+
+def renew_checksums(run_dir: str) -> None:
+    """Keeps the checksums of a vocabulary whose tokenizer's file was written anew, on purpose.
+
+    A tokenizer.json that was has all special tokens, none of them above its ids.
+    """
+    values = read_json(os.path.join(run_dir, VOCABULARY))
+    _write(run_dir, values | ({"extra_ids": 0} if values["kind"] == "hugging_face" else {}))
+
+
+def _write(run_dir: str, values: dict[str, Any]) -> None:
+    sums = {"checksums": _checksums(run_dir, values)}
+    write_json(os.path.join(run_dir, VOCABULARY), values | sums)
+
+
+def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
+    """The CRC-32 of the tokenizer's file, if it has one, and of all else that vocabulary.json says."""
+    own = {name: value for name, value in values.items() if name != "checksums"}
+    sums = {VOCABULARY: zlib.crc32(json.dumps(own, sort_keys=True).encode())}
+    if name := _FILES.get(values["kind"]):
+        sums[name] = checksum(own_file(run_dir, name))
+    return sums
+
+
+def load_vocabulary(run_dir: str) -> Vocabulary:
+    """The vocabulary that a run keeps in its directory.
+
+    Raises:
+        FileNotFoundError: the directory holds none.
+        ValueError: it is damaged, or names a file outside of the directory.
+    """
+    file = os.path.join(run_dir, VOCABULARY)
+    if not os.path.exists(file):
+        raise FileNotFoundError(
+            f"{file} does not exist: expected a run directory, in which a run that reads text "
+            "keeps its vocabulary. A model imported without a tokenizer gets one by `pretrax "
+            "convert --tokenizer=FILE`."
+        )
+    values = read_json(file)
+    try:
+        tokenizer = _kept_tokenizer(run_dir, values)
+        ids = check_token_ids(ids_from_json(values["ids"]))
+        most = tokenizer.size + len(special_names(tokenizer, ids))  # others have no name
+        if ids.size > most:
+            raise ValueError(f"got {ids.size:,} ids, expected at most {most:,}")
+        vocabulary = Vocabulary(tokenizer, ids, dict(values["about"]))
+        kept = dict(values.get("checksums", {}))  # none in a directory of an earlier version
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise damaged(file, error) from error
+    now = _checksums(run_dir, values)
+    for name in kept:
+        if now.get(name) != kept[name]:
+            why = "its checksum is not that of the vocabulary that was saved"
+            raise damaged(os.path.join(run_dir, os.path.basename(name)), why)
+    return vocabulary
+
+
+def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that a vocabulary.json describes."""
+    extra_ids = values["extra_ids"]
+    if extra_ids not in range(_MOST_EXTRA_IDS + 1):
+        raise ValueError(f"got extra_ids={extra_ids!r}, expected 0 to {_MOST_EXTRA_IDS}")
+    if values["kind"] == "bytes":
+        return with_extra_ids(byte_tokenizer(), extra_ids)
+    name = _FILES.get(values["kind"])
+    if name is None or values["file"] != name:
+        raise ValueError(f"got a tokenizer of kind {values['kind']!r} in {values['file']!r}")
+    path = str(own_file(run_dir, name))
+    if name == TOKENIZER:
+        return with_extra_ids(open_tokenizer(path), extra_ids)
+    return sentencepiece_tokenizer(path, extra_ids=extra_ids)
+
+
+def _fetched(url: str, run_dir: str) -> str:
+    """The path of a copy, in `run_dir`, of a tokenizer's file in a bucket."""
+    try:
+        content = epath.Path(url).read_bytes()
+    except Exception as error:  # each kind of bucket has errors of its own
+        raise FileNotFoundError(
+            f"{url} cannot be read ({error}): set vocabularies.from_file.path to a local copy."
+        ) from error
+    path = os.path.join(run_dir, TOKENIZER if url.endswith(".json") else SENTENCEPIECE_MODEL)
+    write_bytes(path, content)
+    return path

@@ -1,0 +1,125 @@
+"""Trains a SentencePiece vocabulary that gives back any text exactly."""
+
+import io
+import random
+import re
+from collections.abc import Iterable
+
+from ...data.whole_files import write_bytes
+
+SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
+_CHUNK = 1000  # characters that the trainer sees as one sentence
+_PRINTABLE_ASCII = "".join(map(chr, range(33, 127)))
+
+
+def train_sentencepiece(
+    texts: Iterable[str],
+    path: str,
+    *,
+    size: int = 4096,
+    model_type: str = "bpe",
+    sample_characters: int = 3_000_000,
+) -> None:
+    """Trains a vocabulary on a sample of `texts` and writes it to `path` (a `.model` file).
+
+    Nothing is normalised: spaces, tabs and line ends are kept, and characters outside the
+    vocabulary become bytes, so nothing is unknown and decoding gives back the text. Ids: pad 0,
+    eos 1, unk 2 (never produced), bytes 3 … 258, then pieces. The same texts give the same model.
+
+    "bpe" takes about 0.5 s on 3 million characters, "unigram" (T5's kind) about 8 s; on the
+    sources of Python's library they compress alike, 3.5 characters a token at size 4096.
+
+    Args:
+        texts: documents; all are read once, about `sample_characters` are kept.
+        path: the file to write, whole or not at all.
+        size: ids in all.
+        model_type: "bpe" or "unigram".
+        sample_characters: how much text to train on, spread evenly over what there is.
+
+    Raises:
+        ValueError: no text, an unknown kind, or a size too small or too large for the text.
+    """
+    import sentencepiece
+
+    if model_type not in ("bpe", "unigram"):
+        raise ValueError(f"Got model_type={model_type!r}, expected 'bpe' or 'unigram'.")
+    if size < SMALLEST_SIZE:
+        raise ValueError(
+            f"Got a vocabulary size of {size}, expected at least {SMALLEST_SIZE} (256 bytes, the "
+            "characters and some pieces): raise vocabularies.trained.size, or give the corpus "
+            "vocabularies.utf8_bytes."
+        )
+    sample = _sample(texts, sample_characters)
+    if not any(chunk.strip() for chunk in sample):
+        raise ValueError("Got no text to train a vocabulary on, expected at least one line.")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(sample),
+            model_writer=model,
+            vocab_size=size,
+            model_type=model_type,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            add_dummy_prefix=False,
+            allow_whitespace_only_pieces=True,
+            required_chars=_PRINTABLE_ASCII,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            num_threads=2,  # fixed: the order of floating-point sums is part of the result
+            max_sentence_length=1 << 20,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        found = re.search(r"<= (\d+)", str(error))
+        if not found:
+            raise ValueError(f"SentencePiece could not train on this text: {error}") from error
+        largest = int(found[1])
+        if largest < SMALLEST_SIZE:
+            raise ValueError(
+                f"Got too little text for a vocabulary of {size}: at most {largest} ids, expected "
+                f"{SMALLEST_SIZE}. Give more text, or give the corpus vocabularies.utf8_bytes."
+            ) from error
+        raise ValueError(
+            f"Got a vocabulary size of {size}, expected at most {largest} for this text: lower "
+            "vocabularies.trained.size, give more text, or give the corpus vocabularies.utf8_bytes."
+        ) from error
+    write_bytes(path, model.getvalue())
+
+
+def _sample(texts: Iterable[str], characters: int) -> list[str]:
+    """About `characters` of `texts` in chunks of whole lines, spread evenly, memory bounded.
+
+    Reservoir sampling over chunks: each chunk has the same chance to be kept.
+    """
+    generator = random.Random(0)
+    kept: list[str] = []
+    room = max(1, characters // _CHUNK)
+    seen = 0
+    for text in texts:
+        for chunk in _chunks(text):
+            seen += 1
+            if len(kept) < room:
+                kept.append(chunk)
+            elif (at := generator.randrange(seen)) < room:
+                kept[at] = chunk
+    return kept
+
+
+def _chunks(text: str) -> Iterable[str]:
+    """Runs of whole lines of about `_CHUNK` characters; a longer line is cut."""
+    parts: list[str] = []
+    length = 0
+    for line in text.splitlines(keepends=True):
+        for start in range(0, len(line), _CHUNK):
+            part = line[start : start + _CHUNK]
+            parts.append(part)
+            length += len(part)
+            if length >= _CHUNK:
+                yield "".join(parts)
+                parts, length = [], 0
+    if parts:
+        yield "".join(parts)

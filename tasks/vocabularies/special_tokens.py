@@ -1,0 +1,254 @@
+"""The special ids of a tokenizer, and text in which they are written by name."""
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...data.corpus import Codec
+from ...data.whole_files import read_json
+from ...objectives import TokenIds, bitmap, check_token_ids
+from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer
+
+DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")
+SENTENCE_ENDS = tuple(".!?\n。！？")
+SENTENCE_CLOSERS = " \t\r\"'”’»)]}」』）"
+
+
+def token_ids(
+    tokenizer: Tokenizer,
+    *,
+    sentinels: int = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> TokenIds:
+    """The special ids of `tokenizer`: by name where it names them, else appended above its own ids.
+
+        token_ids(sentencepiece_tokenizer("t5.model"), sentinels=100)
+        -> TokenIds(size=32109, text=(2, 32000), pad=0, eos=1, sentinels=(32099, …, 32000),
+                    modes=(("R", 32100), ("S", 32101), ("X", 32102)), mask=32103, …)
+
+    With 128 sentinels (UL2's (3, .5) denoiser needs 128 at 512 inputs, T5 has 100) the last 28 are
+    appended: 32100 … 32127. A tokenizer that names none gets them descending, as SeqIO does.
+    `size` counts ids alone: rows that a model adds to round its embedding are no ids.
+
+    Args:
+        tokenizer: what `open_tokenizer` gives.
+        sentinels: how many, in order of use.
+        specials: which others are wanted: "mask", "cls", "sep", "fim" (three ids), and the names
+            of mode tokens ("R", "S", "X", or any other, which is then called `[NAME]`).
+
+    Raises:
+        ValueError: two special tokens share an id, or too little text is left.
+    """
+    taken = _Appender(tokenizer.size)
+    pad = tokenizer.pad if tokenizer.pad is not None else taken.append()
+    eos = tokenizer.eos if tokenizer.eos is not None else taken.append()
+    named_sentinels = _named_sentinels(tokenizer.named)[:sentinels]
+    if named_sentinels:
+        extra = [taken.append() for _ in range(sentinels - len(named_sentinels))]
+        sentinel_ids = (*named_sentinels, *extra)
+    else:
+        sentinel_ids = tuple(reversed([taken.append() for _ in range(sentinels)]))
+
+    def resolve(key: str) -> int:
+        names = KNOWN_NAMES.get(key, (f"[{key}]", key))
+        found = [tokenizer.named[name] for name in names if name in tokenizer.named]
+        return found[0] if found else taken.append()
+
+    single = {"mask", "cls", "sep"}
+    modes = tuple((key, resolve(key)) for key in specials if key not in single | {"fim"})
+    singles: dict[str, Any] = {key: resolve(key) for key in specials if key in single}
+    fim: tuple[int, ...] = ()
+    if "fim" in specials:
+        known = [names for names in FIM_NAMES if all(n in tokenizer.named for n in names)]
+        fim = (
+            tuple(tokenizer.named[n] for n in known[0])
+            if known
+            else (taken.append(), taken.append(), taken.append())
+        )
+    blocked = {pad, eos, *sentinel_ids, *fim, *singles.values(), *(i for _, i in modes)}
+    blocked |= set(tokenizer.blocked) | set(tokenizer.named.values())
+    return check_token_ids(
+        TokenIds(
+            size=taken.size,
+            text=_text_range(tokenizer, blocked),
+            pad=pad,
+            eos=eos,
+            bos=pad,
+            sentinels=sentinel_ids,
+            modes=modes,
+            fim=fim,
+            **_word_and_sentence_flags(tokenizer, blocked, taken.size),
+            **singles,
+        )
+    )
+
+
+def published_ids(
+    tokenizer: Tokenizer,
+    directory: str | os.PathLike,
+    config: Mapping[str, Any],
+    sentinels: int | None = None,
+    specials: Sequence[str] = (),
+) -> TokenIds:
+    """The special ids of a published model: those that its files name, and nothing appended.
+
+    Args:
+        tokenizer: of the directory.
+        directory: of `transformers`: tokenizer_config.json and special_tokens_map.json say which
+            token pads, starts, ends, masks, classifies and separates.
+        config: its config.json, which says the same by ids, and with what a decoder starts.
+        sentinels: more of them than the tokenizer names are appended; None: those that it names.
+        specials: others to have, as in `token_ids`; those that it does not name are appended.
+
+    Raises:
+        ValueError: as `token_ids`.
+    """
+    roles = _roles(tokenizer, directory, config)
+    eos = roles.get("eos", roles.get("sep", tokenizer.eos))
+    tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
+    if tokenizer.pad is None:  # padding is told by segments: any id that is no text will do
+        tokenizer = tokenizer._replace(pad=eos)
+    fim = [] if not any(n[0] in tokenizer.named for n in FIM_NAMES) else ["fim"]
+    own = [
+        name
+        for name in (*KNOWN_NAMES, "fim")
+        if name in fim or any(n in tokenizer.named for n in KNOWN_NAMES.get(name, ()))
+    ]
+    wanted = dict.fromkeys([n for n in own if n not in ("pad", "eos")] + list(specials))
+    count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
+    ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
+    start = config.get("decoder_start_token_id", roles.get("bos"))
+    found = {key: roles[key] for key in ("mask", "cls", "sep") if key in roles}
+    fields: dict[str, Any] = {"bos": ids.pad if start is None else start} | found
+    return check_token_ids(ids._replace(**fields))
+
+
+def _roles(tokenizer: Tokenizer, directory, config: Mapping[str, Any]) -> dict[str, int]:
+    """What the files of a published model say is its token for padding, ending and so on."""
+    names: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = os.path.join(directory, file)
+        if os.path.exists(path):
+            names |= read_json(path)
+    roles = {}
+    for key in ("pad", "eos", "bos", "mask", "cls", "sep"):
+        name = names.get(f"{key}_token")
+        name = name.get("content") if isinstance(name, dict) else name
+        found = tokenizer.named.get(str(name), config.get(f"{key}_token_id"))
+        found = found[0] if isinstance(found, list) else found  # LLaMA 3 ends in several ways
+        if found is not None:
+            roles[key] = found
+    return roles
+
+
+def _word_and_sentence_flags(tokenizer: Tokenizer, blocked: set[int], size: int) -> dict[str, Any]:
+    """Where words start and sentences end, as far as an id tells by itself.
+
+    A word starts with the space before it; a sentence ends with a full stop, a question or
+    exclamation mark, or a line break, and what closes it: quotes and brackets in the same id.
+    """
+    starts, ends = np.zeros((2, size), bool)
+    for i in range(tokenizer.size):
+        surface = "" if i in blocked else tokenizer.surface(i)
+        starts[i] = surface[:1].isspace()
+        ends[i] = surface.rstrip(SENTENCE_CLOSERS).endswith(SENTENCE_ENDS)
+    return {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
+
+
+def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
+    """Text with special tokens written by name, both ways.
+
+        codec.decode([262, 4219, 1]) -> "def<extra_id_0></s>"
+        codec.encode("def<extra_id_0></s>") -> [262, 4219, 1]
+
+    Encoding a *document* is `tokenizer.encode_batch`, to which a name is ordinary text.
+    """
+    names = special_names(tokenizer, ids)
+    by_name = {name: i for i, name in names.items()}
+    pieces = (
+        (r"\s*" if name in tokenizer.swallowing else "") + re.escape(name)  # RoBERTa's <mask>
+        for name in sorted(by_name, key=len)[::-1]
+    )
+    pattern = re.compile(f"({'|'.join(pieces)})")
+
+    def encode(text: str) -> list[int]:
+        out: list[int] = []
+        for part in pattern.split(text):
+            if part.lstrip() in by_name:
+                out.append(by_name[part.lstrip()])
+            elif part:
+                out.extend(tokenizer.encode_batch([part])[0].tolist())
+        return out
+
+    def decode(tokens: Sequence[int]) -> str:
+        out: list[str] = []
+        run: list[int] = []
+
+        def close_run():
+            if run:
+                text = tokenizer.decode(run)
+                lead = " " if tokenizer.spaced and out and not text.startswith(" ") else ""
+                out.append(lead + text)
+                run.clear()
+
+        for i in map(int, tokens):
+            if i in names or i >= tokenizer.size:
+                close_run()
+                out.append(names.get(i, f"<id_{i}>"))
+            else:
+                run.append(i)
+        close_run()
+        return "".join(out)
+
+    return Codec(encode, decode)
+
+
+def special_names(tokenizer: Tokenizer, ids: TokenIds) -> dict[int, str]:
+    """What each special id is written as: the tokenizer's own name, else ours."""
+    singles = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
+    names = {i: KNOWN_NAMES[key][0] for key, i in singles.items() if i is not None}
+    names |= {i: KNOWN_NAMES.get(name, (f"[{name}]",))[0] for name, i in ids.modes}
+    names |= {i: f"<extra_id_{k}>" for k, i in enumerate(ids.sentinels)}
+    names |= dict(zip(ids.fim, FIM_NAMES[0], strict=False))
+    own = {i: name for name, i in tokenizer.named.items()}
+    return {i: own.get(i, name) for i, name in names.items()}
+
+
+class _Appender:
+    """Hands out the ids above a tokenizer's own."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def append(self) -> int:
+        self.size += 1
+        return self.size - 1
+
+
+def _named_sentinels(named: dict[str, int]) -> list[int]:
+    found: list[int] = []
+    while f"<extra_id_{len(found)}>" in named:
+        found.append(named[f"<extra_id_{len(found)}>"])
+    return found
+
+
+def _text_range(tokenizer: Tokenizer, blocked: Iterable[int]) -> tuple[int, int]:
+    """The longest run of ids that holds no special one.
+
+    Special ids may lie anywhere: BERT's [MASK] is 103 of 30522, so text is [104, 30522).
+    """
+    walls = sorted({-1, tokenizer.size, *(i for i in blocked if i < tokenizer.size)})
+    length, first = max((b - a - 1, a + 1) for a, b in itertools.pairwise(walls))
+    ordinary = tokenizer.size - (len(walls) - 2)
+    if length < ordinary / 2:
+        raise ValueError(
+            f"The special tokens of {tokenizer.path or tokenizer.kind} lie scattered among its "
+            f"{tokenizer.size} ids: the longest range without one is "
+            f"[{first}, {first + length}), expected at least half of the {ordinary} others. Use a tokenizer "
+            "whose special tokens stand together at the start or at the end."
+        )
+    return first, first + length

@@ -1,0 +1,165 @@
+"""The device mesh, and the sharding of parameters and batches over its axes.
+
+Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `expert`
+(as `fsdp`, but for the experts of sparse layers: each device keeps its own and computes them for the
+others), `tensor` (matrix products sharded). The rows of a batch are sharded over data, fsdp and expert
+together.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ...models.sharding import spec_of
+
+AXES = ("data", "fsdp", "expert", "tensor")
+BATCH = ("data", "fsdp", "expert")
+
+# Logical axis of a parameter or an activation -> mesh axes. Where experts have taken one of these, the
+# next rule of that name holds.
+RULES = (
+    ("batch", BATCH),
+    ("vocab", "tensor"),
+    ("heads", "tensor"),
+    ("mlp", "tensor"),
+    ("experts", "expert"),
+    ("embed", ("fsdp", "expert")),
+    ("embed", "fsdp"),
+    ("kv", None),
+    ("length", None),
+    ("layers", None),
+    ("relpos_buckets", None),
+)
+
+
+def make_mesh(
+    data: int = -1, fsdp: int = 1, tensor: int = 1, expert: int = 1, devices=None
+) -> Mesh:
+    """Returns a mesh over all devices of all processes; one axis may be -1, the remaining devices.
+
+    >>> make_mesh(data=2, fsdp=2, tensor=2).shape  # on eight devices
+    {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
+
+    Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several slices,
+    which a slower network joins, are spread over `data`: once a step their gradients are summed, and
+    nothing else crosses that network.
+
+    Raises ValueError when the axes do not multiply to the number of devices, or `data` is no multiple
+    of the number of slices.
+    """
+    devices = jax.devices() if devices is None else devices
+    sizes = [data, fsdp, expert, tensor]
+    requested = dict(zip(AXES, sizes))
+    if sizes.count(-1) > 1 or any(size < 1 and size != -1 for size in sizes):
+        raise ValueError(f"Mesh axes must be above 0, at most one of them -1, got {requested}.")
+    known = 1
+    for size in sizes:
+        known *= size if size != -1 else 1
+    if -1 in sizes:
+        remaining = max(len(devices) // known, 1)
+        sizes[sizes.index(-1)] = remaining
+        known *= remaining
+    if known != len(devices):
+        raise ValueError(
+            f"The mesh {requested} takes {known} devices, there are {len(devices)}: "
+            "choose data, fsdp, expert and tensor (mesh.make_mesh) so that they multiply to that."
+        )
+    return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
+    """Returns the mesh of a training where there are its devices; otherwise one of all that there are,
+    over which parameters and rows are spread.
+
+    >>> evaluation_mesh(lambda: make_mesh(data=2, fsdp=8)).shape  # on eight devices
+    {'data': 1, 'fsdp': 8, 'expert': 1, 'tensor': 1}
+    """
+    try:
+        return build()
+    except ValueError:  # it takes another number of devices
+        return make_mesh(data=1, fsdp=-1)
+
+
+def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
+    # An axis may be longer than an axis of the slice, such as 64 on 4x4x8: it takes parts of several.
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
+    data, *others = sizes
+    if data % slices:
+        raise ValueError(
+            f"The mesh {dict(zip(AXES, sizes))} is spread over {slices} slices, whose number must divide "
+            "data: raise mesh.make_mesh.data, and lower fsdp."
+        )
+    return mesh_utils.create_hybrid_device_mesh(
+        (data // slices, *others), (slices, 1, 1, 1), devices, allow_split_physical_axes=True
+    )
+
+
+@contextlib.contextmanager
+def placed_on(mesh: Mesh | AbstractMesh):
+    """A context in which logical axis names map to axes of this mesh."""
+    with contextlib.ExitStack() as contexts:
+        if isinstance(mesh, AbstractMesh):
+            contexts.enter_context(jax.sharding.use_abstract_mesh(mesh))
+        else:
+            contexts.enter_context(jax.set_mesh(mesh))
+        contexts.enter_context(nn.logical_axis_rules(RULES))
+        yield
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of a batch: rows over data, fsdp and expert, other axes replicated."""
+    return NamedSharding(mesh, P(BATCH))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, P())
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Returns the number of shards of a batch's rows."""
+    return math.prod(mesh.shape[axis] for axis in BATCH)
+
+
+def shardings_of(boxed, mesh: Mesh):
+    """Returns the shardings of a tree of abstract arrays, boxed with logical axis names or not."""
+
+    def sharding(leaf):
+        if not isinstance(leaf, nn.LogicallyPartitioned):
+            return replicated(mesh)
+        return NamedSharding(mesh, spec_of(leaf.names, leaf.value.shape, mesh, RULES))
+
+    return jax.tree.map(sharding, boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned))
+
+
+def shardings_like(opt_state, params, shardings, mesh: Mesh):
+    """Returns the shardings of an optimizer's state, from those of the parameters.
+
+    An array is sharded as the parameter that its path ends with, if it has that one's shape: with
+    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded as `mlp/wi`. If it has that shape
+    without one axis, as Adafactor's rows and columns of second moments, it is sharded as the others. All
+    else is replicated.
+    """
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    known = {path: (x.shape, s) for (path, x), s in zip(flat, jax.tree.leaves(shardings))}
+
+    def sharding(path, x):
+        ends = (path[i:] for i in range(len(path)))
+        shape, found = next((known[end] for end in ends if end in known), ((), replicated(mesh)))
+        if shape == x.shape:
+            return found
+        spec = (*found.spec, *[None] * len(shape))[: len(shape)]
+        for axis in reversed(range(len(shape))):
+            if shape[:axis] + shape[axis + 1 :] == x.shape:
+                return NamedSharding(mesh, P(*spec[:axis], *spec[axis + 1 :]))
+        return replicated(mesh)
+
+    return jax.tree_util.tree_map_with_path(sharding, opt_state)

@@ -1,0 +1,365 @@
+"""Terminal output: a progress bar, tables, and plain lines where the output is a log."""
+
+import contextlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO, cast
+
+import jax
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from ...models.experts import active_parameters
+from ...objectives import RowGroup, members_of
+from ..compile_check import GIB, Check
+from ..evaluation import Score
+from ..planning import Plan
+from ..settings.run import Run
+from ..state import State, parameter_count
+
+SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
+
+
+def make_console() -> Console:
+    """Returns a console that prints on the first process only, and wraps logs at 120 columns.
+
+    Where its output fails, as on a full disk or a closed pipe, it prints no more, and raises nothing.
+    """
+    output = cast(TextIO, _Output(sys.stdout))
+    console = Console(file=output, quiet=jax.process_index() != 0, highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    return console
+
+
+class _Output:
+    """A text stream whose failures end what it prints, and not the program."""
+
+    def __init__(self, stream: TextIO):
+        self._stream, self._failed = stream, False
+
+    def write(self, text: str) -> int:
+        self._unless_failed(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._unless_failed(self._stream.flush)
+
+    def _unless_failed(self, act: Callable[[], object]) -> None:
+        if self._failed:
+            return
+        try:
+            act()
+        except (OSError, ValueError) as error:  # a ValueError: it is closed
+            self._failed = True
+            with contextlib.suppress(OSError, ValueError):
+                print(f"warning: Output ends here ({error}); the run continues.", file=sys.stderr)
+            # What waits in its buffer would fail again at the end of the program.
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:  # encoding, isatty, fileno
+        return getattr(self._stream, name)
+
+
+class StepProgress:
+    """A live bar with loss, tokens/s, MFU where it is known, and time left; a line every 20 s where the
+    output is a log."""
+
+    def __init__(self, console: Console, step: int, steps: int):
+        self._console, self._steps, self._printed = console, steps, time.monotonic()
+        self._bar = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=steps, completed=step, figures="compiling …")
+
+    def __enter__(self):
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_):
+        self._bar.stop()
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows `Monitor`'s metrics of the steps up to this one."""
+        figures = f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s"
+        if "mfu" in metrics:
+            figures += f"  {metrics['mfu']:.1%} MFU"
+        self._bar.update(self._task, completed=step, figures=figures)
+        now = time.monotonic()
+        if not self._console.is_terminal and (
+            now - self._printed > SECONDS_BETWEEN_LINES or step == self._steps
+        ):
+            self._printed = now
+            self._console.print(f"step {step}/{self._steps}  {figures}")
+
+
+def print_check(console: Console, check: Check) -> bool:
+    """Prints what the compiler says of a run on a topology; returns whether it fits."""
+    devices = math.prod(check.mesh.values())
+    what = Table(box=None, show_header=False, title_justify="left")
+    what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
+    what.add_row("devices", f"{devices:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
+    what.add_row(
+        "parameters", f"{check.parameters:,}{active_words(check.parameters, check.active)}"
+    )
+    if check.attention is not None:
+        what.add_row("attention", check.attention)
+    what.add_row("text", f"{check.text_tokens:,} tokens a step")
+    what.add_row(
+        "compute",
+        f"{check.flops / 1e12:,.4g} TFLOP a step, {check.flops / devices / 1e12:,.4g} a chip",
+    )
+    console.print(what)
+    if check.refusal:
+        console.print(f"\nThe compiler: {check.refusal}", markup=False, soft_wrap=True)
+    memory = Table("memory of a chip", Column("GiB", justify="right"), box=None)
+    for kind, size in check.memory._asdict().items():
+        if size or not check.refusal:
+            memory.add_row(f"  {kind}", f"{size / GIB:.2f}")
+    if not check.refusal:
+        memory.add_row("  in all", f"{check.memory.total / GIB:.2f} of {check.chip_gib}")
+    console.print(memory)
+    if check.traffic:
+        sent = Table("collectives", box=None)
+        sent.add_column("a step", justify="right")
+        sent.add_column("GiB a step, on a chip", justify="right")
+        for kind, one in check.traffic.items():
+            sent.add_row(f"  {kind}", f"{one.calls:,}", f"{one.bytes / GIB:.3f}")
+        console.print(sent)
+    if check.fits:
+        console.print("It fits.")
+        return True
+    state = check.memory.parameters + check.memory.optimizer
+    console.print("[bold red]It does not fit.[/]", Text(_advice(state, check.chip_gib * GIB)))
+    return False
+
+
+def _advice(state: int, most: int) -> str:
+    """Returns what to change, for bytes of state on a chip that has so many in all."""
+    if state > most / 2:
+        return (
+            "Most of a chip is taken by parameters and the optimizer: spread them over more chips "
+            "(--gin.mesh.make_mesh.fsdp=NUMBER, or tensor), or take a larger slice."
+        )
+    return (
+        "Most is taken by activations: raise --gin.training.Run.microbatches, recompute more (the model's "
+        "remat_policy = 'full'), lower batch_size or sequence_lengths, or take a larger slice."
+    )
+
+
+def active_words(
+    parameters: int, active: int, written: Callable[[int], str] = "{:,}".format
+) -> str:
+    """Returns how many parameters process a token, to be put after their number; "" where all do.
+
+    >>> active_words(46_702_792_704, 12_879_925_248)
+    ' (12,879,925,248 active)'
+    """
+    return f" ({written(active)} active)" if active < parameters else ""
+
+
+def model_words(plan: Plan, state: State) -> str:
+    """Returns the size of a run's model, how its attention is computed, its rows and its devices.
+
+    >>> model_words(planned, state)
+    "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
+    """
+    model, mesh, parameters = plan.recipe.model, plan.mesh, parameter_count(state)
+    active = active_words(parameters, active_parameters(state.params, model.config))
+    attention = [] if model.attention is None else [f"{model.attention} attention"]
+    parts = [f"{parameters:,} parameters{active}", *attention, f"{plan.run.batch_size} rows a step"]
+    return f"{', '.join(parts)}, mesh {dict(mesh.shape)} of {mesh.devices.flat[0].device_kind}"
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """Prints each member's row group, the length of its rows, and their share of useful slots."""
+    table = Table(title="Rows of a step", title_justify="left", box=None, header_style="bold")
+    for heading in ("member", "rows", "raw tokens", "stacks", "useful"):
+        table.add_column(heading, justify="left" if heading in ("member", "stacks") else "right")
+    members = members_of(plan.recipe.objective)
+    for group, schedule in zip(plan.recipe.groups, plan.schedules):
+        for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
+            share = schedule.share(number)
+            table.add_row(
+                escape(members[number].name),
+                f"{share * schedule.rows:.1f}",
+                str(raw),
+                _stacks(group),
+                f"{useful:.2f}",
+            )
+    console.print(table)
+    console.print(f"Useful slots, all rows: {planned_useful(plan):.3f}")
+
+
+def planned_useful(plan: Plan) -> float:
+    """Returns the share of a step's slots that hold a token when every row is full."""
+    used = total = 0.0
+    for group, schedule in zip(plan.recipe.groups, plan.schedules):
+        slots = schedule.rows * sum(group.stacks.get(s, 0) for s in ("encoder", "decoder"))
+        shares = [schedule.share(m) for m in group.members]
+        used += slots * sum(share * useful for share, useful in zip(shares, group.useful))
+        total += slots
+    return used / total
+
+
+def _stacks(group: RowGroup) -> str:
+    stacks = {name: group.stacks[name] for name in ("encoder", "decoder") if name in group.stacks}
+    return " + ".join(f"{name} {length}" for name, length in stacks.items())
+
+
+def print_task_scores(console: Console, figures: Mapping[str, float], step: int) -> None:
+    """Prints a line for each downstream metric, "task/NAME/METRIC", with its baseline."""
+    for name, value in figures.items():
+        if name.startswith("task/"):
+            baseline = figures.get(f"baseline/{name}")
+            beside = "" if baseline is None else f" (the most frequent answer: {baseline:.4g})"
+            console.print(f"step {step}  {name}: {value:.4g}{beside}", markup=False)
+
+
+def print_warning(console: Console, message: str) -> None:
+    """Prints a message, in which nothing is markup, as a warning."""
+    console.print("[bold red]warning[/]:", Text(message))
+
+
+def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
+    table = Table(
+        title=f"Held-out loss after {step} steps, nats per target",
+        title_justify="left",
+        box=None,
+        header_style="bold",
+        caption="baseline: tokens by frequency, classes by share, or all texts alike",
+        caption_justify="left",
+    )
+    for heading in ("objective", "loss", "perplexity", "baseline", "better by", "targets"):
+        table.add_column(heading, justify="left" if heading == "objective" else "right")
+    for s in (score for score in scores if not score.metric):
+        table.add_row(
+            escape(s.name),
+            f"{s.loss:.3f}",
+            f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else "",
+            f"{s.baseline:.3f}",
+            f"{s.gain:.0%}",
+            f"{s.targets:,}",
+        )
+    console.print(table)
+    print_metrics(console, scores)
+
+
+def print_heldout(
+    console: Console, found: Sequence[tuple[int, Sequence[Score]]], bytes_per_token: float
+) -> None:
+    """Prints held-out figures of checkpoints, (step, scores) each, and what they are.
+
+    A loss that is the text's exact likelihood has bits per byte too, unless `bytes_per_token` is nan.
+    """
+    has_bits = math.isfinite(bytes_per_token) and any(s.of_text for _, some in found for s in some)
+    table = Table(box=None, header_style="bold")
+    for name in ("step", "objective", "nats", "perplexity", "bits per byte", "baseline", "targets"):
+        if has_bits or name != "bits per byte":
+            table.add_column(name, justify="left" if name == "objective" else "right")
+    for step, scores in found:
+        for s in (score for score in scores if not score.metric):
+            perplexity = f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else ""
+            bits = f"{s.loss / math.log(2) / bytes_per_token:.3f}" if s.of_text else ""
+            cells = [escape(s.name), f"{s.loss:.3f}", perplexity, *([bits] if has_bits else [])]
+            table.add_row(str(step), *cells, f"{s.baseline:.3f}", f"{s.targets:,}")
+    console.print(table)
+    for step, scores in found:
+        print_metrics(console, scores, step)
+    legend = ["nats and perplexity: of a target, such as a hidden token"]
+    if has_bits:
+        legend.append(
+            f"bits per byte: of the text, whose tokens have {bytes_per_token:.2f} bytes; for losses "
+            "that are its exact likelihood"
+        )
+    for line in [*legend, "baseline: nats of a model that ignores its input"]:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def print_metrics(console: Console, scores: Sequence[Score], step: int | None = None) -> None:
+    """Prints a line for each metric, such as "all/pair_accuracy 0.812, baseline 0.503"."""
+    before = "" if step is None else f"step {step}  "
+    for s in (score for score in scores if score.metric):
+        words = f"{before}{s.name} {s.loss:.3f}, baseline {s.baseline:.3f}"
+        console.print(words, markup=False, soft_wrap=True)
+
+
+def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
+    """Returns the closing lines of a run: its files, and next commands; to predict is for text alone.
+
+    `read` is the `progress` of its `Batches`.
+    """
+    stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
+    shares = [
+        f"{name} {read[f'data/{name}/share']:.1%} of the tokens, {read[f'data/{name}/epochs']:.3g} epochs"
+        for name in stores
+    ]
+    data = f"\nRead of the stores: {'; '.join(shares)}." if shares else ""
+    apply = f'`pretrax predict --run={run.run_dir} "TEXT"` applies the model, ' * reads_text
+    return (
+        f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, checkpoints/ "
+        f"and config.gin.\nNext: {apply}`pretrax evaluate --run={run.run_dir} --heldout` gives these figures "
+        f"again, `tensorboard --logdir={run.run_dir}` shows the curves, and `--gin.STEPS="
+        f"{2 * run.steps}` with the same command trains on, which stretches the learning rate's "
+        "schedule to the new length."
+    )
+
+
+def time_words(seconds: Mapping[str, float]) -> str:
+    """Returns where the time of a run went, as `WallTime.seconds` has it.
+
+    >>> time_words({"compile": 12.04, "data": 0.1, "step": 1460})
+    'Wall time 1,472.1 s: compile 12.0, data 0.1, step 1,460.0.'
+    """
+    parts = ", ".join(f"{kind} {value:,.1f}" for kind, value in seconds.items())
+    return f"Wall time {sum(seconds.values()):,.1f} s: {parts}."
+
+
+def resumed_words(step: int, changed: Sequence[str]) -> str:
+    """Returns the message for a run that continues; `changed`: how it differs from before."""
+    lines = [f"Continuing from the checkpoint of step {step}."]
+    if changed:
+        lines += ["Values changed since:", *(f"  {line}" for line in changed)]
+    return "\n".join(lines)
+
+
+def stopped_words(run: Run, step: int) -> str:
+    """Returns the message for a run that was asked to stop."""
+    return (
+        f"\nStopped at step {step} of {run.steps} as asked; a checkpoint is saved. The same command "
+        "continues from there."
+    )
+
+
+def unnamed_words(functions: Sequence[str]) -> str:
+    """Returns the warning for functions of a run that its config.gin cannot name."""
+    return (
+        f"{', '.join(functions)} cannot be named in config.gin: define the function at the top of a "
+        "module. Without that, no other verb can open this run."
+    )
+
+
+def finished_words(run: Run, step: int) -> str:
+    """Returns the message for a run that is finished at this step already: how to train it further."""
+    another = run.run_dir.rstrip("/") + "_2"
+    took = f"{step} of {step} steps"
+    if run.steps < step:
+        took = f"it took {step} steps, and got --gin.STEPS={run.steps}, which are fewer"
+    return (
+        f"\nThis run is finished: {took}, results in {run.run_dir}.\n"
+        f"To go on, raise its steps (--gin.STEPS={2 * step}), which stretches the learning "
+        "rate's schedule to the new length; to start anew, give another directory "
+        f"(--gin.RUN_DIR=\"'{another}'\")."
+    )

@@ -1,0 +1,181 @@
+"""Metrics of a run, written as JSON lines, for TensorBoard (without TensorFlow), and where else asked."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import jax
+
+from ...data import whole_files
+from .. import run_directory
+
+
+class Tracker(Protocol):
+    """What shows metrics while a run trains; it raises OSError where it cannot take them."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def write_text(self, step: int, name: str, text: str) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def rewind(self, step: int) -> None:
+        """Takes back what was written of later steps, as far as it can; they are taken again."""
+
+    def close(self, failed: bool) -> None:
+        """Ends; `failed` tells of a run that an error ended."""
+
+
+class MetricsWriter:
+    """Writes `RUN/metrics.jsonl` and `RUN/tensorboard`, on the first process only.
+
+        with MetricsWriter("runs/quickstart") as metrics:
+            metrics.write(10, {"loss": 5.1})
+
+    Training does not depend on them: where they cannot be written, as on a full disk, `warn` is
+    called once, and lines wait in memory until they can be. All is written by the thread that calls,
+    so that none is left to end or to wait for.
+
+    Args:
+      step: the step that a run resumes from; entries of later steps are removed, so that the files
+        equal those of a run that was not interrupted.
+      warn: called with a message.
+      open_more: opens trackers beside TensorBoard, on the first process.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path,
+        step: int = 0,
+        warn: Callable[[str], None] = lambda message: None,
+        open_more: Callable[[], Sequence[Tracker]] = tuple,
+    ):
+        self._on = jax.process_index() == 0
+        if not self._on:
+            return
+        path, self._warn = Path(run_dir) / run_directory.METRICS, warn
+        for line in _read(path).damaged:
+            warn(f"{path}, line {line} cannot be read, and is left out.")
+        self._lines = _Lines(path)
+        self._lines.rewind(step)
+        from .tensorboard import TensorBoard
+
+        tensorboard = TensorBoard(Path(run_dir) / run_directory.TENSORBOARD, step)
+        self._trackers: list[Tracker] = [tensorboard]
+        self._failed = False
+        with self._failures_in_words():
+            self._trackers += open_more()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Writes one entry; `step` must not be lower than the one before, or that of `rewind`."""
+        if not self._on:
+            return
+        with self._failures_in_words():
+            self._lines.write(json.dumps({"step": step} | dict(values)) + "\n")
+        for tracker in self._trackers:
+            with self._failures_in_words():
+                tracker.write(step, values)
+
+    def write_text(self, step: int, name: str, text: str) -> None:
+        """Shows text, as it is, in TensorBoard and where else; nothing where there is none."""
+        for tracker in self._trackers if self._on and text else ():
+            with self._failures_in_words():
+                tracker.write_text(step, name, text)
+
+    def flush(self) -> None:
+        """Writes to the disk what waits in memory; to be called with each checkpoint."""
+        if not self._on:
+            return
+        with self._failures_in_words():
+            self._lines.write("")
+        for tracker in self._trackers:
+            with self._failures_in_words():
+                tracker.flush()
+
+    def rewind(self, step: int) -> None:
+        """Takes back the entries of later steps, as where a run resumes from this one."""
+        self.flush()
+        if not self._on:
+            return
+        with self._failures_in_words():
+            self._lines.rewind(step)
+        for tracker in self._trackers:
+            with self._failures_in_words():
+                tracker.rewind(step)
+
+    def __enter__(self) -> "MetricsWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error) -> None:
+        self.close(failed=kind is not None)
+
+    def close(self, failed: bool = False) -> None:
+        self.flush()
+        for tracker in self._trackers if self._on else ():
+            with self._failures_in_words():
+                tracker.close(failed)
+
+    @contextlib.contextmanager
+    def _failures_in_words(self):
+        try:
+            yield
+        except OSError as error:
+            if not self._failed:
+                self._warn(f"Metrics cannot be written ({error}). Training goes on without.")
+            self._failed = True
+
+
+class _Lines:
+    """Appends whole lines to a file; those that could not be written come before the next."""
+
+    def __init__(self, path: Path):
+        self._path, self._waiting = path, ""
+
+    def write(self, text: str) -> None:
+        self._waiting += text
+        size = os.path.getsize(self._path) if self._path.exists() else 0
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(self._waiting)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.truncate(self._path, size)  # of a line that was written in part
+            raise
+        self._waiting = ""
+
+    def rewind(self, step: int) -> None:
+        """Removes the entries of later steps, and lines that are damaged."""
+        earlier = [entry for entry in _read(self._path).entries if entry["step"] <= step]
+        whole_files.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
+
+
+class _Found(NamedTuple):
+    entries: list[dict[str, float]]
+    damaged: list[int]  # numbers of lines, from 1
+
+
+def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
+    """Returns the entries of `RUN/metrics.jsonl`, oldest first; none where there is no such file.
+
+    Lines that are damaged are left out.
+    """
+    return _read(Path(run_dir) / run_directory.METRICS).entries
+
+
+def _read(path: Path) -> _Found:
+    """Returns the entries of a file; a last line that a kill cut short is not said to be damaged."""
+    found = _Found([], [])
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            if not isinstance(entry, dict) or not isinstance(entry["step"], int):
+                raise ValueError(f"got {entry!r}, expected an object with a step")
+            found.entries.append(entry)
+        except (ValueError, KeyError, RecursionError):
+            if number < len(lines):
+                found.damaged.append(number)
+    return found

@@ -1,0 +1,110 @@
+"""Monitors the steps: finds loss spikes, and logs means of metrics."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from ...objectives import members_of
+from ..optimizers import scheduled
+from ..planning import Plan
+from ..settings.bound import bound
+from ..settings.run import Run
+from ..spikes import WATCHED, Spikes
+from ..step import kind_of
+from ..throughput import peak_flops, step_flops
+from .console import StepProgress
+from .metrics import MetricsWriter
+from .wall_time import KINDS, WallTime
+
+
+class Monitor:
+    """Collects every step's metrics; `report` writes and shows their means.
+
+    A step's loss is read while the device computes the next one, so that the device never waits.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        writer: MetricsWriter,
+        progress: StepProgress,
+        spikes: Spikes,
+        wall_time: WallTime,
+    ):
+        self._writer, self._progress, self._spikes = writer, progress, spikes
+        self._wall_time, self._reported = wall_time, dict.fromkeys(KINDS, 0.0)
+        self._members = members_of(plan.recipe.objective)
+        self._flops = step_flops(plan.recipe, plan.schedules)
+        self._peak = peak_flops()
+        self._learning_rate = learning_rate_of(plan.run)
+        self._unseen: list[tuple[int, dict]] = []  # not read yet
+        self._recent: list[dict] = []  # since the last report
+
+    def add(self, step: int, metrics: dict) -> None:
+        """Raises LossSpike when an earlier step was one."""
+        self.check()
+        self._unseen.append((step, metrics))
+
+    def check(self) -> None:
+        """Waits for all steps added, and raises as `add` does."""
+        for step, metrics in self._unseen:
+            values = jax.device_get(metrics)
+            self._spikes.check(step, {name: float(values[name]) for name in WATCHED})
+            self._recent.append(values)
+        self._unseen.clear()
+
+    def forget(self) -> None:
+        """Forgets the steps since the last report, which are taken again."""
+        self._unseen.clear()
+        self._recent.clear()
+        self._reported = self._wall_time.seconds()
+
+    def report(self, step: int, read: Mapping[str, float]) -> None:
+        """Writes and shows means over the steps that were checked since the last report, and what the
+        data were.
+
+        `read` is the `progress` of the run's `Batches`.
+        """
+        line = self._means() | dict(read)
+        now, before = self._wall_time.seconds(), self._reported
+        passed, self._reported = {kind: now[kind] - before[kind] for kind in KINDS}, now
+        line |= self._speed(line["text_tokens"], passed["data"] + passed["step"])
+        if self._learning_rate is not None:
+            line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
+        self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
+        self._progress.update(step, line)
+        self._recent.clear()
+
+    def _speed(self, tokens: float, seconds: float) -> dict[str, float]:
+        """Returns the speed of the recent steps, of so many tokens each, which took these seconds."""
+        steps_per_second = len(self._recent) / seconds
+        flops = self._flops * steps_per_second
+        speed = {
+            "tokens_per_second": tokens * steps_per_second,
+            "tflops_per_second": flops / 1e12,
+        }
+        return speed | ({"mfu": flops / self._peak} if self._peak else {})
+
+    def _means(self) -> dict[str, float]:
+        names = [name for name in self._recent[0] if name != "member_terms"]
+        means = {name: float(np.mean([v[name] for v in self._recent])) for name in names}
+        if len(self._members) > 1:
+            for term in self._recent[0]["member_terms"]:
+                steps = [v["member_terms"][term] for v in self._recent]
+                total = jax.tree.map(lambda *x: np.sum(x, axis=0), *steps)
+                for i in np.flatnonzero(total.weights):
+                    name = f"{kind_of(total)}/{self._members[i].name}/{term}"
+                    means[name] = float(total.sums[i] / total.weights[i])
+        return means
+
+
+def learning_rate_of(run: Run) -> Callable[[int], float] | None:
+    """Returns the learning rate as a function of the steps taken before; None if unknown.
+
+    It is the optimizer's setting `learning_rate`, as in `training.optimizers`.
+    """
+    rate = bound(run.optimizer).settings.get("learning_rate")
+    if rate is None or not callable(rate) and not isinstance(rate, int | float):
+        return None
+    return scheduled(rate, run.steps)

@@ -1,0 +1,92 @@
+"""What to run next with an imported model: a command that trains it further, one that applies it."""
+
+from collections.abc import Mapping
+
+from ... import objectives
+from ...models import Model
+from ...objectives import Builder, TokenIds, plan
+from ...objectives.layouts import LAYOUTS
+
+# layout -> (gin files, objective, sequence lengths), tried in turn
+STARTS: dict[str, list[tuple[list[str], Builder, list[dict[str, int]]]]] = {
+    "decoder": [(["runs/decoder.gin"], objectives.causal_lm, [{"decoder": 256}])],
+    "encoder": [(["runs/encoder.gin"], objectives.masked_lm, [{"encoder": 128}])],
+    "encoder_decoder": [
+        (
+            ["runs/quickstart.gin"],
+            objectives.ul2,
+            [{"encoder": 128, "decoder": 64}, {"encoder": 128, "decoder": 128}],
+        ),
+        (
+            ["runs/quickstart.gin", "objectives/span_corruption.gin"],
+            objectives.span_corruption,
+            [{"encoder": 128, "decoder": 64}],
+        ),
+    ],
+}
+
+
+def next_lines(
+    run_dir: str, model: Model, ids: TokenIds, rows: int, names: Mapping[int, str]
+) -> list[str]:
+    """Lines for an imported model with a tokenizer: rows that were added, and commands.
+
+    Args:
+      rows: of the run's embedding, which may have more than the model's.
+      names: of special ids.
+    """
+    lines = []
+    if rows > model.vocab_size:
+        lines.append(
+            f"The tokenizer has {ids.size} ids, the model's embedding {model.vocab_size} rows: "
+            f"{rows - model.vocab_size} were added, each the mean of the others."
+        )
+    if train := train_command(run_dir, model, ids):
+        lines.append(f"To train it further: {train}")
+    else:
+        lines.append(
+            "The tokenizer lacks special tokens that an objective needs: import it with "
+            "--specials=mask,cls,sep (an encoder) or --sentinels=128 --specials=R,S,X (an "
+            "encoder-decoder)."
+        )
+    mask = None if ids.mask is None else names[ids.mask]
+    return [*lines, f"To apply it: {predict_command(run_dir, model, mask)}"]
+
+
+def tokenizer_lines(arguments: str, run_dir: str) -> list[str]:
+    """Lines for a model that came without a tokenizer; `arguments` are those of its import."""
+    return [
+        "No tokenizer came with it, so it reads no text, and no corpus of text trains it. Delete "
+        f"{run_dir} and give its own tokenizer, a SentencePiece .model or a tokenizer.json:",
+        f"  pretrax convert {arguments} --tokenizer=FILE",
+    ]
+
+
+def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
+    """A command that trains the model on text files; None where `ids` suffice for no objective."""
+    longest = model.max_positions or 256
+    for files, objective, lengths in STARTS[model.layout]:
+        shapes = [{k: min(n, longest) for k, n in shape.items()} for shape in lengths]
+        try:
+            plan(objective(ids), LAYOUTS[model.layout], ids, shapes)
+        except ValueError:  # it lacks special tokens
+            continue
+        flags = " ".join(f"--gin_file={file}" for file in files)
+        value = shapes[0] if len(shapes) == 1 else shapes
+        return (
+            f"pretrax train {flags} --gin_file=corpora/text_files.gin "
+            f"--gin_file={run_dir}/config.gin --gin.FILES=\"'data/*.txt'\" "
+            f'--gin.RUN_DIR="\'{run_dir}_2\'" --gin.training.Run.sequence_lengths="{value}"'
+        )
+    return None
+
+
+def predict_command(run_dir: str, model: Model, mask: str | None) -> str:
+    """A command that applies the model to a text. `mask`: the name of the mask token, if it has one."""
+    text, mode = "The capital of France is", ""
+    if model.layout == "encoder" and "vocabulary" in model.heads:  # others classify, tag or embed
+        if mask is not None:
+            text += f" {mask}."
+        else:
+            mode = " --mode=embed"
+    return f'pretrax predict --run={run_dir}{mode} "{text}"'

@@ -1,0 +1,88 @@
+"""A trace of some steps of a run: what the devices and the host did when."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from .wall_time import WallTime
+
+
+class Steps(NamedTuple):
+    """The steps of a trace, the first and the last with it."""
+
+    first: int
+    last: int
+
+
+def read_steps(text: str | None) -> Steps | None:
+    """Returns the steps of "FIRST:LAST"; None for None.
+
+    >>> read_steps("10:13")
+    Steps(first=10, last=13)
+
+    Raises ValueError for another text, and for a last step before the first.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    steps = Steps(*map(int, found.groups())) if found else None
+    if steps is None or not 1 <= steps.first <= steps.last:
+        raise ValueError(
+            f"--profile is {text!r}, expected the first and the last step of a trace, such as 10:13."
+        )
+    return steps
+
+
+def check_steps(steps: Steps | None, done: int, of: int) -> None:
+    """Raises ValueError where a run that has done so many of its steps will not take these."""
+    if steps and not done < steps.first <= steps.last <= of:
+        raise ValueError(
+            f"--profile={steps.first}:{steps.last} asks for a trace of steps that this start does not "
+            f"take, expected {f'a range in {done + 1}:{of}' if done < of else 'no trace: all are taken'}."
+        )
+
+
+class Profiler:
+    """Traces its steps into a folder; without steps it does nothing.
+
+    To write a trace takes seconds, which `wall_time` does not count as those of a step. One that cannot
+    be written is given to `warn`, in words: the run continues.
+    """
+
+    def __init__(
+        self, steps: Steps | None, folder: str, wall_time: WallTime, warn: Callable[[str], None]
+    ):
+        self._steps, self._folder = steps, folder
+        self._wall_time, self._warn = wall_time, warn
+        self._running = False
+
+    def __enter__(self) -> "Profiler":
+        return self
+
+    def before(self, step: int) -> None:
+        """Begins the trace before its first step."""
+        # A run that is rolled back takes steps again: its trace goes on.
+        if self._steps and step == self._steps.first and not self._running:
+            jax.profiler.start_trace(self._folder)
+            self._running = True
+
+    def after(self, step: int, result) -> None:
+        """Ends the trace once the result of its last step is computed."""
+        if self._running and self._steps and step == self._steps.last:
+            jax.block_until_ready(result)
+            self._stop()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._running:
+            self._running = False
+            with self._wall_time.of("rest"):
+                try:
+                    jax.profiler.stop_trace()
+                except jax.errors.JaxRuntimeError as error:
+                    self._steps = None  # JAX begins no other one after this
+                    self._warn(f"The trace could not be written ({error}).")

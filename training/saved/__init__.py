@@ -1,0 +1,1 @@
+"""What a run leaves to continue from: checkpoints, results, and the model that it trained."""

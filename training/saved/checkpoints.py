@@ -1,0 +1,427 @@
+"""Checkpoints: the state and the data position of one step, saved together by Orbax.
+
+A save copies the state to the host and continues in the background. It includes a checksum of every
+array, computed on the device, and of every file of the data position. A checkpoint that cannot be
+loaded, or whose checksums differ after loading, is damaged: it is reported and moved away, and the
+one before it is used.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
+from jax.experimental import multihost_utils
+from orbax.checkpoint import v1 as ocp
+
+from ..settings.run import Run
+from ..state import State
+
+_LOSS = "heldout_loss"  # in the description of a checkpoint
+
+Described = Mapping[str, object]  # arrays by name: their shapes, or their dtypes and shapes
+
+
+class Restored(NamedTuple):
+    state: State
+    read: Callable[[str], bytes]  # the data position, see `Batches.restore`
+    damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
+
+
+# Orbax logs, with tracebacks, the errors of its threads that it raises as well.
+logging.getLogger("absl").addFilter(
+    lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
+)
+
+
+class Keep(NamedTuple):
+    """Which checkpoints are kept: each that is one of these."""
+
+    latest: int = Run.keep_checkpoints  # so many
+    every: int | None = None  # those of steps that it divides
+    best: int | None = None  # so many with the lowest held-out loss
+    due: int | None = None  # the latest of those of steps that it divides
+
+    @classmethod
+    def of(cls, run: Run) -> "Keep":
+        """Returns which checkpoints of a run are kept."""
+        due = run.checkpoint_every if run.rollback_sigmas is not None else None
+        return cls(run.keep_checkpoints, run.keep_every, run.keep_best, due)
+
+    def policy(self) -> Any:
+        """Returns it as a policy of Orbax."""
+        policies = ocp.training.preservation_policies
+        chosen: list[Any] = [policies.LatestN(self.latest)]
+        if self.every is not None:
+            chosen.append(policies.EveryNSteps(self.every))
+        if self.best is not None:
+            # It keeps the last ones of an order, of which the lowest loss shall be the last.
+            by_loss = dict(get_metric_fn=lambda metrics: metrics[_LOSS], reverse=True)
+            chosen.append(
+                policies.BestN(n=self.best, keep_checkpoints_without_metrics=False, **by_loss)
+            )
+        if self.due is not None:
+            chosen.append(_LatestDue(self.due))
+        return policies.AnyPreservationPolicy(chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class _LatestDue:
+    """Keeps the latest checkpoint of a multiple of so many steps, as a policy of Orbax."""
+
+    every: int
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        due = [one.step for one in checkpoints if one.step % self.every == 0]
+        return [one.step == max(due, default=None) for one in checkpoints]
+
+
+LATEST = Keep()
+
+
+class MismatchError(ValueError):
+    """A checkpoint's arrays differ from those of the configured run."""
+
+
+@contextlib.contextmanager
+def damage_in_words(source: str, step: int):
+    """Raises ValueError, with the step, for any error that a damaged checkpoint causes."""
+    try:
+        yield
+    except MismatchError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, and "
+            "the one before is used."
+        ) from error
+
+
+def differences(saved: Described, wanted: Described) -> list[str]:
+    """Returns how saved arrays differ from a run's, a line each, parameters first.
+
+    >>> differences({"params/a": (2, 3)}, {"params/b": (2, 3)})
+    ['params/a: the checkpoint has (2, 3), the run none', 'params/b: the checkpoint has none, the run (2, 3)']
+    """
+    lines = []
+    for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
+        was, now = (described.get(name, "none") for described in (saved, wanted))
+        if was != now:
+            lines.append(f"{name}: the checkpoint has {was}, the run {now}")
+    return lines
+
+
+class Checkpoints:
+    """The checkpoints of one run, `DIRECTORY/STEP`, of which those of `keep` are kept.
+
+    With `keep` None they are read-only: another run's.
+    """
+
+    def __init__(self, directory: str, keep: Keep | None = LATEST):
+        self._root = epath.Path(directory).absolute()
+        writing: dict[str, Any] = {}
+        if keep is not None:
+            writing = dict(preservation_policy=keep.policy(), cleanup_tmp_directories=True)
+        self._checkpointer = ocp.training.Checkpointer(self._root, **writing)
+        # The response of a save that may be running. Its event loop, a thread and three descriptors,
+        # lasts until somebody asks for its result.
+        self._saving: Any = None
+
+    def steps(self) -> list[int]:
+        return sorted(c.step for c in self._checkpointer.checkpoints)
+
+    def save(
+        self,
+        state: State,
+        position: dict[str, bytes],
+        *,
+        heldout_loss: float | None = None,
+        one_by_one: bool = False,
+    ) -> None:
+        """Saves in the background, after waiting for a save that is still running.
+
+        One without a held-out loss, or with NaN, is never among the best. Compressing all arrays at
+        once takes as much memory again; `one_by_one` takes as much as the largest array.
+        """
+        step = int(state.step)
+        ranked = heldout_loss is not None and not math.isnan(heldout_loss)
+        self.wait()
+        if step in self.steps():
+            return
+        process = jax.process_index()
+        sums = {name: zlib.crc32(data) for name, data in position.items()}
+        files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
+        arrays = _checksums(state._asdict())  # computed by all processes together
+        if process == 0:
+            about = {"arrays": arrays, "processes": jax.process_count()}
+            files["checksums.json"] = json.dumps(about).encode()
+        context = ocp.Context()
+        if one_by_one:  # Orbax requires a limit above the largest
+            context.memory.write_concurrent_bytes = _largest_bytes(state._asdict()) + 1
+        with self._errors_in_words(), context:
+            self._saving = self._checkpointer.save_checkpointables_async(
+                step,
+                {"state": state._asdict(), "data": _Files(files)},
+                force=True,
+                metrics={_LOSS: heldout_loss} if ranked else None,
+            )
+
+    def restore(self, target: State) -> Restored | None:
+        """Returns the latest sound checkpoint with the dtypes, shapes and shardings of `target`.
+
+        None when there is no checkpoint. Raises MismatchError when the arrays are not those of
+        `target`, and ValueError when all checkpoints are damaged.
+        """
+        damaged: list[str] = []
+        for step in reversed(self.steps()):
+            loaded, unlike, problem = None, [], None
+            try:
+                unlike = self._differences(step, target)
+                if not unlike:
+                    loaded = self._load(step, target)
+            except Exception as error:  # storage and codecs raise many kinds of errors
+                if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
+                    raise
+                problem = _first_line(error)
+            if _on_any_process(problem):
+                problem = problem or "another process cannot read it"
+            elif unlike:
+                raise MismatchError("\n".join(unlike))
+            elif loaded:
+                problem = _wrong(*loaded, step)
+            if loaded and not problem:
+                state, files = loaded
+                return Restored(state, files.read, tuple(damaged))
+            where = self._set_aside(step)
+            damaged.append(f"checkpoint {step} is damaged ({problem}), moved to {where}")
+        if damaged:
+            raise ValueError(
+                "No checkpoint of this run can be read: "
+                + "; ".join(damaged)
+                + ". Start anew in another run directory."
+            )
+        return None
+
+    def remove_after(self, step: int) -> None:
+        """Removes the checkpoints of later steps."""
+        self.wait()
+        for later in self.steps():
+            if later > step:
+                self._checkpointer.delete(later)
+
+    def shapes(self, step: int) -> dict[str, tuple[int, ...]]:
+        """Returns the shape of every array of a checkpoint, by name.
+
+        Raises ValueError where its description is damaged.
+        """
+        return {name: tuple(x.shape) for name, x in self._arrays(step).items()}
+
+    def load_params(self, step: int, target) -> Any:
+        """Returns the parameters in `target`, a tree of shapes and shardings, which may name a few.
+
+        Raises ValueError where a checksum differs.
+        """
+        files = _Files({})
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
+        # As for `one_by_one`: by default all compressed and decompressed arrays are in memory at once.
+        context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
+        with context:
+            loaded = self._checkpointer.load_checkpointables(
+                step, {"state": {"params": target}, "data": files}
+            )["state"]
+        saved = files.read_json("checksums.json")["arrays"]
+        wrong = [name for name, value in _checksums(loaded).items() if saved.get(name) != value]
+        if wrong:
+            raise ValueError(f"checksum of {wrong[0]} does not agree with what was saved")
+        return loaded["params"]
+
+    def wait(self) -> None:
+        """Waits until the running save is complete; raises OSError when it failed."""
+        with self._errors_in_words():
+            saving, self._saving = self._saving, None
+            if saving is not None:
+                saving.result()
+            self._checkpointer.wait()
+
+    def close(self) -> None:
+        try:
+            self.wait()
+        finally:
+            with self._errors_in_words():
+                self._checkpointer.close()
+
+    @contextlib.contextmanager
+    def _errors_in_words(self):
+        """Raises OSError for an error in the background, which surfaces at the next call."""
+        try:
+            yield
+        except Exception as error:
+            steps = self.steps()
+            resumes = "resumes from the last of them" if steps else "starts anew"
+            raise OSError(
+                f"A checkpoint could not be saved in {self._root}: {_first_line(error)}\n"
+                f"Complete ones: {steps or 'none'}. Free some space there, or set "
+                f"checkpoint_dir, and run the same command again: it {resumes}."
+            ) from error
+
+    def _load(self, step: int, target: State) -> "tuple[State, _Files]":
+        """Returns the state and the data position, after checking the checksums of its files."""
+        files = _Files({})
+        loaded = self._checkpointer.load_checkpointables(
+            step, {"state": target._asdict(), "data": files}
+        )
+        for process in range(files.read_json("checksums.json")["processes"]):
+            for name, value in files.read_json(f"checksums_{process}.json").items():
+                if zlib.crc32(files.read(name)) != value:
+                    raise ValueError(f"checksum of {name} does not agree with what was saved")
+        return State(**loaded["state"]), files
+
+    def _differences(self, step: int, target: State) -> list[str]:
+        """Returns how the saved arrays differ from the target's, a line each; [] when they agree.
+
+        In dtype too: Orbax would convert them, whose checksums were then others.
+        """
+        both = self._arrays(step), _by_path(target._asdict())
+        saved, wanted = (
+            {name: f"{x.dtype} {tuple(x.shape)}" for name, x in arrays.items()} for arrays in both
+        )
+        return differences(saved, wanted)
+
+    def _arrays(self, step: int) -> dict[str, Any]:
+        """Returns the description of every array of a checkpoint, with its shape and dtype, by name."""
+        described = self._checkpointer.metadata(step).metadata
+        if described is None:
+            raise ValueError("the description of its arrays cannot be read")
+        return _by_path(described)
+
+    def _set_aside(self, step: int) -> str:
+        target = self._root.parent / f"damaged_{self._root.name}" / str(step)
+        if jax.process_index() == 0:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                target.rmtree()
+            (self._root / str(step)).rename(target)
+        multihost_utils.sync_global_devices(f"set aside {step}")
+        self._checkpointer.reload()
+        return str(target)
+
+
+class _Files:
+    """Small files of a checkpoint; each process writes its own."""
+
+    def __init__(self, files: dict[str, bytes]):
+        self._files = files
+        self._directory = None
+
+    async def save(self, directory):
+        files = dict(self._files)
+
+        async def write():
+            path = await directory.await_creation()
+            for name, data in files.items():
+                (path / name).write_bytes(data)
+
+        return write()
+
+    async def load(self, directory):
+        self._directory = directory
+
+        async def nothing():
+            return None
+
+        return nothing()
+
+    def read(self, name: str) -> bytes:
+        return (epath.Path(self._directory) / name).read_bytes()
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads(self.read(name))
+        except ValueError as error:
+            raise ValueError(f"{name} is not JSON: {error}") from error
+
+
+def _wrong(state: State, files: _Files, step: int) -> str:
+    """Returns what is wrong with a loaded state, or ""; the same on every process."""
+    saved = files.read_json("checksums.json")["arrays"]
+    wrong = [
+        name for name, value in _checksums(state._asdict()).items() if saved.get(name) != value
+    ]
+    if wrong:
+        return f"checksum of {wrong[0]} does not agree with what was saved"
+    return "" if int(state.step) == step else f"it holds step {int(state.step)}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]
+
+
+def _on_any_process(problem: str | None) -> bool:
+    """Returns whether any process has a problem: all must agree, or they would wait for ever."""
+    if jax.process_count() == 1:
+        return bool(problem)
+    return bool(np.any(multihost_utils.process_allgather(np.array(bool(problem)))))
+
+
+def _by_path(tree) -> dict[str, Any]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {_name(path): leaf for path, leaf in flat if hasattr(leaf, "shape")}
+
+
+def _largest_bytes(tree) -> int:
+    return max(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _name(path) -> str:
+    return "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path)
+
+
+def _checksums(tree) -> dict[str, int]:
+    """Returns a 32-bit checksum of every array, by name, computed on its devices.
+
+    One array after another, since on a CPU the sum takes a copy of the array. Those of few values are
+    summed by NumPy: a program for each of their shapes would take longer to compile.
+    """
+    return {name: int(_sum_of(x)) for name, x in _by_path(tree).items()}
+
+
+_FEW = 2**16  # values of an array
+
+
+def _sum_of(x):
+    of_processes = isinstance(x, jax.Array) and not x.is_fully_addressable
+    if x.size > _FEW or of_processes:
+        return jax.device_get(_sum_bits(x))
+    x = np.asarray(x)
+    return _weighted_sum(x.view(_UNSIGNED[x.dtype.itemsize]).astype(np.uint32), np)
+
+
+_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+
+@jax.jit
+def _sum_bits(x):
+    x = x.astype(jnp.uint8) if x.dtype == bool else x  # whose bits JAX does not give
+    words = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize])
+    return _weighted_sum(words.astype(jnp.uint32), jnp)
+
+
+def _weighted_sum(words, numpy):
+    # An odd weight for each index, so that two swapped values change the sum; integers, so that
+    # the order does not matter, however the array is sharded.
+    weight = numpy.uint32(1)
+    for axis, size in enumerate(words.shape):
+        index = numpy.arange(size, dtype=numpy.uint32)
+        index = index.reshape([-1 if axis == other else 1 for other in range(words.ndim)])
+        weight = weight + index * numpy.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
+    return numpy.sum(words * weight, dtype=numpy.uint32)

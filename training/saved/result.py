@@ -1,0 +1,47 @@
+"""`Result`: the figures of a run, as a value and as the file `RUN/result.json`."""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ...data import whole_files
+from .. import run_directory
+from ..evaluation import Score
+
+
+class Result(NamedTuple):
+    """The figures of a run after its last step."""
+
+    run_dir: str
+    step: int  # the last one taken
+    finished: bool  # False: stopped before its last step; the same call resumes it
+    scores: tuple[Score, ...]  # of each member of the objective, on held-out text
+    tasks: dict[str, float]  # downstream: "task/NAME/METRIC", and "baseline/task/NAME/METRIC"
+    seconds: dict[
+        str, float
+    ]  # where the time of the last start went, see `training.reporting.wall_time`
+
+
+def write_result(result: Result) -> None:
+    """Writes `RUN/result.json`. Every process does, since hosts may have disks of their own."""
+    record = result._asdict() | {"scores": [score._asdict() for score in result.scores]}
+    del record["run_dir"]  # it may be moved
+    whole_files.write_json(os.path.join(result.run_dir, run_directory.RESULT), record)
+
+
+def read_result(run_dir: str) -> Result | None:
+    """Returns the result in a run directory, or None without one.
+
+    The first process decides for all, so that all of them end or all continue.
+    """
+    path = os.path.join(run_dir, run_directory.RESULT)
+    if not multihost_utils.broadcast_one_to_all(np.array(os.path.exists(path))):
+        return None
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"{path} exists for the first process, but not for this one.")
+    record = whole_files.read_json(path)
+    scores = tuple(Score(**score) for score in record.pop("scores"))
+    record.setdefault("seconds", {})  # which earlier versions did not measure
+    return Result(run_dir=run_dir, scores=scores, **record)

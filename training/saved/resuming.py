@@ -1,0 +1,167 @@
+"""Resuming a run from the latest checkpoint of its directory."""
+
+import contextlib
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from etils import epath
+
+from .. import run_directory
+from ..batches import Batches
+from ..settings import trust
+from ..settings.config_file import gin_text
+from ..settings.configuration import plain_field, read_directory
+from ..settings.run import Run, differences, fields_of
+from ..spikes import Spikes
+from ..state import Abstract, State
+from .checkpoints import Checkpoints, MismatchError
+from .result import Result, read_result
+
+
+class Resumed(NamedTuple):
+    """The state of a checkpoint."""
+
+    state: State
+    damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
+    changed: Sequence[str]  # fields of the run that differ from those it was last started with
+
+
+def resume(
+    run: Run,
+    checkpoints: Checkpoints,
+    abstract: Abstract,
+    batches: Batches,
+    spikes: Spikes,
+    changed: Sequence[str],
+) -> Resumed | None:
+    """Restores the latest sound checkpoint, `batches` to its data position, and `spikes` to what they
+    were then; None without one.
+
+    `changed` is what `check_resumable` returned.
+
+    Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
+    """
+    try:
+        restored = checkpoints.restore(abstract.shapes)
+    except MismatchError as error:
+        raise ValueError(
+            f"The checkpoints in {run.run_dir} do not fit this configuration.\n"
+            f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}\n"
+            f"Arrays that differ:\n{indented(_first(str(error).splitlines(), 12))}\n"
+            "Set the values back, or start anew in another run directory."
+        ) from None
+    if restored is None:
+        return None
+    step = int(restored.state.step)
+    try:
+        batches.restore(step, restored.read)
+    except (ValueError, OSError, KeyError) as error:
+        raise ValueError(
+            f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n"
+            f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}"
+        ) from error
+    spikes.restore(restored.read)
+    return Resumed(restored.state, restored.damaged, changed)
+
+
+def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
+    """Returns how the run differs from the one last started in its directory, a line each.
+
+    Args:
+      trusted: modules that the directory's config.gin may name beside those of the run's own
+        functions, see `training.settings.trust`.
+
+    Raises ValueError as `configuration.read_directory` does.
+    """
+    if not run_directory.is_run(str(run.run_dir)):  # of another type, which `plan` refuses
+        return []
+    now = fields_of(run)
+    before = read_directory(run.run_dir, {*trusted, *trust.modules_of(now)})
+    # A function without a name is not in config.gin, and cannot be compared.
+    nameless = set(gin_text(now).unnamed) - before.keys()
+    return differences(before, {k: v for k, v in now.items() if k not in nameless})
+
+
+# What changes nothing of what a run comes to, and `steps`, by which a finished run goes on.
+_FREE = (
+    *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
+    *("mesh", "distributed", "microbatches"),
+    *("log_every", "evaluate_every", "checkpoint_every", "wandb_project"),
+    *("model.remat_policy", "model.attention"),
+)
+# What may be changed between two starts of a run as well.
+_ADJUSTED = (
+    *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards", "rollback_sigmas"),
+    *("corpus.stores", "corpus.temperature"),  # rates of token stores; other stores are refused
+)
+
+
+def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
+    """Returns the `changed_fields` of a run; `trusted` is as there.
+
+    What a run learns, and from what, is fixed by its first checkpoint: objective, model, corpus,
+    rows, seed and warm start.
+
+    Raises ValueError where the run's directory holds checkpoints of another run.
+    """
+    changed = changed_fields(run, trusted)
+    if other := _changed_beyond(changed, (*_FREE, *_ADJUSTED)):
+        if has_checkpoint(run.run_dir):
+            raise ValueError(
+                f"{run.run_dir} holds checkpoints of a run with other values:\n"
+                f"{indented(_first(other, 12))}\nA run that is resumed keeps them; its steps, "
+                "optimizer, devices, data_shards and schedule of evaluations may change. Set them back, or give "
+                "another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+            )
+    return changed
+
+
+def finished_result(run: Run, resumed: Resumed) -> Result | None:
+    """Returns the result of a run that has taken its steps, or None where some are left.
+
+    Raises ValueError where the result in the directory is another run's, and where one that has not
+    finished is past the steps that it is to take.
+    """
+    step, finished = int(resumed.state.step), read_result(run.run_dir)
+    if finished is not None and finished.step == step >= run.steps:
+        if other := _changed_beyond(resumed.changed, _FREE):
+            raise ValueError(
+                f"{run.run_dir} holds a finished run with other values:\n{indented(other)}\nSet "
+                "them back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+            )
+        return finished
+    if step > run.steps:
+        raise ValueError(
+            f"The run in {run.run_dir} is at step {step} already, beyond steps = {run.steps}: give "
+            f"--gin.STEPS={step} to end it there, or more."
+        )
+    return None
+
+
+def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]:
+    """Returns the lines of `changed` that are not of these fields or settings."""
+
+    def is_allowed(line: str) -> bool:
+        path = line.partition(":")[0]
+        return any(path == name or path.startswith((f"{name}.", f"{name}[")) for name in allowed)
+
+    return [line for line in changed if not is_allowed(line)]
+
+
+def has_checkpoint(run_dir: str) -> bool:
+    """Returns whether the run that was last started here has saved a checkpoint."""
+    elsewhere = plain_field(run_dir, "checkpoint_dir")
+    where = run_directory.checkpoints(run_dir, elsewhere)
+    if not epath.Path(where).exists():  # to open it would make it
+        return False
+    with contextlib.closing(Checkpoints(where, keep=None)) as checkpoints:
+        return bool(checkpoints.steps())
+
+
+def indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _first(lines: Sequence[str], count: int) -> list[str]:
+    more = len(lines) - count
+    return [*lines[:count], *([f"and {more} more"] if more > 0 else [])]

@@ -1,0 +1,188 @@
+"""A run directory read back: the model that it trained, and its parameters."""
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from etils import epath
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from ...models import Model
+from ...models.builders import abstract_params
+from ...models.trees import named
+from ...objectives import TokenIds
+from ...objectives.contract import with_counted_classes
+from .. import run_directory
+from ..devices.mesh import shardings_of
+from ..settings.configuration import read_directory
+from ..settings.run import padded_vocabulary
+from ..state import unboxed
+from .checkpoints import Checkpoints, damage_in_words, differences
+
+
+class SavedModel(NamedTuple):
+    """The model of a run directory, with the parameters of one checkpoint."""
+
+    directory: str
+    step: int  # of the checkpoint
+    model: Any  # a `models.Model`
+    params: dict  # float32
+
+
+def open_run(
+    directory: str,
+    step: int | None = None,
+    mesh: Mesh | None = None,
+    model: Model | None = None,
+    trusted: Collection[str] = (),
+) -> SavedModel:
+    """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
+
+    Args:
+      model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that were
+        saved, which can be told of the models of this package.
+      trusted: modules that the directory may name, see `training.settings.trust`.
+
+    The parameters are spread over the mesh as in training, or, without one, whole on this machine's
+    first device.
+
+    Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
+    another model.
+    """
+    fields = read_directory(directory, trusted)
+    builder = fields.get("model")
+    if builder is None:
+        raise ValueError(
+            f"{directory}/config.gin names no model: expected training.Run.model = @models.NAME."
+        )
+    with _saved(directory, fields) as checkpoints:
+        there = checkpoints.steps() if checkpoints else []
+        if checkpoints is None or not there:
+            raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
+        if step is not None and step not in there:
+            raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {there}.")
+        step = there[-1] if step is None else step
+        with damage_in_words(directory, step):
+            shapes = {
+                name.removeprefix("params/"): shape
+                for name, shape in checkpoints.shapes(step).items()
+                if name.startswith("params/")
+            }
+        if model is None:
+            with settings_in_words(directory):
+                model = _saved_model(builder, shapes, f"Checkpoint {step} of {directory}")
+        target = _spread(abstract_params(model), mesh)
+        different = differences(shapes, {name: x.shape for name, x in named(target).items()})
+        if different:
+            raise ValueError(
+                f"Checkpoint {step} of {directory} is of another model than its config.gin builds: it "
+                "was changed since, or written by another version of this code.\n"
+                + "\n".join(different[:5])
+            )
+        with damage_in_words(directory, step):
+            params = checkpoints.load_params(step, target)
+    return SavedModel(directory, step, model, params)
+
+
+def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:
+    """The model of a run's fields, with the heads that its objective asks for; None: it has none.
+
+    `num_classes`: of the run's classes.json, which an objective may have counted.
+    """
+    if fields.get("model") is None or fields.get("objective") is None:
+        return None
+    rows = padded_vocabulary(ids, fields.get("vocabulary_rows"))
+    objective = with_counted_classes(fields["objective"](ids), num_classes)
+    return fields["model"](rows, objective.heads)
+
+
+@contextlib.contextmanager
+def settings_in_words(directory: str) -> Iterator[None]:
+    """Raises ValueError, with the file, where a setting of another kind than expected ends a call of
+    what a run directory names."""
+    try:
+        yield
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"{directory}/{run_directory.CONFIG} gives its model or its objective a value of another "
+            f"kind than expected: {error}."
+        ) from error
+
+
+def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: str) -> Model:
+    """The model that has parameters of these shapes."""
+    rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
+    if rows is None:
+        raise ValueError(
+            f"{where} holds no token_embedding, so its model is none of `models`, and its heads cannot "
+            "be told by its parameters: expected a run with an objective and a vocabulary."
+        )
+    return _with_heads(builder, rows, saved_heads(shapes))
+
+
+def _spread(params, mesh: Mesh | None) -> dict:
+    """Abstract parameters with where they go."""
+    whole = SingleDeviceSharding(jax.devices()[0])
+    shapes = unboxed(params)
+    shardings = shardings_of(params, mesh) if mesh else jax.tree.map(lambda x: whole, shapes)
+    return jax.tree.map(
+        lambda x, where: jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=where),
+        shapes,
+        shardings,
+    )
+
+
+def saved_steps(directory: str, trusted: Collection[str] = ()) -> list[int]:
+    """The steps of a run's checkpoints. Raises ValueError where `directory` is no run."""
+    with _saved(directory, read_directory(directory, trusted)) as checkpoints:
+        return checkpoints.steps() if checkpoints else []
+
+
+@contextlib.contextmanager
+def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | None]:
+    """A run's checkpoints, to be read alone; None where it has no folder of them."""
+    where = run_directory.checkpoints(directory, fields.get("checkpoint_dir"))
+    if not epath.Path(where).exists():  # to open it would make it
+        yield None
+        return
+    with contextlib.closing(Checkpoints(where, keep=None)) as checkpoints:
+        yield checkpoints
+
+
+def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
+    """The heads that have parameters here, with their numbers of classes where they classify."""
+    tops = {name.partition("/")[0] for name in shapes}
+    found: dict[str, int | None] = {"vocabulary": None} if "vocabulary" in tops else {}
+    for name in sorted(
+        t.removeprefix("projections_") for t in tops if t.startswith("projections_")
+    ):
+        classifier = shapes.get(f"projections_{name}/classifier/kernel")
+        found[name] = classifier[-1] if classifier else None
+    found |= {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
+    return found
+
+
+def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
+    """How many tokens beyond the next these parameters predict."""
+    scale = "{}/layer/mlp_norm/scale"
+    parallel = shapes.get(f"decoder/ahead/{scale.format('layers')}", (0,))[0]
+    sequential = shapes.get(f"decoder/ahead/{scale.format('modules')}", (0,))[0]
+    apart = {  # of layers that are not scanned
+        kind: sum(f"decoder/ahead/{scale.format(f'{kind}_{k}')}" in shapes for k in range(64))
+        for kind in ("layers", "modules")
+    }
+    return max(parallel - 1, sequential, apart["layers"] - 1, apart["modules"], 0)
+
+
+def _with_heads(builder: Callable, rows: int, heads: dict[str, int | None]) -> Model:
+    """The model with these heads, and the vocabulary's where that takes no parameters."""
+    model = builder(rows)
+    if model.config is None:  # pairs of stacks have the heads that they have
+        return model
+    if "vocabulary" not in heads:
+        c = model.config
+        if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
+            heads = {"vocabulary": None, **heads}
+    return builder(rows, heads)

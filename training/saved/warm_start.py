@@ -1,0 +1,200 @@
+"""Warm start: a run that starts with the parameters of another one, or of an imported model.
+
+Parameters are matched by name and shape; those left over on either side are reported.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from etils import epath
+from jax.sharding import Mesh
+
+from ...data import whole_files
+from ...models.directories import own_file
+from ...models.heads import CLASSIFIERS
+from ...models.trees import named
+from .. import run_directory
+from ..settings.run import Run
+from ..state import Abstract, State, new_state
+from .checkpoints import Checkpoints, MismatchError, damage_in_words
+
+
+class WarmStart(NamedTuple):
+    state: State
+    source: str
+    step: int  # of the checkpoint
+    taken: tuple[str, ...]  # names of parameters
+    fresh: tuple[str, ...]  # not in the checkpoint, or of other classes: as initialised
+    unused: tuple[str, ...]  # of the checkpoint, not in the model
+
+    def describe(self) -> str:
+        sizes = {name: x.size for name, x in named(self.state.params).items()}
+        count = sum(sizes[name] for name in self.taken)
+        lines = [
+            f"Starting from step {self.step} of {self.source}: "
+            f"{len(self.taken)} arrays, {count:,} parameters."
+        ]
+        if self.fresh:
+            lines.append(
+                f"Not there, or of other classes, and initialised: {', '.join(self.fresh)}"
+            )
+        if self.unused:
+            lines.append(f"There, and not used: {', '.join(self.unused)}")
+        return "\n".join(lines)
+
+
+def first_state(
+    run: Run, shapes: Abstract, mesh: Mesh, classes: Sequence[str]
+) -> tuple[State, str]:
+    """Returns the state that a run starts with, and in words where its parameters are from.
+
+    They are fresh, without a word, or those of its `initial_run`; `classes` as for `warm_start`.
+
+    Raises ValueError as `warm_start` and `check_same_vocabulary` do.
+    """
+    state = new_state(shapes, run.seed, mesh)
+    if run.initial_run is None:
+        return state, ""
+    check_same_vocabulary(run.initial_run, run.run_dir)
+    start = warm_start(run.initial_run, state, classes)
+    return start.state, start.describe()
+
+
+def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmStart:
+    """Returns a fresh state with the parameters of the latest checkpoint of `source`.
+
+    Args:
+      source: a run directory, or a directory of checkpoints.
+      state: step 0; its parameters keep their shardings. The optimizer starts anew.
+      classes: that the run predicts, in order. Where the source names others, or in another order,
+        the last layer of its classifiers would take one for another: it is left as initialised.
+
+    Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
+    no name matches, or where one is damaged.
+    """
+    with _saved(source) as (checkpoints, step), damage_in_words(source, step):
+        saved = checkpoints.shapes(step)
+        there = {n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")}
+        wanted = named(state.params)
+        of_others = _classifiers(wanted) if _other_classes(source, classes) else set()
+        taken = sorted((wanted.keys() & there.keys()) - of_others)
+        _check_shapes(source, step, wanted, there, taken)
+        loaded = checkpoints.load_params(step, _only(state.params, taken))
+    return WarmStart(
+        state._replace(params=_overlaid(state.params, loaded)),
+        source,
+        step,
+        tuple(taken),
+        tuple(sorted(wanted.keys() - set(taken))),
+        tuple(sorted(there.keys() - set(taken))),
+    )
+
+
+def _other_classes(source: str, classes: Sequence[str]) -> bool:
+    there = run_directory.load_classes(source)
+    return bool(there and classes) and there != list(classes)
+
+
+def _classifiers(names: Iterable[str]) -> set[str]:
+    """The parameters of the last layers of classifiers, which have a column for each class."""
+    layers = tuple(f"projections_{head}/classifier/" for head in CLASSIFIERS)
+    return {name for name in names if name.startswith(layers)}
+
+
+def check_source(source: str) -> None:
+    """Raises ValueError where `source` is no directory that `warm_start` can take parameters from."""
+    with _saved(source):
+        pass
+
+
+@contextlib.contextmanager
+def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
+    """The checkpoints of a source, and the step of the latest one."""
+    root = epath.Path(source)
+    there = [path for path in (root / run_directory.CHECKPOINTS, root) if path.exists()]
+    with contextlib.ExitStack() as stack:
+        if there:
+            checkpoints = stack.enter_context(
+                contextlib.closing(Checkpoints(str(there[0]), keep=None))
+            )
+        if not there or not checkpoints.steps():
+            raise ValueError(
+                f"initial_run = {source!r} holds no checkpoint: give the directory of a run that has "
+                "saved one, or of its checkpoints."
+            )
+        yield checkpoints, checkpoints.steps()[-1]
+
+
+def check_same_vocabulary(source: str, run_dir: str) -> None:
+    """Checks that the vocabularies of the runs `source` and `run_dir` agree, where both have one.
+
+    A directory of checkpoints alone has none.
+
+    Raises ValueError where their tokenizers differ, or a special token has another id.
+    """
+    kept = [os.path.join(directory, run_directory.VOCABULARY) for directory in (source, run_dir)]
+    if not all(map(os.path.exists, kept)):
+        return
+    there, here = (_kept_values(directory) for directory in (source, run_dir))
+    moved = [
+        f"{name} is {i} there and {here['names'][name]} here"
+        for name, i in there["names"].items()
+        if here["names"].get(name, i) != i
+    ]
+    if there["tokenizer"] != here["tokenizer"]:
+        moved = ["the tokenizer is another one"]
+    if moved:
+        raise ValueError(
+            f"The parameters of {source} are of another vocabulary than that of {run_dir}: "
+            f"{', '.join(moved[:5])}. Give the corpus vocabularies.of_run, in a new run directory: "
+            f"vocabularies.of_run.run = {source!r}."
+        )
+
+
+def _kept_values(directory: str) -> dict[str, Any]:
+    """Returns the ids of special tokens by name, and values that identify the tokenizer."""
+    file = os.path.join(directory, run_directory.VOCABULARY)
+    values = whole_files.read_json(file)
+    try:
+        content = own_file(directory, values["file"]).read_bytes() if values["file"] else b""
+        return {
+            "names": dict(values["names"]),
+            "tokenizer": (values["kind"], values["extra_ids"], content),
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise whole_files.damaged(file, error) from error
+
+
+def _check_shapes(source, step, wanted, there, taken):
+    differ = [
+        f"{name}: there {there[name]}, here {wanted[name].shape}"
+        for name in taken
+        if there[name] != wanted[name].shape
+    ]
+    if differ or not taken:
+        raise MismatchError(
+            f"Checkpoint {step} of {source} does not fit this model: "
+            + ("; ".join(differ) or "no array has a name of this model's")
+            + ". Configure the same model and vocabulary as that run's config.gin."
+        )
+
+
+def _only(tree, names, prefix=""):
+    """Returns the branches of a tree with these names, as shapes with shardings."""
+    if not isinstance(tree, dict):
+        return jax.ShapeDtypeStruct(tree.shape, tree.dtype, sharding=tree.sharding)
+    result = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        if path in names or any(name.startswith(f"{path}/") for name in names):
+            result[key] = _only(value, names, f"{path}/")
+    return result
+
+
+def _overlaid(tree, part):
+    if not isinstance(tree, dict):
+        return part
+    return {k: _overlaid(v, part[k]) if k in part else v for k, v in tree.items()}

@@ -1,0 +1,279 @@
+"""Functions with settings, as values: a run's corpus, objective, model and optimizer.
+
+`functools.partial` lacks two features: equality by value, and settings that are results of calls
+made later. A `Bound` is equal to another of the same
+function and settings, so that runs can be compared field by field, written to a file, and read back.
+"""
+
+import importlib
+import inspect
+import numbers
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+
+class Bound:
+    """A function with some of its keyword arguments.
+
+    >>> from pretrax.training.optimizers import warmup_constant
+    >>> schedule = Bound(warmup_constant, peak=0.1)
+    >>> schedule == Bound(warmup_constant, peak=0.1), schedule == Bound(warmup_constant, peak=0.2)
+    (True, False)
+    >>> schedule
+    Bound(training.optimizers.warmup_constant, peak=0.1)
+    >>> float(schedule(100)(50))  # as warmup_constant(100, peak=0.1)(50)
+    0.10000000149011612
+
+    A setting may be a `Call`: the function is given its result.
+
+    Raises ValueError, when it is called, for a parameter that has no value or two, and for a setting
+    that is of another type than the function's annotation: a number, a text, a bool or a function.
+    """
+
+    __slots__ = ("function", "settings")
+    function: Callable
+    settings: Mapping[str, Any]
+
+    def __init__(self, function: Callable, /, **settings: Any):
+        object.__setattr__(self, "function", function)
+        object.__setattr__(self, "settings", MappingProxyType(settings))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        settings = {name: _called(value) for name, value in self.settings.items()} | kwargs
+        _check_parameters(self.function, args, settings)
+        _check_types(self.function, self.settings)
+        return self.function(*args, **settings)
+
+    def check(self, *args: Any) -> None:
+        """Raises ValueError where a call with these arguments would do so for its settings."""
+        _check_parameters(self.function, args, self.settings)
+        _check_types(self.function, self.settings)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"A {type(self).__name__} cannot be changed: make another one.")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.function == other.function and self.settings == other.settings
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.function, *sorted(self.settings)))
+
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value!r}" for name, value in self.settings.items())
+        return f"{type(self).__name__}({name_of(self.function)}{settings})"
+
+    def __reduce__(self):
+        return _rebuilt, (type(self), self.function, dict(self.settings))
+
+
+class Call(Bound):
+    """The result of a function with settings, computed at every call of the function that takes it."""
+
+    __slots__ = ()
+
+
+def bound(value: Callable) -> Bound:
+    """Returns `value` if it is a `Bound`, else a `Bound` of it without settings.
+
+    >>> bound(len)
+    Bound(len)
+    """
+    return value if isinstance(value, Bound) else Bound(value)
+
+
+def name_of(function: Callable) -> str:
+    """Returns the module and name of a function, without "pretrax." for our own.
+
+    >>> from pretrax.training.optimizers import adamw
+    >>> name_of(adamw), name_of(len)
+    ('training.optimizers.adamw', 'len')
+    """
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return repr(function)
+    module = getattr(function, "__module__", None) or "builtins"
+    return f"{module}.{name}".removeprefix("builtins.").removeprefix("pretrax.")
+
+
+def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
+    """Returns the parameters that can be given by name; None for **kwargs or an unknown signature."""
+    try:
+        found = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in found.values()):
+        return None
+    return {n: p for n, p in found.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+
+
+def import_name(function: Callable) -> tuple[str, str] | None:
+    """Returns the module to import a function from, and its name there; None where it has none.
+
+    Within pretrax that is the outermost package that exports it, and so it is where a module is
+    private, which another version may have elsewhere:
+
+    >>> from pretrax import models
+    >>> import_name(models.decoder), import_name(lambda ids: ids)
+    (('pretrax.models', 'decoder'), None)
+    >>> import optax                       # it is defined in optax.schedules._schedule
+    >>> import_name(optax.linear_schedule)
+    ('optax', 'linear_schedule')
+    """
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", "")
+    parts = module.split(".")
+    private = next((i for i, part in enumerate(parts) if part.startswith("_")), 0)
+    own = range(2, len(parts)) if parts[0] == "pretrax" else range(0)
+    above = [".".join(parts[:n]) for n in (*own, *range(1, private + 1))]
+    for source in [*above, module]:
+        if source not in ("", "__main__") and _holds(source, name, function):
+            return source, name
+    return None
+
+
+def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields (path, value) of all parts of a value, including defaults of functions.
+
+    >>> from pretrax.training.optimizers import warmup_constant
+    >>> dict(flattened("rate", Bound(warmup_constant, peak=0.1)))
+    {'rate': 'training.optimizers.warmup_constant', 'rate.warmup_steps': 0, 'rate.peak': 0.1}
+    """
+    if isinstance(value, Bound):
+        yield name, name_of(value.function)
+        known = parameters(value.function) or {}
+        given = {n: p.default for n, p in known.items() if p.default is not p.empty}
+        for setting, inner in (given | dict(value.settings)).items():
+            yield from flattened(f"{name}.{setting}", inner)
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flattened(f"{name}[{key!r}]", inner)
+    elif isinstance(value, list | tuple) and any(
+        isinstance(v, Bound | Mapping | list | tuple) for v in value
+    ):
+        for i, inner in enumerate(value):
+            yield from flattened(f"{name}[{i}]", inner)
+    elif callable(value):
+        yield from flattened(name, Bound(value))
+    else:
+        yield name, value
+
+
+def functions_in(value: Any) -> list[Bound]:
+    """Returns the functions with settings in a value, and those in their settings.
+
+    >>> from pretrax.training.optimizers import warmup_constant
+    >>> functions_in({"a": (1, Call(warmup_constant, peak=0.1))})
+    [Bound(training.optimizers.warmup_constant, peak=0.1)]
+    """
+    if isinstance(value, Mapping):
+        return [one for inner in value.values() for one in functions_in(inner)]
+    if isinstance(value, list | tuple):
+        return [one for inner in value for one in functions_in(inner)]
+    if not callable(value):
+        return []
+    one = bound(value)
+    return [plain(one), *functions_in(dict(one.settings))]
+
+
+def plain(one: Bound) -> Bound:
+    """Returns the function with its settings as a `Bound`, also for a `Call`."""
+    return Bound(one.function, **one.settings)
+
+
+def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError where a call would end in Python's TypeError about its arguments."""
+    known = parameters(function)
+    if known is None:
+        return
+    places = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in places):
+        return
+    by_place = [p.name for p in places if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    given = [*by_place[: len(args)], *settings]
+    twice = sorted({name for name in given if given.count(name) > 1})
+    missing = [n for n, p in known.items() if p.default is p.empty and n not in given]
+    if twice:
+        raise ValueError(
+            f"{name_of(function)} is given its {' and '.join(twice)} by the run: do not set it."
+        )
+    if missing:
+        module, name = import_name(function) or ("", name_of(function))
+        flag = f"--gin.{module.rpartition('.')[2]}.{name}.{missing[0]}=VALUE"
+        raise ValueError(
+            f"{name_of(function)} has no value for its {' and '.join(missing)}: give {flag}. "
+            f"Its parameters: {', '.join(known)}."
+        )
+
+
+# What a value of an annotation is, in words.
+_PLAIN: dict[Any, str] = {
+    **{int: "a whole number", float: "a number", str: "a text", bool: "True or False"},
+    **{type(None): "None", Sequence: "a list", Mapping: "a mapping", Callable: "a function"},
+}
+
+
+def _check_types(function: Callable, settings: Mapping[str, Any]) -> None:
+    """Raises ValueError for a setting that no plain annotation of the function admits."""
+    try:
+        hints = typing.get_type_hints(function) if inspect.isfunction(function) else {}
+    except (
+        NameError,
+        TypeError,
+        AttributeError,
+    ):  # a user's annotations may name what is not there
+        return
+    for name, value in settings.items():
+        hint = hints.get(name, Any)
+        kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
+        if isinstance(value, Call) or any(_admits(kind, value) for kind in kinds):
+            continue
+        words = [_PLAIN[typing.get_origin(kind) or kind] for kind in kinds]
+        module, own = import_name(function) or ("", name_of(function))
+        selector = f"{module.rpartition('.')[2]}.{own}".lstrip(".")
+        raise ValueError(f"{selector}.{name} must be {' or '.join(words)}, got {value!r}.")
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (typing.Union, types.UnionType)
+
+
+def _admits(kind: Any, value: Any) -> bool:
+    """Whether an annotation may be of this value; one that is not plain admits all."""
+    if kind in (int, float):
+        numbers_of = numbers.Integral if kind is int else numbers.Real
+        return isinstance(value, numbers_of) and not isinstance(value, bool)
+    if kind in (str, bool, type(None)):
+        return isinstance(value, kind)
+    origin = typing.get_origin(kind) or kind
+    if origin is Callable:
+        return callable(value)
+    if origin in (Sequence, Mapping):
+        return isinstance(value, origin) and not isinstance(value, str)
+    return True
+
+
+def _holds(module: str, name: str, function: Callable) -> bool:
+    try:
+        return getattr(importlib.import_module(module), name, None) is function
+    except ImportError:
+        return False
+
+
+def _called(value: Any) -> Any:
+    """Returns `value` with each `Call` replaced by its result."""
+    if isinstance(value, Call):
+        return value()
+    if isinstance(value, Mapping):
+        return {key: _called(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_called, value))
+    return value
+
+
+def _rebuilt(kind: type[Bound], function: Callable, settings: dict) -> Bound:
+    return kind(function, **settings)

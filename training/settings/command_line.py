@@ -1,0 +1,198 @@
+"""What the command lines of all verbs share: gin files, and errors in words.
+
+    pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
+
+`--gin_file` may be repeated, later files override earlier ones; `--gin.NAME=VALUE` overrides both.
+T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too; of two
+bindings of one name, in either spelling, the later one holds.
+"""
+
+import argparse
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+
+OUT_OF_MEMORY = """
+Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full', or
+shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
+
+
+class GinArguments(NamedTuple):
+    """Gin files and bindings of a command line; see `training.settings.configuration.read_run`."""
+
+    files: tuple[str, ...]
+    bindings: tuple[str, ...]
+    search_paths: tuple[str, ...]
+    trusted: tuple[str, ...]
+
+
+def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Adds what `parse_with_gin` reads; `default` is for the help."""
+    parser.add_argument(
+        "--gin_file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a gin file: a path, or a name within pretrax's gin_configs; may be repeated"
+        + (f" (default: {default})" if default else ""),
+    )
+    parser.add_argument(
+        "--gin.NAME",
+        dest="unused",
+        metavar="VALUE",
+        help="overrides a value of the gin files, e.g. --gin.STEPS=1000 or "
+        "--gin.RUN_DIR=\"'runs/mine'\"; VALUE is a Python literal, so strings are quoted twice",
+    )
+    parser.add_argument(
+        "--gin_bindings",
+        action="append",
+        default=[],
+        metavar="BINDING",
+        help='the same in gin\'s own spelling, e.g. --gin_bindings="STEPS = 1000"',
+    )
+    parser.add_argument(
+        "--gin_search_paths",
+        action="append",
+        default=[],
+        metavar="DIRS",
+        help="folders, separated by commas, in which gin files are looked for as well",
+    )
+    add_trust_argument(parser)
+    parser.add_argument(
+        "--traceback", action="store_true", help="show where in the program an error came up"
+    )
+
+
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds --trust, the modules that a run directory may name, see `training.settings.trust`."""
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module that the config.gin of a run directory may name, such as that of your own "
+        "objective; repeatable",
+    )
+
+
+def parse_with_gin(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None = None
+) -> tuple[argparse.Namespace, GinArguments]:
+    """Returns the options of a command line, and its gin files and bindings.
+
+    Args:
+      parser: with `add_gin_arguments`, and without abbreviations.
+      argv: None: the program's own.
+
+    Exits with a message for an argument that is neither an option nor a gin value.
+    """
+    options, others = parser.parse_known_args(
+        [_as_binding(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    )
+    if others:
+        parser.error(f"unknown argument {others[0]!r}; gin values are --gin.NAME=VALUE")
+    paths = [path for paths in options.gin_search_paths for path in paths.split(",") if path]
+    given = GinArguments(
+        tuple(options.gin_file), tuple(options.gin_bindings), tuple(paths), tuple(options.trust)
+    )
+    return options, given
+
+
+def _as_binding(argument: str) -> str:
+    """Returns --gin.NAME=VALUE in gin's own spelling, so that all bindings are in one list."""
+    name, equals, value = argument.removeprefix("--gin.").partition("=")
+    if not argument.startswith("--gin.") or not equals or not name:
+        return argument
+    return f"--gin_bindings={name} = {value}"
+
+
+def given_options(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, argv: Sequence[str] | None
+) -> set[str]:
+    """Returns the names of the options that a command line gives, also of one given as its default.
+
+    Args:
+      options: what the parser made of it.
+      argv: None: the program's own.
+    """
+    absent = argparse.Namespace(**dict.fromkeys(vars(options)))
+    found, _ = parser.parse_known_args(argv, absent)
+    return {name for name, value in vars(found).items() if value is not None}
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds how a trained model is applied: texts at once, and the mesh of its parameters."""
+    large = "rows are sharded over all devices; for a model too large for one of them:"
+    add = parser.add_argument_group("devices", large).add_argument
+    add("--batch_size", type=at_least(1), metavar="N", default=32, help="texts at once")
+    add("--fsdp", type=int, default=1, metavar="N", help="shard the parameters over N devices")
+    add("--tensor", type=int, default=1, metavar="N", help="and matrix products over N")
+
+
+def opening(options: argparse.Namespace) -> str:
+    """Returns the options with which another verb opens the run."""
+    return " ".join([f"--run={options.run}", *(f"--trust={name}" for name in options.trust)])
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option whose value is a whole number, `least` or more."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            words = f"expected a whole number, {least} or more, got {text!r}"
+            raise argparse.ArgumentTypeError(words)
+        return int(text)
+
+    return number
+
+
+def explanation(error: Exception) -> str | None:
+    """The message for an error that users can mend themselves; None: its traceback is needed."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
+    mendable = isinstance(error, ValueError | OSError | FloatingPointError)
+    return (str(error).strip() or type(error).__name__) if mendable else None
+
+
+@contextlib.contextmanager
+def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
+    """Ends the program for a user's mistake with a message, no traceback, and status 2.
+
+    Args:
+      traceback: whether to show where an error came up after all.
+      interrupted: what to say at Ctrl-C, which gives status 130.
+    """
+    try:
+        with _warnings_in_words():
+            yield
+    except KeyboardInterrupt:
+        print(interrupted, file=sys.stderr)
+        raise SystemExit(130) from None
+    except Exception as error:
+        words = explanation(error)
+        if traceback or words is None:
+            raise
+        print(f"\nerror: {words}\n(--traceback shows where)", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+@contextlib.contextmanager
+def _warnings_in_words():
+    """Prints a `UserWarning` as a line, one of a class of its own once; others as Python does."""
+    said: set[type[Warning]] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message, category, *where):
+            if not issubclass(category, UserWarning):
+                usual(message, category, *where)
+            elif category not in said:
+                said.update({category} - {UserWarning})
+                print(f"warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,159 @@
+"""Writes a `Run`, or the settings of another class, as a gin file, from which `training.settings.configuration` reads the same value."""
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...data import whole_files
+from .. import run_directory
+from .bound import Bound, Call, bound, functions_in, import_name, name_of, parameters, plain
+from .run import Run, fields_of
+
+# Fields of a run that are written as macros.
+_MACROS = {"run_dir": "RUN_DIR", "steps": "STEPS"}
+
+
+class GinText(NamedTuple):
+    """A gin file of some settings of a function or class."""
+
+    text: str
+    unnamed: tuple[str, ...]  # settings that gin cannot express; the text has a comment instead
+
+
+def write_run(run: Run) -> tuple[str, ...]:
+    """Writes `RUN/config.gin`; returns the fields that gin cannot express, see `gin_text`."""
+    written = gin_text(fields_of(run))
+    whole_files.write_text(os.path.join(run.run_dir, run_directory.CONFIG), written.text)
+    return written.unnamed
+
+
+def gin_text(
+    settings: Mapping[str, Any],
+    function: Callable = Run,
+    macros: Mapping[str, str] = MappingProxyType(_MACROS),
+) -> GinText:
+    """Returns settings of a function as a gin file; those that have their default are left out.
+
+    >>> from pretrax import models
+    >>> print(gin_text({"steps": 100, "model": Bound(models.decoder, emb_dim=64)}).text)
+    from __gin__ import dynamic_registration
+    <BLANKLINE>
+    from pretrax import models
+    from pretrax import training
+    <BLANKLINE>
+    STEPS = 100
+    <BLANKLINE>
+    training.Run.steps = %STEPS
+    training.Run.model = @models.decoder
+    <BLANKLINE>
+    models.decoder.emb_dim = 64
+    <BLANKLINE>
+
+    Args:
+      settings: by name, such as `fields_of(run)`.
+      function: whose settings they are.
+      macros: names of settings that are written as macros, which the command line overrides.
+
+    A gin file names a function by its module, so it cannot name one that is defined within another
+    function or in a notebook.
+    """
+    writer = _Writer(settings)
+    selector = writer.selector(function)
+    known = parameters(function) or {}
+    values, lines, unnamed = [], [], []
+    for name, value in settings.items():
+        if name in known and value == known[name].default:
+            continue
+        try:
+            text = writer.value(value, name)
+        except _UnnamedError as error:
+            unnamed.append(name)
+            lines.append(f"# {selector}.{name} has no importable name: {error}")
+            continue
+        if name in macros:
+            values.append(f"{macros[name]} = {text}")
+            text = f"%{macros[name]}"
+        lines.append(f"{selector}.{name} = {text}")
+    imports = sorted(writer.imports.values())
+    head = ["from __gin__ import dynamic_registration"]
+    blocks = [block for block in (head, imports, values, lines, *writer.settings) if block]
+    return GinText("\n\n".join("\n".join(block) for block in blocks) + "\n", tuple(unnamed))
+
+
+class _UnnamedError(Exception):
+    """A value that gin cannot express."""
+
+
+class _Writer:
+    """Writes values, and collects the imports and settings of the functions in them."""
+
+    def __init__(self, fields: Mapping[str, Any]):
+        self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
+        self.settings: list[list[str]] = []  # a block for each function
+        self._selectors: list[tuple[Bound, str]] = []  # of the functions written so far
+        different: list[Bound] = []
+        for one in functions_in(fields):
+            if one not in different:
+                different.append(one)
+        functions = [one.function for one in different]
+        # Functions used with several settings are written under scopes.
+        self._scoped = [f for i, f in enumerate(functions) if f in functions[:i]]
+
+    def value(self, value: Any, path: str) -> str:
+        """Returns `value` in gin's syntax; `path`: its path in the fields. Raises _UnnamedError."""
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _UnnamedError(repr(value))
+        if isinstance(value, Mapping):
+            items = [f"{k!r}: {self.value(v, f'{path}_{k}')}" for k, v in value.items()]
+            return "{" + ", ".join(items) + "}"
+        if isinstance(value, list | tuple):
+            items = [self.value(v, f"{path}_{i}") for i, v in enumerate(value)]
+            if isinstance(value, list):
+                return f"[{', '.join(items)}]"
+            return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+        if value is None or isinstance(value, bool | int | float | str):
+            return repr(value)
+        if callable(value):
+            one = bound(value)
+            return f"@{self._reference(one, path)}{'()' if isinstance(one, Call) else ''}"
+        raise _UnnamedError(repr(value))
+
+    def _reference(self, one: Bound, path: str) -> str:
+        for other, selector in self._selectors:
+            if plain(other) == plain(one):
+                return selector
+        selector = self.selector(one.function)
+        if one.function in self._scoped:
+            scope = "".join(c if c.isalnum() else "_" for c in path)
+            taken = [written.partition("/")[0] for _, written in self._selectors]
+            while scope in taken:
+                scope += "_"
+            selector = f"{scope}/{selector}"
+        self._selectors.append((one, selector))
+        block: list[str] = []
+        self.settings.append(block)
+        for name, value in one.settings.items():
+            block.append(f"{selector}.{name} = {self.value(value, f'{path}_{name}')}")
+        return selector
+
+    def selector(self, function: Callable) -> str:
+        """Returns the name of a function in this file, and adds its import."""
+        found = import_name(function)
+        if found is None:
+            raise _UnnamedError(name_of(function))
+        module, name = found
+        parent, _, last = module.rpartition(".")
+        statement = f"from {parent} import {last}" if parent else f"import {last}"
+        if self.imports.setdefault(last, statement) == statement:
+            return f"{last}.{name}"
+        alias = (
+            module.replace(".", "_") if parent else f"own_{last}"
+        )  # the name is another module's
+        self.imports[alias] = f"import {module} as {alias}"
+        return f"{alias}.{name}"

@@ -1,0 +1,583 @@
+"""Reads gin files into a `Run`, or the settings of another class. No other module imports gin.
+
+    from __gin__ import dynamic_registration
+    from pretrax import training
+    include "models/decoder_tiny.gin"
+    STEPS = 700
+    training.Run.steps = %STEPS
+
+Gin's own parser reads the files, in its dialect of dynamic registration: a function is named as the
+file imports it. The statements become values here, instead of entries of gin's global registry: a
+`@function` becomes a `Bound` with the settings that the files give that function. So several runs
+can be read in one process and compared, and a binding that nothing uses is found. Scopes, macros and
+includes mean what they mean in gin: an include is read where it stands, so that it overrides the lines
+above it, and the lines below override it. `training.settings.config_file` writes what this module reads.
+
+Source: https://github.com/google/gin-config/blob/master/docs/index.md
+"""
+
+import difflib
+import importlib
+import tokenize
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gin import config_parser
+
+from ... import training
+from ...models.directories import check_links
+from .. import run_directory
+from ..devices import mesh
+from . import trust
+from .bound import Bound, Call, import_name, name_of, parameters
+from .run import FIELDS, Run, is_required
+from .user_modules import import_module
+
+ROOT = Path(__file__).resolve().parents[2]
+GIN_CONFIGS = ROOT / "gin_configs"
+
+# Files of directories that anybody may have written: what they name is checked.
+_OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
+
+# Modules that config.gin of earlier versions may name, and where their functions are now.
+MOVED = {
+    "pretrax.tasks.labelled_evaluation": "pretrax.tasks.evaluation.labelled_evaluation",
+    "pretrax.tasks.seqio_corpora": "pretrax.tasks.seqio.seqio_corpora",
+    "pretrax.tasks.seqio_evaluation": "pretrax.tasks.evaluation.seqio_evaluation",
+    "pretrax.tasks.seqio_vocabularies": "pretrax.tasks.seqio.seqio_vocabularies",
+    "pretrax.training.mesh": "pretrax.training.devices.mesh",
+    "pretrax.training.store_mixtures": "pretrax.data.store_mixtures",
+    "pretrax.training.token_arrays": "pretrax.data.token_arrays",
+}
+
+# What users of T5X call a setting, and how it is set here.
+T5X_NAMES = {
+    "MODEL_DIR": "RUN_DIR, or CHECKPOINT_DIR for a bucket",
+    "TRAIN_STEPS": "STEPS",
+    "BATCH_SIZE": "training.Run.batch_size",
+    "TASK_FEATURE_LENGTHS": "training.Run.sequence_lengths, by the model's stacks, such as "
+    "{'encoder': 512, 'decoder': 114}",
+    "MIXTURE_OR_TASK_NAME": "MIXTURE_OR_TASK_NAME, with --gin_file=corpora/seqio_task.gin",
+    "MIXTURE_OR_TASK_MODULE": "MODULE, with --gin_file=corpora/seqio_task.gin",
+    "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders with "
+    "caches are CACHE_DIRS",
+    "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
+    "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
+    "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
+    "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp shards "
+    "the parameters",
+    "trainer.Trainer.num_microbatches": "training.Run.microbatches",
+    "train_script.train.eval_period": "training.Run.evaluate_every",
+    "utils.SaveCheckpointConfig.period": "training.Run.checkpoint_every",
+    "utils.SaveCheckpointConfig.keep": "training.Run.keep_checkpoints, beside which keep_every and "
+    "keep_best keep others",
+}
+
+# How to give a field of `Run` that has no default.
+_REMEDIES = {
+    "run_dir": "--gin.training.Run.run_dir=\"'runs/mine'\"",
+    "corpus": "--gin_file=corpora/python_library.gin, or another of gin_configs/corpora",
+    "objective": "--gin_file=objectives/ul2.gin, or another of gin_configs/objectives",
+    "model": "--gin_file=models/t5_1_1_small.gin, or another of gin_configs/models",
+    "optimizer": "training.Run.optimizer = @optimizers.adamw, in a gin file",
+    "steps": "--gin.training.Run.steps=1000",
+    "sequence_lengths": "--gin.training.Run.sequence_lengths=\"{'decoder': 256}\"",
+    "batch_size": "--gin.training.Run.batch_size=16",
+}
+
+
+def read_run(
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> Run:
+    """Returns the run that gin files and further bindings describe.
+
+        read_run(["runs/decoder.gin", "objectives/ul2.gin"], ["STEPS = 20"])
+
+    Args:
+      files: paths, or names within the project's `gin_configs`; later files override earlier ones.
+      bindings: lines of gin, which override the files.
+      search_paths: folders in which files, and what they include, are looked for as well.
+      trusted: modules that a run directory's config.gin may name beside this package's own
+        functions, see `training.settings.trust`. Other files may name any.
+
+    Raises ValueError for what cannot be read, a binding that nothing uses, a missing field, and the
+    config.gin of a run that was moved, unless it is given a RUN_DIR.
+    """
+    reader = _Reader(Run, search_paths, trusted).read(files, bindings)
+    run = as_run(reader.settings())
+    reader.check_not_moved()
+    return run
+
+
+def read_fields(
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, Any]:
+    """Returns the fields of a `Run` that gin files give; see `read_run`. Others may be missing."""
+    return read_settings(Run, files, bindings, search_paths, trusted)
+
+
+def read_settings(
+    function: Callable,
+    files: Sequence[str],
+    bindings: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
+    trusted: Collection[str] = (),
+) -> dict[str, Any]:
+    """Returns the settings that gin files give a function or class; see `read_run`.
+
+        read_settings(Comparison, ["comparisons/masking_rate.gin"], ["SEEDS = [0, 1]"])
+
+    Raises ValueError as `read_run`, also for a binding that nothing in these settings uses.
+    """
+    return _Reader(function, search_paths, trusted).read(files, bindings).settings()
+
+
+def read_lines(
+    lines: Sequence[str], search_paths: Sequence[str] = (), trusted: Collection[str] = ()
+) -> dict[str, Any]:
+    """Returns the fields of a `Run` that lines give in turn, of which later ones override earlier.
+
+        read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
+
+    A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may leave
+    nothing of an earlier one, as that of another objective does.
+    """
+    reader = _Reader(Run, search_paths, trusted)
+    for line in lines:
+        reader.read([line], ()) if line.endswith(".gin") else reader.read((), [line])
+    return reader.settings(idle_files=True)
+
+
+def as_run(fields: Mapping[str, Any]) -> Run:
+    """Returns the run of these fields. Raises ValueError where one without a default is missing."""
+    missing = [name for name in FIELDS if is_required(name) and name not in fields]
+    if missing:
+        remedies = "".join(f"\n  {name}: {_REMEDIES[name]}" for name in missing)
+        raise ValueError(f"The gin files give no {', no '.join(missing)}. Give it by:{remedies}")
+    return Run(**fields)
+
+
+def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any]:
+    """Returns the fields of the `Run` in a run directory's config.gin; `trusted` as in `read_run`.
+
+    The directory of an imported model has no more than a model; `run_of_directory` wants all.
+
+    Raises ValueError where `run_dir` is no run directory, was written by an earlier version, names
+    what is not trusted, or links to files elsewhere.
+    """
+    run_directory.check_is_run(run_dir)
+    path = Path(run_dir) / run_directory.CONFIG
+    check_links(run_dir)
+    if "\ntrain.train." in f"\n{path.read_text()}":
+        raise ValueError(
+            f"{path} was written by an earlier version of pretrax, in which a run was a call of "
+            "train.train. Open it with that version, or train it anew with this one."
+        )
+    return read_fields([str(path)], trusted=trusted)
+
+
+def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
+    """Returns the run that a directory holds, which may have been moved since.
+
+    Raises ValueError as `read_directory`, and where the directory holds a model alone.
+    """
+    fields = read_directory(run_dir, trusted) | {"run_dir": run_dir}
+    if "corpus" not in fields or "objective" not in fields:
+        raise ValueError(
+            f"{run_dir}/config.gin holds a model without a corpus and an objective, as an imported "
+            "one: expected the directory of a run of `pretrax train`."
+        )
+    return as_run(fields)
+
+
+def plain_field(run_dir: str, name: str) -> Any:
+    """Returns the literal that a run directory's config.gin gives a field of `Run`; None without one.
+
+    Nothing that the file names is imported, so that any directory can be asked.
+    """
+    path = Path(run_dir) / run_directory.CONFIG
+    for statement in config_parser.ConfigParser(path.read_text(), _Literals()):
+        match statement:
+            case config_parser.BindingStatement("", "training.Run", parameter, value):
+                if parameter == name:
+                    return value
+    return None
+
+
+def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
+    """Returns the path of a gin file: from here, from one of `folders`, or within `gin_configs`.
+
+        find_gin_file("runs/decoder.gin")    # …/gin_configs/runs/decoder.gin
+
+    Raises ValueError where there is none.
+    """
+    here = [] if GIN_CONFIGS in folders else [Path(name)]  # an include's own folder comes first
+    for path in (*here, *(Path(f) / name for f in (*folders, GIN_CONFIGS, ROOT)), Path(name)):
+        if path.is_file():
+            return path.resolve()
+    there = sorted(str(p.relative_to(GIN_CONFIGS)) for p in GIN_CONFIGS.glob("*/*.gin"))
+    own = difflib.get_close_matches(name, [str(p) for p in Path(name).parent.glob("*.gin")], 3)
+    near = [*own, *difflib.get_close_matches(name, there, 3)][:5] or ["runs/quickstart.gin"]
+    raise ValueError(
+        f"There is no gin file {name!r}. Close to it: {', '.join(near)}; those of pretrax are in "
+        f"{GIN_CONFIGS}."
+    )
+
+
+# --- statements ------------------------------------------------------------------------------------
+
+
+class _Reference(NamedTuple):
+    """`@scope/function`, or the result of calling it, `@scope/function()`."""
+
+    function: Callable
+    scope: str
+    called: bool
+
+
+class _Macro(NamedTuple):
+    """`%NAME`."""
+
+    name: str
+
+
+class _Source(NamedTuple):
+    """A file or a binding of the command line."""
+
+    text: str  # the file's name, or the binding
+    is_file: bool
+
+
+class _Binding(NamedTuple):
+    value: Any
+    source: _Source  # that gave it, itself or by an include
+    path: Path | None = None  # of the file that it stands in
+
+
+_Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
+
+
+class _Reader:
+    """Collects the bindings of gin files, and resolves the settings of a function, such as `Run`."""
+
+    def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
+        self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
+        self._bindings: dict[_Key, _Binding] = {}
+        # For bindings of the command line.
+        self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
+        self._used: set[_Key] = set()
+        self._mentioned: set[str | Callable] = set()  # macros and functions that a file refers to
+        self._chosen: dict[_Source, set[str]] = {}  # the settings of the target that a file binds
+
+    def read(self, files: Sequence[str], bindings: Sequence[str]) -> "_Reader":
+        """Reads files, then bindings, which override what was read before. Returns itself."""
+        for name in files:
+            self._read_path(name, self._search_paths, _Source(name, True), ())
+        for line in bindings:
+            self._read_binding(line)
+        return self
+
+    def _read_binding(self, line: str) -> None:
+        try:
+            self._read_text(line, self._imported, _Source(line, False), None, ())
+        except (SyntaxError, tokenize.TokenError):
+            raise ValueError(
+                f"{line} cannot be read: values are Python literals; strings are quoted twice: "
+                "--gin.NAME=\"'text'\"."
+            ) from None
+
+    def _read_path(
+        self,
+        name: str,
+        folders: Sequence[str | Path],
+        source: _Source,
+        within: tuple[Path, ...],
+    ) -> None:
+        path = find_gin_file(name, folders)
+        # A link may not hide what it is.
+        checked = not _OF_DIRECTORIES.isdisjoint((Path(name).name, path.name))
+        if path in within:
+            raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
+        try:
+            text = path.read_text("utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} cannot be read: it is not UTF-8 ({error}).") from None
+        try:
+            self._read_text(text, {}, source, path, (*within, path), checked)
+        except tokenize.TokenError as error:
+            raise ValueError(f"{path} cannot be read: {error.args[0]}.") from None
+        except SyntaxError as error:
+            line = f", line {error.lineno}: {(error.text or '').strip()!r}" if error.lineno else ""
+            raise ValueError(f"{path} cannot be read: {error.msg}{line}.") from None
+
+    def _read_text(
+        self,
+        text: str,
+        names: dict[str, Any],
+        source: _Source,
+        path: Path | None,
+        within: tuple[Path, ...],
+        checked: bool = False,
+    ) -> None:
+        """Reads statements in turn; `names` are what this file has imported so far.
+
+        `checked` is a file of `_OF_DIRECTORIES`, of which `training.settings.trust` lets some through.
+        """
+        where = source.text if path is None else str(path)
+
+        def function_of(selector: str, at: str) -> Callable:
+            function = _function(selector, names, at)
+            if checked:
+                trust.check_function(function, self._trusted, at)
+            return function
+
+        def referred(selector: str) -> Callable:
+            line = parser.current_token.start[0]
+            return function_of(selector, where if path is None else f"{where}, line {line}")
+
+        parser = config_parser.ConfigParser(text, _Delegate(referred, self._mentioned))
+        for statement in parser:
+            at = where if path is None else f"{where}, line {statement.location.line_num}"
+            match statement:
+                case config_parser.ImportStatement(module) if module.startswith("__gin__."):
+                    pass  # dynamic registration is the only dialect here
+                case config_parser.ImportStatement(module):
+                    if checked:
+                        module = MOVED.get(module, module)
+                        trust.check_import(module, self._trusted, at)
+                    names[statement.bound_name()] = _imported_module(statement, module, at)
+                case config_parser.IncludeStatement(filename):
+                    if checked:
+                        trust.check_include(filename, at)
+                    beside = [] if path is None else [path.parent]
+                    folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
+                    self._read_path(filename, folders, source, within)
+                case config_parser.BindingStatement(scope, selector, "", value):
+                    name = f"{scope}/{selector}" if scope else selector
+                    self._bindings["", None, name] = _Binding(value, source, path)
+                case config_parser.BindingStatement(scope, selector, parameter, value):
+                    if here := T5X_NAMES.get(f"{selector}.{parameter}"):
+                        raise ValueError(
+                            f"{at}: What T5X calls {selector}.{parameter} is here: {here}."
+                        )
+                    function = function_of(selector, at)
+                    _check_parameter(function, selector, parameter, at)
+                    if checked and parameter == trust.MODULE:
+                        trust.check_module(value, self._trusted, at)
+                    self._bindings[scope, function, parameter] = _Binding(value, source, path)
+                    if path is not None and path.name == run_directory.CONFIG:
+                        # An imported model sets the vocabulary of whatever corpus a run may have.
+                        self._mentioned.add(function)
+                    if function is self._target and source.is_file:
+                        self._chosen.setdefault(source, set()).add(parameter)
+        self._imported |= names
+
+    # Values
+
+    def settings(self, idle_files: bool = False) -> dict[str, Any]:
+        """Returns the settings of the target; ValueError for a binding nothing uses.
+
+        `idle_files`: whether files may be there of which later lines leave nothing.
+        """
+        try:
+            found = self._settings(self._target, "")
+        except RecursionError:
+            raise ValueError(
+                "A value of the gin files refers to itself, by way of macros or functions."
+            ) from None
+        # The settings of a function that stands by default.
+        for name, parameter in (parameters(self._target) or {}).items():
+            function = parameter.default
+            if name not in found and callable(function) and function is not parameter.empty:
+                if settings := self._settings(function, ""):
+                    found[name] = Bound(function, **settings)
+        self._check_all_used(idle_files)
+        return found
+
+    def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
+        """The settings of a function in a scope: those without a scope, then of narrower scopes."""
+        keys: dict[str, _Key] = {}
+        parts = scope.split("/") if scope else []
+        for size in range(len(parts) + 1):
+            outer = "/".join(parts[:size])
+            keys |= {k[2]: k for k in self._bindings if k[0] == outer and k[1] is function}
+        self._used |= set(keys.values())
+        return {name: self._value(self._bindings[key].value, scope) for name, key in keys.items()}
+
+    def _value(self, value: Any, scope: str) -> Any:
+        match value:
+            case _Macro(name):
+                key: _Key = ("", None, name)
+                if key not in self._bindings:
+                    raise ValueError(
+                        f"{name} has no value: give --gin.{name}=VALUE (a string is quoted twice: "
+                        "\"'text'\")."
+                    )
+                self._used.add(key)
+                return self._value(self._bindings[key].value, scope)
+            case _Reference(function, own_scope, called):
+                settings = self._settings(function, own_scope or scope)
+                if isinstance(function, type) and not settings and not called:
+                    return function  # a class is a value by itself, such as @numpy.bfloat16
+                return (Call if called else Bound)(function, **settings)
+            case dict():
+                return {self._value(k, scope): self._value(v, scope) for k, v in value.items()}
+            case list() | tuple():
+                return type(value)(self._value(v, scope) for v in value)
+        return value
+
+    def _check_all_used(self, idle_files: bool) -> None:
+        """Raises ValueError for a binding that nothing uses, and for a file of the command line of
+        which nothing is used.
+
+        A file may set what a later file made idle: one that chooses another model leaves the settings
+        of the first one behind. But that model has been referred to.
+        """
+        for source, fields in self._chosen.items():
+            idle = all(self._bindings["", self._target, name].source != source for name in fields)
+            if idle and not idle_files:
+                raise ValueError(self._idle_file(source))
+        used = {self._bindings[key].source for key in self._used}
+        for key, (_, source, _) in self._bindings.items():
+            if key in self._used or (source in used and self._is_mentioned(key)):
+                continue
+            if source.is_file and self._is_mentioned(key):
+                if idle_files:
+                    continue
+                raise ValueError(self._idle_file(source))
+            scope, function, name = key
+            said = name if function is None else f"{name_of(function)}.{name}"
+            said = f"{scope}/{said}" if scope else said
+            sets = f"{said}, which {source.text} sets" if source.is_file else source.text
+            raise ValueError(f"Nothing in this {self._said} uses {sets}. {self._remedy(key)}")
+
+    def _is_mentioned(self, key: _Key) -> bool:
+        """Whether a file or binding refers to this macro, or to this function in some scope."""
+        _, function, name = key
+        return (name if function is None else function) in self._mentioned
+
+    def check_not_moved(self) -> None:
+        """Raises ValueError where the run's directory is that of a config.gin in another folder."""
+        binding = self._bindings["", Run, "run_dir"]
+        while isinstance(binding.value, _Macro):
+            binding = self._bindings["", None, binding.value.name]
+        path, directory = binding.path, binding.value
+        if path is None or path.name != run_directory.CONFIG or not isinstance(directory, str):
+            return
+        if Path(directory).resolve() != path.parent:
+            raise ValueError(
+                f"{path} is of a run in the directory {directory}, which is another one than its own: "
+                f"to train on what was moved here, give --gin.RUN_DIR=\"'{path.parent}'\"; for a new "
+                "run, another RUN_DIR."
+            )
+
+    @property
+    def _said(self) -> str:
+        return self._target.__name__.lower()  # "run"
+
+    def _idle_file(self, source: _Source) -> str:
+        return (
+            f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs to "
+            f"a function that is not part of this {self._said}. Give it after the other files, or "
+            "leave it out."
+        )
+
+    def _remedy(self, key: _Key) -> str:
+        _, function, name = key
+        if function is None and name in T5X_NAMES:
+            return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
+        if function is None and name in (parameters(self._target) or {}):
+            module, own = import_name(self._target) or ("", name_of(self._target))
+            selector = f"{module.rpartition('.')[2]}.{own}"
+            return f"It is a field of the {self._said}: --gin.{selector}.{name}=VALUE."
+        if function is None:
+            there = sorted(k[2] for k in self._used if k[1] is None)
+            return (
+                f"The names that it has: {', '.join(there) or 'none'}; other values are given as "
+                "MODULE.FUNCTION.PARAMETER."
+            )
+        chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
+        return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
+
+
+class _Literals(config_parser.ParserDelegate):
+    """Reads functions and macros as None."""
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> None:
+        return None
+
+    def macro(self, macro_name: str) -> None:
+        return None
+
+
+class _Delegate(config_parser.ParserDelegate):
+    """Says what gin's parser makes of `@function` and `%NAME`."""
+
+    def __init__(self, function_of: Callable[[str], Callable], mentioned: set):
+        self._function_of, self._mentioned = function_of, mentioned
+
+    def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> _Reference:
+        scope, _, selector = scoped_configurable_name.rpartition("/")
+        function = self._function_of(selector)
+        self._mentioned.add(function)
+        return _Reference(function, scope, evaluate)
+
+    def macro(self, macro_name: str) -> _Macro:
+        self._mentioned.add(macro_name)
+        return _Macro(macro_name)
+
+
+def _imported_module(statement: config_parser.ImportStatement, name: str, at: str) -> Any:
+    """The module that an import statement of the module `name` binds."""
+    if name in MOVED:
+        raise ValueError(f"{at}: {name} is {MOVED[name]} now: change this import.")
+    try:
+        module = import_module(name)
+    except ValueError as error:
+        raise ValueError(f"{at}: {error}") from error
+    if statement.is_from or statement.alias:
+        return module
+    return importlib.import_module(name.partition(".")[0])
+
+
+def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
+    """The function that a selector such as `models.decoder` names."""
+    first, *rest = selector.split(".")
+    full = [f"{name}.{selector}" for name, x in names.items() if callable(getattr(x, selector, 0))]
+    if first not in names and full:
+        raise ValueError(f"{at}: {selector!r} is not imported; did you mean {' or '.join(full)}?")
+    if first not in names:
+        raise ValueError(
+            f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to the "
+            "gin file, such as `from pretrax.training import optimizers`; the command line knows what "
+            f"the run's files import: {', '.join(sorted(names))}."
+        )
+    found = names[first]
+    for name in rest:
+        if not hasattr(found, name):
+            near = difflib.get_close_matches(name, dir(found), 1)
+            raise ValueError(
+                f"{at}: there is no {selector!r}{f'; did you mean {near[0]!r}?' if near else '.'}"
+            )
+        found = getattr(found, name)
+    if not callable(found):
+        raise ValueError(f"{at}: {selector!r} is no function.")
+    return found
+
+
+def _check_parameter(function: Callable, selector: str, parameter: str, at: str) -> None:
+    known = parameters(function)
+    if known is None or parameter in known:
+        return
+    near = difflib.get_close_matches(parameter, known, 1)
+    raise ValueError(
+        f"{at}: {selector} has no parameter {parameter!r}"
+        f"{f'; did you mean {near[0]!r}?' if near else '.'} Its parameters: {', '.join(known)}."
+    )

@@ -1,0 +1,167 @@
+"""`Run`: a training run as a value, everything that is decided before the first step.
+
+    run = Run(
+        run_dir="runs/mine",
+        corpus=Bound(corpora.python_library),
+        objective=objectives.ul2,
+        model=Bound(models.encoder_decoder, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
+                    num_encoder_layers=2, num_decoder_layers=2),
+        optimizer=Bound(optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant, peak=1e-3)),
+        sequence_lengths={"encoder": 128, "decoder": 128},
+        batch_size=16,
+        steps=700,
+    )
+    longer = dataclasses.replace(run, steps=1400)
+
+`training.planning.plan` checks a run and solves its lengths, `train.train` trains it, and
+`training.settings.configuration` makes one of gin files, and a gin file of one.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...objectives import TokenIds
+from ...objectives.mixtures import longest
+from ..devices.mesh import make_mesh
+from .bound import flattened
+
+T5_VOCABULARY = 32_128  # rows, for a run that is described without its vocabulary
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run:
+    """All settings of a training run: data, objective, model, optimizer, rows, devices, schedule."""
+
+    # Where
+    run_dir: str  # a directory on disk, for everything that the run writes
+    checkpoint_dir: str | None = None  # None: in run_dir; "gs://…" where several hosts write
+    keep_checkpoints: int = 3  # the number of latest ones that are kept, and beside them:
+    keep_every: int | None = None  # those of a multiple of so many steps; None: no others
+    keep_best: int | None = None  # so many with the lowest held-out loss; None: no others
+
+    # Data
+    corpus: Callable  # run_dir -> data.corpus.Corpus
+    data_shards: int = 1  # shards of the document stream, at least one per host; with batch_size they fix its order
+    heldout_tokens: int = (
+        20_000  # of held-out text, on which each member of the objective is evaluated
+    )
+
+    # Objective
+    objective: Callable  # TokenIds -> objectives.Objective
+    packing: str | None = None  # a policy of `data.packing`; None: the objective's
+    max_documents: int = 16  # per row, under the policies "whole" and "isolate"
+    mark_document_ends: bool | None = (
+        None  # end-of-sequence after each; None: the objective's choice
+    )
+
+    # Model
+    model: Callable  # (rows of the embedding, heads of the objective) -> models.Model
+    vocabulary_rows: int | None = (
+        None  # of the embedding; None: the vocabulary size, rounded up to 128
+    )
+    initial_run: str | None = None  # warm start: a run or imported model whose parameters it takes
+
+    # Optimization
+    optimizer: Callable  # steps -> optax.GradientTransformation
+    steps: int  # total optimizer steps
+    z_loss: float = 0.0  # weight of the squared log-partition, in the term `tokens`
+    load_balance_loss: float = 0.01  # weights of the losses of a sparse model's routers:
+    router_z_loss: float = 0.001  # see `training.router_terms`
+    rollback_sigmas: float | None = (
+        None  # a loss so many standard deviations above its mean is a spike; None: no roll-back
+    )
+    seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
+
+    # Rows
+    sequence_lengths: (
+        Mapping[str, int] | Sequence[Mapping[str, int]]
+    )  # of row groups: smallest first
+    batch_size: int  # rows of a step, over all devices and row groups
+    microbatches: int = (
+        1  # of a step, whose gradients are computed one after another, to save memory
+    )
+
+    # Devices
+    mesh: Callable = make_mesh  # () -> jax.sharding.Mesh
+    distributed: bool = False  # several processes, see `training.processes.join_processes`
+
+    # Schedule, in steps
+    log_every: int = 10
+    evaluate_every: int | None = None  # None: at the end
+    checkpoint_every: int | None = None  # None: at the end
+    evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
+    wandb_project: str | None = None  # of Weights & Biases, which is given the metrics too
+
+
+FIELDS = {field.name: field for field in dataclasses.fields(Run)}
+
+
+def is_required(name: str) -> bool:
+    """Returns whether a field has no default."""
+    return FIELDS[name].default is dataclasses.MISSING
+
+
+def fields_of(run: Run) -> dict[str, Any]:
+    """Returns the fields of a run by name, not copied as by `dataclasses.asdict`."""
+    return {name: getattr(run, name) for name in FIELDS}
+
+
+def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
+    """Returns the rows of the embedding: ids rounded up to 128, to shard evenly over devices.
+
+    >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
+    32128
+
+    Raises ValueError where `rows` are given and too few.
+    """
+    if rows is None:
+        return -(-ids.size // 128) * 128
+    if rows < ids.size:
+        raise ValueError(
+            f"training.Run.vocabulary_rows = {rows} are fewer than the {ids.size} ids of the vocabulary: "
+            "raise them, or leave them out."
+        )
+    return rows
+
+
+def longest_rows(sequence_lengths: Mapping | Sequence[Mapping]) -> dict[str, int]:
+    """Returns the slots of the longest rows of each stack, from `Run.sequence_lengths`.
+
+    >>> longest_rows([{"encoder": 128, "decoder": 64}, {"encoder": 64, "decoder": 96}])
+    {'encoder': 128, 'decoder': 96}
+    """
+    return longest(row_shapes(sequence_lengths))
+
+
+def row_shapes(sequence_lengths: Mapping | Sequence[Mapping]) -> Sequence[Mapping]:
+    return [sequence_lengths] if isinstance(sequence_lengths, Mapping) else sequence_lengths
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Returns how the values of fields differ, a line each; missing fields have their default.
+
+    >>> differences({"steps": 700}, {"steps": 1400, "seed": 0})
+    ['steps: was 700, is 1400']
+    """
+    old, new = _flat(before), _flat(now)
+    return [
+        f"{name}: was {_shown(old, name)}, is {_shown(new, name)}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
+    ]
+
+
+_ABSENT = object()
+
+
+def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {name: field.default for name, field in FIELDS.items() if not is_required(name)}
+    found: dict[str, Any] = {}
+    for name, value in (defaults | dict(fields)).items():
+        found |= flattened(name, value)
+    return found
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return repr(values[name]) if name in values else "not set"

@@ -1,0 +1,102 @@
+"""What the config.gin of a run directory may name: functions that describe a run, mostly of pretrax.
+
+A run directory may come from anybody, and whoever opens it calls what its config.gin names. So no
+module is imported from there, and no function called, but those of `OWN` and of modules that the
+user trusts by name (`--trust=MODULE`), or has named on the same command line.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from .. import run_directory
+from .bound import functions_in, import_name
+
+# Module -> its functions that describe a run; of an empty tuple all that it exports. None of them
+# runs code that its settings name, but by the setting `MODULE`, and none writes outside of the run.
+OWN: Mapping[str, tuple[str, ...]] = {
+    "jax.numpy": ("bfloat16", "float16", "float32"),  # of which models compute
+    # Schedules, as rates of a mixture: arithmetic on numbers, and on other schedules. Not all of
+    # optax, which has functions that call any function they are given with any arguments.
+    "optax": (
+        *("constant_schedule", "linear_schedule", "polynomial_schedule", "join_schedules"),
+        *("cosine_decay_schedule", "exponential_decay", "piecewise_constant_schedule"),
+        *("warmup_constant_schedule", "warmup_cosine_decay_schedule"),
+        "warmup_exponential_decay_schedule",
+    ),
+    "pretrax.models": (),
+    "pretrax.objectives": (),
+    "pretrax.tasks.corpora": (),
+    "pretrax.tasks.evaluation.labelled_evaluation": ("heldout_labels",),
+    "pretrax.tasks.seqio.seqio_corpora": ("seqio_mixture", "seqio_pairs"),
+    "pretrax.tasks.evaluation.seqio_evaluation": ("evaluation_tasks",),
+    "pretrax.tasks.seqio.seqio_vocabularies": ("of_task",),
+    "pretrax.tasks.vocabularies": ("trained", "utf8_bytes", "from_file", "of_run"),
+    "pretrax.training": ("Run",),
+    "pretrax.training.devices.mesh": ("make_mesh",),
+    "pretrax.training.optimizers": (),
+    "pretrax.data.store_mixtures": ("token_store",),
+    "pretrax.data.token_arrays": ("token_array",),
+}
+MODULE = "module"  # the setting of those of SeqIO that names what registers tasks, and is imported
+
+
+def check_import(module: str, trusted: Collection[str], at: str) -> None:
+    """Raises ValueError for a module that is none of `OWN` and not trusted."""
+    if module not in OWN and not _is_trusted(module, trusted):
+        raise _refusal(f"{at} imports {module}", module)
+
+
+def check_function(function: Callable, trusted: Collection[str], at: str) -> None:
+    """Raises ValueError for a function that is none of `OWN` and of no trusted module.
+
+    What counts is where a function was defined, however the file names it.
+    """
+    defined = getattr(function, "__module__", None) or "builtins"
+    if _is_trusted(defined, trusted):
+        return
+    module, name = import_name(function) or ("", "")
+    if module not in OWN or (OWN[module] and name not in OWN[module]):
+        said = f"{at} names {getattr(function, '__name__', function)!r} of {defined}"
+        raise _refusal(said, defined)
+
+
+def check_module(value: Any, trusted: Collection[str], at: str) -> None:
+    """Raises ValueError for a value of the setting `MODULE` that is not trusted: one module, or several.
+
+    It may be the path of a Python file, which is then trusted by that path and no other.
+    """
+    for module in _modules_in(value):
+        named = isinstance(module, str) and all(part.isidentifier() for part in module.split("."))
+        if module not in (None, *trusted) and not (named and _is_trusted(module, trusted)):
+            raise _refusal(f"{at} imports {module}", str(module))
+
+
+def check_include(file: str, at: str) -> None:
+    """Raises ValueError, for no run directory includes files."""
+    raise ValueError(
+        f"{at} includes {file!r}, expected no include in the {run_directory.CONFIG} of a run "
+        "directory: name that file with --gin_file, if it is yours."
+    )
+
+
+def modules_of(values: Mapping[str, Any]) -> set[str]:
+    """Returns the modules that these fields of a run name: whoever gave them has named them."""
+    functions = functions_in(values)
+    named = {each for one in functions for each in _modules_in(one.settings.get(MODULE)) if each}
+    defined = {getattr(one.function, "__module__", None) or "" for one in functions}
+    return named | {module for module in defined if module and not module.startswith("pretrax.")}
+
+
+def _modules_in(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
+
+
+def _is_trusted(module: str, trusted: Collection[str]) -> bool:
+    return any(f"{module}.".startswith(f"{name}.") for name in trusted)
+
+
+def _refusal(said: str, module: str) -> ValueError:
+    return ValueError(
+        f"{said}, which is no part of pretrax that a run directory may name: whoever wrote the "
+        f"directory would run code on this machine. If you know that code, add --trust={module}"
+    )

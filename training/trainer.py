@@ -1,0 +1,173 @@
+"""`train`: trains a run in its directory, or continues it there.
+
+result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
+result.scores[0].loss                                           # nats per target
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection
+
+import jax
+from rich.console import Console
+from rich.text import Text
+
+from ..inference import Trained, show_passages
+from ..inference.task_scores import task_figures
+from . import run_directory
+from .devices.compiled_programs import kept_in
+from .heldout import evaluator_of_training
+from .loop import take_steps
+from .planning import Plan, abstract_state_of, open_batches, plan
+from .processes import join_processes, others_told
+from .reporting.console import (
+    closing_words,
+    finished_words,
+    make_console,
+    model_words,
+    print_plan,
+    print_scores,
+    print_warning,
+    resumed_words,
+    stopped_words,
+    time_words,
+    unnamed_words,
+)
+from .reporting.metrics import MetricsWriter
+from .reporting.plots import plot_losses
+from .reporting.profiling import Steps, check_steps
+from .reporting.wall_time import WallTime
+from .reporting.weights_and_biases import check_installed, open_trackers
+from .saved.checkpoints import Checkpoints, Keep
+from .saved.result import Result, write_result
+from .saved.resuming import check_resumable, finished_result, resume
+from .saved.warm_start import first_state
+from .settings.config_file import write_run
+from .settings.run import Run, longest_rows
+from .spikes import Spikes
+from .state import State
+
+
+@others_told()
+def train(
+    run: Run,
+    console: Console | None = None,
+    trusted: Collection[str] = (),
+    profiled: Steps | None = None,
+) -> Result:
+    """Trains a run, or goes on training it, in its directory.
+
+        result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
+        result.scores[0].loss                                           # nats per target
+
+    Args:
+      run: see `training.settings.run`.
+      console: where progress and figures are shown; None: the terminal.
+      trusted: modules that the config.gin of its directory may name, see `training.settings.trust`; those of
+        the run's own functions are trusted already.
+      profiled: steps to trace; None: none.
+
+    Returns:
+      the held-out scores, and whether the run is finished: it is not when SIGTERM stopped it.
+
+    Raises ValueError for what cannot work, saying what to change, and FloatingPointError when the
+    loss is no longer finite.
+    """
+    wall_time = WallTime()
+    if run.distributed:
+        join_processes(run)
+    console = console or make_console()
+    changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
+    check_installed(run)
+    planned = plan(run)
+    console.print(planned.corpus.summary, markup=False)
+    print_plan(console, planned)
+
+    shapes, batches = abstract_state_of(planned), open_batches(planned)
+    where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
+    spikes = Spikes(run.rollback_sigmas)
+    # Held first: to open checkpoints for writing clears what a save has left behind.
+    with (
+        run_directory.held(run.run_dir),
+        contextlib.closing(Checkpoints(where, Keep.of(run))) as checkpoints,
+    ):
+        resumed = resume(run, checkpoints, shapes, batches, spikes, changed)
+        if resumed is None:
+            state, started = first_state(run, shapes, planned.mesh, planned.corpus.classes)
+            console.print(started, markup=False, end="\n" * bool(started))
+        else:
+            state = resumed.state
+            for message in resumed.damaged:
+                print_warning(console, message)
+            if finished := finished_result(run, resumed):
+                console.print(finished_words(run, finished.step), markup=False)
+                return finished
+            console.print(resumed_words(int(state.step), resumed.changed), markup=False)
+        check_steps(profiled, int(state.step), run.steps)
+        if jax.process_index() == 0 and (unnamed := write_run(run)):
+            print_warning(console, unnamed_words(unnamed))
+        console.print(model_words(planned, state))
+        if kept := kept_in():
+            console.print(f"Compiled programs are kept in {kept}", markup=False, soft_wrap=True)
+        warn = functools.partial(print_warning, console)
+        trackers = functools.partial(open_trackers, run)
+        with MetricsWriter(run.run_dir, int(state.step), warn, trackers) as writer:
+            shown = writer, console, wall_time
+            evaluate = evaluator_of_training(planned, task_scorer(planned), *shown)
+            state, evaluated = take_steps(
+                planned, state, shapes, batches, spikes, checkpoints, evaluate, *shown, profiled
+            )
+            step = int(state.step)
+            if step < run.steps:
+                seconds = wall_time.seconds()
+                console.print(stopped_words(run, step), time_words(seconds), sep="\n")
+                return Result(run.run_dir, step, False, (), {}, seconds)
+            if evaluated is None:  # it was killed after its last step, before it was evaluated
+                evaluated = evaluate(step, state.params)
+            print_scores(console, evaluated.scores, step)
+            with wall_time.of("evaluation"):
+                fill_passages(planned, state, writer, console)
+    result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, wall_time.seconds())
+    write_result(result)
+    if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
+        print_warning(console, failed)
+    said = closing_words(run, planned.corpus.codec is not None, batches.progress())
+    console.print(time_words(result.seconds), said, sep="\n", markup=False)
+    return result
+
+
+def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
+    """params -> the figures on the run's downstream tasks; none where it has none."""
+    run, corpus, codec = planned.run, planned.corpus, planned.corpus.codec
+    tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
+
+    def score_tasks(params: dict) -> dict[str, float]:
+        if not tasks:
+            return {}
+        assert codec is not None  # a corpus with tasks reads text
+        trained = Trained(
+            model=planned.recipe.model,
+            params=params,
+            ids=corpus.ids,
+            encode=codec.encode,
+            decode=codec.decode,
+            prompt_forms=planned.recipe.objective.prompt_forms,
+            classes=corpus.classes,
+            lengths=longest_rows(run.sequence_lengths),
+        )
+        return task_figures(trained, tasks)
+
+    return score_tasks
+
+
+def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: Console) -> None:
+    """Shows held-out passages that the model fills in, here and in TensorBoard."""
+    corpus, recipe = planned.corpus, planned.recipe
+    if corpus.codec is None:
+        return
+    trained = recipe.objective, recipe.model, state.params, corpus.ids
+    with console.capture() as captured:
+        show_passages(console, *trained, corpus.codec.decode, corpus.heldout(4000))
+    shown = Text.from_ansi(captured.get())
+    console.print(shown)
+    writer.write_text(int(state.step), "held-out passages", shown.plain)

@@ -1,0 +1,28 @@
+"""The verbs of the command `pretrax`: a thin story each, told by the packages below them.
+
+`pretrax train`, `python -m pretrax train` and, in a checkout, `python train.py` do the same.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+VERBS = {
+    "prepare": "clean, filter, deduplicate and tokenise raw text into a token store",
+    "train": "train a model on a pre-training objective",
+    "check": "check an objective of your own against the laws",
+    "show": "show what an objective does to text",
+    "predict": "continue, fill in, classify, embed or score text with a trained model",
+    "evaluate": "score a run on downstream tasks, or its objective on held-out text",
+    "plan": "size, tokens, memory and time for a budget, or for a run",
+    "compare": "compare objectives, models or settings over several seeds, with intervals",
+    "convert": "convert models from Hugging Face or T5X, and to Hugging Face",
+}
+
+
+def run(verb: str, argv: Sequence[str] | None = None) -> None:
+    """Imports a verb, and no other, and runs it with these arguments or the program's own."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # for a user's modules that a gin file imports
+    importlib.import_module(f"pretrax.verbs.{verb}").main(argv)

@@ -1,0 +1,116 @@
+"""Checks an objective of your own: runs the laws that every objective keeps, and prints a table.
+
+    pretrax check my_objectives.mine                       a builder: token ids -> objective
+    pretrax check my_objectives.mine noise_density=0.3     with settings, as Python writes them
+
+Small rows of random text go through it, packed rows and mixtures included; nothing is trained. The
+exit status is 1 where a law is broken, and 2 where it cannot be checked.
+"""
+
+import argparse
+import ast
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from ..objectives import Objective, members_of
+from ..objectives.contract import ROWS
+from ..objectives.laws import LAWS, USUAL, broken, raised
+from ..objectives.token_ids import specimen_ids
+from ..training.settings.bound import parameters
+from ..training.settings.command_line import mistakes_in_words
+from ..training.settings.user_modules import import_module
+
+SPECIMEN = specimen_ids(1000)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = Console()
+    with mistakes_in_words(options.traceback):
+        objective = built(options.objective, options.settings)
+        count = print_laws(console, objective)
+        settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
+        see = f"To see it: pretrax show --objective={options.objective}{settings}"
+        console.print(see, markup=False, highlight=False, soft_wrap=True)
+    if count:
+        sys.exit(1)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pretrax check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
+    parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
+    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    return parser.parse_args(argv)
+
+
+def built(name: str, settings: Sequence[str]) -> Objective:
+    """The objective that the builder `name` makes of `SPECIMEN`."""
+    module, _, builder = name.rpartition(".")
+    if not module:
+        raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
+    build = getattr(import_module(module), builder, None)
+    if not callable(build):
+        raise ValueError(f"{module} has no function {builder!r}.")
+    given = dict(map(_setting, settings))
+    found = parameters(build)
+    known = list(given) if found is None else list(found)[1:]  # the first is the token ids
+    if unknown := [setting for setting in given if setting not in known]:
+        raise ValueError(
+            f"{name} has no setting {' and '.join(unknown)}; its settings: "
+            f"{', '.join(known) or 'none'}."
+        )
+    try:
+        objective = build(SPECIMEN, **given)
+    except ValueError:
+        raise
+    except Exception as error:  # of a user's function: any
+        raise ValueError(f"{name} could not be built: {raised(error)}") from error
+    if not isinstance(objective, Objective):
+        raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
+    return objective
+
+
+def _setting(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"Got {text!r}, expected NAME=VALUE.")
+    if value in ("true", "false", "none", "null"):
+        python = {"null": "None"}.get(value, value.capitalize())
+        raise ValueError(f"Got {text!r}, expected a value as Python writes it: {name}={python}.")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def print_laws(console: Console, objective: Objective) -> int:
+    """Prints which laws hold, for each member; returns how many are broken that must hold."""
+    names = [escape(m.name) for m in objective.members] or ["this objective"]
+    table = Table("law", *names, box=None, highlight=False)
+    said, count = [], 0
+    laws, quiet = (LAWS | USUAL).items(), not console.is_terminal
+    for name, law in track(laws, "Checking", console=console, transient=True, disable=quiet):
+        found = [broken(law, m.objective, SPECIMEN) for m in members_of(objective)]
+        no = "no, as it may" if name in USUAL else "BROKEN"
+        table.add_row(name, *("holds" if reason is None else no for reason in found))
+        count += sum(reason is not None for reason in found if name not in USUAL)
+        said += [f"{name}: {reason}" for reason in dict.fromkeys(found) if reason]
+        if name in ("lengths never decrease", "features are as planned") and any(found):
+            break  # the others would read features that are not there
+    console.print(table)
+    for line in said:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if not count:
+        made_for = ROWS[objective.rows]
+        console.print(f"All laws hold. It is made for {made_for}.", soft_wrap=True)
+    return count

@@ -1,0 +1,212 @@
+"""Converts models: from Hugging Face or T5X to a run directory, and from a run to Hugging Face.
+
+    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5            a directory of transformers
+    pretrax convert --from=runs/quickstart --to=hf:exported         and back
+    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=models/t5_1_1_base.gin
+
+An import is a run directory: its config.gin names the model, its vocabulary and its checkpoint lie
+beside it. The last lines printed are commands: one that trains the model on your own text, one that
+applies it. Tokens that an objective needs and the tokenizer lacks are added by --sentinels and
+--specials; a model that comes without a tokenizer gets one by --tokenizer:
+
+    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
+    pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
+        --model=models/t5_1_1_base.gin
+"""
+
+import argparse
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from ..data import whole_files
+from ..models import hugging_face
+from ..models.builders import single_transformer
+from ..models.hugging_face import sentences
+from ..models.hugging_face.kept import keep_files, kept_config, put_back
+from ..objectives import PromptForm
+from ..tasks import vocabularies
+from ..tasks.imported_models import Imported, from_hugging_face, from_t5x, t5x_preset
+from ..tasks.kept_prompt_forms import prompt_forms, save_prompt_forms
+from ..tasks.vocabularies import special_tokens
+from ..tasks.vocabularies.converted_vocabularies import config_ids, export_vocabulary
+from ..training import run_directory
+from ..training.reporting.next_commands import next_lines, tokenizer_lines
+from ..training.saved.imported_runs import (
+    check_new,
+    config_text,
+    embedding_rows,
+    write_parameters,
+)
+from ..training.saved.runs import open_run
+from ..training.settings.command_line import add_trust_argument, at_least, mistakes_in_words
+from ..training.settings.configuration import read_directory
+
+HF, T5X = "hf:", "t5x:"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    jax.config.update("jax_platforms", "cpu")  # an accelerator's memory may not hold a whole model
+    console = Console(highlight=False)
+    with mistakes_in_words(options.traceback):
+        if options.source.startswith((HF, T5X)):
+            check_new(options.to)
+            write_run(console, options, read(options))
+        else:
+            export(console, options)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pretrax convert",
+        usage="%(prog)s --from=hf:DIR|t5x:DIR|RUN --to=RUN|hf:DIR [options]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    source = "a directory of transformers, a checkpoint of T5X, or a run to export"
+    add("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN", help=source)
+    to = "a new run directory for an import, a directory of transformers for an export"
+    add("--to", required=True, metavar="RUN|hf:DIR", help=to)
+    dtype = (
+        "of an export's tensors, by default float32; of an import's activations, by default what "
+        "--model says, or float32 (its parameters are float32)"
+    )
+    add("--dtype", choices=("float32", "bfloat16"), help=dtype)
+    add("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
+    unscaled = "for t5x: norms whose scale is missing, for they have none; separated by commas"
+    add("--unscaled", default="", help=unscaled)
+    tokenizer = "an import's, where none came with it: a SentencePiece .model or a tokenizer.json"
+    add("--tokenizer", metavar="FILE", help=tokenizer)
+    sentinels = "sentinels of an import's vocabulary; those that it lacks are added"
+    add("--sentinels", type=at_least(0), metavar="N", help=sentinels)
+    specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
+    add("--specials", default="", help=specials)
+    add_trust_argument(parser)
+    add("--traceback", action="store_true", help="show where an error came up")
+    options = parser.parse_args(argv)
+    into_run = options.source.startswith((HF, T5X))
+    if into_run == options.to.startswith(HF) or options.to.startswith(T5X):
+        parser.error(
+            f"cannot convert from {options.source!r} to {options.to!r}: one of the two is a run "
+            "directory, the other hf:DIR (or, to convert from, t5x:DIR)"
+        )
+    kind = next((k for k in (HF, T5X) if options.source.startswith(k)), "")
+    imports = [(name, (HF, T5X)) for name in ("tokenizer", "sentinels", "specials")]
+    for name, of in (*imports, ("model", (T5X,)), ("unscaled", (T5X,))):
+        if getattr(options, name) not in (None, "") and kind not in of:
+            parser.error(
+                f"got --{name} with --from={options.source}, expected it with "
+                f"{' or '.join(f'--from={k}DIR' for k in of)} alone: leave it out"
+            )
+    return options
+
+
+# --- into a run ----------------------------------------------------------------------------------
+
+
+def read(options: argparse.Namespace) -> Imported:
+    kind, directory = options.source.split(":", 1)
+    specials = [name for name in options.specials.split(",") if name]
+    vocabulary = dict(tokenizer=options.tokenizer, sentinels=options.sentinels, specials=specials)
+    if kind == "hf":
+        return from_hugging_face(directory, **vocabulary)
+    if options.model is None:
+        raise ValueError(
+            "A T5X checkpoint does not say which model it is: give --model, such as "
+            "--model=models/t5_1_1_base.gin."
+        )
+    unscaled = [name for name in options.unscaled.split(",") if name]
+    return from_t5x(directory, t5x_preset(options.model), unscaled, **vocabulary)
+
+
+def write_run(console: Console, options: argparse.Namespace, found: Imported) -> None:
+    """Writes the run directory and prints what it holds and what to run next."""
+    run_dir, vocabulary = options.to, found.vocabulary
+    rows = embedding_rows(found.model, vocabulary and vocabulary.ids)
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    with bar as progress:
+        count = write_parameters(run_dir, reported(progress, found.arrays), rows)
+    if found.files:
+        keep_files(found.files, Path(run_dir) / run_directory.IMPORTED)
+    if vocabulary is not None:
+        vocabularies.save_vocabulary(run_dir, vocabulary)
+    if found.classes:
+        run_directory.save_classes(run_dir, found.classes)
+    settings = dict(found.settings)
+    if options.dtype is not None:
+        settings["dtype"] = options.dtype
+    if found.prompt_forms:
+        save_prompt_forms(run_dir, found.prompt_forms)
+    # Last: a directory with a config is a whole one.
+    config = config_text(run_dir, options.source, found.model.layout, settings, rows)
+    whole_files.write_text(Path(run_dir) / run_directory.CONFIG, config)
+
+    holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
+    lines = [f"{run_dir} holds {found.kind}, {count:,} parameters: {holds}."]
+    if vocabulary is None:
+        model = f" --model={options.model}" if options.model else ""
+        lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
+    else:
+        names = special_tokens.special_names(vocabulary.tokenizer, vocabulary.ids)
+        lines += next_lines(run_dir, found.model, vocabulary.ids, rows, names)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.ndarray]]:
+    """The same arrays, with progress for each; the last step is to save them."""
+    task = progress.add_task("Reading", total=None)
+    for path, array in arrays:
+        progress.update(task, advance=1, description=f"Reading {path}")
+        yield path, array
+    progress.update(task, description="Saving")
+
+
+# --- out of a run --------------------------------------------------------------------------------
+
+
+def export(console: Console, options: argparse.Namespace) -> None:
+    run = open_run(options.source, trusted=options.trust)
+    kept = Path(options.source) / run_directory.IMPORTED
+    target, dtype = options.to.removeprefix(HF), options.dtype or "float32"
+    config, params, others = single_transformer(run.model, run.params)
+    extra = config_ids(options.source, run.model.layout) | kept_config(kept)
+    if config.num_classes:
+        extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
+    family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
+    with console.status(f"Writing {target}"):
+        # First, for it may refuse the model.
+        family = hugging_face.write_model(
+            target, config, params, family=family, dtype=dtype, extra=extra
+        )
+        put_back(kept, target)
+        forms = saved_prompt_forms(options.source, options.trust)
+        lacking = export_vocabulary(options.source, target, run.model, forms)
+        left = {*others, *hugging_face.left_out(family, config, params)}
+        form = next((form for form in forms if form.mode == "embed"), None)
+        if form is not None and form.pooling:
+            head = params["projections_embedding"]["layer"] if form.head else None
+            sentences.write_modules(target, config.emb_dim, form.pooling, head)
+            left -= {"projections_embedding"} if form.head else set()
+    name = family.architecture_of(config)
+    lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
+    if left:
+        lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")
+    lines += [lacking] if lacking else []
+    lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+
+
+def saved_prompt_forms(run_dir: str, trusted: Collection[str]) -> tuple[PromptForm, ...]:
+    """How the model of a run directory reads a text; none where it has no vocabulary."""
+    try:
+        ids = vocabularies.load_vocabulary(run_dir).ids
+    except FileNotFoundError:
+        return ()
+    return prompt_forms(run_dir, read_directory(run_dir, trusted), ids)

@@ -1,0 +1,214 @@
+"""Evaluates a run: downstream tasks by their metrics, held-out text, or what compares objectives.
+
+    pretrax evaluate --run=runs/finetuned --task=python_modules
+    pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
+    pretrax evaluate --run=runs/finetuned --labelled=reviews.tsv
+    pretrax evaluate --run=runs/quickstart --heldout
+    pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
+    pretrax evaluate --run=runs/decoder --yardstick=bits_per_byte --gin.bits_per_byte.tokens=5000
+
+A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
+this code. Labelled text is TSV or JSONL with `text` and `label`. Beside each figure stands a baseline's:
+the most frequent answer, or a model that ignores its input. Yardsticks take --gin.NAME.SETTING=VALUE.
+"""
+
+import argparse
+import functools
+import shlex
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from ..comparing.yardsticks import YARDSTICKS
+from ..comparing.yardsticks.heldout_loss import evaluator
+from ..comparing.yardsticks.measuring import print_measured, yardsticks
+from ..inference import Decoding, Options, Trained, mode_of
+from ..inference.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
+from ..inference.trained import MODES
+from ..tasks.evaluation.kept_answers import keep_answers
+from ..tasks.evaluation.labelled_evaluation import check_names_classes, labels_of_file
+from ..tasks.trained_models import open_trained
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.mesh import make_mesh, placed_on
+from ..training.heldout import bytes_per_token, heldout_evaluator, heldout_pieces
+from ..training.planning import plan_evaluation
+from ..training.processes import check_alone
+from ..training.reporting.console import print_heldout
+from ..training.saved.runs import open_run, saved_steps
+from ..training.settings.command_line import (
+    add_device_arguments,
+    add_trust_argument,
+    at_least,
+    given_options,
+    mistakes_in_words,
+    opening,
+)
+from ..training.settings.configuration import run_of_directory
+
+OF_TASKS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
+OF_ANSWERS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = Console(highlight=False)
+    with mistakes_in_words(options.traceback):
+        check_alone("evaluate")
+        keep_compiled()
+        steps = checkpoints_asked(options)
+        if options.heldout:
+            evaluate_heldout(console, options, steps)
+        elif options.yardstick:
+            chosen = yardsticks(options.yardstick, options.settings)
+            print_measured(console, options.run, steps, options.trust, chosen)
+        else:
+            evaluate_tasks(console, options, steps)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pretrax evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
+    task = "a SeqIO task or mixture with metrics; repeatable"
+    parser.add_argument("--task", action="append", default=[], help=task)
+    labelled = "TSV or JSONL with the columns `text` and `label`"
+    parser.add_argument("--labelled", metavar="FILE", help=labelled)
+    parser.add_argument("--module", action="append", help="module or .py file of tasks; repeatable")
+    parser.add_argument("--data_dir", help="of TensorFlow Datasets")
+    caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
+    parser.add_argument("--cache_dir", action="append", default=[], metavar="DIR", help=caches)
+    split = "of the task that is read (default: validation)"
+    parser.add_argument("--split", default="validation", help=split)
+    examples = "score N examples: the first of a task, of a file any; default: all"
+    parser.add_argument("--examples", type=at_least(1), metavar="N", help=examples)
+    parser.add_argument("--heldout", action="store_true", help="the objective on held-out text")
+    other = "with --heldout: another objective, such as causal_lm or mlm; repeatable"
+    parser.add_argument("--objective", action="append", default=[], metavar="NAME", help=other)
+    names = f"one of {', '.join(YARDSTICKS)}; repeatable"
+    parser.add_argument("--yardstick", action="append", default=[], metavar="NAME", help=names)
+    parser.add_argument("--step", type=int, help="of the checkpoint; default: the latest")
+    each = "evaluate every checkpoint of the run"
+    parser.add_argument("--all_checkpoints", action="store_true", help=each)
+    modes = ", ".join(MODES)
+    parser.add_argument("--mode", help=f"one of {modes}; default: what it was trained for")
+    beams = "beam search with N beams (default: 1, none)"
+    parser.add_argument("--beams", type=at_least(1), default=1, metavar="N", help=beams)
+    longest = "tokens of an answer, at most; default: as the longest target has"
+    parser.add_argument("--max_new", type=at_least(1), metavar="N", help=longest)
+    add_device_arguments(parser)
+    add_trust_argument(parser)
+    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    options, others = parser.parse_known_args(argv)
+    options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]
+    if len(options.settings) < len(others):
+        parser.error(f"unknown argument {next(x for x in others if not x.startswith('--gin.'))!r}")
+    kinds = options.task, options.labelled, options.heldout, options.yardstick
+    if sum(map(bool, kinds)) != 1:
+        parser.error("give one of --task=NAME, --labelled=FILE, --heldout and --yardstick=NAME")
+    given = given_options(parser, options, argv)
+    of_text = options.heldout or options.yardstick
+    if of_text and (idle := given & {*OF_TASKS, *OF_ANSWERS}):
+        parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
+    if options.labelled and (idle := given & {*OF_TASKS}):
+        parser.error(f"--{min(idle)} goes with --task: of SeqIO")
+    if options.settings and not options.yardstick:
+        parser.error(f"--gin.{options.settings[0]} goes with --yardstick, whose setting it is")
+    if options.objective and not options.heldout:
+        parser.error("--objective goes with --heldout")
+    if options.step is not None and options.all_checkpoints:
+        parser.error("--step and --all_checkpoints exclude each other")
+    return options
+
+
+def checkpoints_asked(options) -> list[int | None]:
+    """Their steps; of a run that has saved none, None, which opening it explains."""
+    if options.step is not None:
+        return [options.step]
+    steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
+    return steps if options.all_checkpoints else steps[-1:]
+
+
+# --- downstream tasks ----------------------------------------------------------------------------
+
+
+def tasks_asked(options) -> list[EvaluationTask]:
+    if options.labelled:
+        return [labels_of_file(options.run, options.labelled, options.examples)]
+    from ..tasks.evaluation.seqio_evaluation import evaluation_tasks
+
+    settings = {n: getattr(options, n) for n in ("split", "examples", "module", "data_dir")}
+    settings |= {"use_cached": bool(options.cache_dir), "cache_dirs": options.cache_dir}
+    return evaluation_tasks(options.run, names=options.task, **settings)
+
+
+def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
+    tasks = tasks_asked(options)
+    table = Table(box=None, header_style="bold")
+    for name in ("task", "step", "metric", "score", "baseline"):
+        table.add_column(name, justify="left" if name in ("task", "metric") else "right")
+    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+    for step in steps:
+        trained = open_trained(options.run, step, mesh, options.trust)
+        if options.labelled:
+            check_names_classes(trained, options.mode or mode_of(trained))
+        for task in tasks:
+            with placed_on(mesh):
+                found = with_progress(console, options, trained, task)
+            keep_answers(options.run, task.name, step, found)
+            for metric, figure in found.metrics.items():
+                baseline = found.baseline.get(metric)
+                told = "" if baseline is None else f"{baseline:.4g}"
+                table.add_row(escape(task.name), str(step), escape(metric), f"{figure:.4g}", told)
+    mode = options.mode or mode_of(trained)
+    counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
+    guesses = ", ".join(repr(task.guess) for task in tasks)
+    source = options.labelled or options.split
+    # Beside the table, which would wrap them at its own width.
+    say = functools.partial(console.print, markup=False, soft_wrap=True)
+    say(f"{options.run}: {mode}, {source}, {counts}")
+    console.print(table)
+    say(f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}")
+    asked = f" --mode={options.mode}" if options.mode else ""
+    command = f"pretrax predict {opening(options)}{asked} {shlex.quote(tasks[0].texts[0])}"
+    see = command
+    say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {see}")
+
+
+def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
+    columns = TextColumn(task.name), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(task.texts))
+        decoding = Decoding(
+            max_new=options.max_new or longest_answer(task.targets, trained.encode),
+            beams=options.beams,
+            batch_size=options.batch_size,
+        )
+        advance = lambda n: progress.advance(bar, n)  # noqa: E731
+        return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
+
+
+# --- held-out text -------------------------------------------------------------------------------
+
+
+def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
+    planned = plan_evaluation(run_of_directory(options.run, options.trust))
+    evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
+    evaluators = evaluators or {"": heldout_evaluator(planned)}
+    token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
+    found = []
+    for step in steps:
+        model = planned.recipe.model
+        run = open_run(options.run, step, planned.mesh, model, options.trust)
+        for name, evaluate in evaluators.items():
+            scores = evaluate(run.params)
+            found.append((run.step, [s._replace(member=f"{name}{s.member}") for s in scores]))
+    say = functools.partial(console.print, markup=False, soft_wrap=True)
+    say(f"Held-out text of {options.run}: {planned.corpus.summary}")
+    print_heldout(console, found, token_bytes)
+    say(f"Next: pretrax predict {opening(options)} …")

@@ -1,0 +1,214 @@
+"""Applies a trained model: continue, fill in, restore, classify, embed or score text.
+
+    pretrax predict --run=runs/quickstart "def open(<extra_id_0>):"
+    pretrax predict --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
+    pretrax predict --run=runs/fim --prefix="def f(x):" --suffix="    return y"
+    pretrax predict --run=runs/bert "The [MASK] is open." --top=10
+    pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
+    pretrax predict --run=runs/NAME --score "How likely is this?"
+    pretrax predict --run=runs/bert --mode=pair "It rains." "Does this follow?"
+
+RUN is the directory of a run, or of a model that `pretrax convert` imported. Without --mode it does
+what the run's objective trained it for, and says what that is.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from jax.sharding import Mesh
+from rich.console import Console
+
+from ..data import whole_files
+from ..inference import MODES, Decoding, Options, Trained, answer, mode_of
+from ..inference.answer_files import AnswerFile
+from ..inference.generation import draft_model
+from ..inference.items import items_of, with_examples, with_masks
+from ..inference.predict_options import WRITING, add_decoding_arguments, check_used
+from ..inference.printing import (
+    answer_states,
+    print_answer,
+    print_drafts,
+    print_embeddings,
+    print_mode,
+    print_stream,
+    progress_of,
+)
+from ..inference.speculation import DraftCounts
+from ..inference.trained import check_mode
+from ..tasks.trained_models import open_trained
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.mesh import make_mesh, placed_on
+from ..training.processes import check_alone
+from ..training.settings.command_line import (
+    add_device_arguments,
+    add_trust_argument,
+    at_least,
+    given_options,
+    mistakes_in_words,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = Console(highlight=False)
+    stopped = "\nInterrupted; the same command continues with the first line without an answer."
+    with mistakes_in_words(options.traceback, stopped):
+        check_alone("predict")
+        keep_compiled()
+        mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+        with placed_on(mesh):
+            predict(console, options, mesh)
+
+
+def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
+    trained = open_trained(options.run, mesh=mesh, trusted=options.trust)
+    mode = "score" if options.score else options.mode or mode_of(trained)
+    if not options.score:
+        check_mode(trained, mode)
+    check_used(options.given, mode)
+    items = given_items(options, mode)
+    counts: list[DraftCounts] = []
+    how = dataclasses.replace(settings(options, trained, mesh), on_drafts=counts.append)
+    print_mode(console, options.run, trained, mode, chosen=bool(options.score or options.mode))
+    if mode == "states":
+        answer_states(console, trained, items, options.layer, options.out, options.batch_size)
+    elif options.file:
+        with whole_files.locked(options.out, f"predict writes {options.out}"):
+            answer_file(console, options, trained, mode, items, how)
+    else:
+        answer_here(console, options, trained, mode, items, how)
+    if counts:
+        print_drafts(console, counts)
+
+
+def given_items(options: argparse.Namespace, mode: str) -> list[dict]:
+    names = ("texts", "target", "file", "prefix", "suffix", "cursor")
+    items = items_of(mode, **{name: getattr(options, name) for name in names})
+    if options.examples:
+        items = with_examples(items, options.examples, options.template, options.answer)
+    return with_masks(items, options.masks) if options.masks else items
+
+
+def settings(options: argparse.Namespace, trained: Trained, mesh: Mesh) -> Options:
+    """How to answer: the options that `Decoding` and `Options` have too, by their names."""
+    names = {field.name for field in dataclasses.fields(Decoding)} & vars(options).keys()
+    stops = tuple(text.replace("\\n", "\n") for text in options.stop)
+    decoding = Decoding(stop_strings=stops, **{name: getattr(options, name) for name in names})
+    draft = None
+    if options.draft:
+        small = open_trained(options.draft, mesh=mesh, trusted=options.trust)
+        draft = draft_model(small, trained, options.draft_tokens)
+    others = ("denoiser", "top", "steps", "order", "pooling")
+    more = {name: getattr(options, name) for name in others}
+    return Options(decoding=decoding, draft=draft, **more)
+
+
+# --- here, or in files ---------------------------------------------------------------------------
+
+
+def answer_here(console: Console, options, trained: Trained, mode: str, items, how: Options):
+    alone = len(items) == options.beams == options.samples == 1 and console.is_terminal
+    if alone and mode in WRITING:
+        return print_stream(console, trained, mode, items, how)
+    records = answer(trained, mode, items, how)
+    if mode != "embed":
+        for item, record in zip(items, records):
+            print_answer(console, mode, item, record)
+        return
+    others, against = records, options.texts
+    if options.against:
+        # Of two towers, the second reads what is compared with; to one encoder both are the same.
+        second, against = dataclasses.replace(how, second=True), options.against
+        others = answer(trained, "embed", [{"text": text} for text in against], second)
+    print_embeddings(console, records, others, options.texts, against)
+
+
+def answer_file(console: Console, options, trained: Trained, mode: str, items, how: Options):
+    """Writes answers line by line, in order, after those that the file has already."""
+    out = AnswerFile(options.out, items)
+    changes_nothing = (
+        "file out texts given mode layer batch_size fsdp tensor traceback trust".split()
+    )
+    made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
+    out.check_made_by({**made, "mode": mode, "step": trained.step})
+    if out.done:
+        console.print(f"{options.out} holds {out.done} answers already: continuing after them.")
+    chunk = 8 * options.batch_size  # lines that are sorted by length together
+    with progress_of(console, len(items), out.done) as advance:
+        how = dataclasses.replace(how, on_batch=advance)
+        out.answer_rest(lambda some, numbers: answer(trained, mode, some, how, numbers), chunk)
+    console.print(f"{options.out} holds {len(items)} answers.")
+    if errors := out.errors():
+        console.print(f'{errors} of them are an "error", which says why there is no answer.')
+    if options.examples and mode in WRITING and all(options.answer in item for item in items):
+        right = out.exact_matches("expected" if options.answer == "answer" else options.answer)
+        console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    modes = "\n".join(f"  {name:10}{about}" for name, (about, _) in MODES.items())
+    parser = argparse.ArgumentParser(
+        prog="pretrax predict",
+        usage="%(prog)s --run=RUN [TEXT …] [options]",
+        description=__doc__,
+        epilog=f"modes:\n{modes}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
+    parser.add_argument("--run", required=True, metavar="RUN", help="the directory of a run")
+    add = parser.add_argument_group("what to do").add_argument
+    add("--mode", help="one of those below; default: what it was trained for")
+    add("--score", action="store_true", help="print how likely the texts are")
+    add("--target", help="with --score: the answer to TEXT that is scored")
+    add("--prefix", help="what stands before the middle")
+    add("--suffix", help="what stands after it")
+    add("--cursor", metavar="FILE:LINE:COLUMN", help="the middle is here in a file, from 1")
+    add("--denoiser", metavar="R|S|X", help="the mode token before the text (UL2)")
+    add("--top", type=at_least(1), metavar="N", default=5, help="guesses for each mask")
+    add("--masks", type=at_least(0), default=0, metavar="N", help="N times [MASK] after each text")
+    add("--steps", type=int, metavar="N", help="of unmasking; default: one for each mask")
+    add("--order", default="confidence", help="of unmasking: confidence or random")
+    add("--pooling", help="of embeddings: first, mean or last")
+    add("--against", nargs="+", metavar="TEXT", help="texts to compare with")
+    add("--layer", default="-1", metavar="N", help="of hidden states: 0 the embeddings, -1, all")
+    add = parser.add_argument_group("many at once").add_argument
+    add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')
+    add("--out", metavar="OUT.jsonl", help="where their answers go, line by line")
+    add = parser.add_argument_group("few-shot prompts").add_argument
+    add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object a line")
+    add("--template", help='such as "Q: {question}\\nA: {answer}"')
+    add("--answer", default="answer", help="the template's field that is answered")
+    add_decoding_arguments(parser)
+    add_device_arguments(parser)
+    add_trust_argument(parser)
+    parser.add_argument("--traceback", action="store_true", help="show where an error came up")
+    options = parser.parse_args(argv)
+    options.given = given_options(parser, options, argv)
+    if mistake := mistake_of(options):
+        parser.error(mistake)
+    return options
+
+
+def mistake_of(options: argparse.Namespace) -> str | None:
+    """The first thing that is wrong with options of which each is right by itself."""
+    file, out, scored = options.file, options.out, options.target is not None
+    same = file and out and Path(file).resolve() == Path(out).resolve()
+    mistakes = {
+        "--file and --out go together: one is read, the other written": bool(file) != bool(out),
+        "--examples and --template go together": bool(options.examples) != bool(options.template),
+        '--stop="" is in every text: give some words': "" in options.stop,
+        "--target is scored: give --score as well": scored and not options.score,
+        "--target is of a TEXT; a line of --file has its own": scored and file,
+        "--against takes TEXTs; embeddings of --file are in --out": options.against and file,
+        "--out of --mode=states is NumPy's: give a name.npz": options.mode == "states"
+        and (out or ".npz")[-4:] != ".npz",
+        "--out is --file: answers need a file of their own": same,
+        "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
+        "--mode=score is no mode: give --score": options.mode == "score",
+    }
+    return next((words for words, wrong in mistakes.items() if wrong), None)

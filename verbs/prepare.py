@@ -1,0 +1,141 @@
+"""Prepares text for training: cleans, filters, deduplicates, tokenises and writes a token store.
+
+    pretrax prepare --gin.FILES="'raw/*.jsonl'" --gin.OUT="'stores/mine'"
+    pretrax prepare --gin_file=preparing/fineweb.gin --gin.FILES="'crawl/*.warc.gz'" \\
+        --gin.OUT="'stores/web'"
+
+The steps are those of gin_configs/preparing/default.gin, or of a gin file of yours. OUT then holds the
+store, report.json and report.html: what each step took, dropped by which rule, and examples of it.
+Killed at any moment and started again, the same command goes on.
+"""
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..data import whole_files
+from ..preparing.preparation import (
+    DEFAULT,
+    Preparation,
+    differences,
+    out_path,
+    plain_settings,
+    read_preparation,
+)
+from ..training.settings.command_line import (
+    add_gin_arguments,
+    at_least,
+    mistakes_in_words,
+    parse_with_gin,
+)
+
+LOCK = ".lock"  # held by the command that prepares
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="pretrax prepare",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    workers = (
+        "tasks at a time, on which the result does not depend (default: one a core, or as many as a "
+        "cluster gives)"
+    )
+    parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
+    add_gin_arguments(parser, default=DEFAULT)
+    options, given = parse_with_gin(parser, argv)
+    stopped = "\nStopped; the same command goes on after the tasks that are complete."
+    with mistakes_in_words(options.traceback, stopped):
+        preparation = read_preparation(*given)
+        held = out_path(preparation, LOCK)
+        with whole_files.locked(held, f"{preparation.out} is prepared"):
+            prepare(preparation, options.workers)
+
+
+def prepare(preparation: Preparation, workers: int | None) -> None:
+    """Prepares text, or says that it is prepared already, and prints what was done."""
+    # Here: datatrove, which --help does without.
+    from ..preparing import preparation_page, preparation_report, running
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 120
+    p = preparation
+    out = out_path(p)
+    source, steps, output = running.parts_of(p)
+    settings = {
+        path: value
+        for name in ("source", "steps", "output")
+        for path, value in plain_settings(name, getattr(p, name)).items()
+    }
+    made_of = running.stages_of(p, source, steps, output)[-1].made_of
+    if os.path.exists(file := os.path.join(out, preparation_report.REPORT)):
+        check_unchanged(p.out, whole_files.read_json(file), settings, made_of)
+        running.finish(out)
+        console.print(f"{p.out} is prepared already: nothing to do.", markup=False)
+    else:
+        check_is_own(out)
+        console.print(f"Preparing {source.about}", markup=False)
+        reports = running.run(p, source, steps, output, workers, watch(console))
+        found = preparation_report.PreparationReport(source.about, reports, settings, made_of)
+        preparation_report.print_table(console, reports)
+        output.end(out, source.tasks, {"made_by": "pretrax prepare", "settings": settings})
+        preparation_report.write(out, found, preparation_page.page(found))
+        running.finish(out)
+        tokens = f", {found.tokens:,} tokens" if found.tokens else ""
+        console.print(
+            f"\n{found.documents:,} documents{tokens}. {p.out} holds report.html.", markup=False
+        )
+    console.print(f"Next: {output.next_command(p.out)}", markup=False, soft_wrap=True)
+
+
+def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:
+    """Raises ValueError where a folder holds what was prepared of other text, or by other settings."""
+    if not isinstance(before, dict) or "made_of" not in before:  # other programs write reports too
+        raise ValueError(f"{out} holds a report.json of something else: give OUT a new folder.")
+    if before["made_of"] == made_of:
+        return
+    changed = differences(before["settings"], settings) or [
+        "files of the source or of a step have changed"
+    ]
+    raise ValueError(
+        f"{out} is prepared already, otherwise: {'; '.join(changed)}. Give another OUT, or delete it."
+    )
+
+
+def check_is_own(out: str) -> None:
+    """Raises ValueError for a folder that holds other files than those of a preparation."""
+    from ..preparing.running import WORK
+
+    others = [name for name in os.listdir(out) if name != LOCK]
+    if others and WORK not in others:
+        raise ValueError(f"{out} holds other files, such as {others[0]}: give OUT a new folder.")
+
+
+def watch(console: Console) -> Callable:
+    """Returns what shows how far a pass is: a bar, or a line where the output is a log."""
+
+    @contextlib.contextmanager
+    def shown(what: str, tasks: int) -> Iterator[Callable[[int], None]]:
+        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+        bar = Progress(
+            *columns,
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        if not console.is_terminal:
+            console.print(f"{what} ({tasks:,} task{'s' * (tasks != 1)})", markup=False)
+        with bar:
+            number = bar.add_task(what, total=tasks)
+            yield lambda done: bar.advance(number, done)
+
+    return shown

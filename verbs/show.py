@@ -1,0 +1,215 @@
+"""Shows what an objective does to text: what a model is given, what it predicts, who sees whom.
+
+    pretrax show                                               span corruption, on a short text
+    pretrax show --objective=ul2 --text="To be, or not to be"  every member of a mixture
+    pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
+    pretrax show --list                                        all objectives
+    pretrax show --objective=my_objectives.mine                an objective of your own
+    pretrax show --gin_file=my_run.gin                         the objective of a run to come
+    pretrax show --run=runs/quickstart                         a run's objective and vocabulary
+
+Nothing is downloaded: without --run or --vocabulary, a vocabulary is learned from Python's own
+library and kept in runs/show.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+import jax
+from rich.console import Console
+from rich.progress import track
+
+from ..data import whole_files
+from ..data.packing import resolve
+from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
+from ..objectives.laws import check_objective, is_own
+from ..objectives.layouts import LAYOUTS
+from ..showing.choice import Choice, layout_for
+from ..showing.draws import draws, prepared, shortened
+from ..showing.examples import Reader
+from ..showing.listing import LEGEND, objectives_table
+from ..showing.noise_statistics import measure_each
+from ..showing.objective_page import Heading, page
+from ..showing.rows import subjects
+from ..showing.terminal import print_examples, print_heading
+from ..tasks import sample_text
+from ..tasks.sample_text import SampleText
+from ..tasks.vocabularies import Vocabulary, special_tokens
+from ..training import run_directory
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.settings.bound import bound, flattened, name_of
+from ..training.settings.command_line import (
+    GinArguments,
+    add_gin_arguments,
+    at_least,
+    mistakes_in_words,
+    parse_with_gin,
+)
+from ..training.settings.configuration import read_directory, read_fields
+
+CACHE = "runs/show"
+DEFAULT = "span_corruption"
+MOST_MEMBERS = 8  # of a mixture that are shown
+STATISTICS_ROWS = 1000
+WIDTH = 136  # where the output is a file
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Programs are many and run once: they are compiled quickly, and kept for the next time."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    keep_compiled()
+    run(sys.argv[1:] if argv is None else argv)
+
+
+def run(argv: Sequence[str]) -> None:
+    options, given = read_command_line(argv)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    with mistakes_in_words(options.traceback):
+        if options.list:
+            console.print(objectives_table(console.width))
+            to_see_one = "pretrax show --objective=NAME"
+            console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
+        else:
+            command = "pretrax show " + shlex.join(argv)
+            show(console, options, choose(options, given), command)
+
+
+def show(console: Console, options: argparse.Namespace, choice: Choice, command: str) -> None:
+    """Prints examples of one objective and, if asked to, writes the page."""
+    text = open_text(console, options)
+    ids = text.vocabulary.ids
+    layout = options.layout or layout_for(choice, ids)
+    objective = choice.build(ids)
+    if is_own(objective):
+        check_objective(objective, ids)
+    _, marked = resolve(objective, None, choice.mark_document_ends)
+    members = subjects(choice.build, layout, ids)
+    shown = members[:MOST_MEMBERS]
+    documents = text.documents
+    if options.text is None and options.file is None:  # any text will do, and so will a part of it
+        documents = [shortened(documents[0], shown, options.length)]
+    documents = prepared(documents, objective, ids, marked)
+    count = options.rows or (3 if options.html and len(members) == 1 else 1)
+    how = dict(count=count, slots=options.length, seed=options.seed)
+    reader = reader_of(text.vocabulary)
+    examples = [
+        one for member in shown for one in draws(member, documents, text.other, reader, **how)
+    ]
+    print_heading(console, choice.name, layout, choice.facts(layout))
+    print_examples(console, examples[:: count if options.html else 1])
+    if len(members) > len(shown):
+        console.print(f"The first {len(shown)} of {len(members)} members.")
+    if options.html:
+        figures = measure_each(
+            track(shown, "Counting", console=console, disable=not console.is_terminal),
+            text.stream(),
+            rows=STATISTICS_ROWS,
+            slots=options.length,
+            seed=options.seed,
+            span_law=choice.entry.span_law if choice.entry else None,
+            span_mean=choice.mean_span_length,
+        )
+        facts = [f"Layout: {layout.replace('_', '-')}", *choice.facts(layout)]
+        heading = Heading(choice.name, facts, command, text.stream_name)
+        whole_files.write_text(options.html, page(heading, examples, figures))
+        console.print(f"The page is {options.html}: open it in a browser.")
+    else:
+        console.print("Next: the same command with --html=FILE writes a page with statistics.")
+    if choice.entry:
+        # The run of the layout that was asked for, where that is not the objective's own.
+        own = layout == layout_for(choice, ids)
+        small = run_of(choice.name) if own else SMALL_RUNS[layout]
+        flags = f"--gin_file=runs/{small}.gin --gin_file=objectives/{choice.name}.gin"
+        if options.task:
+            flags += f" --gin_file=corpora/seqio_task.gin --gin.MIXTURE_OR_TASK_NAME=\"'{options.task}'\""
+        if options.module:
+            flags += f' --gin.MODULE="{options.module}"'
+        console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
+
+
+# --- the command line ------------------------------------------------------------------------------
+
+
+def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
+    """The options, and the gin files and bindings."""
+    parser = argparse.ArgumentParser(
+        prog="pretrax show",
+        usage="%(prog)s [--objective=NAME] [options]",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
+    add("--objective", metavar="NAME", help=name)
+    add("--text", action="append", help="a document of the row; a blank line begins another")
+    add("--file", metavar="PATH", help="a text file, as one document")
+    add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
+    add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
+    run = "a run directory: its vocabulary and, if no other is given, its objective"
+    add("--run", metavar="DIR", help=run)
+    add("--vocabulary", metavar="PATH", help="'bytes', a SentencePiece .model or a tokenizer.json")
+    add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
+    length = "of the encoder or the single stack: the most the text may take (default: 512)"
+    add("--length", type=at_least(1), default=512, metavar="SLOTS", help=length)
+    add("--rows", type=at_least(1), metavar="N", help="examples of each (default: 1, on a page 3)")
+    add("--seed", type=int, default=0, help="of the noise (default: 0)")
+    add("--html", metavar="FILE", help="write a page with examples and statistics")
+    add("--list", action="store_true", help="a table of all objectives")
+    add_gin_arguments(parser)
+    return parse_with_gin(parser, argv)
+
+
+# --- the objective and the text --------------------------------------------------------------------
+
+
+def choose(options: argparse.Namespace, given: GinArguments) -> Choice:
+    """What --objective names, else what the gin files bind, else the run's, else span corruption."""
+    name, files, lines = options.objective, list(given.files), list(given.bindings)
+    if name is None and not files and options.run and run_directory.is_run(options.run):
+        read_directory(options.run, given.trusted)  # which says what is wrong with it
+        files = [os.path.join(options.run, run_directory.CONFIG)]
+    elif name is None and not files:
+        name = DEFAULT
+    if name and "." in name:  # MODULE.BUILDER, of the user's own
+        module = name.rpartition(".")[0]
+        lines = [f"import {module}", f"training.Run.objective = @{name}", *lines]
+        name = None
+    elif name:
+        name = find(name)
+        files.append(f"objectives/{name}.gin")
+    fields = read_fields(files, lines, given.search_paths, given.trusted)
+    if "objective" not in fields:
+        raise ValueError(
+            f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "
+            "--objective=NAME."
+        )
+    build = bound(fields["objective"])
+    name = name or name_of(build.function).rpartition(".")[2]
+    mean = dict(flattened("", build)).get(".mean_span_length")
+    more = {key: fields.get(key) for key in ("model", "mark_document_ends")}
+    return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
+
+
+def open_text(console: Console, options: argparse.Namespace) -> SampleText:
+    sources = [name for name in ("text", "file", "task") if getattr(options, name) is not None]
+    if len(sources) > 1:
+        raise ValueError(f"Give one of --{' and --'.join(sources)}, not both.")
+    if options.run and options.vocabulary:
+        raise ValueError("Give --run or --vocabulary, not both.")
+    if options.task:
+        if options.run or options.vocabulary:
+            raise ValueError("A task has its own vocabulary: leave --run and --vocabulary out.")
+        folder = f"{CACHE}/{options.task}"
+        return sample_text.of_task(folder, options.task, options.module, options.length)
+    vocabulary = sample_text.open_vocabulary(CACHE, options.run, options.vocabulary, console.print)
+    return sample_text.of_texts(vocabulary, options.text, options.file)
+
+
+def reader_of(vocabulary: Vocabulary) -> Reader:
+    tokenizer, ids = vocabulary.tokenizer, vocabulary.ids
+    names = special_tokens.special_names(tokenizer, ids)
+    return Reader(ids, names, tokenizer.decode, tokenizer.surface)
