@@ -60,10 +60,11 @@ def main(arguments: list[str] | None = None) -> None:
         beside_torch.compare(options.rows, options.repeats)
         return
     mesh = make_mesh(data=options.data, fsdp=options.fsdp, tensor=options.tensor)
+    corpus = Corpus(IDS, train=None, heldout=None)
     one = plan(
         Run(
             run_dir="unused",
-            corpus=lambda run_dir: Corpus(IDS, train=None, heldout=None),
+            corpus=lambda run_dir: corpus,
             objective=OBJECTIVES[options.objective],
             model=make_model(options),
             optimizer=Bound(adafactor, learning_rate=warmup_rsqrt),
@@ -73,7 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
             data_shards=batch_shards(mesh) * options.microbatches,
             microbatches=options.microbatches,
             mesh=lambda: mesh,
-        )
+        ),
+        corpus,
     )
     abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)

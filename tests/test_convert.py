@@ -29,7 +29,6 @@ from pretrax.tasks import vocabularies
 from pretrax.tasks.vocabularies import special_tokens, tokenization
 from pretrax.tasks.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.training import run_directory
-from pretrax.training.planning import plan
 from pretrax.training.run_directory import IMPORTED
 from pretrax.training.saved.runs import open_run
 from pretrax.training.settings.configuration import read_fields, read_run
@@ -477,7 +476,7 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[2:]
     bindings = [x.removeprefix("--gin.").replace("=", " = ", 1) for x in arguments if "--gin." in x]
     one = dataclasses.replace(read_run(files, bindings), mesh=lambda: tiny.mesh_of(1))
-    assert plan(one).corpus.ids == vocabulary.ids
+    assert tiny.planned(one).corpus.ids == vocabulary.ids
 
 
 def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path, capsys):

@@ -32,7 +32,6 @@ from pretrax.comparing.scaling import laws_of_comparisons
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.training import optimizers, trainer
 from pretrax.training.devices.topologies import read_topology
-from pretrax.training.planning import plan
 from pretrax.training.reporting.profiling import check_steps, read_steps
 from pretrax.training.settings.bound import Bound
 from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
@@ -42,6 +41,7 @@ from tests.comparing import planted
 from tests.inference.runs import write_run
 from tests.tasks.seqio_cache import write_cache
 from tests.tasks.short_library import short_library
+from tests.training import tiny
 from tests.training.tiny import ROOT, mesh_of, on_one_device
 
 # In the order of the site's navigation: what one page makes, later ones use.
@@ -317,7 +317,9 @@ def start(arguments):
         assert options.compile.chips == run.mesh.settings["fsdp"] * run.mesh.settings["tensor"]
     elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
         # In a directory of its own, since others hold stand-ins; on one device, as a laptop has.
-        plan(dataclasses.replace(run, run_dir=tempfile.mkdtemp(dir="."), mesh=lambda: mesh_of(1)))
+        tiny.planned(
+            dataclasses.replace(run, run_dir=tempfile.mkdtemp(dir="."), mesh=lambda: mesh_of(1))
+        )
 
 
 def run_script(arguments):

@@ -15,7 +15,6 @@ from pretrax.inference.task_scores import score_task
 from pretrax.tasks import task_metrics
 from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
 from pretrax.training.heldout import heldout_evaluator
-from pretrax.training.planning import plan
 from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.saved.runs import open_run
 from pretrax.training.settings.configuration import run_of_directory
@@ -322,7 +321,7 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     ]
     lines = read_metrics(one.dir)
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
-    planned = plan(run_of_directory(str(one.dir), [tiny.__name__]))
+    planned = tiny.planned(run_of_directory(str(one.dir), [tiny.__name__]))
     evaluator = heldout_evaluator(planned)
     for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits per byte
         figures = written[int(step)]

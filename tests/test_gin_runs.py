@@ -18,7 +18,6 @@ from pretrax.training.planning import (
     abstract_rows,
     abstract_state_of,
     compiled_step,
-    plan,
 )
 from pretrax.training.settings.bound import bound
 from pretrax.training.settings.configuration import as_run, read_run
@@ -71,7 +70,7 @@ def planned(run: Run):
     objective = run.objective(IDS)
     classes = ("no", "yes") if objective.num_classes is not None else ()
     corpus = Corpus(IDS, train=None, heldout=None, columns=(objective.rows,), classes=classes)
-    return plan(
+    return tiny.planned(
         dataclasses.replace(
             run,
             corpus=lambda run_dir: corpus,
@@ -127,7 +126,7 @@ def test_shakespeare_chars_is_nanogpts_run_for_a_cpu(tmp_path):
     (tmp_path / "text.txt").write_text("To be, or not to be, that is the question:\n" * 100)
     files = [f"FILES = '{tmp_path}/text.txt'", f"RUN_DIR = '{tmp_path}/run'"]
     run = read_run(["runs/shakespeare_chars.gin"], files)
-    one = plan(dataclasses.replace(run, mesh=lambda: tiny.mesh_of(1)))
+    one = tiny.planned(dataclasses.replace(run, mesh=lambda: tiny.mesh_of(1)))
     assert "the last 10% of the tokens" in one.corpus.summary
     assert (one.run.batch_size, one.run.steps, one.packing.limits[0].raw) == (12, 2000, 64)
     params = abstract_state_of(one).shapes.params

@@ -1,13 +1,15 @@
 """How models are trained: a run as a value, its plan, and what happens from step to step.
 
     run = training.Run(run_dir="runs/mine", corpus=…, objective=…, model=…, …)
-    planned = training.plan(run)
+    planned = training.plan(run, training.open_corpus(run))
 
-`pretrax.training.trainer.train` trains a run; `pretrax.training.settings.configuration` reads one from gin files.
+`pretrax.training.trainer.train` trains a run; `pretrax.training.settings.configuration` reads one from
+gin files.
 """
 
-from .planning import Plan, plan
+from .hooks import Hook
+from .planning import Plan, open_corpus, plan
 from .settings.bound import Bound, Call
 from .settings.run import Run, differences
 
-__all__ = ["Bound", "Call", "Plan", "Run", "differences", "plan"]
+__all__ = ["Bound", "Call", "Hook", "Plan", "Run", "differences", "open_corpus", "plan"]

@@ -7,7 +7,6 @@ step takes on a chip, and what it sends between chips. No corpus is opened, and 
 """
 
 import dataclasses
-import functools
 import inspect
 import re
 import time
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from ..data.corpus import Corpus
 from ..models.experts import active_parameters
@@ -24,7 +24,7 @@ from .devices.accelerators import ACCELERATORS
 from .devices.collectives import Traffic, traffic
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import Topology, devices_of
-from .planning import abstract_rows, abstract_state_of, compiled_step, plan
+from .planning import abstract_rows, abstract_state_of, check_run, compiled_step, plan
 from .settings.bound import bound, name_of
 from .settings.run import T5_VOCABULARY, Run
 from .state import parameter_count
@@ -81,7 +81,7 @@ def check(run: Run, topology: Topology) -> Check:
 
     Raises ValueError as `topologies.devices_of` and `planning.plan` do, and for a mesh of other devices.
     """
-    planned = plan(_elsewhere(run, devices_of(topology)))
+    planned = plan(*_elsewhere(run, devices_of(topology)))
     state, mesh = abstract_state_of(planned).shapes, planned.mesh
     groups = zip(planned.recipe.groups, planned.schedules)
     tokens = sum(
@@ -126,8 +126,8 @@ def check(run: Run, topology: Topology) -> Check:
     )
 
 
-def _elsewhere(run: Run, devices) -> Run:
-    """Returns the run on these devices, of a corpus of which nothing but its ids is known."""
+def _elsewhere(run: Run, devices) -> tuple[Run, Corpus, Mesh]:
+    """Returns the run, a corpus of which nothing but its ids is known, and the mesh of these devices."""
     mesh = bound(run.mesh).function
     try:
         inspect.signature(mesh).bind_partial(devices=devices)
@@ -136,12 +136,9 @@ def _elsewhere(run: Run, devices) -> Run:
             f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, as mesh.make_mesh "
             "does: those of a topology are not found in this process."
         ) from None
-    return dataclasses.replace(
-        run,
-        corpus=lambda run_dir: _corpus_of(run),
-        mesh=functools.partial(run.mesh, devices=devices),
-        initial_run=None,
-    )
+    without_source = dataclasses.replace(run, initial_run=None)
+    check_run(without_source)
+    return without_source, _corpus_of(run), run.mesh(devices=devices)
 
 
 def _corpus_of(run: Run) -> Corpus:

@@ -13,20 +13,27 @@ from jax.experimental import multihost_utils
 from rich.console import Console
 
 from . import run_directory
-from .batches import Batches
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
-from .planning import Plan, abstract_rows, compiled_step
+from .hooks import AfterStep, Hook, own_hooks
+from .planning import abstract_rows, compiled_step
 from .read_ahead import ReadAhead
 from .reporting.console import StepProgress, print_warning
 from .reporting.metrics import MetricsWriter
 from .reporting.monitor import Monitor
 from .reporting.profiling import Profiler, Steps
 from .reporting.wall_time import WallTime
-from .saved.checkpoints import Checkpoints
-from .saved.resuming import resume
-from .spikes import LossSpike, Rollback, Spikes
-from .state import Abstract, State
+from .saved.resuming import Training, resume
+from .spikes import LossSpike, Rollback
+from .state import State
+
+
+class Reports(NamedTuple):
+    """Where a run is reported."""
+
+    writer: MetricsWriter  # of metrics
+    console: Console  # for progress and warnings
+    wall_time: WallTime
 
 
 class Stopped(NamedTuple):
@@ -37,38 +44,50 @@ class Stopped(NamedTuple):
 
 
 def take_steps(
-    plan: Plan,
+    training: Training,
     state: State,
-    abstract: Abstract,
-    batches: Batches,
-    spikes: Spikes,
-    checkpoints: Checkpoints,
     evaluate: Callable[[int, dict], Evaluation],
-    writer: MetricsWriter,
-    console: Console,
-    wall_time: WallTime,
+    reports: Reports,
     profiled: Steps | None = None,
 ) -> Stopped:
     """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early, and after a
     loss spike, where the run says so, it goes back to a checkpoint.
 
     Args:
-      plan: of the run.
+      training: the run, at the data position of the state.
       state: to start from; its buffers are donated.
-      abstract: shapes and shardings of the state.
-      batches: the rows of the steps after the state's, which a thread reads ahead.
-      spikes: which losses are spikes.
-      checkpoints: for the state and the data position.
-      evaluate: (step, params) -> what was found; called at every evaluation.
-      writer: for metrics.
-      console: for progress.
-      wall_time: counts what the loop does, but for `evaluate`, which counts itself.
+      evaluate: (step, params) -> held-out figures; it counts its own wall time.
+      reports: where progress, metrics and time are reported.
       profiled: steps to trace, into the run's folder of TensorBoard.
 
     Raises FloatingPointError at a loss spike after which the run is not, or no more, rolled back.
     """
-    run = plan.run
-    evaluation, step = None, int(state.step)
+    plan, run = training.plan, training.plan.run
+    writer, console, wall_time = reports
+    evaluation, evaluated, step = None, 0, int(state.step)
+
+    def report(at: AfterStep) -> None:
+        monitor.report(at.step, ahead.progress())
+
+    def evaluate_heldout(at: AfterStep) -> None:
+        nonlocal evaluation, evaluated
+        evaluation, evaluated = evaluate(at.step, at.state.params), at.step
+
+    def save(at: AfterStep) -> None:
+        with wall_time.of("saving"):
+            loss = evaluation.loss if evaluation and evaluated == at.step else None
+            position = ahead.state() | training.spikes.state()
+            training.checkpoints.save(at.state, position, heldout_loss=loss)
+            writer.flush()
+
+    hooks = [
+        Hook(report, run.log_every, at_stop=True),
+        # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
+        Hook(report, run.checkpoint_every),
+        Hook(evaluate_heldout, run.evaluate_every),
+        Hook(save, run.checkpoint_every, at_stop=True),
+        *own_hooks(plan),
+    ]
     with (
         StepProgress(console, step, run.steps) as progress,
         placed_on(plan.mesh),
@@ -81,11 +100,11 @@ def take_steps(
         ) as profiler,
         contextlib.ExitStack() as reading,
     ):
-        ahead = reading.enter_context(contextlib.closing(ReadAhead(batches, run.steps - step)))
-        monitor = Monitor(plan, writer, progress, spikes, wall_time)
+        ahead = reading.enter_context(read_ahead(training, step))
+        monitor = Monitor(plan, writer, progress, training.spikes, wall_time)
         with wall_time.of("compile"):
-            rows = abstract_rows(plan, batch_sharding(plan.mesh))
-            take_step = compiled_step(plan, abstract.shapes).lower(abstract.shapes, rows).compile()
+            rows, shapes = abstract_rows(plan, batch_sharding(plan.mesh)), training.shapes.shapes
+            take_step = compiled_step(plan, shapes).lower(shapes, rows).compile()
         while step < run.steps:
             step += 1
             profiler.before(step)
@@ -95,89 +114,67 @@ def take_steps(
                 with wall_time.of("step"):
                     state, metrics = take_step(state, rows)
             last, stopping = step == run.steps, should_stop(step)
-            saving = last or stopping or _is_due(step, run.checkpoint_every)
-            evaluating = last or _is_due(step, run.evaluate_every)
-            # A checkpoint ends an interval of metrics, so that a resumed run writes the same intervals.
-            logging = saving or _is_due(step, run.log_every)
+            due = [hook for hook in hooks if hook.is_due(step, last, stopping)]
             try:
                 with wall_time.of("step"):
                     profiler.after(step, metrics)
                     monitor.add(step, metrics)
-                    if saving or evaluating or logging:
+                    if due:
                         monitor.check()
             except LossSpike as spike:
                 reading.close()
                 del state  # its memory is needed for that of the checkpoint
-                state = _roll_back(
-                    spike, plan, abstract, batches, spikes, checkpoints, writer, console
-                )
+                state = _roll_back(spike, training, reports)
                 monitor.forget()
                 step = int(state.step)
-                ahead = reading.enter_context(
-                    contextlib.closing(ReadAhead(batches, run.steps - step))
-                )
-                if stopping:
-                    break
-                continue
-            if logging:
-                monitor.report(step, ahead.progress())
-            if evaluating:
-                evaluation = evaluate(step, state.params)
-            if saving:
-                with wall_time.of("saving"):
-                    loss = evaluation.loss if evaluation and evaluating else None
-                    position = ahead.state() | spikes.state()
-                    checkpoints.save(state, position, heldout_loss=loss)
-                    writer.flush()
+                ahead = reading.enter_context(read_ahead(training, step))
+            else:
+                for hook in due:
+                    hook.call(AfterStep(step, state, metrics))
             if stopping:
                 break
     with wall_time.of("saving"):
-        checkpoints.wait()
+        training.checkpoints.wait()
     return Stopped(state, evaluation)
 
 
-def _roll_back(
-    spike: LossSpike,
-    plan: Plan,
-    abstract: Abstract,
-    batches: Batches,
-    spikes: Spikes,
-    checkpoints: Checkpoints,
-    writer: MetricsWriter,
-    console: Console,
-) -> State:
-    """Restores the checkpoint before a spike, and has `batches` skip those that were read since.
+def read_ahead(training: Training, step: int) -> contextlib.closing[ReadAhead]:
+    """Returns the batches of the steps after this one, to be closed."""
+    return contextlib.closing(ReadAhead(training.batches, training.plan.run.steps - step))
+
+
+def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
+    """Restores the checkpoint before a spike, and has the batches skip those that were read since.
 
     Nothing of this is saved: a run that is killed before its next checkpoint meets the spike again.
 
     Raises FloatingPointError as `Spikes.checkpoint_before` does.
     """
+    plan, _, batches, spikes, checkpoints = training
     checkpoints.wait()
     before = spikes.checkpoint_before(spike, checkpoints.steps(), plan.run.checkpoint_every)
     checkpoints.remove_after(before)
     rollbacks = spikes.rollbacks
-    resumed = resume(plan.run, checkpoints, abstract, batches, spikes, ())
+    resumed = resume(training)
     assert resumed is not None  # there is a checkpoint
     for message in resumed.damaged:
-        print_warning(console, message)
+        print_warning(reports.console, message)
     step = int(resumed.state.step)
     spikes.rollbacks = [*rollbacks, Rollback(spike.step, step)]
-    writer.rewind(step)
+    reports.writer.rewind(step)
     for one in spikes.since(step):
         batches.skip(one.skipped)
-        # As of the first step that is taken again: where a run resumes from the checkpoint, it is removed.
-        writer.write(step + 1, {f"rollback/{name}": x for name, x in one._asdict().items()})
+        # As of the first step that is taken again: where a run resumes from the checkpoint, it is
+        # removed.
+        values = {f"rollback/{name}": x for name, x in one._asdict().items()}
+        reports.writer.write(step + 1, values)
     skipped = sum(one.skipped for one in spikes.since(step))
     print_warning(
-        console,
+        reports.console,
         f"{spike} The run goes back to the checkpoint of step {step}, and skips the {skipped} batches "
         "that were read since.",
     )
     return resumed.state
-
-
-def _is_due(step: int, every: int | None) -> bool:
-    return every is not None and step % every == 0
 
 
 @contextlib.contextmanager

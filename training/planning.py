@@ -43,34 +43,43 @@ class Plan(NamedTuple):
     end_of_document: int | None  # the id after every document; None: none
 
 
+def open_corpus(run: Run) -> Corpus:
+    """Opens a run's corpus, which on a first start learns its vocabulary and tokenises its text.
+
+    Raises ValueError before that for what `check_run` refuses.
+    """
+    check_run(run)
+    return first_process_first(lambda: run.corpus(run.run_dir))
+
+
 def plan_evaluation(run: Run) -> Plan:
-    """Returns the plan of a run on the devices that there are, whichever it was trained on.
+    """Returns the plan of a run that has begun, on the devices that there are, whichever it was trained on.
 
     What is evaluated is padded to their number: only the rows of a training step must divide over them,
     and only training needs the kernels of fused attention.
     """
-    return plan(run, evaluation_mesh(run.mesh))
+    return _plan(run, open_corpus(run), evaluation_mesh(run.mesh), trains=False)
 
 
-def plan(run: Run, mesh: Mesh | None = None) -> Plan:
-    """Opens a run's corpus, builds its objective and model, solves all lengths and checks them.
+def plan(run: Run, corpus: Corpus, mesh: Mesh | None = None) -> Plan:
+    """Builds a run's objective and model, solves all lengths and checks them.
+
+        planned = plan(run, open_corpus(run))
+
+    Creates no parameters, and writes nothing.
 
     Args:
-      mesh: in place of the run's own, for `plan_evaluation`.
-
-    Creates no parameters. On a first start the corpus trains its vocabulary and tokenises its text.
+      corpus: of the run.
+      mesh: on which it trains; None: that of the run.
 
     Raises ValueError for settings that cannot work: what was got, expected and to be changed.
     """
-    _check(run)
-    if run.initial_run is not None and not is_run(
-        run.run_dir
-    ):  # a run that has begun needs it no more
-        check_source(run.initial_run)
-    own, optimizer = mesh is None, run.optimizer(run.steps)
-    mesh = mesh or run.mesh()
-    corpus = first_process_first(lambda: run.corpus(run.run_dir))
-    ids = corpus.ids
+    check_run(run)
+    return _plan(run, corpus, mesh or run.mesh(), trains=True)
+
+
+def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
+    ids, optimizer = corpus.ids, run.optimizer(run.steps)
     objective = run.objective(ids)
     check_columns(corpus, objective)
     objective = with_counted_classes(objective, len(corpus.classes))
@@ -91,14 +100,14 @@ def plan(run: Run, mesh: Mesh | None = None) -> Plan:
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
-    if own:
+    if trains:
         _check_attention(model, mesh)
     _check_experts(model, mesh)
     losses = {name: getattr(run, name) for name in WEIGHTS_OF_LOSSES}
     recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, **losses)
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
-    if own:
+    if trains:
         _check_division(run, recipe, schedules, batch_shards(mesh))
     packing = plan_packing(policy, objective, layout, groups)
     _check_longest(corpus, packing)
@@ -181,8 +190,18 @@ _COUNTS = (
 )
 
 
-def _check(run: Run) -> None:
-    """Raises ValueError for settings that are wrong for any corpus, objective and model."""
+def check_run(run: Run) -> None:
+    """Raises ValueError for settings that are wrong for any corpus, objective and model, and for a warm
+    start from what is not there."""
+    _check_fields(run)
+    run.optimizer(run.steps)
+    if run.initial_run is not None and not is_run(
+        run.run_dir
+    ):  # a run that has begun needs it no more
+        check_source(run.initial_run)
+
+
+def _check_fields(run: Run) -> None:
     for name in _COUNTS:
         count = getattr(run, name)
         optional = not is_required(name) and FIELDS[name].default is None

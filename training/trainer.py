@@ -17,8 +17,8 @@ from ..inference.task_scores import task_figures
 from . import run_directory
 from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training
-from .loop import take_steps
-from .planning import Plan, abstract_state_of, open_batches, plan
+from .loop import Reports, take_steps
+from .planning import Plan, abstract_state_of, open_batches, open_corpus, plan
 from .processes import join_processes, others_told
 from .reporting.console import (
     closing_words,
@@ -40,7 +40,7 @@ from .reporting.wall_time import WallTime
 from .reporting.weights_and_biases import check_installed, open_trackers
 from .saved.checkpoints import Checkpoints, Keep
 from .saved.result import Result, write_result
-from .saved.resuming import check_resumable, finished_result, resume
+from .saved.resuming import Training, check_resumable, finished_result, resume
 from .saved.warm_start import first_state
 from .settings.config_file import write_run
 from .settings.run import Run, longest_rows
@@ -79,19 +79,20 @@ def train(
     console = console or make_console()
     changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
     check_installed(run)
-    planned = plan(run)
+    mesh = run.mesh()
+    planned = plan(run, open_corpus(run), mesh)
     console.print(planned.corpus.summary, markup=False)
     print_plan(console, planned)
 
     shapes, batches = abstract_state_of(planned), open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-    spikes = Spikes(run.rollback_sigmas)
     # Held first: to open checkpoints for writing clears what a save has left behind.
     with (
         run_directory.held(run.run_dir),
         contextlib.closing(Checkpoints(where, Keep.of(run))) as checkpoints,
     ):
-        resumed = resume(run, checkpoints, shapes, batches, spikes, changed)
+        training = Training(planned, shapes, batches, Spikes(run.rollback_sigmas), checkpoints)
+        resumed = resume(training, changed)
         if resumed is None:
             state, started = first_state(run, shapes, planned.mesh, planned.corpus.classes)
             console.print(started, markup=False, end="\n" * bool(started))
@@ -112,11 +113,9 @@ def train(
         warn = functools.partial(print_warning, console)
         trackers = functools.partial(open_trackers, run)
         with MetricsWriter(run.run_dir, int(state.step), warn, trackers) as writer:
-            shown = writer, console, wall_time
-            evaluate = evaluator_of_training(planned, task_scorer(planned), *shown)
-            state, evaluated = take_steps(
-                planned, state, shapes, batches, spikes, checkpoints, evaluate, *shown, profiled
-            )
+            reports = Reports(writer, console, wall_time)
+            evaluate = evaluator_of_training(planned, task_scorer(planned), *reports)
+            state, evaluated = take_steps(training, state, evaluate, reports, profiled)
             step = int(state.step)
             if step < run.steps:
                 seconds = wall_time.seconds()

@@ -13,7 +13,7 @@ from ...data import whole_files
 from ...models.builders import abstract_params
 from ...training import trainer
 from ...training.devices.compiled_programs import keep_compiled
-from ...training.planning import abstract_state_of, plan
+from ...training.planning import abstract_state_of, open_corpus, plan
 from ...training.settings.bound import bound
 from ...training.settings.command_line import explanation
 from ...training.settings.run import Run, padded_vocabulary
@@ -92,11 +92,12 @@ def _facts(comparison: Comparison, variant: str, search_paths: Sequence[str]) ->
         reference = read_facts(comparison.directory, comparison.reference)
         assert reference is not None  # it was planned before
         solved = solved_line(macro, _matched(macro, run_with, reference))
-    planned = plan(run_with(solved))
-    steps = one.budget(planned)
-    final = plan(dataclasses.replace(planned.run, steps=steps))  # with its schedules
+    run = run_with(solved)
+    corpus = open_corpus(run)
+    steps = one.budget(plan(run, corpus))
+    final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
     return Facts(
-        settings=settings_text(run_with(solved)),
+        settings=settings_text(run),
         budget=budget_text(one.budget),
         steps=steps,
         text_tokens=tokens_of(final, steps),
@@ -110,7 +111,8 @@ def _facts(comparison: Comparison, variant: str, search_paths: Sequence[str]) ->
 
 def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:
     """Returns the number for which a variant is nearest to the reference, by its model's shapes."""
-    first = plan(run_with(solved_line(macro, 1)))
+    run = run_with(solved_line(macro, 1))
+    first = plan(run, open_corpus(run))
     rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)
     tokens = tokens_of(first, COUNTED) / COUNTED
 

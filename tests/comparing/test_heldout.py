@@ -63,7 +63,7 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
         own.plan.run, mesh=functools.partial(make_mesh, fsdp=16), batch_size=12, data_shards=4
     )
     with pytest.raises(ValueError, match="takes 16 devices, there are 8"):
-        planning.plan(elsewhere)
+        tiny.planned(elsewhere)
     here = planning.plan_evaluation(elsewhere)
     assert here.mesh.shape["fsdp"] == 8
     here = here._replace(corpus=own.plan.corpus)
@@ -73,7 +73,7 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
     (found,) = evaluator_under(here, causal_lm(tiny.IDS), TOKENS, ROW)(params)
     assert found.loss == pytest.approx(one.loss, rel=1e-5) and found.targets == one.targets
     saved, directory = types.SimpleNamespace(step=1), str(tmp_path)
-    alone = planning.plan(dataclasses.replace(elsewhere, mesh=lambda: tiny.mesh_of(1)))
+    alone = tiny.planned(dataclasses.replace(elsewhere, mesh=lambda: tiny.mesh_of(1)))
     costs = (
         cost(types.SimpleNamespace(plan=one, saved=saved, directory=directory), steps=1)
         for one in (here, alone)

@@ -19,11 +19,11 @@ from pretrax.comparing.variants import (
     runs_of_variants,
 )
 from pretrax.comparing.yardsticks import loss_under
-from pretrax.training import plan
 from pretrax.training.settings.bound import Bound
 from pretrax.training.settings.configuration import GIN_CONFIGS
 from pretrax.training.throughput import step_flops
 from tests.comparing import small
+from tests.training import tiny
 from tests.training.tiny import ROOT, environment
 
 NAMES = sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
@@ -36,7 +36,7 @@ def compared(tmp_path_factory) -> Comparison:
 
 @pytest.fixture(scope="module")
 def planned(compared):
-    return plan(runs_of_variants(compared)["small"])
+    return tiny.planned(runs_of_variants(compared)["small"])
 
 
 def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
@@ -231,7 +231,7 @@ def test_a_budget_of_seconds(planned, monkeypatch):
 
 def test_a_budget_that_ends_within_the_warm_up(compared):
     longer = [*compared.base, "optimizers.warmup_constant.warmup_steps = 30"]
-    one = plan(
+    one = tiny.planned(
         runs_of_variants(dataclasses.replace(compared, base=[*longer, "STEPS = 31"]))["small"]
     )
     with pytest.raises(

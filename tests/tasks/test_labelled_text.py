@@ -9,9 +9,9 @@ import pytest
 from pretrax.tasks import corpora, vocabularies
 from pretrax.tasks.corpora.labelled_readers import in_words, read_labelled
 from pretrax.tasks.evaluation import labelled_evaluation
-from pretrax.training.planning import plan
 from pretrax.training.run_directory import load_classes
 from pretrax.training.settings.configuration import read_run
+from tests.training import tiny
 from tests.training.tiny import mesh_of
 
 LINES = [(f"text {i}", ("red", "blue", "dark green")[i % 3]) for i in range(60)]
@@ -195,7 +195,7 @@ def fine_tuning(tmp_path, run, file):
 )
 def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, words):
     with pytest.raises(ValueError, match=words):
-        plan(fine_tuning(tmp_path, run, "labelled_text"))
+        tiny.planned(fine_tuning(tmp_path, run, "labelled_text"))
 
 
 def test_classes_of_checkpoints_are_not_counted_anew(tmp_path, monkeypatch):
@@ -216,7 +216,7 @@ def test_classes_of_checkpoints_are_not_counted_anew(tmp_path, monkeypatch):
 )
 def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
     one = fine_tuning(tmp_path, run, file)
-    planned = plan(one)
+    planned = tiny.planned(one)
     assert planned.recipe.objective.heads == heads
     (task,) = one.evaluation_tasks(one.run_dir)
     assert set(task.targets) <= set(planned.corpus.classes) == {"red", "blue", "dark green"}

@@ -16,7 +16,7 @@ from pretrax.training.devices import topologies
 from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, short_names
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
-from pretrax.training.planning import plan, plan_evaluation
+from pretrax.training.planning import plan_evaluation
 from pretrax.training.reporting import console
 from pretrax.verbs import train
 from tests.training import tiny
@@ -251,9 +251,9 @@ def test_a_run_of_fused_attention_is_evaluated_anywhere_and_trained_by_kernels()
     run = tiny.run_of(model, prefix_lm(tiny.IDS), {"decoder": 32})
     assert plan_evaluation(run).recipe.model is model
     with pytest.raises(ValueError, match="'fused' on cpu"):
-        plan(run)
+        tiny.planned(run)
     with pytest.raises(ValueError, match="512 numbers, 2048 bytes .* on tpu have room for 1024"):
-        plan(dataclasses.replace(run, mesh=lambda: make_mesh(devices=chips(2, 1, 1))))
+        tiny.planned(dataclasses.replace(run, mesh=lambda: make_mesh(devices=chips(2, 1, 1))))
 
 
 def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):

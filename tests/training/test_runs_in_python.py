@@ -10,7 +10,7 @@ from pretrax import models, objectives
 from pretrax.data import token_arrays
 from pretrax.data.corpus import in_parts
 from pretrax.data.token_array_files import write_token_array
-from pretrax.training import Bound, Run, planning
+from pretrax.training import Bound, Hook, Run, planning
 from pretrax.training.optimizers import adamw, warmup_constant
 from pretrax.training.settings.configuration import run_of_directory
 from pretrax.training.trainer import train
@@ -81,11 +81,49 @@ def test_a_corpus_has_the_columns_that_the_objective_reads(run, tmp_path):
     pairs = Bound(token_arrays.token_array, path=str(tmp_path / "pairs"))
     run = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
     with pytest.raises(ValueError, match="of several parts, .* would read as one text"):
-        planning.plan(dataclasses.replace(run, corpus=pairs))
+        tiny.planned(dataclasses.replace(run, corpus=pairs))
     answers = dataclasses.replace(run, objective=objectives.text_to_text)
     with pytest.raises(ValueError, match="the documents of this corpus have no parts"):
-        planning.plan(answers)
-    planning.plan(dataclasses.replace(answers, corpus=pairs))
+        tiny.planned(answers)
+    tiny.planned(dataclasses.replace(answers, corpus=pairs))
+
+
+calls = []
+
+
+def record(plan, *, every: int | None = 2) -> Hook:
+    """A hook of a user's."""
+
+    def keep(at):
+        calls.append((plan.run.steps, at.step, float(at.metrics["loss"]), int(at.state.step)))
+
+    return Hook(keep, every, at_end=False)
+
+
+def test_hooks_are_called_at_their_interval(run, tmp_path):
+    hooks = [Bound(record), Bound(record, every=3), Bound(record, every=None)]
+    hooked = dataclasses.replace(run, run_dir=str(tmp_path / "run"), hooks=hooks)
+    result, _ = trained(hooked)
+    assert [(steps, step, now) for steps, step, _, now in calls] == [(3, 2, 2), (3, 3, 3)]
+    assert all(loss > 0 for _, _, loss, _ in calls)
+    assert run_of_directory(hooked.run_dir, [__name__]).hooks == hooks
+    # They change nothing of what the run comes to, and another start may have others.
+    shown = Console(file=io.StringIO())
+    assert train(dataclasses.replace(hooked, hooks=()), shown, [__name__]) == result
+    assert result.scores == trained(run)[0].scores
+
+    absent = dataclasses.replace(run, run_dir=str(tmp_path / "absent"), hooks=[len])
+    with pytest.raises(ValueError, match=r"len returned 7, expected a training.hooks.Hook"):
+        trained(absent)
+
+
+def test_a_hook_is_due_at_its_interval_at_the_end_and_where_the_run_stops():
+    def due(hook, stop=None):
+        return [n for n in range(1, 6) if hook.is_due(n, last=n == 5, stopping=n == stop)]
+
+    assert due(Hook(print, 2)) == [2, 4, 5] and due(Hook(print, 2, at_end=False)) == [2, 4]
+    assert due(Hook(print, None), stop=3) == [5]
+    assert due(Hook(print, None, at_stop=True), stop=3) == [3, 5]
 
 
 def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path):
@@ -93,21 +131,24 @@ def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path)
     adamw_late = Bound(adamw, learning_rate=late)
     unread = dict(corpus=lambda run_dir: pytest.fail("read"), run_dir=str(tmp_path))
     with pytest.raises(ValueError, match="warmup_steps must be a whole number"):
-        planning.plan(dataclasses.replace(run, optimizer=adamw_late, **unread))
+        tiny.planned(dataclasses.replace(run, optimizer=adamw_late, **unread))
 
 
-def test_a_plan_makes_no_parameter(run, tmp_path):
-    plan = planning.plan(run)
+def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path):
+    corpus = planning.open_corpus(run)
+    nowhere = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
+    plan = planning.plan(nowhere, corpus)
+    assert not (tmp_path / "run").exists()
     assert plan.recipe.groups[0].stacks["decoder"] == 32 and plan.schedules[0].rows == 8
     with pytest.raises(ValueError, match="batch_size must be a whole number above 0, got True"):
-        planning.plan(dataclasses.replace(run, batch_size=True))
+        tiny.planned(dataclasses.replace(run, batch_size=True))
     for field, value in (("steps", None), ("objective", "ul2"), ("run_dir", ""), ("seed", 0.5)):
         with pytest.raises(ValueError, match=f"training.Run.{field} must be"):
-            planning.plan(dataclasses.replace(run, **{field: value}))
+            tiny.planned(dataclasses.replace(run, **{field: value}))
     absent = dataclasses.replace(run, run_dir=str(tmp_path), initial_run="absent")
     with pytest.raises(ValueError, match="initial_run = 'absent' holds no checkpoint"):
-        planning.plan(absent)
+        tiny.planned(absent)
     (tmp_path / "config.gin").touch()  # a run that has begun
-    planning.plan(absent)
+    tiny.planned(absent)
     with pytest.raises(ValueError, match="z_loss must be a number of 0 or more, got -1"):
-        planning.plan(dataclasses.replace(run, z_loss=-1))
+        tiny.planned(dataclasses.replace(run, z_loss=-1))

@@ -8,7 +8,6 @@ import types
 import pytest
 
 from pretrax import objectives
-from pretrax.training.planning import plan
 from pretrax.training.reporting.metrics import MetricsWriter, read_metrics
 from pretrax.training.reporting.weights_and_biases import open_trackers
 from pretrax.training.trainer import train
@@ -129,10 +128,10 @@ def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, t
 def test_without_the_package_a_run_with_a_project_is_not_trained_but_evaluated(run, monkeypatch):
     """As by `pretrax evaluate` on another machine, which plans it."""
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert plan(run).run is run
+    assert tiny.planned(run).run is run
     with pytest.raises(ValueError, match=r"'trials' needs .*pip install -e '.\[wandb\]'"):
         train(run)
     for project in ("", 3):
         with pytest.raises(ValueError, match="must be the name of a project"):
-            plan(dataclasses.replace(run, wandb_project=project))
+            tiny.planned(dataclasses.replace(run, wandb_project=project))
     assert open_trackers(dataclasses.replace(run, wandb_project=None)) == []

@@ -139,7 +139,12 @@ def run_of(
 
 
 def plan(model, objective, lengths, **settings) -> planning.Plan:
-    return planning.plan(run_of(model, objective, lengths, **settings))
+    return planned(run_of(model, objective, lengths, **settings))
+
+
+def planned(run: Settings) -> planning.Plan:
+    """The plan of a run with its corpus."""
+    return planning.plan(run, planning.open_corpus(run))
 
 
 def parameters(one: planning.Plan):

@@ -62,10 +62,12 @@ class Monitor:
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
         """Writes and shows means over the steps that were checked since the last report, and what the
-        data were.
+        data were; nothing where there are none.
 
         `read` is the `progress` of the run's `Batches`.
         """
+        if not self._recent:
+            return
         line = self._means() | dict(read)
         now, before = self._wall_time.seconds(), self._reported
         passed, self._reported = {kind: now[kind] - before[kind] for kind in KINDS}, now

@@ -8,6 +8,7 @@ from etils import epath
 
 from .. import run_directory
 from ..batches import Batches
+from ..planning import Plan
 from ..settings import trust
 from ..settings.config_file import gin_text
 from ..settings.configuration import plain_field, read_directory
@@ -26,23 +27,27 @@ class Resumed(NamedTuple):
     changed: Sequence[str]  # fields of the run that differ from those it was last started with
 
 
-def resume(
-    run: Run,
-    checkpoints: Checkpoints,
-    abstract: Abstract,
-    batches: Batches,
-    spikes: Spikes,
-    changed: Sequence[str],
-) -> Resumed | None:
-    """Restores the latest sound checkpoint, `batches` to its data position, and `spikes` to what they
-    were then; None without one.
+class Training(NamedTuple):
+    """A run that trains: its plan, and what a checkpoint holds of it."""
+
+    plan: Plan
+    shapes: Abstract  # of the state
+    batches: Batches  # the rows of the next steps
+    spikes: Spikes
+    checkpoints: Checkpoints
+
+
+def resume(training: Training, changed: Sequence[str] = ()) -> Resumed | None:
+    """Restores the latest sound checkpoint, the batches to its data position, and the spikes to what
+    they were then; None without one.
 
     `changed` is what `check_resumable` returned.
 
     Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
     """
+    run = training.plan.run
     try:
-        restored = checkpoints.restore(abstract.shapes)
+        restored = training.checkpoints.restore(training.shapes.shapes)
     except MismatchError as error:
         raise ValueError(
             f"The checkpoints in {run.run_dir} do not fit this configuration.\n"
@@ -54,13 +59,13 @@ def resume(
         return None
     step = int(restored.state.step)
     try:
-        batches.restore(step, restored.read)
+        training.batches.restore(step, restored.read)
     except (ValueError, OSError, KeyError) as error:
         raise ValueError(
             f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n"
             f"Values that differ from the run's config.gin:\n{indented(changed or ['none'])}"
         ) from error
-    spikes.restore(restored.read)
+    training.spikes.restore(restored.read)
     return Resumed(restored.state, restored.damaged, changed)
 
 
@@ -86,7 +91,7 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
 _FREE = (
     *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
     *("mesh", "distributed", "microbatches"),
-    *("log_every", "evaluate_every", "checkpoint_every", "wandb_project"),
+    *("log_every", "evaluate_every", "checkpoint_every", "wandb_project", "hooks"),
     *("model.remat_policy", "model.attention"),
 )
 # What may be changed between two starts of a run as well.

@@ -91,6 +91,7 @@ class Run:
     evaluate_every: int | None = None  # None: at the end
     checkpoint_every: int | None = None  # None: at the end
     evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
+    hooks: Sequence[Callable] = ()  # Plan -> training.hooks.Hook: what else happens at intervals
     wandb_project: str | None = None  # of Weights & Biases, which is given the metrics too
 
 
