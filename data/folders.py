@@ -39,10 +39,10 @@ class Folder:
     def names(self, folder: str = "") -> list[str]:
         """Returns the names of the files in a folder of it, sorted; none where there is none."""
         try:
-            found = self._files.ls(self._within(folder), detail=False)
+            listed = self._files.ls(self._within(folder), detail=False)
         except FileNotFoundError:
             return []
-        return sorted(posixpath.basename(file) for file in found)
+        return sorted(posixpath.basename(file) for file in listed)
 
     def size(self, name: str) -> int:
         """Returns the bytes of a file."""
@@ -60,8 +60,8 @@ class Folder:
         if self.is_local:
             return [self._map(name)[start:end] for name, start, end in wanted]
         files, starts, ends = zip(*((self._within(name), a, b) for name, a, b in wanted))
-        found = self._files.cat_ranges(list(files), list(starts), list(ends), on_error="raise")
-        return [np.frombuffer(content, np.uint8) for content in found]
+        listed = self._files.cat_ranges(list(files), list(starts), list(ends), on_error="raise")
+        return [np.frombuffer(content, np.uint8) for content in listed]
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file whole or not at all."""

@@ -50,11 +50,11 @@ def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
                 f"{where}: got ids {low}…{high}, expected 0…{ids.size - 1}: it was written with "
                 "another vocabulary."
             )
-        found = np.isin(tokens, special)
-        if found.any():
-            at = int(np.argmax(found))
+        is_special = np.isin(tokens, special)
+        if is_special.any():
+            at = int(np.argmax(is_special))
             raise ValueError(
-                f"{where}: {int(found.sum())} of {len(tokens)} ids are special ids, the first is "
+                f"{where}: {int(is_special.sum())} of {len(tokens)} ids are special ids, the first is "
                 f"{int(tokens[at])} at {at}; text is [{first}, {last}). Documents hold text alone: "
                 "leave out end-of-sequence, padding and mask ids, they are added later."
             )

@@ -22,8 +22,8 @@ def picture(attention: AttentionPattern, most: int) -> tuple[np.ndarray, np.ndar
     queries, keys = start.size, attention.keys
     scale = max(1.0, max(queries, keys) / most)
     edges = np.linspace(0, keys, max(1, round(keys / scale)) + 1)
-    seen = np.minimum(end[:, None], edges[1:]) - np.maximum(start[:, None], edges[:-1])
-    share = np.clip(seen, 0, None) / np.diff(edges)
+    view = np.minimum(end[:, None], edges[1:]) - np.maximum(start[:, None], edges[:-1])
+    share = np.clip(view, 0, None) / np.diff(edges)
     first = np.linspace(0, queries, max(1, round(queries / scale)), endpoint=False).astype(int)
     count = np.diff(np.append(first, queries))
     share = np.add.reduceat(share, first, axis=0) / count[:, None]

@@ -7,7 +7,7 @@ import numpy as np
 from ..objectives import Objective, TokenIds, packed_lengths
 from ..objectives.layouts import LAYOUTS
 from .examples import Example, Reader, example
-from .rows import ShownObjective, first_stack, longest_document, look
+from .rows import ShownObjective, first_stack, longest_document, view_of
 
 
 def draws(
@@ -33,8 +33,8 @@ def draws(
     # The other row has as many documents, of the same lengths.
     ends = np.cumsum([len(document) for document in documents])
     others = np.split(np.resize(other, ends[-1]), ends[:-1])
-    seen = look(subject, [list(documents), others] * count, seed)
-    return [example(subject, seen, reader, 2 * i) for i in range(count)]
+    view = view_of(subject, [list(documents), others] * count, seed)
+    return [example(subject, view, reader, 2 * i) for i in range(count)]
 
 
 def shortened(document: np.ndarray, members: Sequence[ShownObjective], slots: int) -> np.ndarray:

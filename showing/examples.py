@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..objectives import Objective, TokenIds
-from .rows import STACKS, Seen, ShownObjective
+from .rows import STACKS, ModelView, ShownObjective
 
 NO_SPAN = -1
 
@@ -77,117 +77,117 @@ class Example(NamedTuple):
     with_loss: int  # slots with a loss
 
 
-def example(subject: ShownObjective, seen: Seen, reader: Reader, row: int = 0) -> Example:
+def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int = 0) -> Example:
     """Returns the example of one row."""
-    length = int(np.sum(seen.segments[row] > 0))
+    length = int(np.sum(view.segments[row] > 0))
     hidden, left_out = (
-        marks[row, :length] for marks in (hidden_tokens(seen), left_out_tokens(seen))
+        marks[row, :length] for marks in (hidden_tokens(view), left_out_tokens(view))
     )
-    spans = _span_numbers(seen, reader.ids, row, hidden)
-    labelled = _raw_slots(seen, "labels")[row]
-    describe = _Describer(seen, reader, row, spans, labelled)
-    raw = describe(seen.tokens[row, :length], np.arange(length), of_text=True)
+    spans = _span_numbers(view, reader.ids, row, hidden)
+    labelled = _raw_slots(view, "labels")[row]
+    describe = _Describer(view, reader, row, spans, labelled)
+    raw = describe(view.tokens[row, :length], np.arange(length), of_text=True)
     raw = [token._replace(kind="left out") if out else token for token, out in zip(raw, left_out)]
-    segments = seen.segments[row, :length]
+    segments = view.segments[row, :length]
     documents = [
         [token for token, s in zip(raw, segments) if s == number]
         for number in range(1, segments.max(initial=0) + 1)
     ]
     stacks = [
-        _stack(seen, describe, row, name) for name in STACKS if f"{name}_input_tokens" in seen.batch
+        _stack(view, describe, row, name) for name in STACKS if f"{name}_input_tokens" in view.batch
     ]
     return Example(
         subject.name,
         documents,
         stacks,
-        _attentions(seen, row),
-        _pools(seen, row, subject.build(subject.ids)),
-        int(seen.gives_loss[row].sum()),
+        _attentions(view, row),
+        _pools(view, row, subject.build(subject.ids)),
+        int(view.gives_loss[row].sum()),
     )
 
 
 # --- hidden and predicted tokens, exactly, for any objective --------------------------------------
 
 
-def hidden_tokens(seen: Seen) -> np.ndarray:
+def hidden_tokens(view: ModelView) -> np.ndarray:
     """Returns bool[rows, L]: tokens that are predicted in place, or predicted and not among the inputs.
 
     Without inputs (causal language modelling) nothing is hidden; everything is predicted.
     """
-    labelled = _is_text(seen) & _marked(seen, _raw_slots(seen, "labels"))
-    return labelled | (_absent(seen) & predicted_tokens(seen))
+    labelled = _is_text(view) & _marked(view, _raw_slots(view, "labels"))
+    return labelled | (_absent(view) & predicted_tokens(view))
 
 
-def left_out_tokens(seen: Seen) -> np.ndarray:
+def left_out_tokens(view: ModelView) -> np.ndarray:
     """Returns bool[rows, L]: tokens that are neither given nor predicted.
 
     Such as the rest of a document after A, where B is another text.
     """
-    return _absent(seen) & ~predicted_tokens(seen)
+    return _absent(view) & ~predicted_tokens(view)
 
 
-def _absent(seen: Seen) -> np.ndarray:
-    if "inputs" not in seen.features:
-        return np.zeros(seen.tokens.shape, bool)
-    return _is_text(seen) & ~_marked(seen, _copied_slots(seen, "inputs"))
+def _absent(view: ModelView) -> np.ndarray:
+    if "inputs" not in view.features:
+        return np.zeros(view.tokens.shape, bool)
+    return _is_text(view) & ~_marked(view, _copied_slots(view, "inputs"))
 
 
-def predicted_tokens(seen: Seen) -> np.ndarray:
+def predicted_tokens(view: ModelView) -> np.ndarray:
     """Returns bool[rows, L]: text tokens that are targets or labels with a loss weight."""
-    both = _marked(seen, _raw_slots(seen, "targets")) | _marked(seen, _raw_slots(seen, "labels"))
-    return _is_text(seen) & both
+    both = _marked(view, _raw_slots(view, "targets")) | _marked(view, _raw_slots(view, "labels"))
+    return _is_text(view) & both
 
 
-def _is_text(seen: Seen) -> np.ndarray:
-    first, last = seen.tracing.plain.text
-    return (seen.segments > 0) & (seen.tokens >= first) & (seen.tokens < last)
+def _is_text(view: ModelView) -> np.ndarray:
+    first, last = view.tracing.plain.text
+    return (view.segments > 0) & (view.tokens >= first) & (view.tokens < last)
 
 
-def _raw_slots(seen: Seen, stream: str) -> np.ndarray:
+def _raw_slots(view: ModelView, stream: str) -> np.ndarray:
     """Returns i32[rows, n]: the raw slots of targets or labels with a loss weight; else -1."""
-    if stream not in seen.features:
-        return np.full((len(seen.tokens), 1), -1)
-    _, slots = seen.read(seen.features[stream])
-    return np.where(seen.features[f"{stream}_weights"] > 0, slots, -1)
+    if stream not in view.features:
+        return np.full((len(view.tokens), 1), -1)
+    _, slots = view.read(view.features[stream])
+    return np.where(view.features[f"{stream}_weights"] > 0, slots, -1)
 
 
-def _copied_slots(seen: Seen, stream: str) -> np.ndarray:
+def _copied_slots(view: ModelView, stream: str) -> np.ndarray:
     """Returns i32[rows, n]: the raw slots of a stream's tokens; -1: special, or not copied."""
-    tokens, slots = seen.read(seen.features[stream])
-    return np.where(is_copy(seen, tokens, slots), slots, -1)
+    tokens, slots = view.read(view.features[stream])
+    return np.where(is_copy(view, tokens, slots), slots, -1)
 
 
-def is_copy(seen: Seen, tokens, slots) -> np.ndarray:
+def is_copy(view: ModelView, tokens, slots) -> np.ndarray:
     """Returns bool[rows, n]: whether the raw row has this token at this slot, as copies do.
 
     Args:
       tokens, slots: i32[rows, n], of all rows.
     """
-    own = (slots >= 0) & (slots < seen.length)
-    row = np.arange(len(seen.tokens))[:, None]
-    return own & (seen.tokens[row, np.where(own, slots, 0)] == tokens)
+    own = (slots >= 0) & (slots < view.length)
+    row = np.arange(len(view.tokens))[:, None]
+    return own & (view.tokens[row, np.where(own, slots, 0)] == tokens)
 
 
-def _marked(seen: Seen, slots) -> np.ndarray:
+def _marked(view: ModelView, slots) -> np.ndarray:
     """Returns bool[rows, L], true at these raw slots."""
-    inside = (slots >= 0) & (slots < seen.length)
-    marks = np.zeros((len(seen.tokens), seen.length + 1), bool)
-    np.put_along_axis(marks, np.where(inside, slots, seen.length), True, axis=1)
-    return marks[:, : seen.length]
+    inside = (slots >= 0) & (slots < view.length)
+    marks = np.zeros((len(view.tokens), view.length + 1), bool)
+    np.put_along_axis(marks, np.where(inside, slots, view.length), True, axis=1)
+    return marks[:, : view.length]
 
 
-def _span_numbers(seen: Seen, ids: TokenIds, row: int, hidden) -> np.ndarray:
+def _span_numbers(view: ModelView, ids: TokenIds, row: int, hidden) -> np.ndarray:
     """Returns i32[L]: the number of each token's hidden span, which is its sentinel's if any."""
     numbers = np.full(hidden.size, NO_SPAN)
-    segments = seen.segments[row, : hidden.size]
+    segments = view.segments[row, : hidden.size]
     starts = hidden & ~(np.roll(hidden, 1) & (np.roll(segments, 1) == segments))
     if hidden.size and hidden[0]:
         starts[0] = True
     numbers[hidden] = np.cumsum(starts)[hidden] - 1
-    if "targets" in seen.features and "inputs" in seen.features:
+    if "targets" in view.features and "inputs" in view.features:
         tokens, slots = (
             x[row]
-            for x in seen.read(seen.features["targets"][row][None].repeat(len(seen.tokens), 0))
+            for x in view.read(view.features["targets"][row][None].repeat(len(view.tokens), 0))
         )
         sentinel = {i: k for k, i in enumerate(ids.sentinels)}
         current = NO_SPAN
@@ -204,8 +204,8 @@ def _span_numbers(seen: Seen, ids: TokenIds, row: int, hidden) -> np.ndarray:
 class _Describer:
     """Makes the `Token`s of one row."""
 
-    def __init__(self, seen: Seen, reader: Reader, row: int, spans, labelled):
-        self.seen, self.reader, self.row, self.spans = seen, reader, row, spans
+    def __init__(self, view: ModelView, reader: Reader, row: int, spans, labelled):
+        self.seen, self.reader, self.row, self.spans = view, reader, row, spans
         self.labelled = set(labelled[labelled >= 0].tolist())
         ids = reader.ids
         self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
@@ -277,8 +277,8 @@ def _is_part(reader: Reader, token: int) -> bool:
 # --- stacks ----------------------------------------------------------------------------------------
 
 
-def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> StackView:
-    batch = {column: x[row] for column, x in seen.batch.items()}
+def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackView:
+    batch = {column: x[row] for column, x in view.batch.items()}
     segments = batch[f"{name}_segment_ids"]
     live = np.flatnonzero(segments > 0)
     used = int(live[-1]) + 1 if live.size else 0
@@ -294,7 +294,7 @@ def _stack(seen: Seen, describe: _Describer, row: int, name: str) -> StackView:
     further = {}
     if weights.size:
         further = {
-            term: _at_slots(describe, row, target_slots, *x) for term, x in seen.further.items()
+            term: _at_slots(describe, row, target_slots, *x) for term, x in view.further.items()
         }
     slots = [
         Slot(token, predicted.get(slot), tuple(at.get(slot) for at in further.values()))
@@ -316,28 +316,28 @@ def _at_slots(describe: _Describer, row: int, slots, tokens, weights) -> dict[in
     return {int(p): told[i] for i, p in enumerate(slots) if weights[row, i] > 0}
 
 
-def _attentions(seen: Seen, row: int) -> list[AttentionPattern]:
+def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
     found = []
     for name, query, key in (
         ("encoder", "encoder", "encoder"),
         ("cross", "decoder", "encoder"),
         ("decoder", "decoder", "decoder"),
     ):
-        if f"{name}_key_intervals" in seen.batch:
-            segments = seen.batch[f"{query}_segment_ids"][row]
+        if f"{name}_key_intervals" in view.batch:
+            segments = view.batch[f"{query}_segment_ids"][row]
             queries = int(np.sum(segments > 0))
-            keys = int(np.sum(seen.batch[f"{key}_segment_ids"][row] > 0))
-            intervals = seen.batch[f"{name}_key_intervals"][row][:, :queries]
+            keys = int(np.sum(view.batch[f"{key}_segment_ids"][row] > 0))
+            intervals = view.batch[f"{name}_key_intervals"][row][:, :queries]
             found.append(AttentionPattern(name, intervals, keys, segments[:queries]))
     return found
 
 
-def _pools(seen: Seen, row: int, objective: Objective) -> list[Pool]:
-    if "pools_slots" not in seen.batch:
+def _pools(view: ModelView, row: int, objective: Objective) -> list[Pool]:
+    if "pools_slots" not in view.batch:
         return []
     names = next((form.classes for form in objective.prompt_forms if form.classes), ())
     classes = any(n is not None for n in objective.heads.values())  # some head tells them apart
-    columns = (seen.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
+    columns = (view.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     return [
         Pool(slot, _class(label, names) if classes else None, weight > 0)
         for slot, label, weight in zip(*columns)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .examples import hidden_tokens, left_out_tokens, predicted_tokens
-from .rows import STACKS, Seen, ShownObjective, longest_document, look
+from .rows import STACKS, ModelView, ShownObjective, longest_document, view_of
 
 BINS = 64  # of a row, in "where"
 
@@ -77,27 +77,29 @@ def measure(
       span_law, span_mean: see `objectives.catalogue.Entry.span_law`.
     """
     length = longest_document(subject, slots)
-    seen = look(subject, rows_of(stream, length, rows + rows % 2), seed)
-    return figures(subject, seen, span_law, span_mean)
+    view = view_of(subject, rows_of(stream, length, rows + rows % 2), seed)
+    return figures(subject, view, span_law, span_mean)
 
 
-def figures(subject: ShownObjective, seen: Seen, span_law=None, span_mean=None) -> NoiseFigures:
+def figures(
+    subject: ShownObjective, view: ModelView, span_law=None, span_mean=None
+) -> NoiseFigures:
     hidden, predicted, left_out = (
-        marks(seen) for marks in (hidden_tokens, predicted_tokens, left_out_tokens)
+        marks(view) for marks in (hidden_tokens, predicted_tokens, left_out_tokens)
     )
-    text = np.maximum(np.sum(seen.segments > 0), 1)
+    text = np.maximum(np.sum(view.segments > 0), 1)
     used = np.maximum(text - left_out.sum(), 1)
-    spans, expected = _spans(seen, hidden, span_law, span_mean)
+    spans, expected = _spans(view, hidden, span_law, span_mean)
     return NoiseFigures(
         name=subject.name,
         rate=subject.rate,
-        rows=len(seen.tokens),
-        length=seen.length,
+        rows=len(view.tokens),
+        length=view.length,
         left_out=left_out.sum() / text,
         hidden=hidden.sum() / used,
         predicted=predicted.sum() / used,
-        with_loss=seen.gives_loss.sum() / text,
-        use=slots_used(seen),
+        with_loss=view.gives_loss.sum() / text,
+        use=slots_used(view),
         spans=spans,
         expected_spans=expected,
         hidden_at=_along(hidden, ~left_out),
@@ -105,12 +107,12 @@ def figures(subject: ShownObjective, seen: Seen, span_law=None, span_mean=None) 
     )
 
 
-def slots_used(seen: Seen) -> dict[str, SlotUse]:
+def slots_used(view: ModelView) -> dict[str, SlotUse]:
     used = {}
     for stack in STACKS:
-        if f"{stack}_segment_ids" in seen.batch:
-            live = np.sum(seen.batch[f"{stack}_segment_ids"] > 0, axis=1)
-            slots = seen.batch[f"{stack}_segment_ids"].shape[1]
+        if f"{stack}_segment_ids" in view.batch:
+            live = np.sum(view.batch[f"{stack}_segment_ids"] > 0, axis=1)
+            slots = view.batch[f"{stack}_segment_ids"].shape[1]
             used[stack] = SlotUse(slots, float(live.mean()), int(live.min()), int(live.max()))
     return used
 
@@ -164,13 +166,13 @@ def poisson_law(mean: float, size: int) -> np.ndarray:
     return np.array([math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(size)])
 
 
-def _spans(seen: Seen, hidden, law: str | None, mean: float | None):
+def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
     """(how many spans have k tokens, how many should), over all rows."""
     lengths = span_lengths(hidden)
     counts = np.bincount(np.concatenate(lengths), minlength=2)
     if law == "poisson":  # each mask stands for a span, those of no tokens too
-        tokens, _ = seen.read(seen.features["inputs"])
-        masks = np.sum((tokens == seen.tracing.plain.mask) & (seen.features["inputs_segments"] > 0))
+        tokens, _ = view.read(view.features["inputs"])
+        masks = np.sum((tokens == view.tracing.plain.mask) & (view.features["inputs_segments"] > 0))
         counts[0] = max(int(masks) - counts.sum(), 0)
         return counts, masks * poisson_law(mean or 3.0, counts.size)
     if law == "composition":

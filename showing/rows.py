@@ -39,7 +39,7 @@ class ShownObjective(NamedTuple):
     ids: TokenIds
 
 
-class Seen(NamedTuple):
+class ModelView(NamedTuple):
     """Rows as NumPy arrays [rows, …]; tokens are those of `tracing`, own text at 0 … length-1."""
 
     tracing: Tracing
@@ -97,7 +97,7 @@ def longest_document(subject: ShownObjective, slots: int) -> int:
     return raw_length(objective, layout, **{first: slots})
 
 
-def look(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: int) -> Seen:
+def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: int) -> ModelView:
     """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
 
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
@@ -133,8 +133,8 @@ def look(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: in
     features, batch = _run(*static, corrupt, tracing.ids.bos, keys, row._replace(tokens=traced))
     features, batch = jax.device_get((features, batch))
     loss_of = objective, batch
-    seen = tracing, tokens, segments, features, batch
-    return Seen(*seen, places_with_loss(*loss_of), further_targets(*loss_of))
+    view = tracing, tokens, segments, features, batch
+    return ModelView(*view, places_with_loss(*loss_of), further_targets(*loss_of))
 
 
 def halves(ids: TokenIds, tokens, segments) -> np.ndarray:

@@ -50,9 +50,9 @@ def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
         count, total, squares = heldout.totals
         return float(squares - 2 * guess * total + guess**2 * count)
     counts = heldout.totals if training is None else training.totals + 1
-    seen = heldout.totals > 0
-    shares = counts[seen] / counts.sum()
-    return float(-np.sum(heldout.totals[seen] * np.log(shares)))
+    occurring = heldout.totals > 0
+    shares = counts[occurring] / counts.sum()
+    return float(-np.sum(heldout.totals[occurring] * np.log(shares)))
 
 
 def trivial_hits(heldout: Tally, training: Tally | None = None) -> float:

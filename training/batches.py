@@ -86,12 +86,12 @@ def _check_rows(
     """Warns where a row group's share of a step is not that of its members' rates, to a fifth."""
     batch_size = sum(one.rows for one in schedules)
     for one, rate in zip(schedules, rates):
-        asked, got = rate / sum(rates), one.rows / batch_size
-        if len(schedules) > 1 and abs(got - asked) > asked / 5:
+        planned, actual = rate / sum(rates), one.rows / batch_size
+        if len(schedules) > 1 and abs(actual - planned) > planned / 5:
             names = ", ".join(repr(members[number].name) for number in one.members)
             warnings.warn(
-                f"The rates of {names} come to {asked:.2g} of all rows, and they get {one.rows} of "
-                f"{batch_size}, {got:.2g}: the rows of a row group are whole multiples. Raise "
+                f"The rates of {names} come to {planned:.2g} of all rows, and they get {one.rows} of "
+                f"{batch_size}, {actual:.2g}: the rows of a row group are whole multiples. Raise "
                 "batch_size, or let them share a row group (.sequence_lengths).",
                 stacklevel=2,
             )
@@ -102,16 +102,16 @@ def _check_shares(schedule: GroupSchedule, members: Sequence[Member]) -> None:
     if any(map(callable, schedule.rates)):
         return
     for number, rate in zip(schedule.members, schedule.rates):
-        asked, got = rate / sum(schedule.rates), schedule.share(number)
-        if not got:
+        planned, actual = rate / sum(schedule.rates), schedule.share(number)
+        if not actual:
             raise ValueError(
-                f"The rate of {members[number].name!r} is {asked:.2g} of its row group's rows, expected "
+                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, expected "
                 f"at least 1 of {PERIOD}: raise it, or leave the member out."
             )
-        if abs(got - asked) > asked / 10:
+        if abs(actual - planned) > planned / 10:
             warnings.warn(
-                f"The rate of {members[number].name!r} is {asked:.2g} of its row group's rows, of which "
-                f"it gets {got:.2g}: rates are kept to whole rows of {PERIOD}.",
+                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, of which "
+                f"it gets {actual:.2g}: rates are kept to whole rows of {PERIOD}.",
                 stacklevel=2,
             )
 

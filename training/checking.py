@@ -61,7 +61,7 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
         outputs = recipe.model.apply(params, batch)
         return outputs.hidden["top"], recipe.objective.loss(outputs, batch)
 
-    top, found = jax.eval_shape(terms, batch)
+    top, losses = jax.eval_shape(terms, batch)
     stack = "decoder" if "decoder_segment_ids" in batch else "encoder"
     slots = batch[f"{stack}_segment_ids"].shape
     if top.shape[:2] != slots:
@@ -69,7 +69,7 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
             f"The model's hidden['top'] is of shape {list(top.shape)}, expected "
             f"[{slots[0]}, {slots[1]}, …]: one state for each slot of the {stack}."
         )
-    check_shapes(found, rows)
+    check_shapes(losses, rows)
 
 
 def check_leaks(recipe: Recipe, batch: dict) -> None:
@@ -112,13 +112,15 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
 
 
 def _leak(stack: str, slot: int, document: int, at: int, of: int) -> str:
-    said = (
+    message = (
         f"The model's output at slot {at}, of document {of}, depends on input {slot} of the {stack}, "
         f"of document {document}, "
     )
     if document != of:
-        return said + (
+        return message + (
             f"so documents of a packed row leak into each other: look at {stack}_segment_ids or "
             f"{stack}_key_intervals in the model, or give packing = 'single' or 'concatenate'."
         )
-    return said + f"which its {stack}_key_intervals keep from it: it sees what it has to predict."
+    return (
+        message + f"which its {stack}_key_intervals keep from it: it sees what it has to predict."
+    )

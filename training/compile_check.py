@@ -94,7 +94,7 @@ def check(run: Run, topology: Topology) -> Check:
         step = compiled_step(planned, state)
         lowered = step.lower(state, abstract_rows(planned, batch_sharding(mesh)))
     memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(state.opt_state), 0, 0)
-    found: Mapping[str, Traffic] = {}
+    collectives: Mapping[str, Traffic] = {}
     refusal = ""
     try:
         compiled = lowered.compile()
@@ -104,7 +104,7 @@ def check(run: Run, topology: Topology) -> Check:
         refusal = _shortened(str(error))
     else:
         sizes: Any = compiled.memory_analysis()
-        found = traffic(compiled.as_text() or "")
+        collectives = traffic(compiled.as_text() or "")
         new = sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         memory = memory._replace(
             activations=sizes.temp_size_in_bytes + new,
@@ -119,7 +119,7 @@ def check(run: Run, topology: Topology) -> Check:
         flops=step_flops(planned.recipe, planned.schedules),
         text_tokens=round(tokens),
         memory=memory,
-        traffic=found,
+        traffic=collectives,
         seconds=time.monotonic() - started,
         refusal=refusal,
         attention=planned.recipe.model.attention,

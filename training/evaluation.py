@@ -91,7 +91,7 @@ class Evaluator:
             return by_loss[key]
 
         # Frequencies for the baseline, from eight times as much training text.
-        seen = _pieces(training, 8 * tokens)
+        training_pieces = _pieces(training, 8 * tokens)
         self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
             arrange = jax.jit(
@@ -118,7 +118,7 @@ class Evaluator:
                     name,
                     batches_of(heldout, tokens),
                     figures,
-                    self._sum(tallies(batch) for batch in batches_of(seen, 8 * tokens)),
+                    self._sum(tallies(batch) for batch in batches_of(training_pieces, 8 * tokens)),
                 )
 
     def __call__(self, params) -> list[Score]:
@@ -126,12 +126,12 @@ class Evaluator:
         for number in range(len(self._members)):
             member = self._members[number]
             figures = self._sum(member.figures(params, batch) for batch in member.batches)
-            for term, found in figures.items():
-                weight = max(float(found.weight), 1.0)
-                baseline = _baseline(found, member.training.get(term))
-                loss, baseline = float(found.sum) / weight, baseline / weight
-                facts = found.of_tokens, found.metric, found.of_text
-                scores.append(Score(member.name, term, loss, baseline, int(found.weight), *facts))
+            for term, sums in figures.items():
+                weight = max(float(sums.weight), 1.0)
+                baseline = _baseline(sums, member.training.get(term))
+                loss, baseline = float(sums.sum) / weight, baseline / weight
+                facts = sums.of_tokens, sums.metric, sums.of_text
+                scores.append(Score(member.name, term, loss, baseline, int(sums.weight), *facts))
         return scores
 
     def _arranged(self, arrange, packed: list[PackedRow], member: int, length: int, size: int):
@@ -201,13 +201,13 @@ def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, T
     """Returns the tally of each term's labels in an arranged batch, each label counted once."""
     params = unboxed(jax.eval_shape(recipe.model.init, jax.random.key(0), batch))
     terms = objective.loss(constant_outputs(recipe.model, params, batch), batch)
-    found = {}
+    sums = {}
     for name, term in terms.items():
         labels = term.labels
         if labels is not None and not labels.from_outputs:
             once = dataclasses.replace(labels, weights=(labels.weights > 0).astype(jnp.float32))
-            found[name] = tally(once, _classes(recipe, objective, labels))
-    return found
+            sums[name] = tally(once, _classes(recipe, objective, labels))
+    return sums
 
 
 def _classes(recipe: Recipe, objective: Objective, labels: Labels) -> int:

@@ -159,23 +159,23 @@ def join_processes(run: Run) -> None:
     """
     global _watch
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
-    given = [os.environ.get(name) for name in names]
-    if any(given) and not all(given):
-        missing = [name for name, value in zip(names, given) if not value]
+    values = [os.environ.get(name) for name in names]
+    if any(values) and not all(values):
+        missing = [name for name, value in zip(names, values) if not value]
         raise ValueError(f"A run of several processes also needs {missing} in the environment.")
-    address, *numbers = given
+    address, *numbers = values
     if address and not address.rpartition(":")[2].isdecimal():
         raise ValueError(
             f"Got {names[0]}={address}, expected HOST:PORT of the first process, such as host-0:1234."
         )
     try:
         processes, number = (int(n) if n else None for n in numbers)
-        with _waiting_said(address):
+        with _waiting_reported(address):
             jax.distributed.initialize(
                 address,
                 processes,
                 number,
-                initialization_timeout=2 * _MISSING_AFTER,  # `_waiting_said` is before it
+                initialization_timeout=2 * _MISSING_AFTER,  # `_waiting_reported` is before it
                 heartbeat_timeout_seconds=_PAUSED_AT_MOST,
             )
     except (RuntimeError, ValueError) as error:
@@ -189,14 +189,14 @@ def join_processes(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def _waiting_said(address: str | None) -> Iterator[None]:
+def _waiting_reported(address: str | None) -> Iterator[None]:
     """A context in which other processes are awaited, which says so, and in the end that none came."""
-    found = threading.Event()
+    joined = threading.Event()
 
     def say() -> None:
         where = f"at {address}" if address else "where JAX looks for them"
         for seconds in range(_SAY_SO_EVERY, _MISSING_AFTER + 1, _SAY_SO_EVERY):
-            if found.wait(_SAY_SO_EVERY):
+            if joined.wait(_SAY_SO_EVERY):
                 return
             print(
                 f"Waiting for the other processes of this run, {where}, {seconds} seconds.",
@@ -216,7 +216,7 @@ def _waiting_said(address: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        found.set()
+        joined.set()
 
 
 def _check_same_settings(run: Run) -> None:
@@ -263,7 +263,7 @@ def first_process_first(prepare: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def others_told() -> Iterator[None]:
+def ends_together() -> Iterator[None]:
     """A context of what processes do together: where one fails in it, the others name it and end."""
     try:
         yield

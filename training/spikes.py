@@ -39,8 +39,8 @@ _ADVICE = (
 class LossSpike(Exception):
     """A spike was met; the message says what it is."""
 
-    def __init__(self, step: int, said: str):
-        super().__init__(said)
+    def __init__(self, step: int, message: str):
+        super().__init__(message)
         self.step = step
 
 
@@ -78,11 +78,11 @@ class Spikes:
         if self._sigmas is not None and len(self._losses) >= LEAST:
             mean, deviation = np.mean(self._losses), np.std(self._losses)
             if loss > mean + self._sigmas * deviation:
-                said = (
+                message = (
                     f"At step {step} the loss {loss:.4g} is a spike: in the {len(self._losses)} steps "
                     f"before it was {mean:.4g}, with a standard deviation of {deviation:.2g}."
                 )
-                raise LossSpike(step, said)
+                raise LossSpike(step, message)
         self._losses.append(loss)
 
     def checkpoint_before(self, spike: LossSpike, saved: Sequence[int], every: int | None) -> int:

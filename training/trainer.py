@@ -19,7 +19,7 @@ from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training
 from .loop import Reports, take_steps
 from .planning import Plan, abstract_state_of, open_batches, open_corpus, plan
-from .processes import join_processes, others_told
+from .processes import ends_together, join_processes
 from .reporting.console import (
     closing_words,
     finished_words,
@@ -48,7 +48,7 @@ from .spikes import Spikes
 from .state import State
 
 
-@others_told()
+@ends_together()
 def train(
     run: Run,
     console: Console | None = None,
@@ -130,8 +130,8 @@ def train(
     write_result(result)
     if jax.process_index() == 0 and (failed := plot_losses(run.run_dir, result.scores)):
         print_warning(console, failed)
-    said = closing_words(run, planned.corpus.codec is not None, batches.progress())
-    console.print(time_words(result.seconds), said, sep="\n", markup=False)
+    closing = closing_words(run, planned.corpus.codec is not None, batches.progress())
+    console.print(time_words(result.seconds), closing, sep="\n", markup=False)
     return result
 
 

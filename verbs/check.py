@@ -61,16 +61,16 @@ def built(name: str, settings: Sequence[str]) -> Objective:
     build = getattr(import_module(module), builder, None)
     if not callable(build):
         raise ValueError(f"{module} has no function {builder!r}.")
-    given = dict(map(_setting, settings))
-    found = parameters(build)
-    known = list(given) if found is None else list(found)[1:]  # the first is the token ids
-    if unknown := [setting for setting in given if setting not in known]:
+    values = dict(map(_setting, settings))
+    accepted = parameters(build)
+    known = list(values) if accepted is None else list(accepted)[1:]  # the first is the token ids
+    if unknown := [setting for setting in values if setting not in known]:
         raise ValueError(
             f"{name} has no setting {' and '.join(unknown)}; its settings: "
             f"{', '.join(known) or 'none'}."
         )
     try:
-        objective = build(SPECIMEN, **given)
+        objective = build(SPECIMEN, **values)
     except ValueError:
         raise
     except Exception as error:  # of a user's function: any
@@ -97,18 +97,18 @@ def print_laws(console: Console, objective: Objective) -> int:
     """Prints which laws hold, for each member; returns how many are broken that must hold."""
     names = [escape(m.name) for m in objective.members] or ["this objective"]
     table = Table("law", *names, box=None, highlight=False)
-    said, count = [], 0
+    reasons, count = [], 0
     laws, quiet = (LAWS | USUAL).items(), not console.is_terminal
     for name, law in track(laws, "Checking", console=console, transient=True, disable=quiet):
-        found = [broken(law, m.objective, SPECIMEN) for m in members_of(objective)]
+        accepted = [broken(law, m.objective, SPECIMEN) for m in members_of(objective)]
         no = "no, as it may" if name in USUAL else "BROKEN"
-        table.add_row(name, *("holds" if reason is None else no for reason in found))
-        count += sum(reason is not None for reason in found if name not in USUAL)
-        said += [f"{name}: {reason}" for reason in dict.fromkeys(found) if reason]
-        if name in ("lengths never decrease", "features are as planned") and any(found):
+        table.add_row(name, *("holds" if reason is None else no for reason in accepted))
+        count += sum(reason is not None for reason in accepted if name not in USUAL)
+        reasons += [f"{name}: {reason}" for reason in dict.fromkeys(accepted) if reason]
+        if name in ("lengths never decrease", "features are as planned") and any(accepted):
             break  # the others would read features that are not there
     console.print(table)
-    for line in said:
+    for line in reasons:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not count:
         made_for = ROWS[objective.rows]

@@ -125,36 +125,36 @@ def read(options: argparse.Namespace) -> Imported:
     return from_t5x(directory, t5x_preset(options.model), unscaled, **vocabulary)
 
 
-def write_run(console: Console, options: argparse.Namespace, found: Imported) -> None:
+def write_run(console: Console, options: argparse.Namespace, imported: Imported) -> None:
     """Writes the run directory and prints what it holds and what to run next."""
-    run_dir, vocabulary = options.to, found.vocabulary
-    rows = embedding_rows(found.model, vocabulary and vocabulary.ids)
+    run_dir, vocabulary = options.to, imported.vocabulary
+    rows = embedding_rows(imported.model, vocabulary and vocabulary.ids)
     bar = Progress(console=console, transient=True, disable=not console.is_terminal)
     with bar as progress:
-        count = write_parameters(run_dir, reported(progress, found.arrays), rows)
-    if found.files:
-        keep_files(found.files, Path(run_dir) / run_directory.IMPORTED)
+        count = write_parameters(run_dir, reported(progress, imported.arrays), rows)
+    if imported.files:
+        keep_files(imported.files, Path(run_dir) / run_directory.IMPORTED)
     if vocabulary is not None:
         vocabularies.save_vocabulary(run_dir, vocabulary)
-    if found.classes:
-        run_directory.save_classes(run_dir, found.classes)
-    settings = dict(found.settings)
+    if imported.classes:
+        run_directory.save_classes(run_dir, imported.classes)
+    settings = dict(imported.settings)
     if options.dtype is not None:
         settings["dtype"] = options.dtype
-    if found.prompt_forms:
-        save_prompt_forms(run_dir, found.prompt_forms)
+    if imported.prompt_forms:
+        save_prompt_forms(run_dir, imported.prompt_forms)
     # Last: a directory with a config is a whole one.
-    config = config_text(run_dir, options.source, found.model.layout, settings, rows)
+    config = config_text(run_dir, options.source, imported.model.layout, settings, rows)
     whole_files.write_text(Path(run_dir) / run_directory.CONFIG, config)
 
     holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
-    lines = [f"{run_dir} holds {found.kind}, {count:,} parameters: {holds}."]
+    lines = [f"{run_dir} holds {imported.kind}, {count:,} parameters: {holds}."]
     if vocabulary is None:
         model = f" --model={options.model}" if options.model else ""
         lines += tokenizer_lines(f"--from={options.source} --to={run_dir}{model}", run_dir)
     else:
         names = special_tokens.special_names(vocabulary.tokenizer, vocabulary.ids)
-        lines += next_lines(run_dir, found.model, vocabulary.ids, rows, names)
+        lines += next_lines(run_dir, imported.model, vocabulary.ids, rows, names)
     for line in lines:
         console.print(line, markup=False, soft_wrap=True)
 

@@ -111,11 +111,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     kinds = options.task, options.labelled, options.heldout, options.yardstick
     if sum(map(bool, kinds)) != 1:
         parser.error("give one of --task=NAME, --labelled=FILE, --heldout and --yardstick=NAME")
-    given = given_options(parser, options, argv)
+    typed = given_options(parser, options, argv)
     of_text = options.heldout or options.yardstick
-    if of_text and (idle := given & {*OF_TASKS, *OF_ANSWERS}):
+    if of_text and (idle := typed & {*OF_TASKS, *OF_ANSWERS}):
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
-    if options.labelled and (idle := given & {*OF_TASKS}):
+    if options.labelled and (idle := typed & {*OF_TASKS}):
         parser.error(f"--{min(idle)} goes with --task: of SeqIO")
     if options.settings and not options.yardstick:
         parser.error(f"--gin.{options.settings[0]} goes with --yardstick, whose setting it is")
@@ -159,12 +159,12 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
             check_names_classes(trained, options.mode or mode_of(trained))
         for task in tasks:
             with placed_on(mesh):
-                found = with_progress(console, options, trained, task)
-            keep_answers(options.run, task.name, step, found)
-            for metric, figure in found.metrics.items():
-                baseline = found.baseline.get(metric)
-                told = "" if baseline is None else f"{baseline:.4g}"
-                table.add_row(escape(task.name), str(step), escape(metric), f"{figure:.4g}", told)
+                scores = with_progress(console, options, trained, task)
+            keep_answers(options.run, task.name, step, scores)
+            for metric, figure in scores.metrics.items():
+                baseline = scores.baseline.get(metric)
+                beside = "" if baseline is None else f"{baseline:.4g}"
+                table.add_row(escape(task.name), str(step), escape(metric), f"{figure:.4g}", beside)
     mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)
@@ -174,10 +174,9 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     say(f"{options.run}: {mode}, {source}, {counts}")
     console.print(table)
     say(f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}")
-    asked = f" --mode={options.mode}" if options.mode else ""
-    command = f"pretrax predict {opening(options)}{asked} {shlex.quote(tasks[0].texts[0])}"
-    see = command
-    say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {see}")
+    mode_flag = f" --mode={options.mode}" if options.mode else ""
+    command = f"pretrax predict {opening(options)}{mode_flag} {shlex.quote(tasks[0].texts[0])}"
+    say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {command}")
 
 
 def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
@@ -201,14 +200,14 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
     evaluators = evaluators or {"": heldout_evaluator(planned)}
     token_bytes = bytes_per_token(planned.corpus.codec, heldout_pieces(planned))
-    found = []
+    by_step = []
     for step in steps:
         model = planned.recipe.model
         run = open_run(options.run, step, planned.mesh, model, options.trust)
         for name, evaluate in evaluators.items():
             scores = evaluate(run.params)
-            found.append((run.step, [s._replace(member=f"{name}{s.member}") for s in scores]))
+            by_step.append((run.step, [s._replace(member=f"{name}{s.member}") for s in scores]))
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"Held-out text of {options.run}: {planned.corpus.summary}")
-    print_heldout(console, found, token_bytes)
+    print_heldout(console, by_step, token_bytes)
     say(f"Next: pretrax predict {opening(options)} …")

@@ -33,15 +33,20 @@ from ..training.settings.configuration import read_fields
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser()
-    options, given = parse_with_gin(parser, argv)
-    if mistake := mistake_of(options, given, given_options(parser, options, argv)):
+    options, gin_arguments = parse_with_gin(parser, argv)
+    if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
         parser.error(mistake)
     console = Console(highlight=False)
     with mistakes_in_words(options.traceback):
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
-        if given.files:
-            fields = read_fields(given.files, given.bindings, given.search_paths, given.trusted)
+        if gin_arguments.files:
+            fields = read_fields(
+                gin_arguments.files,
+                gin_arguments.bindings,
+                gin_arguments.search_paths,
+                gin_arguments.trusted,
+            )
             print_run(console, fields, requirements(fields), chips)
         elif options.parameters:
             print_size(console, options.parameters, options.tokens, chips, law)
@@ -85,10 +90,10 @@ def above_zero(text: str) -> float:
 
 
 def mistake_of(
-    options: argparse.Namespace, given: GinArguments, typed: Collection[str]
+    options: argparse.Namespace, gin_arguments: GinArguments, typed: Collection[str]
 ) -> str | None:
     kinds = {
-        "--gin_file": bool(given.files),
+        "--gin_file": bool(gin_arguments.files),
         "--parameters and --tokens": bool(options.parameters or options.tokens),
         "--flops": bool(options.flops),
         "--hours": bool(options.hours),
@@ -100,11 +105,11 @@ def mistake_of(
         "--mfu is a share of the peak, 1 at most": options.mfu > 1,
         "--hours are of chips: give --chips and --of": options.hours and not options.of,
         "--law goes with a budget or a size: a run's cost follows from its shapes": bool(
-            options.law and given.files
+            options.law and gin_arguments.files
         ),
         "--mfu is of chips: give --chips and --of": "mfu" in typed and not options.of,
         "--gin.NAME=VALUE is a setting of a run: give its --gin_file": bool(
-            given.bindings and not given.files
+            gin_arguments.bindings and not gin_arguments.files
         ),
         "--parameters and --tokens go together": bool(options.parameters) != bool(options.tokens),
         f"give one of {', '.join(kinds)}, got {' and '.join(asked) or 'none'}": len(asked) != 1,

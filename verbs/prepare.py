@@ -50,10 +50,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     add_gin_arguments(parser, default=DEFAULT)
-    options, given = parse_with_gin(parser, argv)
+    options, gin_arguments = parse_with_gin(parser, argv)
     stopped = "\nStopped; the same command goes on after the tasks that are complete."
     with mistakes_in_words(options.traceback, stopped):
-        preparation = read_preparation(*given)
+        preparation = read_preparation(*gin_arguments)
         held = out_path(preparation, LOCK)
         with whole_files.locked(held, f"{preparation.out} is prepared"):
             prepare(preparation, options.workers)
@@ -84,14 +84,14 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
         check_is_own(out)
         console.print(f"Preparing {source.about}", markup=False)
         reports = running.run(p, source, steps, output, workers, watch(console))
-        found = preparation_report.PreparationReport(source.about, reports, settings, made_of)
+        report = preparation_report.PreparationReport(source.about, reports, settings, made_of)
         preparation_report.print_table(console, reports)
         output.end(out, source.tasks, {"made_by": "pretrax prepare", "settings": settings})
-        preparation_report.write(out, found, preparation_page.page(found))
+        preparation_report.write(out, report, preparation_page.page(report))
         running.finish(out)
-        tokens = f", {found.tokens:,} tokens" if found.tokens else ""
+        tokens = f", {report.tokens:,} tokens" if report.tokens else ""
         console.print(
-            f"\n{found.documents:,} documents{tokens}. {p.out} holds report.html.", markup=False
+            f"\n{report.documents:,} documents{tokens}. {p.out} holds report.html.", markup=False
         )
     console.print(f"Next: {output.next_command(p.out)}", markup=False, soft_wrap=True)
 

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: Sequence[str]) -> None:
-    options, given = read_command_line(argv)
+    options, gin_arguments = read_command_line(argv)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     with mistakes_in_words(options.traceback):
         if options.list:
@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> None:
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
         else:
             command = "pretrax show " + shlex.join(argv)
-            show(console, options, choose(options, given), command)
+            show(console, options, choose(options, gin_arguments), command)
 
 
 def show(console: Console, options: argparse.Namespace, choice: Choice, command: str) -> None:
@@ -166,11 +166,11 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
 # --- the objective and the text --------------------------------------------------------------------
 
 
-def choose(options: argparse.Namespace, given: GinArguments) -> Choice:
+def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     """What --objective names, else what the gin files bind, else the run's, else span corruption."""
-    name, files, lines = options.objective, list(given.files), list(given.bindings)
+    name, files, lines = options.objective, list(gin_arguments.files), list(gin_arguments.bindings)
     if name is None and not files and options.run and run_directory.is_run(options.run):
-        read_directory(options.run, given.trusted)  # which says what is wrong with it
+        read_directory(options.run, gin_arguments.trusted)  # which says what is wrong with it
         files = [os.path.join(options.run, run_directory.CONFIG)]
     elif name is None and not files:
         name = DEFAULT
@@ -181,7 +181,7 @@ def choose(options: argparse.Namespace, given: GinArguments) -> Choice:
     elif name:
         name = find(name)
         files.append(f"objectives/{name}.gin")
-    fields = read_fields(files, lines, given.search_paths, given.trusted)
+    fields = read_fields(files, lines, gin_arguments.search_paths, gin_arguments.trusted)
     if "objective" not in fields:
         raise ValueError(
             f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "

@@ -40,10 +40,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--compile", metavar="TOPOLOGY", help=words)
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
-    options, given = parse_with_gin(parser, argv)
+    options, gin_arguments = parse_with_gin(parser, argv)
     resumes = "" if options.compile else "; the same command continues from the last checkpoint"
     with without_shutdown(), mistakes_in_words(options.traceback, f"\nInterrupted{resumes}."):
-        gin = given.files or [QUICKSTART], given.bindings, given.search_paths, given.trusted
+        gin = (
+            gin_arguments.files or [QUICKSTART],
+            gin_arguments.bindings,
+            gin_arguments.search_paths,
+            gin_arguments.trusted,
+        )
         if options.compile is not None:
             topology = read_topology(options.compile)
             use_cpu()
@@ -53,4 +58,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         run = read_run(*gin)
         if not run.distributed:
             keep_compiled()
-        train(run, trusted=given.trusted, profiled=read_steps(options.profile))
+        train(run, trusted=gin_arguments.trusted, profiled=read_steps(options.profile))

@@ -14,7 +14,7 @@ from pretrax.showing.examples import (
     predicted_tokens,
     surfaces,
 )
-from pretrax.showing.rows import ShownObjective, look
+from pretrax.showing.rows import ShownObjective, view_of
 from tests.showing.letters import IDS, READER, encode
 
 TEXT = "the quick brown fox jumps over the lazy dog"
@@ -26,8 +26,8 @@ def shown(build, layout, *documents, seed=0, **settings):
     subject = ShownObjective("", 1.0, build, layout, IDS)
     documents = [encode(text) for text in documents or (TEXT,)]
     other = np.resize(encode(OTHER), sum(map(len, documents)))
-    seen = look(subject, [documents, [other]], seed)
-    return example(subject, seen, READER), seen
+    view = view_of(subject, [documents, [other]], seed)
+    return example(subject, view, READER), view
 
 
 def text(tokens) -> str:
@@ -85,14 +85,14 @@ def test_a_token_masked_for_the_place_before_it():
 def test_text_of_the_other_row_is_told():
     labels = set()
     for seed in range(8):
-        one, seen = shown(
+        one, view = shown(
             objectives.next_sentence_prediction, "encoder", seed=seed, at_sentence_ends=False
         )
         (pool,) = one.pools
         others = [slot.given for slot in one.stacks[0].slots if slot.given.kind == "other"]
         assert bool(others) == (pool.label == "class 1, does not follow") and text(others) in OTHER
         left_out = [token for token in one.text[0] if token.kind == "left out"]
-        assert bool(others) == bool(left_out) and not hidden_tokens(seen).any()
+        assert bool(others) == bool(left_out) and not hidden_tokens(view).any()
         labels.add(pool.label)
     assert labels == {"class 0, follows", "class 1, does not follow"}
 
@@ -134,9 +134,9 @@ def test_too_few_sentinels():
     ids=lambda x: getattr(x, "__name__", None),
 )
 def test_how_much_is_hidden_and_predicted(build, layout, hidden, predicted):
-    _, seen = shown(build, layout)
-    assert hidden_tokens(seen).sum(axis=1).tolist() == [hidden] * 2
-    assert predicted_tokens(seen).sum(axis=1).tolist() == [predicted] * 2
+    _, view = shown(build, layout)
+    assert hidden_tokens(view).sum(axis=1).tolist() == [hidden] * 2
+    assert predicted_tokens(view).sum(axis=1).tolist() == [predicted] * 2
 
 
 def test_a_character_of_several_tokens_stands_at_the_first():

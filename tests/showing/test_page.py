@@ -6,7 +6,7 @@ from pretrax import objectives
 from pretrax.showing.examples import example
 from pretrax.showing.noise_statistics import figures
 from pretrax.showing.objective_page import Heading, page
-from pretrax.showing.rows import ShownObjective, look
+from pretrax.showing.rows import ShownObjective, view_of
 from pretrax.showing.svg import on_page
 from tests.showing import pages
 from tests.showing.letters import IDS, READER, encode
@@ -17,11 +17,11 @@ EVIL = "<script>alert('&')</script>"
 @pytest.fixture(scope="module")
 def made() -> str:
     subject = ShownObjective(EVIL, 1.0, objectives.span_corruption, "encoder_decoder", IDS)
-    seen = look(subject, [[encode("a quick brown fox. jumps")], [encode("x" * 24)]], 0)
+    view = view_of(subject, [[encode("a quick brown fox. jumps")], [encode("x" * 24)]], 0)
     reader = READER._replace(surface=lambda i: EVIL)
-    found = figures(subject, seen, span_law="composition")
+    found = figures(subject, view, span_law="composition")
     heading = Heading(EVIL, [EVIL], EVIL, EVIL)
-    return page(heading, [example(subject, seen, reader)], [found, found])
+    return page(heading, [example(subject, view, reader)], [found, found])
 
 
 def test_nothing_is_fetched_and_nothing_runs(made):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pretrax import objectives
 from pretrax.objectives import Row, TokenIds, batched
-from pretrax.showing.rows import ShownObjective, look
+from pretrax.showing.rows import ShownObjective, view_of
 from pretrax.showing.tracing import NOWHERE, trace
 from tests.showing.letters import IDS, encode
 
@@ -58,7 +58,7 @@ def test_a_traced_row_is_corrupted_as_a_plain_one(build):
     tokens = np.stack([np.pad(text, (0, length - text.size)) for text in texts])
     segments = (tokens > 0).astype(np.int32)
     layout = "encoder" if build is objectives.sentence_order_prediction else "decoder"
-    seen = look(ShownObjective("", 1.0, build, layout, IDS), [[text] for text in texts], seed=5)
+    view = view_of(ShownObjective("", 1.0, build, layout, IDS), [[text] for text in texts], seed=5)
 
     objective = build(IDS)
     keys = jax.random.split(jax.random.key(5), 2)
@@ -66,10 +66,10 @@ def test_a_traced_row_is_corrupted_as_a_plain_one(build):
     plain = jax.jit(batched(objective, objective.lengths(length)))(keys, rows)
     for name in ("inputs", "targets"):
         if name in plain:
-            np.testing.assert_array_equal(seen.read(seen.features[name])[0], plain[name])
-            copies, places = seen.read(seen.features[name])
+            np.testing.assert_array_equal(view.read(view.features[name])[0], plain[name])
+            copies, places = view.read(view.features[name])
             row = np.arange(2)[:, None]
             own = (places >= 0) & (places < length)
-            np.testing.assert_array_equal(copies[own], seen.tokens[row, places][own])
+            np.testing.assert_array_equal(copies[own], view.tokens[row, places][own])
     for name in plain.keys() - {"inputs", "targets"}:
-        np.testing.assert_array_equal(seen.features[name], plain[name])
+        np.testing.assert_array_equal(view.features[name], plain[name])

@@ -57,7 +57,7 @@ run = Run(
     run_dir=sys.argv[1], corpus=Run, objective=Run, model=Run, optimizer=Run, steps=1,
     sequence_lengths={}, batch_size=1, seed=int(os.getenv("SEED", "0")),
 )
-with processes.without_shutdown(), processes.others_told():
+with processes.without_shutdown(), processes.ends_together():
     processes.join_processes(run)
     print("joined", flush=True)
     time.sleep(100)

@@ -82,8 +82,8 @@ def _without_parts(computations: Mapping[str, Sequence[str]]) -> dict[str, list[
 
 
 def _channel(line: str) -> str:
-    found = _CHANNEL.search(line)
-    return found[1] if found else ""
+    match = _CHANNEL.search(line)
+    return match[1] if match else ""
 
 
 def _name(line: str) -> str:
@@ -123,7 +123,7 @@ def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
     if known := re.search(r'known_trip_count[^}]*?"n":"(\d+)"', line):
         return int(known[1])
     condition, body = (
-        computations.get(found[1], ()) if (found := re.search(rf"{name}=%?([\w.-]+)", line)) else ()
+        computations.get(match[1], ()) if (match := re.search(rf"{name}=%?([\w.-]+)", line)) else ()
         for name in ("condition", "body")
     )
     ends = re.findall(r"= [su]\d+\[\]\S* constant\((\d+)\)", "\n".join(condition))
@@ -149,9 +149,9 @@ def _increment(condition: Sequence[str], body: Sequence[str]) -> int:
 def _collectives(name: str, lines: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yields (kind, bytes) of the collectives of a computation."""
     for line in lines:
-        if not (found := _COLLECTIVE.search(line)):
+        if not (match := _COLLECTIVE.search(line)):
             continue
-        shape, kind, start, operands = found.groups()
+        shape, kind, start, operands = match.groups()
         size = _size(shape)
         if start and kind != "all-reduce":  # operands, results and what the program needs meanwhile
             size = max(map(_size, _PART.findall(_LAYOUT.sub("", shape)[1:-1])), default=0)

@@ -55,13 +55,13 @@ def remove_beyond(most: int, folder: Path) -> None:
     beside every other one for the time of its use, and adds no more for ever where one is missing, as
     beside those that were kept without a bound, or that a killed process wrote.
     """
-    found = []
+    programs = []
     for program in folder.glob("*-cache"):
         with contextlib.suppress(OSError):  # another process has removed it
             stat = program.stat()
-            found.append((max(stat.st_atime, stat.st_mtime), stat.st_size, program))
+            programs.append((max(stat.st_atime, stat.st_mtime), stat.st_size, program))
     total = 0
-    for _, size, program in sorted(found, reverse=True):
+    for _, size, program in sorted(programs, reverse=True):
         total += size
         if total > most:
             with contextlib.suppress(OSError):

@@ -153,10 +153,10 @@ def shardings_like(opt_state, params, shardings, mesh: Mesh):
 
     def sharding(path, x):
         ends = (path[i:] for i in range(len(path)))
-        shape, found = next((known[end] for end in ends if end in known), ((), replicated(mesh)))
+        shape, like = next((known[end] for end in ends if end in known), ((), replicated(mesh)))
         if shape == x.shape:
-            return found
-        spec = (*found.spec, *[None] * len(shape))[: len(shape)]
+            return like
+        spec = (*like.spec, *[None] * len(shape))[: len(shape)]
         for axis in reversed(range(len(shape))):
             if shape[:axis] + shape[axis + 1 :] == x.shape:
                 return NamedSharding(mesh, P(*spec[:axis], *spec[axis + 1 :]))

@@ -258,25 +258,27 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
 
 
 def print_heldout(
-    console: Console, found: Sequence[tuple[int, Sequence[Score]]], bytes_per_token: float
+    console: Console, evaluations: Sequence[tuple[int, Sequence[Score]]], bytes_per_token: float
 ) -> None:
     """Prints held-out figures of checkpoints, (step, scores) each, and what they are.
 
     A loss that is the text's exact likelihood has bits per byte too, unless `bytes_per_token` is nan.
     """
-    has_bits = math.isfinite(bytes_per_token) and any(s.of_text for _, some in found for s in some)
+    has_bits = math.isfinite(bytes_per_token) and any(
+        s.of_text for _, some in evaluations for s in some
+    )
     table = Table(box=None, header_style="bold")
     for name in ("step", "objective", "nats", "perplexity", "bits per byte", "baseline", "targets"):
         if has_bits or name != "bits per byte":
             table.add_column(name, justify="left" if name == "objective" else "right")
-    for step, scores in found:
+    for step, scores in evaluations:
         for s in (score for score in scores if not score.metric):
             perplexity = f"{math.exp(min(s.loss, 700.0)):,.1f}" if s.of_tokens else ""
             bits = f"{s.loss / math.log(2) / bytes_per_token:.3f}" if s.of_text else ""
             cells = [escape(s.name), f"{s.loss:.3f}", perplexity, *([bits] if has_bits else [])]
             table.add_row(str(step), *cells, f"{s.baseline:.3f}", f"{s.targets:,}")
     console.print(table)
-    for step, scores in found:
+    for step, scores in evaluations:
         print_metrics(console, scores, step)
     legend = ["nats and perplexity: of a target, such as a hidden token"]
     if has_bits:

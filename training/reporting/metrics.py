@@ -167,15 +167,15 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
 
 def _read(path: Path) -> _Found:
     """Returns the entries of a file; a last line that a kill cut short is not said to be damaged."""
-    found = _Found([], [])
+    content = _Found([], [])
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):
         try:
             entry = json.loads(line)
             if not isinstance(entry, dict) or not isinstance(entry["step"], int):
                 raise ValueError(f"got {entry!r}, expected an object with a step")
-            found.entries.append(entry)
+            content.entries.append(entry)
         except (ValueError, KeyError, RecursionError):
             if number < len(lines):
-                found.damaged.append(number)
-    return found
+                content.damaged.append(number)
+    return content

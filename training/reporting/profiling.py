@@ -26,8 +26,8 @@ def read_steps(text: str | None) -> Steps | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+):(\d+)", text)
-    steps = Steps(*map(int, found.groups())) if found else None
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    steps = Steps(*map(int, match.groups())) if match else None
     if steps is None or not 1 <= steps.first <= steps.last:
         raise ValueError(
             f"--profile is {text!r}, expected the first and the last step of a trace, such as 10:13."

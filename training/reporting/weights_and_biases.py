@@ -21,8 +21,8 @@ def check_installed(run: Run) -> None:
     """
     if run.wandb_project is None:
         return
-    found = importlib.util.find_spec("wandb")
-    if found is None or found.origin is None:  # a folder wandb/ that the package left, without it
+    spec = importlib.util.find_spec("wandb")
+    if spec is None or spec.origin is None:  # a folder wandb/ that the package left, without it
         raise ValueError(
             f"training.Run.wandb_project = {run.wandb_project!r} needs the package of Weights & Biases: "
             "install it (pip install -e '.[wandb]'), or leave the project out."

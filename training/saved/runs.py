@@ -58,12 +58,12 @@ def open_run(
             f"{directory}/config.gin names no model: expected training.Run.model = @models.NAME."
         )
     with _saved(directory, fields) as checkpoints:
-        there = checkpoints.steps() if checkpoints else []
-        if checkpoints is None or not there:
+        steps = checkpoints.steps() if checkpoints else []
+        if checkpoints is None or not steps:
             raise ValueError(f"{directory} holds no checkpoint: the run has saved none yet.")
-        if step is not None and step not in there:
-            raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {there}.")
-        step = there[-1] if step is None else step
+        if step is not None and step not in steps:
+            raise ValueError(f"{directory} holds no checkpoint of step {step}, but of {steps}.")
+        step = steps[-1] if step is None else step
         with damage_in_words(directory, step):
             shapes = {
                 name.removeprefix("params/"): shape
@@ -154,14 +154,14 @@ def _saved(directory: str, fields: Mapping[str, Any]) -> Iterator[Checkpoints | 
 def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
     """The heads that have parameters here, with their numbers of classes where they classify."""
     tops = {name.partition("/")[0] for name in shapes}
-    found: dict[str, int | None] = {"vocabulary": None} if "vocabulary" in tops else {}
+    heads: dict[str, int | None] = {"vocabulary": None} if "vocabulary" in tops else {}
     for name in sorted(
         t.removeprefix("projections_") for t in tops if t.startswith("projections_")
     ):
         classifier = shapes.get(f"projections_{name}/classifier/kernel")
-        found[name] = classifier[-1] if classifier else None
-    found |= {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
-    return found
+        heads[name] = classifier[-1] if classifier else None
+    heads |= {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
+    return heads
 
 
 def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:

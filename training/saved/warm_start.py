@@ -77,11 +77,13 @@ def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmSt
     """
     with _saved(source) as (checkpoints, step), damage_in_words(source, step):
         saved = checkpoints.shapes(step)
-        there = {n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")}
+        in_source = {
+            n.removeprefix("params/"): s for n, s in saved.items() if n.startswith("params/")
+        }
         wanted = named(state.params)
         of_others = _classifiers(wanted) if _other_classes(source, classes) else set()
-        taken = sorted((wanted.keys() & there.keys()) - of_others)
-        _check_shapes(source, step, wanted, there, taken)
+        taken = sorted((wanted.keys() & in_source.keys()) - of_others)
+        _check_shapes(source, step, wanted, in_source, taken)
         loaded = checkpoints.load_params(step, _only(state.params, taken))
     return WarmStart(
         state._replace(params=_overlaid(state.params, loaded)),
@@ -89,13 +91,13 @@ def warm_start(source: str, state: State, classes: Sequence[str] = ()) -> WarmSt
         step,
         tuple(taken),
         tuple(sorted(wanted.keys() - set(taken))),
-        tuple(sorted(there.keys() - set(taken))),
+        tuple(sorted(in_source.keys() - set(taken))),
     )
 
 
 def _other_classes(source: str, classes: Sequence[str]) -> bool:
-    there = run_directory.load_classes(source)
-    return bool(there and classes) and there != list(classes)
+    in_source = run_directory.load_classes(source)
+    return bool(in_source and classes) and in_source != list(classes)
 
 
 def _classifiers(names: Iterable[str]) -> set[str]:
@@ -114,13 +116,13 @@ def check_source(source: str) -> None:
 def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
     """The checkpoints of a source, and the step of the latest one."""
     root = epath.Path(source)
-    there = [path for path in (root / run_directory.CHECKPOINTS, root) if path.exists()]
+    in_source = [path for path in (root / run_directory.CHECKPOINTS, root) if path.exists()]
     with contextlib.ExitStack() as stack:
-        if there:
+        if in_source:
             checkpoints = stack.enter_context(
-                contextlib.closing(Checkpoints(str(there[0]), keep=None))
+                contextlib.closing(Checkpoints(str(in_source[0]), keep=None))
             )
-        if not there or not checkpoints.steps():
+        if not in_source or not checkpoints.steps():
             raise ValueError(
                 f"initial_run = {source!r} holds no checkpoint: give the directory of a run that has "
                 "saved one, or of its checkpoints."
@@ -138,13 +140,13 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
     kept = [os.path.join(directory, run_directory.VOCABULARY) for directory in (source, run_dir)]
     if not all(map(os.path.exists, kept)):
         return
-    there, here = (_kept_values(directory) for directory in (source, run_dir))
+    in_source, in_run = (_kept_values(directory) for directory in (source, run_dir))
     moved = [
-        f"{name} is {i} there and {here['names'][name]} here"
-        for name, i in there["names"].items()
-        if here["names"].get(name, i) != i
+        f"{name} is {i} there and {in_run['names'][name]} here"
+        for name, i in in_source["names"].items()
+        if in_run["names"].get(name, i) != i
     ]
-    if there["tokenizer"] != here["tokenizer"]:
+    if in_source["tokenizer"] != in_run["tokenizer"]:
         moved = ["the tokenizer is another one"]
     if moved:
         raise ValueError(
@@ -168,11 +170,11 @@ def _kept_values(directory: str) -> dict[str, Any]:
         raise whole_files.damaged(file, error) from error
 
 
-def _check_shapes(source, step, wanted, there, taken):
+def _check_shapes(source, step, wanted, in_source, taken):
     differ = [
-        f"{name}: there {there[name]}, here {wanted[name].shape}"
+        f"{name}: there {in_source[name]}, here {wanted[name].shape}"
         for name in taken
-        if there[name] != wanted[name].shape
+        if in_source[name] != wanted[name].shape
     ]
     if differ or not taken:
         raise MismatchError(
