@@ -38,7 +38,7 @@ from .hugging_face.links import (
     imported,
     location,
     named_tensors,
-    shape_of_theirs,
+    tensor_shape,
     unmatched,
 )
 
@@ -127,18 +127,18 @@ def links(config: Config) -> list[Link]:
             },
         ),
     ):
-        ours, theirs = f"{stack}/layers/{{i}}", f"{stack}.layers_{{i}}"
+        path, tensor_name = f"{stack}/layers/{{i}}", f"{stack}.layers_{{i}}"
         for name, (module, norm) in attentions.items():
             for part in ("query", "key", "value"):
-                result += [_kernel(f"{ours}/{name}/{part}", f"{theirs}.{module}.{part}")]
-            result += [_kernel(f"{ours}/{name}/out", f"{theirs}.{module}.out", inputs=2)]
-            result += [_scale(f"{ours}/{name}_norm", f"{theirs}.pre_{norm}_layer_norm")]
+                result += [_kernel(f"{path}/{name}/{part}", f"{tensor_name}.{module}.{part}")]
+            result += [_kernel(f"{path}/{name}/out", f"{tensor_name}.{module}.out", inputs=2)]
+            result += [_scale(f"{path}/{name}_norm", f"{tensor_name}.pre_{norm}_layer_norm")]
         gates = range(len(config.mlp_activations))
         for i in gates:
             inner = "wi" if len(gates) == 1 else f"wi_{i}"
-            result += [_kernel(f"{ours}/mlp/wi_{i}", f"{theirs}.mlp.{inner}")]
-        result += [_kernel(f"{ours}/mlp/wo", f"{theirs}.mlp.wo")]
-        result += [_scale(f"{ours}/mlp_norm", f"{theirs}.pre_mlp_layer_norm")]
+            result += [_kernel(f"{path}/mlp/wi_{i}", f"{tensor_name}.mlp.{inner}")]
+        result += [_kernel(f"{path}/mlp/wo", f"{tensor_name}.mlp.wo")]
+        result += [_scale(f"{path}/mlp_norm", f"{tensor_name}.pre_mlp_layer_norm")]
         result += [_scale(f"{stack}/final_norm", f"{stack}.{stack}_norm")]
         bias = f"{stack}.relpos_bias.rel_embedding"
         result += [Link(f"{stack}/relative_bias/table", bias, TABLE)]
@@ -176,15 +176,15 @@ def read_params(
     config = check_config(model)
     linked = list(named_tensors(links(config), config))
     _check_names(source, {name for name, _, _ in linked}, set(unscaled))
-    ours = parameter_shapes(model)
-    _check_shapes(source, linked, config, ours)
+    shapes = parameter_shapes(model)
+    _check_shapes(source, linked, config, shapes)
 
     def read(name: str) -> np.ndarray:
         if name in unscaled:
             return np.ones(config.emb_dim, np.float32)
         return source.read(name)
 
-    return imported(links(config), config, ours, read)
+    return imported(links(config), config, shapes, read)
 
 
 def check_config(model: Model) -> Config:
@@ -349,12 +349,14 @@ def _check_names(source: Checkpoint, expected: set[str], unscaled: set[str]):
         raise ValueError(words)
 
 
-def _check_shapes(source: Checkpoint, linked, config: Config, ours: Mapping[str, tuple[int, ...]]):
+def _check_shapes(
+    source: Checkpoint, linked, config: Config, shapes: Mapping[str, tuple[int, ...]]
+):
     wrong = []
     for name, link, numbers in linked:
-        at = location(link.ours, numbers, config)
-        shape = ours[at.path][len(at.numbers) :]
-        expected = shape_of_theirs(link, [shape])
+        at = location(link.path, numbers, config)
+        shape = shapes[at.path][len(at.numbers) :]
+        expected = tensor_shape(link, [shape])
         if source.shapes.get(name, expected) != expected:
             wrong.append(f"{name} of shape {source.shapes[name]}, expected {expected}")
     if wrong:
@@ -367,9 +369,9 @@ def _check_shapes(source: Checkpoint, linked, config: Config, ours: Mapping[str,
         )
 
 
-def _kernel(ours: str, theirs: str, inputs: int = 1) -> Link:
-    return Link(ours, f"{theirs}.kernel", IN_OUT, inputs)
+def _kernel(path: str, tensor_name: str, inputs: int = 1) -> Link:
+    return Link(path, f"{tensor_name}.kernel", IN_OUT, inputs)
 
 
-def _scale(ours: str, theirs: str) -> Link:
-    return Link(f"{ours}/scale", f"{theirs}.scale", VECTOR)
+def _scale(path: str, tensor_name: str) -> Link:
+    return Link(f"{path}/scale", f"{tensor_name}.scale", VECTOR)

@@ -24,7 +24,7 @@ from ..trees import named
 from . import bart, bert, distilbert, electra, gpt2, llama, modernbert, switch, t5
 from .family import Family, Fields, check_fields, class_labels, class_names, refuse
 from .files import TensorFiles, open_source, read_json, write_directory
-from .links import exported, imported, location, named_tensors, shape_of_theirs, unmatched
+from .links import exported, imported, location, named_tensors, tensor_shape, unmatched
 
 __all__ = [
     "FAMILIES",
@@ -149,12 +149,12 @@ def _check_architecture(hf: Fields, layout: str) -> None:
     refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
 
-def check_names(source: TensorFiles, found: Recognised) -> None:
+def check_names(source: TensorFiles, recognised: Recognised) -> None:
     """Raises ValueError unless the directory's tensors are exactly those of the model."""
-    family, config = found.family, found.config
+    family, config = recognised.family, recognised.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
-    names = {_full(found, name) for name in source.names}
+    names = {_full(recognised, name) for name in source.names}
     ignored = {name for name in names if name.endswith(family.ignored)} if family.ignored else set()
     missing, left = expected - names, names - expected - copies.keys() - ignored
     if missing or left:
@@ -164,7 +164,7 @@ def check_names(source: TensorFiles, found: Recognised) -> None:
         )
     for name in sorted(copies.keys() & names):
         of = copies[name]
-        one, other = (source.read(_theirs(found, n)) for n in (name, of))
+        one, other = (source.read(_tensor_name(recognised, n)) for n in (name, of))
         if not np.array_equal(one, other):
             raise ValueError(
                 f"{name} and {of} of {source.path} differ, expected them to be one: the family "
@@ -172,28 +172,28 @@ def check_names(source: TensorFiles, found: Recognised) -> None:
             )
 
 
-def read_params(source: TensorFiles, found: Recognised) -> Iterator[tuple[str, np.ndarray]]:
+def read_params(source: TensorFiles, recognised: Recognised) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, float32 array) of each of our parameters, reading one at a time.
 
     Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
     """
-    shapes = parameter_shapes(found.model)
-    links = found.family.links(found.config)
-    _check_shapes(source, found, links, shapes)
-    read = lambda name: source.read(_theirs(found, name))  # noqa: E731
-    yield from imported(links, found.config, shapes, read)
+    shapes = parameter_shapes(recognised.model)
+    links = recognised.family.links(recognised.config)
+    _check_shapes(source, recognised, links, shapes)
+    read = lambda name: source.read(_tensor_name(recognised, name))  # noqa: E731
+    yield from imported(links, recognised.config, shapes, read)
 
 
 def _check_shapes(
-    source: TensorFiles, found: Recognised, links, ours: Mapping[str, tuple[int, ...]]
+    source: TensorFiles, recognised: Recognised, links, parameters: Mapping[str, tuple[int, ...]]
 ):
-    for name, link, numbers in named_tensors(links, found.config):
-        locations = [location(part, numbers, found.config) for part in link.parts]
-        shapes = [ours[at.path][len(at.numbers) :] for at in locations]
-        expected, theirs = shape_of_theirs(link, shapes), _theirs(found, name)
-        if source.shapes[theirs] != expected:
+    for name, link, numbers in named_tensors(links, recognised.config):
+        locations = [location(part, numbers, recognised.config) for part in link.parts]
+        shapes = [parameters[at.path][len(at.numbers) :] for at in locations]
+        expected, tensor_name = tensor_shape(link, shapes), _tensor_name(recognised, name)
+        if source.shapes[tensor_name] != expected:
             raise ValueError(
-                f"Got {theirs} of shape {source.shapes[theirs]} in {source.files[theirs]}, expected "
+                f"Got {tensor_name} of shape {source.shapes[tensor_name]} in {source.files[tensor_name]}, expected "
                 f"{expected} by {source.path / 'config.json'}: one of the two is of another model."
             )
 
@@ -285,7 +285,7 @@ def family_of(config: Config) -> Family:
     """
     layout = "decoder" if not config.num_encoder_layers else "encoder_decoder"
     layout = "encoder" if not config.num_decoder_layers else layout
-    found = [
+    candidates = [
         (_differences(config, family), family)
         for family in FAMILIES.values()
         if family.layout == layout
@@ -295,7 +295,7 @@ def family_of(config: Config) -> Family:
         differ, family = one
         return NOT_EXPRESSIBLE in differ, len(differ), len(set(config.heads) - family.heads)
 
-    differ, family = min(found, key=distance)
+    differ, family = min(candidates, key=distance)
     if differ:
         same = [one for one in FAMILIES.values() if one.layout == layout]
         presets = [name for one in same for name in one.presets]
@@ -317,16 +317,16 @@ def _differences(config: Config, family: Family) -> list[str]:
         there = _round_trip(config, types.SimpleNamespace(**fields | absent | keys), family)
     if there is None:
         return [NOT_EXPRESSIBLE]
-    ours, theirs = _meaning(config), _meaning(there)
+    before, after = _meaning(config), _meaning(there)
     unused = set(TRAINING_FIELDS)
     if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
         unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}
     if not set(CLASSIFIERS) & set(config.heads):
         unused.add("classifier_layer")
     return [
-        f"{name}: {ours[name]!r}, there {theirs[name]!r}"
-        for name in ours
-        if name not in unused and ours[name] != theirs[name]
+        f"{name}: {before[name]!r}, there {after[name]!r}"
+        for name in before
+        if name not in unused and before[name] != after[name]
     ]
 
 
@@ -357,10 +357,10 @@ def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return {path: tuple(x.shape) for path, x in params.items()}
 
 
-def _full(found: Recognised, name: str) -> str:
+def _full(recognised: Recognised, name: str) -> str:
     """Returns a tensor's name as in models with heads."""
-    return name if found.prefixed else found.family.base + name
+    return name if recognised.prefixed else recognised.family.base + name
 
 
-def _theirs(found: Recognised, name: str) -> str:
-    return name if found.prefixed else name.removeprefix(found.family.base)
+def _tensor_name(recognised: Recognised, name: str) -> str:
+    return name if recognised.prefixed else name.removeprefix(recognised.family.base)

@@ -103,20 +103,22 @@ def classification_head() -> list[Link]:
 
 
 def _stack(c: Config, stack: str) -> list[Link]:
-    ours, theirs = f"{stack}/layers/{{i}}", f"model.{stack}.layers.{{i}}"
+    path, tensor_name = f"{stack}/layers/{{i}}", f"model.{stack}.layers.{{i}}"
     names = ("q_proj", "k_proj", "v_proj", "out_proj")
     result = [table(f"{stack}/position_embedding", f"model.{stack}.embed_positions")]
     result += norm(f"{stack}/embedding_norm", f"model.{stack}.layernorm_embedding", c.biases)
-    result += attention(f"{ours}/self_attention", f"{theirs}.self_attn", names, c.biases)
-    result += norm(f"{ours}/self_attention_norm", f"{theirs}.self_attn_layer_norm", c.biases)
+    result += attention(f"{path}/self_attention", f"{tensor_name}.self_attn", names, c.biases)
+    result += norm(f"{path}/self_attention_norm", f"{tensor_name}.self_attn_layer_norm", c.biases)
     if stack == "decoder":
-        result += attention(f"{ours}/cross_attention", f"{theirs}.encoder_attn", names, c.biases)
-        result += norm(
-            f"{ours}/cross_attention_norm", f"{theirs}.encoder_attn_layer_norm", c.biases
+        result += attention(
+            f"{path}/cross_attention", f"{tensor_name}.encoder_attn", names, c.biases
         )
-    result += linear(f"{ours}/mlp/wi_0", f"{theirs}.fc1", c.biases)
-    result += linear(f"{ours}/mlp/wo", f"{theirs}.fc2", c.biases)
-    return result + norm(f"{ours}/mlp_norm", f"{theirs}.final_layer_norm", c.biases)
+        result += norm(
+            f"{path}/cross_attention_norm", f"{tensor_name}.encoder_attn_layer_norm", c.biases
+        )
+    result += linear(f"{path}/mlp/wi_0", f"{tensor_name}.fc1", c.biases)
+    result += linear(f"{path}/mlp/wo", f"{tensor_name}.fc2", c.biases)
+    return result + norm(f"{path}/mlp_norm", f"{tensor_name}.final_layer_norm", c.biases)
 
 
 def copies(c: Config) -> dict[str, str]:

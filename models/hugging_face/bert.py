@@ -155,17 +155,17 @@ def links(base: str, c: Config) -> list[Link]:
 def encoder_links(base: str, c: Config) -> list[Link]:
     """Returns the links of BERT's embeddings and layers, whose names begin with `base`."""
     below, each = f"{base}.embeddings", f"{base}.encoder.layer.{{i}}"
-    ours, names = "encoder/layers/{i}", ("self.query", "self.key", "self.value", "output.dense")
+    path, names = "encoder/layers/{i}", ("self.query", "self.key", "self.value", "output.dense")
     return [
         table("token_embedding", f"{below}.word_embeddings"),
         table("encoder/position_embedding", f"{below}.position_embeddings"),
         table("encoder/type_embedding", f"{below}.token_type_embeddings"),
         *norm("encoder/embedding_norm", f"{below}.LayerNorm", c.biases),
-        *attention(f"{ours}/self_attention", f"{each}.attention", names, c.biases),
-        *norm(f"{ours}/self_attention_norm", f"{each}.attention.output.LayerNorm", c.biases),
-        *linear(f"{ours}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
-        *linear(f"{ours}/mlp/wo", f"{each}.output.dense", c.biases),
-        *norm(f"{ours}/mlp_norm", f"{each}.output.LayerNorm", c.biases),
+        *attention(f"{path}/self_attention", f"{each}.attention", names, c.biases),
+        *norm(f"{path}/self_attention_norm", f"{each}.attention.output.LayerNorm", c.biases),
+        *linear(f"{path}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
+        *linear(f"{path}/mlp/wo", f"{each}.output.dense", c.biases),
+        *norm(f"{path}/mlp_norm", f"{each}.output.LayerNorm", c.biases),
     ]
 
 

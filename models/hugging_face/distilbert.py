@@ -61,16 +61,16 @@ def config(c: Config) -> dict:
 
 def links(c: Config) -> list[Link]:
     below, each = "distilbert.embeddings", "distilbert.transformer.layer.{i}"
-    ours, names = "encoder/layers/{i}", ("q_lin", "k_lin", "v_lin", "out_lin")
+    path, names = "encoder/layers/{i}", ("q_lin", "k_lin", "v_lin", "out_lin")
     result = [
         table("token_embedding", f"{below}.word_embeddings"),
         table("encoder/position_embedding", f"{below}.position_embeddings"),
         *norm("encoder/embedding_norm", f"{below}.LayerNorm", c.biases),
-        *attention(f"{ours}/self_attention", f"{each}.attention", names, c.biases),
-        *norm(f"{ours}/self_attention_norm", f"{each}.sa_layer_norm", c.biases),
-        *linear(f"{ours}/mlp/wi_0", f"{each}.ffn.lin1", c.biases),
-        *linear(f"{ours}/mlp/wo", f"{each}.ffn.lin2", c.biases),
-        *norm(f"{ours}/mlp_norm", f"{each}.output_layer_norm", c.biases),
+        *attention(f"{path}/self_attention", f"{each}.attention", names, c.biases),
+        *norm(f"{path}/self_attention_norm", f"{each}.sa_layer_norm", c.biases),
+        *linear(f"{path}/mlp/wi_0", f"{each}.ffn.lin1", c.biases),
+        *linear(f"{path}/mlp/wo", f"{each}.ffn.lin2", c.biases),
+        *norm(f"{path}/mlp_norm", f"{each}.output_layer_norm", c.biases),
     ]
     if "vocabulary" in c.heads:
         result += linear("vocabulary/layer", "vocab_transform", c.biases)

@@ -236,41 +236,41 @@ def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
     return {"global_every": every, "first_global": first} if where else {}
 
 
-def linear(ours: str, theirs: str, biases: bool, inputs: int = 1) -> list[Link]:
+def linear(path: str, tensor_name: str, biases: bool, inputs: int = 1) -> list[Link]:
     """Returns the links of a torch.nn.Linear: its weight, and its bias if `biases`."""
-    links = [Link(ours, f"{theirs}.weight", OUT_IN, inputs)]
-    return links + ([Link(f"{ours}_bias", f"{theirs}.bias", VECTOR)] if biases else [])
+    links = [Link(path, f"{tensor_name}.weight", OUT_IN, inputs)]
+    return links + ([Link(f"{path}_bias", f"{tensor_name}.bias", VECTOR)] if biases else [])
 
 
-def norm(ours: str, theirs: str, bias: bool) -> list[Link]:
-    links = [Link(f"{ours}/scale", f"{theirs}.weight", VECTOR)]
-    return links + ([Link(f"{ours}/bias", f"{theirs}.bias", VECTOR)] if bias else [])
+def norm(path: str, tensor_name: str, bias: bool) -> list[Link]:
+    links = [Link(f"{path}/scale", f"{tensor_name}.weight", VECTOR)]
+    return links + ([Link(f"{path}/bias", f"{tensor_name}.bias", VECTOR)] if bias else [])
 
 
-def table(ours: str, theirs: str) -> Link:
-    return Link(ours, f"{theirs}.weight", TABLE)
+def table(path: str, tensor_name: str) -> Link:
+    return Link(path, f"{tensor_name}.weight", TABLE)
 
 
 def attention(
-    ours: str,
-    theirs: str,
+    path: str,
+    tensor_name: str,
     names: tuple[str, str, str, str],
     biases: bool,
     qkv_biases: bool = False,
 ) -> list[Link]:
     """Returns the links of query, key, value and output as four linear layers of these names."""
-    query, key, value, out = (f"{theirs}.{name}" for name in names)
+    query, key, value, out = (f"{tensor_name}.{name}" for name in names)
     return [
-        *linear(f"{ours}/query", query, biases or qkv_biases),
-        *linear(f"{ours}/key", key, biases or qkv_biases),
-        *linear(f"{ours}/value", value, biases or qkv_biases),
-        *linear(f"{ours}/out", out, biases, inputs=2),
+        *linear(f"{path}/query", query, biases or qkv_biases),
+        *linear(f"{path}/key", key, biases or qkv_biases),
+        *linear(f"{path}/value", value, biases or qkv_biases),
+        *linear(f"{path}/out", out, biases, inputs=2),
     ]
 
 
-def dense(ours: str, theirs: str) -> list[Link]:
+def dense(path: str, tensor_name: str) -> list[Link]:
     """Returns the links of a layer of `models.heads`: a kernel and a bias."""
     return [
-        Link(f"{ours}/kernel", f"{theirs}.weight", OUT_IN),
-        Link(f"{ours}/bias", f"{theirs}.bias", VECTOR),
+        Link(f"{path}/kernel", f"{tensor_name}.weight", OUT_IN),
+        Link(f"{path}/bias", f"{tensor_name}.bias", VECTOR),
     ]

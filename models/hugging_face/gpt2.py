@@ -68,19 +68,19 @@ def config(c: Config) -> dict:
 
 
 def links(c: Config) -> list[Link]:
-    ours, theirs = "decoder/layers/{i}", "transformer.h.{i}"
-    attention, mlp = f"{ours}/self_attention", f"{ours}/mlp"
+    path, tensor_name = "decoder/layers/{i}", "transformer.h.{i}"
+    attention, mlp = f"{path}/self_attention", f"{path}/mlp"
     joined = tuple(f"{attention}/{name}" for name in ("query", "key", "value"))
     result = [
         table("token_embedding", "transformer.wte"),
         table("decoder/position_embedding", "transformer.wpe"),
-        *norm(f"{ours}/self_attention_norm", f"{theirs}.ln_1", c.biases),
-        Link(joined, f"{theirs}.attn.c_attn.weight", IN_OUT),
-        Link(tuple(f"{name}_bias" for name in joined), f"{theirs}.attn.c_attn.bias", VECTOR),
-        *_conv1d(f"{attention}/out", f"{theirs}.attn.c_proj", inputs=2),
-        *norm(f"{ours}/mlp_norm", f"{theirs}.ln_2", c.biases),
-        *_conv1d(f"{mlp}/wi_0", f"{theirs}.mlp.c_fc"),
-        *_conv1d(f"{mlp}/wo", f"{theirs}.mlp.c_proj"),
+        *norm(f"{path}/self_attention_norm", f"{tensor_name}.ln_1", c.biases),
+        Link(joined, f"{tensor_name}.attn.c_attn.weight", IN_OUT),
+        Link(tuple(f"{name}_bias" for name in joined), f"{tensor_name}.attn.c_attn.bias", VECTOR),
+        *_conv1d(f"{attention}/out", f"{tensor_name}.attn.c_proj", inputs=2),
+        *norm(f"{path}/mlp_norm", f"{tensor_name}.ln_2", c.biases),
+        *_conv1d(f"{mlp}/wi_0", f"{tensor_name}.mlp.c_fc"),
+        *_conv1d(f"{mlp}/wo", f"{tensor_name}.mlp.c_proj"),
         *norm("decoder/final_norm", "transformer.ln_f", c.biases),
     ]
     if "classes" in c.heads:
@@ -90,10 +90,10 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-def _conv1d(ours: str, theirs: str, inputs: int = 1) -> list[Link]:
+def _conv1d(path: str, tensor_name: str, inputs: int = 1) -> list[Link]:
     return [
-        Link(ours, f"{theirs}.weight", IN_OUT, inputs),
-        Link(f"{ours}_bias", f"{theirs}.bias", VECTOR),
+        Link(path, f"{tensor_name}.weight", IN_OUT, inputs),
+        Link(f"{path}_bias", f"{tensor_name}.bias", VECTOR),
     ]
 
 

@@ -29,16 +29,16 @@ ROW = "row"  # a vector with an axis of 1 before it
 
 
 class Link(NamedTuple):
-    """One tensor of theirs, and the array or arrays of ours that it concatenates along outputs."""
+    """One tensor of a checkpoint, and the array or arrays of ours that it concatenates along outputs."""
 
-    ours: str | tuple[str, ...]
-    theirs: str
+    path: str | tuple[str, ...]  # of our array, or of each of them
+    tensor_name: str
     form: str = OUT_IN
     inputs: int = 1  # number of our axes that are inputs: 2 for attention's output [H, d, E]
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return (self.ours,) if isinstance(self.ours, str) else self.ours
+        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 Numbers = tuple[int, ...]  # none, of a layer, or of a layer and an expert
@@ -52,10 +52,10 @@ class Location(NamedTuple):
 
 
 def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, Link, Numbers]]:
-    """Yields (name, link, numbers of its layer and expert) of every tensor of theirs."""
+    """Yields (name, link, numbers of its layer and expert) of every tensor of a checkpoint."""
     for link in links:
-        if "{i}" not in link.theirs:
-            yield link.theirs, link, ()
+        if "{i}" not in link.tensor_name:
+            yield link.tensor_name, link, ()
             continue
         layers = config.num_decoder_layers
         if link.parts[0].startswith("encoder/"):
@@ -65,11 +65,11 @@ def named_tensors(links: Iterable[Link], config: Config) -> Iterator[tuple[str, 
         for i in range(int(lacks), layers):
             if ("/mlp/" if config.is_sparse(i) else "/experts/") in link.parts[0]:
                 continue  # of a layer of the other kind
-            if "{e}" not in link.theirs:
-                yield link.theirs.format(i=i), link, (i,)
+            if "{e}" not in link.tensor_name:
+                yield link.tensor_name.format(i=i), link, (i,)
                 continue
             for e in range(config.num_experts):
-                yield link.theirs.format(i=i, e=e), link, (i, e)
+                yield link.tensor_name.format(i=i, e=e), link, (i, e)
 
 
 def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -> str:
@@ -101,10 +101,10 @@ def location(name: str, numbers: Numbers, config: Config) -> Location:
     return Location(name.replace("layers/{i}", layers), (number, *expert))
 
 
-def theirs(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
-    """Returns a tensor of theirs from our arrays, those of one layer.
+def to_tensor(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
+    """Returns a tensor of a checkpoint from our arrays, those of one layer.
 
-    >>> theirs(Link("query", "q"), [np.zeros((4, 2, 3))]).shape
+    >>> to_tensor(Link("query", "q"), [np.zeros((4, 2, 3))]).shape
     (6, 4)
     """
     if link.form == TABLE:
@@ -118,15 +118,17 @@ def theirs(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
     return np.ascontiguousarray(joined.T) if link.form == OUT_IN else joined
 
 
-def ours(link: Link, part: int, tensor: np.ndarray, shapes: list[tuple[int, ...]]) -> np.ndarray:
-    """Returns our array number `part` from a tensor of theirs; `shapes`: of all its arrays.
+def to_array(
+    link: Link, part: int, tensor: np.ndarray, shapes: list[tuple[int, ...]]
+) -> np.ndarray:
+    """Returns our array number `part` from a tensor of a checkpoint; `shapes`: of all its arrays.
 
     Raises ValueError where the tensor's shape does not fit them.
     """
-    expected = shape_of_theirs(link, shapes)
+    expected = tensor_shape(link, shapes)
     if tensor.shape != expected:
         raise ValueError(
-            f"Got {link.theirs} of shape {tensor.shape}, expected {expected} for {link.parts}: its "
+            f"Got {link.tensor_name} of shape {tensor.shape}, expected {expected} for {link.parts}: its "
             "config.json is of another model."
         )
     if len(shapes) > 1:
@@ -139,8 +141,8 @@ def ours(link: Link, part: int, tensor: np.ndarray, shapes: list[tuple[int, ...]
     return tensor.reshape(shapes[part])
 
 
-def shape_of_theirs(link: Link, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """Returns the shape of a tensor of theirs from those of our arrays."""
+def tensor_shape(link: Link, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns the shape of a tensor of a checkpoint from those of our arrays."""
     if link.form == TABLE:
         return tuple(shapes[0])
     if link.form == VECTOR:
@@ -169,7 +171,7 @@ def imported(
 
     Args:
       shapes: of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
-      read: name of a tensor of theirs -> the tensor.
+      read: name of a tensor of a checkpoint -> the tensor.
 
     Raises ValueError for shapes that do not fit and for weights that are no finite floats, and
     KeyError, with its name, for a missing tensor.
@@ -184,12 +186,12 @@ def imported(
         # Filled layer by layer: stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
         for index, link, part, name, part_shapes in parts:
-            array[index] = ours(link, part, _weights(name, read(name)), part_shapes)
+            array[index] = to_array(link, part, _weights(name, read(name)), part_shapes)
         yield path, array
 
 
 def _weights(name: str, tensor: np.ndarray) -> np.ndarray:
-    """Returns a tensor of theirs. Raises ValueError unless it holds finite floats."""
+    """Returns a tensor of a checkpoint. Raises ValueError unless it holds finite floats."""
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
         raise ValueError(
             f"Got {name} of dtype {tensor.dtype}, expected floats: weights that were quantised are "
@@ -216,9 +218,9 @@ def _empty(shape: tuple[int, ...]) -> np.ndarray:
 def exported(
     links: Iterable[Link], config: Config, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
-    """Yields each tensor of theirs; `arrays`: ours by path, stacked where layers are scanned."""
+    """Yields each tensor of a checkpoint; `arrays`: ours by path, stacked where layers are scanned."""
     for name, link, numbers in named_tensors(links, config):
         locations = [location(part, numbers, config) for part in link.parts]
         parts = [arrays[at.path][at.numbers] for at in locations]
-        shape = shape_of_theirs(link, [x.shape for x in parts])
-        yield Tensor(name, shape, partial(theirs, link, parts))
+        shape = tensor_shape(link, [x.shape for x in parts])
+        yield Tensor(name, shape, partial(to_tensor, link, parts))

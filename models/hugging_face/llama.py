@@ -195,8 +195,8 @@ def config(kind: str, c: Config) -> dict:
 
 
 def _own_config(kind: str, c: Config) -> dict[str, Any]:
-    theirs = THEIR_ACTIVATIONS[c.mlp_activations[0]]
-    own: dict[str, Any] = {ACTIVATION_OF.get(kind, "hidden_act"): theirs}
+    tensor_name = THEIR_ACTIVATIONS[c.mlp_activations[0]]
+    own: dict[str, Any] = {ACTIVATION_OF.get(kind, "hidden_act"): tensor_name}
     if kind in ("mistral", "mixtral", "gemma2"):
         own["sliding_window"] = None if c.window is None else c.window + 1
     if kind == "gemma2":
@@ -226,28 +226,30 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
 
 
 def links(kind: str, c: Config) -> list[Link]:
-    ours, theirs = "decoder/layers/{i}", "model.layers.{i}"
+    path, tensor_name = "decoder/layers/{i}", "model.layers.{i}"
     names = ("q_proj", "k_proj", "v_proj", "o_proj")
     result = [
         table("token_embedding", "model.embed_tokens"),
-        *attention(f"{ours}/self_attention", f"{theirs}.self_attn", names, c.biases, c.qkv_biases),
-        *linear(f"{ours}/mlp/wi_0", f"{theirs}.mlp.gate_proj", c.biases),
-        *linear(f"{ours}/mlp/wi_1", f"{theirs}.mlp.up_proj", c.biases),
-        *linear(f"{ours}/mlp/wo", f"{theirs}.mlp.down_proj", c.biases),
+        *attention(
+            f"{path}/self_attention", f"{tensor_name}.self_attn", names, c.biases, c.qkv_biases
+        ),
+        *linear(f"{path}/mlp/wi_0", f"{tensor_name}.mlp.gate_proj", c.biases),
+        *linear(f"{path}/mlp/wi_1", f"{tensor_name}.mlp.up_proj", c.biases),
+        *linear(f"{path}/mlp/wo", f"{tensor_name}.mlp.down_proj", c.biases),
         *norm("decoder/final_norm", "model.norm", c.biases),
     ]
     layer, *kernels = SPARSE.get(kind, OTHERS_SPARSE)
-    result += linear(f"{ours}/experts/router", f"{theirs}.{layer}.gate", False)
+    result += linear(f"{path}/experts/router", f"{tensor_name}.{layer}.gate", False)
     for our_name, name in zip(("wi_0", "wi_1", "wo"), kernels):
         result += linear(
-            f"{ours}/experts/{our_name}", f"{theirs}.{layer}.experts.{{e}}.{name}", False
+            f"{path}/experts/{our_name}", f"{tensor_name}.{layer}.experts.{{e}}.{name}", False
         )
     for our_norm, their_norm in NORMS[c.norm_place].items():
-        result += norm(f"{ours}/{our_norm}", f"{theirs}.{their_norm}", c.biases)
+        result += norm(f"{path}/{our_norm}", f"{tensor_name}.{their_norm}", c.biases)
     if c.qk_norm:
         for name, their_name in (("query", "q"), ("key", "k")):
-            at = f"{ours}/self_attention/{name}_norm"
-            result += norm(at, f"{theirs}.self_attn.{their_name}_norm", False)
+            at = f"{path}/self_attention/{name}_norm"
+            result += norm(at, f"{tensor_name}.self_attn.{their_name}_norm", False)
     if "classes" in c.heads:
         result += linear("projections_classes/classifier/kernel", "score", False)
     elif "token_classes" in c.heads:
@@ -275,8 +277,8 @@ DECODERS: Mapping[str, Family] = {
         presets=PRESETS.get(kind, (f"{kind}_*",)),
         ignored=(".rotary_emb.inv_freq",),
         by_heads=tuple(
-            ((head,), f"{name}{theirs}")
-            for head, theirs in CLASS_OF.items()
+            ((head,), f"{name}{tensor_name}")
+            for head, tensor_name in CLASS_OF.items()
             if head not in LACKING.get(kind, ())
         ),
     )

@@ -111,20 +111,20 @@ def config(c: Config) -> dict:
 
 
 def links(c: Config) -> list[Link]:
-    ours, theirs = "encoder/layers/{i}", "model.layers.{i}"
-    attention = f"{ours}/self_attention"
+    path, tensor_name = "encoder/layers/{i}", "model.layers.{i}"
+    attention = f"{path}/self_attention"
     result = [
         table("token_embedding", "model.embeddings.tok_embeddings"),
         *norm("encoder/embedding_norm", "model.embeddings.norm", c.biases),
-        *norm(f"{ours}/self_attention_norm", f"{theirs}.attn_norm", c.biases),
+        *norm(f"{path}/self_attention_norm", f"{tensor_name}.attn_norm", c.biases),
         Link(
             (f"{attention}/query", f"{attention}/key", f"{attention}/value"),
-            f"{theirs}.attn.Wqkv.weight",
+            f"{tensor_name}.attn.Wqkv.weight",
         ),
-        *linear(f"{attention}/out", f"{theirs}.attn.Wo", c.biases, inputs=2),
-        *norm(f"{ours}/mlp_norm", f"{theirs}.mlp_norm", c.biases),
-        Link((f"{ours}/mlp/wi_0", f"{ours}/mlp/wi_1"), f"{theirs}.mlp.Wi.weight"),
-        *linear(f"{ours}/mlp/wo", f"{theirs}.mlp.Wo", c.biases),
+        *linear(f"{attention}/out", f"{tensor_name}.attn.Wo", c.biases, inputs=2),
+        *norm(f"{path}/mlp_norm", f"{tensor_name}.mlp_norm", c.biases),
+        Link((f"{path}/mlp/wi_0", f"{path}/mlp/wi_1"), f"{tensor_name}.mlp.Wi.weight"),
+        *linear(f"{path}/mlp/wo", f"{tensor_name}.mlp.Wo", c.biases),
         *norm("encoder/final_norm", "model.final_norm", c.biases),
     ]
     if "vocabulary" in c.heads:

@@ -120,8 +120,8 @@ def write_modules(
       head: the kernel [E, E] and bias [E] of the head "embedding", a layer with tanh after pooling.
     """
     path = Path(directory)
-    theirs = next(name for name, ours in POOLINGS.items() if ours == pooling)
-    modes = {f"pooling_mode_{n}": n.startswith(theirs) for n in ("cls_token", "mean_tokens")}
+    mode = next(name for name, own in POOLINGS.items() if own == pooling)
+    modes = {f"pooling_mode_{n}": n.startswith(mode) for n in ("cls_token", "mean_tokens")}
     configs: dict[str, dict] = {"Pooling": {"word_embedding_dimension": emb_dim} | modes}
     if head is not None:
         sizes = {"in_features": emb_dim, "out_features": emb_dim, "bias": True}

@@ -67,11 +67,16 @@ def config(c: Config) -> dict:
 def links(c: Config) -> list[Link]:
     result = [table("token_embedding", "shared")]
     for stack, layer in (("encoder", 1), ("decoder", 2)):
-        ours, theirs = f"{stack}/layers/{{i}}/experts", f"{stack}.block.{{i}}.layer.{layer}.mlp"
+        path, tensor_name = (
+            f"{stack}/layers/{{i}}/experts",
+            f"{stack}.block.{{i}}.layer.{layer}.mlp",
+        )
         result += t5.stack_links(c, stack, "mlp")
-        result += linear(f"{ours}/router", f"{theirs}.router.classifier", False)
+        result += linear(f"{path}/router", f"{tensor_name}.router.classifier", False)
         for our_name, name in (("wi_0", "wi"), ("wo", "wo")):
-            result += linear(f"{ours}/{our_name}", f"{theirs}.experts.expert_{{e}}.{name}", False)
+            result += linear(
+                f"{path}/{our_name}", f"{tensor_name}.experts.expert_{{e}}.{name}", False
+            )
     if not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head")]
     return result

@@ -43,9 +43,9 @@ def settings(kind: str, hf: dict, has) -> dict:
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
     # "gated-gelu" is the tanh approximation, against its name.
-    theirs = "gelu_new" if projection == "gated-gelu" else name
-    refuse(hf, dense_act_fn=theirs, is_gated_act=gated)
-    act = activation({"feed_forward_proj": theirs}, "feed_forward_proj")
+    tensor_name = "gelu_new" if projection == "gated-gelu" else name
+    refuse(hf, dense_act_fn=tensor_name, is_gated_act=gated)
+    act = activation({"feed_forward_proj": tensor_name}, "feed_forward_proj")
     classifies = has("classification_head.out_proj.weight")
     return common_settings(hf) | dict(
         **with_heads(hf, ["classes" if classifies else "vocabulary"]),
@@ -105,7 +105,7 @@ def links(c: Config) -> list[Link]:
         result += stack_links(c, stack)
     if "classes" in c.heads:  # whose class names the rest "transformer"
         return [
-            *(link._replace(theirs=f"transformer.{link.theirs}") for link in result),
+            *(link._replace(tensor_name=f"transformer.{link.tensor_name}") for link in result),
             *classification_head(),
         ]
     if "vocabulary" in c.heads and not c.logits_via_embedding:
@@ -115,23 +115,23 @@ def links(c: Config) -> list[Link]:
 
 def stack_links(c: Config, stack: str, of_mlp: str = MLP) -> list[Link]:
     """Returns the links of a stack; `of_mlp`: their name of a layer's MLP."""
-    ours, theirs = f"{stack}/layers/{{i}}", f"{stack}.block.{{i}}.layer"
+    path, tensor_name = f"{stack}/layers/{{i}}", f"{stack}.block.{{i}}.layer"
     mlp = 2 if stack == "decoder" else 1
     names = ("q", "k", "v", "o")
-    result = attention(f"{ours}/self_attention", f"{theirs}.0.{SELF}", names, c.biases)
-    result += norm(f"{ours}/self_attention_norm", f"{theirs}.0.layer_norm", c.biases)
+    result = attention(f"{path}/self_attention", f"{tensor_name}.0.{SELF}", names, c.biases)
+    result += norm(f"{path}/self_attention_norm", f"{tensor_name}.0.layer_norm", c.biases)
     if stack == "decoder":
-        result += attention(f"{ours}/cross_attention", f"{theirs}.1.{CROSS}", names, c.biases)
-        result += norm(f"{ours}/cross_attention_norm", f"{theirs}.1.layer_norm", c.biases)
+        result += attention(f"{path}/cross_attention", f"{tensor_name}.1.{CROSS}", names, c.biases)
+        result += norm(f"{path}/cross_attention_norm", f"{tensor_name}.1.layer_norm", c.biases)
     inner = ("wi_0", "wi_1") if len(c.mlp_activations) == 2 else ("wi",)
     for i, name in enumerate(inner):
-        result += linear(f"{ours}/mlp/wi_{i}", f"{theirs}.{mlp}.{of_mlp}.{name}", c.biases)
-    result += linear(f"{ours}/mlp/wo", f"{theirs}.{mlp}.{of_mlp}.wo", c.biases)
-    result += norm(f"{ours}/mlp_norm", f"{theirs}.{mlp}.layer_norm", c.biases)
+        result += linear(f"{path}/mlp/wi_{i}", f"{tensor_name}.{mlp}.{of_mlp}.{name}", c.biases)
+    result += linear(f"{path}/mlp/wo", f"{tensor_name}.{mlp}.{of_mlp}.wo", c.biases)
+    result += norm(f"{path}/mlp_norm", f"{tensor_name}.{mlp}.layer_norm", c.biases)
     result += norm(f"{stack}/final_norm", f"{stack}.final_layer_norm", c.biases)
     bias = "relative_attention_bias.weight"
     if c.relative_in_every_layer:
-        return [*result, Link(f"{ours}/relative_bias/table", f"{theirs}.0.{SELF}.{bias}")]
+        return [*result, Link(f"{path}/relative_bias/table", f"{tensor_name}.0.{SELF}.{bias}")]
     return [*result, Link(f"{stack}/relative_bias/table", f"{stack}.block.0.layer.0.{SELF}.{bias}")]
 
 

@@ -605,7 +605,7 @@ def test_losses_and_gradients_agree(name, imported):
     their_gradients = dict(apart(their_gradients))
     their_gradients["final_logits_bias"] = None  # a buffer of theirs, which has no gradient
     flat = named(gradients)
-    links = [x for x in found.family.links(config) if x.theirs != "final_logits_bias"]
+    links = [x for x in found.family.links(config) if x.tensor_name != "final_logits_bias"]
     shapes = {path: x.shape for path, x in flat.items()}
     compared = 0
     for path, array in links_imported(links, config, shapes, their_gradients.__getitem__):
