@@ -22,7 +22,14 @@ from pretrax.training.settings import bound, config_file, run
 from pretrax.training.settings.bound import flattened
 from pretrax.training.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training.settings.config_file import gin_text
-from pretrax.training.settings.configuration import T5X_NAMES, as_run, read_fields, read_run
+from pretrax.training.settings.configuration import (
+    MOVED,
+    T5X_NAMES,
+    as_run,
+    read_directory,
+    read_fields,
+    read_run,
+)
 from pretrax.training.settings.run import FIELDS, fields_of, is_required
 from tests.training import tiny
 
@@ -389,11 +396,34 @@ def test_files_in_other_folders(tmp_path):
 
 
 def test_an_earlier_versions_directory_is_refused(tmp_path):
-    from pretrax.training.settings.configuration import read_directory
-
     (tmp_path / "config.gin").write_text("import train\n\ntrain.train.steps = 3\n")
     with pytest.raises(ValueError, match="written by an earlier version of pretrax"):
         read_directory(str(tmp_path))
+
+
+MOVED_NAMES = {
+    "pretrax.tasks.labelled_evaluation": "heldout_labels",
+    "pretrax.tasks.seqio_corpora": "seqio_mixture",
+    "pretrax.tasks.seqio_evaluation": "evaluation_tasks",
+    "pretrax.tasks.seqio_vocabularies": "of_task",
+    "pretrax.training.mesh": "make_mesh",
+    "pretrax.training.store_mixtures": "token_store",
+    "pretrax.training.token_arrays": "token_array",
+}
+
+
+@pytest.mark.parametrize("module", MOVED)
+def test_a_module_that_has_moved(tmp_path, module):
+    """A directory of an earlier version opens; in a file of the user's, the import is to be changed."""
+    package, _, last = module.rpartition(".")
+    field = f"training.Run.evaluation_tasks = @{last}.{MOVED_NAMES[module]}"
+    lines = ["from __gin__ import dynamic_registration", f"from {package} import {last}", field]
+    for name in ("config.gin", "mine.gin"):
+        (tmp_path / name).write_text("\n".join(lines[:2] + ["from pretrax import training", field]))
+    function = read_directory(str(tmp_path))["evaluation_tasks"].function
+    assert function.__name__ == MOVED_NAMES[module]
+    with pytest.raises(ValueError, match=rf"line 2: {module} is {MOVED[module]} now: change this"):
+        read_fields([str(tmp_path / "mine.gin")])
 
 
 def test_a_run_that_lacks_a_field():
