@@ -137,7 +137,7 @@ def documented(name: str) -> str:
     builder = re.search(r"\.objective = @objectives\.(\w+)", text)[1]
     exports = (ROOT / "objectives" / "__init__.py").read_text()
     module = next(
-        node.module.removeprefix("pretrax.")
+        f"objectives.{node.module}"
         for node in ast.parse(exports).body
         if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
     )

@@ -80,7 +80,7 @@ def test_more_seeds_and_variants_run_what_is_missing(own):
 
 def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
     file, started = own
-    monkeypatch.setattr(cells.train, "train", None)
+    monkeypatch.setattr(cells.trainer, "train", None)
     more = "comparing.Comparison.yardsticks = [@small.norm, @a/small.norm, @small.refusing]"
     with open(file, "a") as out:
         out.write(f"{more}\na/small.norm.power = 4\n")
@@ -95,7 +95,7 @@ def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
 
 def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     file, started = own
-    monkeypatch.setattr(cells.train, "train", None)
+    monkeypatch.setattr(cells.trainer, "train", None)
     with open(file, "a") as out:
         out.write("comparing.Comparison.yardsticks = [@small.norm, @small.of_files]\n")
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
@@ -110,7 +110,7 @@ def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
 
 def test_a_broken_yardstick_is_named_and_keeps_no_other_from_measuring(own, monkeypatch, capsys):
     file, started = own
-    monkeypatch.setattr(cells.train, "train", None)
+    monkeypatch.setattr(cells.trainer, "train", None)
     both = "--gin.comparing.Comparison.yardsticks=[@small.broken, @small.layers]"
     assert small.compare_here(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
     said = " ".join(capsys.readouterr().out.split())
@@ -232,7 +232,7 @@ comparing.Comparison.reference = "small"
 def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys):
     file = small.write(tmp_path, *EQUAL.splitlines())
     small.here(monkeypatch)
-    monkeypatch.setattr(cells.train, "train", lambda *_: SimpleNamespace(finished=False))
+    monkeypatch.setattr(cells.trainer, "train", lambda *_: SimpleNamespace(finished=False))
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     facts = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
     left = abs(facts["wide"].parameters - facts["small"].parameters)

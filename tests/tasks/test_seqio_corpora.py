@@ -16,6 +16,7 @@ from pretrax.tasks.seqio.seqio_vocabularies import (
     tokenizer_of,
 )
 from pretrax.tasks.seqio.tfds_tasks import register_text
+from pretrax.tasks.vocabularies import factories
 from pretrax.tasks.vocabularies.converted_vocabularies import export_vocabulary
 from pretrax.tasks.vocabularies.special_tokens import token_ids
 from pretrax.training.settings.configuration import read_fields
@@ -498,7 +499,7 @@ def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, m
     def bucket(url):
         return pathlib.Path(str(url).removeprefix("bucket://"))
 
-    monkeypatch.setattr(vocabularies.epath, "Path", bucket)
+    monkeypatch.setattr(factories.epath, "Path", bucket)
     run_dir = tmp_path / "not" / "there"  # yet
     settings = {"mixture_or_task_name": "tiny_text", "shuffle": False}
     for _ in range(2):
