@@ -22,7 +22,7 @@ from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul
 from pretrax.training import planning
 from pretrax.training.batches import Batches
 from pretrax.training.devices.mesh import make_mesh
-from pretrax.training.settings.configuration import read_fields
+from pretrax.training.settings.configuration import read_settings
 from pretrax.training.settings.run import Run as Settings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -312,18 +312,23 @@ def run_here(arguments) -> None:
 
 LEFT_OPEN = {  # by gin files that users complete on the command line
     **dict.fromkeys(
-        ("FILES", "TOKENS", "STORE", "MIXTURE_OR_TASK_NAME", "TASK", "RUN_DIR"), "none"
+        (
+            *("FILES", "TOKENS", "STORE", "TOKENIZER", "MIXTURE_OR_TASK_NAME", "TASK"),
+            *("RUN_DIR", "INITIAL_RUN", "OUT"),
+        ),
+        "none",
     ),
-    **{"MODULE": None, "CLASSES": ["no", "yes"], "STEPS": 100},
+    **{"MODULE": None, "CLASSES": ["no", "yes"]},
+    **dict.fromkeys(("STEPS", "GIVEN_TOKENS", "ANSWER_TOKENS"), 100),
 }
 
 
-def completed(run: str) -> dict:
-    """The fields of a run's gin file, with values for what it leaves to the command line."""
+def completed(file: str, target=Settings) -> dict:
+    """The fields of a gin file, a run's by default, with values for what it leaves to be given."""
     bindings: list[str] = []
     while True:
         try:
-            return read_fields([run], bindings)
+            return read_settings(target, [file], bindings)
         except ValueError as error:
             name = str(error).partition(" has no value")[0]
             bindings.append(f"{name} = {LEFT_OPEN[name]!r}")
