@@ -41,11 +41,16 @@ def checksum(file: str) -> str:
     return hashlib.sha256("\n".join(settings_of(file)).encode()).hexdigest()[:8]
 
 
+def test_every_gin_file_is_pinned():
+    assert sorted(json.loads(PINNED.read_text())) == FILES, "python -m tests.test_gin_settings"
+
+
 @pytest.mark.parametrize("file", FILES)
 def test_a_gin_file_gives_the_settings_that_are_pinned(file):
-    assert checksum(file) == json.loads(PINNED.read_text()).get(file), (
+    found, pinned = checksum(file), json.loads(PINNED.read_text()).get(file)
+    assert found == pinned, (
         f"{file} gives other settings than those pinned in {PINNED.name}. To see them: "
-        f"python -m tests.test_gin_settings {file}, here and in the version before. To pin them: "
+        f"`python -m tests.test_gin_settings {file}`, here and in the version before. To pin them: "
         "the same without a file."
     )
 

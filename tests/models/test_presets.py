@@ -15,7 +15,7 @@ import pytest
 from flax import linen as nn
 from jax.sharding import AbstractMesh, AxisType
 
-from pretrax import objectives
+from pretrax import models, objectives
 from pretrax.models.experts import active_parameters
 from pretrax.models.hugging_face import FAMILIES, family_of
 from pretrax.training.devices.mesh import AXES, placed_on, shardings_of
@@ -25,7 +25,7 @@ from pretrax.training.state import new_state
 from tests.training import tiny
 
 FOLDER = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"
-GIN_FILES = {path.stem: path for path in sorted(FOLDER.glob("*.gin"))}
+GIN_FILES = {p.stem: p for p in sorted(FOLDER.glob("*.gin")) if not p.stem.endswith("_defaults")}
 
 
 class Preset(NamedTuple):
@@ -149,6 +149,14 @@ def boxed_shapes(name, vocab_size):
 
 def count(name, vocab_size):
     return sum(math.prod(x.shape) for x in jax.tree.leaves(boxed_shapes(name, vocab_size)))
+
+
+@pytest.mark.parametrize("layout", ["decoder", "encoder", "encoder_decoder"])
+def test_a_file_of_defaults_changes_none(layout):
+    sizes = dict(emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+    sizes |= {} if layout == "encoder_decoder" else {"num_layers": 1}
+    found = read_fields([f"models/{layout}_defaults.gin"])["model"]
+    assert found(64, **sizes).config == getattr(models, layout)(64, **sizes).config
 
 
 def test_every_gin_file_is_known_here():
