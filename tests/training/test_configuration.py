@@ -225,6 +225,48 @@ def test_a_preset_leaves_nothing_to_the_next_of_its_kind(kind, tmp_path):
         assert read_fields([mine(tmp_path, *before, f'include "{path}"')]) == alone, path.stem
 
 
+def test_the_quickstarts_initial_weights_are_of_its_own_model_alone(tmp_path):
+    """They are set in a scope, which a model that is named after the quickstart does not have."""
+
+    def first_settings(*files):
+        config = read_run(files, ["RUN_DIR = 'a'"]).model(512).config
+        return config.init_locality, config.init_matching
+
+    quickstart = "runs/quickstart.gin"
+    assert first_settings(quickstart) == (3.0, True)
+    own = mine(
+        tmp_path,
+        "from pretrax import models",
+        "from pretrax import training",
+        "training.Run.model = @models.encoder_decoder",
+        "models.encoder_decoder.emb_dim = 64",
+    )
+    imported = tmp_path / "config.gin"
+    imported.write_text(config_text(str(tmp_path), "hf:other", "encoder_decoder", {}, 512))
+    for file in (own, str(imported), "models/t5_1_1_small.gin"):
+        assert first_settings(quickstart, file) == (0.0, False), file
+    # A run that was kept has no scopes: a preset states these settings itself.
+    imported.write_text(gin_text(fields_of(read_run([quickstart]))).text)
+    assert "\nmodels.encoder_decoder.init_locality = 3.0\n" in imported.read_text()
+    assert first_settings(str(imported)) == (3.0, True)
+    assert first_settings(str(imported), "models/t5_1_1_small.gin") == (0.0, False)
+
+
+def test_settings_of_the_quickstarts_model_are_given_as_of_any():
+    run = read_run(["runs/quickstart.gin"])
+    other = read_run(
+        ["runs/quickstart.gin"],
+        [
+            "models.encoder_decoder.num_encoder_layers = 1",
+            "quickstart/models.encoder_decoder.init_locality = 2.0",
+        ],
+    )
+    assert differences(fields_of(run), fields_of(other)) == [
+        "model.init_locality: was 3.0, is 2.0",
+        "model.num_encoder_layers: was 2, is 1",
+    ]
+
+
 def test_a_corpus_of_seqio_leaves_nothing_to_another(tmp_path):
     c4, task = "corpora/c4.gin", "corpora/seqio_task.gin"
     settings = {c4: 'DATA_DIR = "gs://mine"', task: 'MODULE = "my_tasks"'}
@@ -281,6 +323,11 @@ def test_bindings_hold_in_the_order_of_the_command_line():
         (["runs/decoder.gin"], ["Run.batch_size = 4"], r"did you mean training.Run\?"),
         (["runs/decoder.gin"], ["decoder.emb_dim = 64"], r"did you mean models.decoder\?"),
         (["runs/decoder.gin"], ["model = @decoder"], r"did you mean models.decoder\?"),
+        (
+            ["runs/quickstart.gin"],
+            ["models.encoder_decoder.init_locality = 0.0"],
+            r"of its own: --gin.quickstart/models.encoder_decoder.init_locality=VALUE",
+        ),
         (["runs/decoder.gin"], ["STEPS = %STOPS"], r"STOPS has no value: give --gin.STOPS="),
     ],
 )
@@ -343,6 +390,14 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
                 "optimizers.adamw.b1 = 0.8",
             ],
             r"uses training.optimizers.adamw.b1, which .*mine.gin sets. .*adamw is not part of it",
+        ),
+        (
+            [
+                "from pretrax import models",
+                'include "runs/quickstart.gin"',
+                "models.encoder_decoder.init_locality = 0.0",
+            ],
+            r"Nothing .* uses .*init_locality, which .*mine.gin sets. Its scope 'quickstart' has",
         ),
         (['include "absent.gin"'], r"There is no gin file 'absent.gin'"),
     ],

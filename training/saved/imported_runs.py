@@ -87,8 +87,6 @@ def config_text(
       layout: the builder among `models`; settings: its keywords.
       rows: of the embedding.
     """
-    if layout == "encoder_decoder":  # where a run's own model begins otherwise, as the quickstart's
-        settings = {"init_locality": 0.0, "init_matching": False} | dict(settings)
     model = Bound(getattr(models, layout), **settings)
     fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}
     lines = [

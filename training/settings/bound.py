@@ -136,6 +136,17 @@ def import_name(function: Callable) -> tuple[str, str] | None:
     return None
 
 
+def selector_of(function: Callable) -> str:
+    """Returns how gin files that import the function's module name it.
+
+    >>> from pretrax import models
+    >>> selector_of(models.decoder)
+    'models.decoder'
+    """
+    module, name = import_name(function) or ("", name_of(function))
+    return f"{module.rpartition('.')[2]}.{name}".removeprefix(".")
+
+
 def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yields (path, value) of all parts of a value, including defaults of functions.
 
@@ -202,8 +213,7 @@ def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, An
             f"{name_of(function)} is given its {' and '.join(twice)} by the run: do not set it."
         )
     if missing:
-        module, name = import_name(function) or ("", name_of(function))
-        flag = f"--gin.{module.rpartition('.')[2]}.{name}.{missing[0]}=VALUE"
+        flag = f"--gin.{selector_of(function)}.{missing[0]}=VALUE"
         raise ValueError(
             f"{name_of(function)} has no value for its {' and '.join(missing)}: give {flag}. "
             f"Its parameters: {', '.join(known)}."
@@ -233,9 +243,9 @@ def _check_types(function: Callable, settings: Mapping[str, Any]) -> None:
         if isinstance(value, Call) or any(_admits(kind, value) for kind in kinds):
             continue
         words = [_PLAIN[typing.get_origin(kind) or kind] for kind in kinds]
-        module, own = import_name(function) or ("", name_of(function))
-        selector = f"{module.rpartition('.')[2]}.{own}".lstrip(".")
-        raise ValueError(f"{selector}.{name} must be {' or '.join(words)}, got {value!r}.")
+        raise ValueError(
+            f"{selector_of(function)}.{name} must be {' or '.join(words)}, got {value!r}."
+        )
 
 
 def _is_union(hint: Any) -> bool:

@@ -30,7 +30,7 @@ from ...models.directories import check_links
 from .. import run_directory
 from ..devices import mesh
 from . import trust
-from .bound import Bound, Call, import_name, name_of, parameters
+from .bound import Bound, Call, name_of, parameters, selector_of
 from .run import FIELDS, Run, is_required
 from .user_modules import import_module
 
@@ -258,7 +258,8 @@ class _Source(NamedTuple):
 class _Binding(NamedTuple):
     value: Any
     source: _Source  # that gave it, itself or by an include
-    path: Path | None = None  # of the file that it stands in
+    path: Path | None  # of the file that it stands in
+    number: int  # in the order of reading
 
 
 _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
@@ -270,6 +271,7 @@ class _Reader:
     def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
         self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
         self._bindings: dict[_Key, _Binding] = {}
+        self._number = 0  # of bindings read so far
         # For bindings of the command line.
         self._imported: dict[str, Any] = {"training": training, "mesh": mesh}
         self._used: set[_Key] = set()
@@ -361,7 +363,7 @@ class _Reader:
                     self._read_path(filename, folders, source, within)
                 case config_parser.BindingStatement(scope, selector, "", value):
                     name = f"{scope}/{selector}" if scope else selector
-                    self._bindings["", None, name] = _Binding(value, source, path)
+                    self._bind(("", None, name), value, source, path)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
                     if here := T5X_NAMES.get(f"{selector}.{parameter}"):
                         raise ValueError(
@@ -371,13 +373,17 @@ class _Reader:
                     _check_parameter(function, selector, parameter, at)
                     if checked and parameter == trust.MODULE:
                         trust.check_module(value, self._trusted, at)
-                    self._bindings[scope, function, parameter] = _Binding(value, source, path)
+                    self._bind((scope, function, parameter), value, source, path)
                     if path is not None and path.name == run_directory.CONFIG:
                         # An imported model sets the vocabulary of whatever corpus a run may have.
                         self._mentioned.add(function)
                     if function is self._target and source.is_file:
                         self._chosen.setdefault(source, set()).add(parameter)
         self._imported |= names
+
+    def _bind(self, key: _Key, value: Any, source: _Source, path: Path | None) -> None:
+        self._number += 1
+        self._bindings[key] = _Binding(value, source, path, self._number)
 
     # Values
 
@@ -445,18 +451,30 @@ class _Reader:
             if idle and not idle_files:
                 raise ValueError(self._idle_file(source))
         used = {self._bindings[key].source for key in self._used}
-        for key, (_, source, _) in self._bindings.items():
-            if key in self._used or (source in used and self._is_mentioned(key)):
+        for key, binding in self._bindings.items():
+            source = binding.source
+            if key in self._used:
                 continue
-            if source.is_file and self._is_mentioned(key):
-                if idle_files:
+            if self._is_mentioned(key) and not self._holding_scope(key):
+                if source in used or (source.is_file and idle_files):
                     continue
-                raise ValueError(self._idle_file(source))
+                if source.is_file:
+                    raise ValueError(self._idle_file(source))
             scope, function, name = key
             said = name if function is None else f"{name_of(function)}.{name}"
             said = f"{scope}/{said}" if scope else said
             sets = f"{said}, which {source.text} sets" if source.is_file else source.text
             raise ValueError(f"Nothing in this {self._said} uses {sets}. {self._remedy(key)}")
+
+    def _holding_scope(self, key: _Key) -> str | None:
+        """The scope whose binding of this parameter holds, though a wider one, `key`, came after it."""
+        scope, function, name = key
+        for other in self._used:
+            within = other[0].startswith(f"{scope}/" if scope else "")
+            if within and other[1:] == (function, name):
+                if self._bindings[other].number < self._bindings[key].number:
+                    return other[0]
+        return None
 
     def _is_mentioned(self, key: _Key) -> bool:
         """Whether a file or binding refers to this macro, or to this function in some scope."""
@@ -494,9 +512,11 @@ class _Reader:
         if function is None and name in T5X_NAMES:
             return f"What T5X calls {name} is here: {T5X_NAMES[name]}."
         if function is None and name in (parameters(self._target) or {}):
-            module, own = import_name(self._target) or ("", name_of(self._target))
-            selector = f"{module.rpartition('.')[2]}.{own}"
+            selector = selector_of(self._target)
             return f"It is a field of the {self._said}: --gin.{selector}.{name}=VALUE."
+        if scope := self._holding_scope(key):
+            selector = f"{scope}/{selector_of(function)}"
+            return f"Its scope {scope!r} has a value of its own: --gin.{selector}.{name}=VALUE."
         if function is None:
             there = sorted(k[2] for k in self._used if k[1] is None)
             return (
