@@ -467,7 +467,7 @@ class _Reader:
             raise ValueError(f"Nothing in this {self._said} uses {sets}. {self._remedy(key)}")
 
     def _holding_scope(self, key: _Key) -> str | None:
-        """The scope whose binding of this parameter holds, though a wider one, `key`, came after it."""
+        """The scope of a binding that holds in place of `key`, though it is narrower and came first."""
         scope, function, name = key
         for other in self._used:
             within = other[0].startswith(f"{scope}/" if scope else "")
