@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pretrax.comparing import Comparison
 from pretrax.comparing.variants import read_comparison, runs_of_variants
 from pretrax.preparing import Preparation
 from pretrax.training.settings.bound import flattened
@@ -32,8 +33,8 @@ def settings_of(file: str) -> list[str]:
             for variant, run in runs_of_variants(comparison).items()
         }
     else:
-        target = Preparation if folder == "preparing" else Run
-        values = tiny.completed(file, target)
+        targets = {"budgets": Comparison, "preparing": Preparation}
+        values = tiny.completed(file, targets.get(folder, Run))
     return sorted(f"{path} = {value!r}" for path, value in flattened(folder, values))
 
 
