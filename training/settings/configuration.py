@@ -467,12 +467,16 @@ class _Reader:
             raise ValueError(f"Nothing in this {self._said} uses {sets}. {self._remedy(key)}")
 
     def _holding_scope(self, key: _Key) -> str | None:
-        """The scope of a binding that holds in place of `key`, though it is narrower and came first."""
+        """The scope of a binding that holds in place of `key`, though it is narrower and came first.
+
+        In one file both are seen, and the wider one may be for scopes without a value of their own.
+        """
         scope, function, name = key
         for other in self._used:
             within = other[0].startswith(f"{scope}/" if scope else "")
             if within and other[1:] == (function, name):
-                if self._bindings[other].number < self._bindings[key].number:
+                ours, theirs = self._bindings[key], self._bindings[other]
+                if theirs.number < ours.number and theirs.path != ours.path:
                     return other[0]
         return None
 
