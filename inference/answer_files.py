@@ -12,6 +12,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..data.reading import FileRange, Record, json_lines, malformed, opened
+
 
 class Unreadable(dict):
     """In place of the item of a line that cannot be read: {"error": …}, which is its answer too."""
@@ -27,20 +29,17 @@ def read_items(file: str, *, strict: bool = True) -> list[dict]:
     Raises ValueError, naming the file and the line, for such a line, and where the file does not
     exist, has no lines, or none that can be read.
     """
-    path = Path(file)
-    if not path.is_file():
+    if not Path(file).is_file():
         raise ValueError(f"There is no file {file}: give the path of a JSONL file.")
-    items = []
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                items.append(_item(file, number, line))
-            except ValueError as error:
+    items: list[dict] = []
+    with opened(file) as lines:
+        for one in json_lines(lines, FileRange(file), _item, (dict, str)):
+            if isinstance(one, Record):
+                items.append(one.text)
+            elif one.rule != "blank":
                 if strict:
-                    raise
-                items.append(Unreadable(error=str(error)))
+                    raise malformed(one)
+                items.append(Unreadable(error=str(malformed(one))))
     if not items:
         raise ValueError(f"{file} holds no line, expected a JSON object on each.")
     if all(isinstance(item, Unreadable) for item in items):
@@ -48,20 +47,8 @@ def read_items(file: str, *, strict: bool = True) -> list[dict]:
     return items
 
 
-def _item(file: str, number: int, data: bytes) -> dict:
-    try:
-        line = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}:{number} is no UTF-8 ({error}).") from error
-    try:
-        item = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file}:{number} is no JSON ({error}): {line.strip()[:60]!r}.") from error
-    if isinstance(item, str):
-        return {"text": item}
-    if not isinstance(item, dict):
-        raise ValueError(f"{file}:{number} holds {line.strip()[:60]!r}, expected a JSON object.")
-    return item
+def _item(value: dict | str) -> dict:
+    return {"text": value} if isinstance(value, str) else value
 
 
 class AnswerFile:

@@ -20,8 +20,9 @@ from datatrove.pipeline.dedup.minhash import MinhashConfig
 from datatrove.utils.hashing import HashConfig, create_hash_func
 from datatrove.utils.text import ngrams, simplify_text
 
+from ..data.finding import find_files, size_and_version
+from ..data.reading import FileRange, good, records
 from .blocks import Dropped, Pass, Step
-from .reading import found_files, size_and_version, texts_of
 from .words import WORDS
 
 
@@ -110,16 +111,16 @@ def decontaminate(
     """
     _check_at_least_1("decontaminate", n_gram=n_gram)
     config = NGramsDecontConfig(n_grams=n_gram)
-    paths = found_files(files)
+    known = {path: size_and_version(path) for path in find_files(files)}
 
     def passes(folder: str) -> list[Pass]:
-        return [Pass("index", [_Index(folder, paths, text_field, config)], tasks=1)]
+        return [Pass("index", [_Index(folder, list(known), text_field, config)], tasks=1)]
 
     return Step(
         "decontaminate",
         lambda folder, dropped: NGramsDecontFilter(folder, config, dropped, language=WORDS),
         passes,
-        version=[(path, *size_and_version(path)) for path in paths],
+        version=[(path, size, str(version)) for path, (size, version) in known.items()],
     )
 
 
@@ -149,8 +150,8 @@ class _Index(NGramsDecontFilter):
         of = create_hash_func(HashConfig())
         hashes = set()
         for path in self.paths:
-            for text in texts_of(path, self.text_field):
-                words = WORDS.word_tokenize(simplify_text(text, self.config.norm_config))
+            for one in good(records(FileRange(path), self.text_field)):
+                words = WORDS.word_tokenize(simplify_text(one.text, self.config.norm_config))
                 hashes |= {of(" ".join(one)) for one in ngrams(words, self.config.n_grams)}
         if not hashes:
             raise ValueError(

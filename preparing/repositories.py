@@ -11,8 +11,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..tasks.corpora.text_readers import each_once, listed, matching_files
-from .reading import LONGEST, Bad, FileRange, Record, plain_text
+from datatrove.data import Document
+
+from ..data.finding import listed, matching_files
+from ..data.reading import LONGEST, Bad, MalformedLine, plain_text
 
 
 class Repository(NamedTuple):
@@ -40,8 +42,8 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
             )
         for folder in matching:
             patterns = [os.path.join(glob.escape(folder), inner) for inner in listed(files)]
-            paths = each_once(path for one in patterns for path in matching_files(one))
-            inside = tuple(os.path.relpath(path, folder) for path in paths if os.path.isfile(path))
+            paths = filter(os.path.isfile, matching_files(patterns))
+            inside = tuple(os.path.relpath(path, folder) for path in paths)
             if inside:
                 found.append(Repository(folder, inside))
     if not found:
@@ -49,7 +51,7 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
     return found
 
 
-def documents(repository: Repository, header: str) -> Iterator[Record | Bad]:
+def documents(repository: Repository, header: str) -> Iterator[Document | Bad]:
     """Yields the document of a repository, after the files of it that are no text.
 
     Args:
@@ -59,18 +61,20 @@ def documents(repository: Repository, header: str) -> Iterator[Record | Bad]:
     name = os.path.basename(os.path.abspath(repository.folder))
     texts: dict[str, str] = {}
     for path in repository.paths:
-        one = plain_text(FileRange(os.path.join(repository.folder, path)))
-        if isinstance(one, Bad):
-            yield one
-        elif one.text.strip():
-            texts[path] = one.text.rstrip() + "\n"
+        try:
+            text = plain_text(os.path.join(repository.folder, path))
+        except MalformedLine as error:
+            yield error.bad
+            continue
+        if text.strip():
+            texts[path] = text.rstrip() + "\n"
     if sum(map(len, texts.values())) > LONGEST:
         reason = f"longer than {LONGEST >> 20} MiB in all: give fewer of its files"
         yield Bad(repository.folder, "malformed", reason)
         return
     parts = (header.format(path=path, repository=name) + texts[path] for path in ordered(texts))
     metadata = {"file": repository.folder, "repository": name, "files": len(texts)}
-    yield Record("\n".join(parts), repository.folder, metadata)
+    yield Document("\n".join(parts), repository.folder, metadata=metadata)
 
 
 def ordered(texts: Mapping[str, str]) -> list[str]:

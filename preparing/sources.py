@@ -8,24 +8,15 @@ A source divides its text into tasks, by its sizes alone.
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
+from ..data.finding import find_files, size_and_version
+from ..data.reading import JSONL_SUFFIXES, Bad, FileRange, Record, malformed, records
 from .blocks import Source
-from .reading import (
-    Bad,
-    FileRange,
-    Reading,
-    Record,
-    found_files,
-    is_splittable,
-    judged,
-    records,
-    size_and_version,
-)
 from .repositories import Repository, documents, repositories_in
 
 MOST_TASKS = 512  # near duplicates are found with a file of each task open
@@ -50,15 +41,15 @@ def files(
     Raises ValueError and FileNotFoundError for settings that no file follows.
     """
     _check("files", on_malformed, task_bytes)
-    known = {path: size_and_version(path) for path in found_files(files)}
+    known = {path: size_and_version(path) for path in find_files(files)}
     sizes = {path: size for path, (size, _) in known.items()}
     shares = shares_of(sizes, task_bytes)
-    reading = Reading(text_field, on_malformed)
+    read = functools.partial(documents_of_file, text_field, on_malformed)
     return Source(
         "read",
         len(shares),
-        [(path, *version) for path, version in known.items()],
-        lambda dropped: _Read(shares, functools.partial(_of_file, reading), dropped),
+        [(path, size, str(version)) for path, (size, version) in known.items()],
+        lambda dropped: _Read(shares, read, dropped),
         _counted(len(sizes), "file", "files", sizes),
     )
 
@@ -108,7 +99,7 @@ def repositories(
     return Source(
         "read",
         len(shares),
-        [header, *((*path, *version) for path, version in known.items())],
+        [header, *((*path, size, str(version)) for path, (size, version) in known.items())],
         lambda dropped: _Read(
             shares, functools.partial(_of_repository, found, header, on_malformed), dropped
         ),
@@ -116,14 +107,50 @@ def repositories(
     )
 
 
-def _of_file(reading: Reading, file_range: FileRange) -> Iterator[Record | Bad]:
-    return records(file_range, reading)
+def documents_of_file(
+    text_field: str, on_malformed: str, file_range: FileRange
+) -> Iterator[Document | Bad]:
+    """Yields the documents of a file and its bad records, in order; raises as `_judged`."""
+    found = (
+        _document(one, text_field) if isinstance(one, Record) else one
+        for one in records(file_range, text_field)
+        if isinstance(one, Record) or one.rule != "blank"
+    )
+    yield from _judged(found, on_malformed, "files")
+
+
+def _document(record: Record, text_field: str) -> Document:
+    fields = record.fields
+    known = fields.get("id")
+    where = f"{record.path}@{record.at}" if fields else record.path
+    name = str(known) if isinstance(known, str | int) else where
+    others = {key: value for key, value in fields.items() if key not in (text_field, "id")}
+    if isinstance(within := others.get("metadata"), dict):  # as datatrove and Dolma write them
+        others = within | {key: value for key, value in others.items() if key != "metadata"}
+    return Document(record.text, name, metadata={"file": record.path, **others})
 
 
 def _of_repository(
     found: Mapping[str, Repository], header: str, on_malformed: str, file_range: FileRange
-) -> Iterator[Record | Bad]:
-    return judged(documents(found[file_range.path], header), on_malformed, "repositories")
+) -> Iterator[Document | Bad]:
+    yield from _judged(documents(found[file_range.path], header), on_malformed, "repositories")
+
+
+def _judged(
+    found: Iterable[Document | Bad], on_malformed: str, source: str
+) -> Iterator[Document | Bad]:
+    """Yields documents and bad records, a document without text as a bad one.
+
+    Raises MalformedLine at the first malformed record where `on_malformed`, a setting of the function
+    `source`, is "error".
+    """
+    for one in found:
+        if isinstance(one, Bad) and on_malformed == "error":
+            skip = f"--gin.sources.{source}.on_malformed=\"'skip'\""
+            raise malformed(one, f"Mend it, or skip such records: {skip}")
+        if isinstance(one, Document) and not one.text.strip():
+            one = Bad(one.id, "empty", "no text")
+        yield one
 
 
 def _check(source: str, on_malformed: str, task_bytes: int) -> None:
@@ -210,6 +237,11 @@ def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[FileRange]]:
     return shares
 
 
+def is_splittable(path: str) -> bool:
+    """Whether a file can be read from its middle: JSONL that is not compressed."""
+    return path.lower().endswith(JSONL_SUFFIXES)
+
+
 class _Read(PipelineStep):
     """Gives the documents of the ranges of a task."""
 
@@ -226,10 +258,10 @@ class _Read(PipelineStep):
                     self.stat_update("total")
                     if isinstance(one, Bad):
                         self.stat_update("dropped", f"dropped_{one.rule}")
-                        self.dropped.note(one.rule, one.name, one.reason, rank)
+                        self.dropped.note(one.rule, one.place, one.reason, rank)
                         continue
                     self.stat_update("forwarded")
-                    yield Document(one.text, one.name, metadata=one.metadata)
+                    yield one
 
 
 class _ReadTexts(PipelineStep):

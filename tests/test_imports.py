@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "models": set(),
     "data": {"objectives"},
     "showing": {"data", "objectives"},
-    "inference": {"objectives", "models"},
+    "inference": {"data", "objectives", "models"},
     "training": {"inference", "data", "objectives", "models"},
     "tasks": {"training", "inference", "data", "objectives", "models"},
     "preparing": {"showing", "tasks", "training", "data", "objectives", "models"},

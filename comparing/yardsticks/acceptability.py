@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...data.reading import FileRange, good, records
 from ...inference import Trained
 from ...tasks.python_library.python_sources import library_documents, split_documents
 from ..figures import HIGHER, Figure, check_at_least
@@ -92,18 +93,19 @@ def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
     """
     pairs: dict[str, list[MinimalPair]] = {}
     for path in sorted(Path(folder).glob("*.jsonl")):
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-            try:
-                one = json.loads(line)
-                texts = one["sentence_good"], one["sentence_bad"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(
-                    f"{path}, line {number}: expected an object with sentence_good and sentence_bad, as "
-                    f"in BLiMP, got {line[:80]!r}."
-                ) from error
-            pairs.setdefault(str(one.get("UID", path.stem)), []).append(
-                MinimalPair(str(one.get("UID", path.stem)), *texts)
-            )
+        for one in good(records(FileRange(str(path)), _sentences)):
+            uid = str(one.fields.get("UID", path.stem))
+            pairs.setdefault(uid, []).append(MinimalPair(uid, *one.text))
     if not pairs:
         raise ValueError(f"{folder} holds no pairs: expected a folder of BLiMP's files, *.jsonl.")
     return [pair for some in pairs.values() for pair in some[:count]]
+
+
+def _sentences(line: dict) -> tuple[str, str]:
+    right, wrong = line.get("sentence_good"), line.get("sentence_bad")
+    if not isinstance(right, str) or not isinstance(wrong, str):
+        raise ValueError(
+            "expected an object with sentence_good and sentence_bad, as in BLiMP, got "
+            f"{json.dumps(line)[:80]}"
+        )
+    return right, wrong

@@ -1,4 +1,4 @@
-"""The corpus of instructions and dialogues in JSONL files."""
+"""The corpus of instructions and dialogues in files of JSONL, Parquet and Arrow."""
 
 import dataclasses
 import functools
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from ...data.corpus import Corpus, Piece, in_parts
+from ...data.reading import JSONL_SUFFIXES, has_fields, text_of
 from ...data.token_arrays import LONGEST_PIECE
 from ..vocabularies import Factory, VocabularySource
 from ..vocabularies.tokenization import Tokenizer, batches
 from .text import counted, sampled_texts, split_files, tokenised_files, with_heldout
-from .text_readers import JSONL_SUFFIXES, ReadingReport, TextPart, is_jsonl, text_of
+from .text_readers import ReadingReport, TextPart
 from .tokenising import corpus_of
 
 
@@ -26,16 +27,16 @@ def dialogues(
     heldout_every: int = 20,
     seed: int = 0,
 ) -> Corpus:
-    """Instructions and dialogues in JSONL files, for `objectives.dialogue`.
+    """Instructions and dialogues in JSONL, Parquet and Arrow files, for `objectives.dialogue`.
 
         {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
         {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
 
     These are the layouts of OpenAI's chats (a content may be a list of text parts), of ShareGPT's, and
-    of Alpaca's instructions. The parts of a document are what is said and what is answered, in turn. What a "system" says
-    stands before the first user's words, with an empty line between, and so do an instruction and
-    its input. Turns that make a dialogue longer than `longest_tokens` are left out, from the last
+    of Alpaca's instructions. The parts of a document are what is said and what is answered, in turn.
+    What a "system" says stands before the first user's words, with an empty line between, and so do an
+    instruction and its input. Turns that make a dialogue longer than `longest_tokens` are left out, from the last
     on, and counted; so are dialogues whose first answer does not fit.
 
     Args:
@@ -51,10 +52,10 @@ def dialogues(
         )
     split = split_files(run_dir, files, heldout_files, heldout_every, turns_of, on_malformed)
     for path in (path for paths in split.paths.values() for path in paths):
-        if not is_jsonl(path):
+        if not has_fields(path):
             raise ValueError(
-                f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}, also gzip'd): "
-                "dialogues are lines of it."
+                f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}), Parquet or "
+                "Arrow, also as .gz or .zst: dialogues are lines or rows of it."
             )
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split, "\n".join)))
     arrays = tokenised_files(

@@ -54,7 +54,7 @@ def labelled_text(
         seed: of the order of the documents.
 
     Raises:
-        ValueError (`text_readers.MalformedLine` for a line), FileNotFoundError, OSError: what was
+        ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError: what was
             got, what is expected, what to change.
     """
     for name, value, least in (

@@ -1,4 +1,4 @@
-"""Reads labelled text: TSV files with a header, and JSONL, gzip'd or not, naming a line that is wrong.
+"""Reads labelled text: TSV files with a header, and JSONL, compressed or not, naming a wrong line.
 
     text<TAB>label                      {"text": "A fine film.", "label": "good"}
     A fine film.<TAB>good
@@ -11,7 +11,21 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .text_readers import JSONL_SUFFIXES, MalformedLine, is_jsonl, read_lines
+from ...data.reading import (
+    JSONL_SUFFIXES,
+    Bad,
+    FileRange,
+    MalformedLine,
+    check_is_text,
+    decoded,
+    good,
+    is_jsonl,
+    lines,
+    malformed,
+    opened,
+    records,
+    unpacked,
+)
 
 TSV_SUFFIX = ".tsv"
 FIELDS = ("text", "label")
@@ -35,7 +49,7 @@ class _Row(NamedTuple):
 def read_labelled(
     paths: Sequence[str],
     classes: Sequence[str] | None = None,
-    advance: Callable[[int], None] = lambda size: None,
+    advance: Callable[[int], object] = lambda size: None,
 ) -> Iterator[Labelled]:
     """The texts and labels of files, in order; blank lines are passed over.
 
@@ -77,43 +91,44 @@ def in_words(classes: Sequence[str]) -> str:
     return ", ".join(classes[:8]) + more
 
 
-def _rows_of_jsonl(path: str, advance: Callable[[int], None]) -> Iterator[_Row]:
-    for number, line in read_lines(path, advance):
-        where = f"{path}:{number}"
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise MalformedLine(
-                f"{where}: not JSON ({error}): {line[:60]!r}. Expected an object such as "
-                '{"text": "A fine film.", "label": "good"}.'
-            ) from None
-        if not isinstance(value, dict):
-            raise MalformedLine(
-                f"{where}: got {line[:60]!r}, expected a JSON object with the fields 'text' and 'label'."
-            )
-        for name in FIELDS:
-            if name not in value:
-                raise MalformedLine(
-                    f"{where}: got the fields {', '.join(map(repr, value)) or 'none'}, expected 'text' "
-                    f"and 'label': {name!r} is missing."
-                )
-        yield _Row(where, value["text"], value["label"])
+def _rows_of_jsonl(path: str, advance: Callable[[int], object]) -> Iterator[_Row]:
+    change = 'Expected an object such as {"text": "A fine film.", "label": "good"}.'
+    for row in good(records(FileRange(path), _fields, advance), change):
+        yield _Row(f"{path}:{row.line}", *row.text)
 
 
-def _rows_of_tsv(path: str, advance: Callable[[int], None]) -> Iterator[_Row]:
-    if not path.removesuffix(".gz").endswith(TSV_SUFFIX):
+def _fields(line: dict) -> list:
+    if lacking := [name for name in FIELDS if name not in line]:
         raise ValueError(
-            f"{path} is neither TSV ({TSV_SUFFIX}) nor JSONL ({', '.join(JSONL_SUFFIXES)}), also "
-            "gzip'd, by its name: write labelled text as one of them."
+            f"got the fields {', '.join(map(repr, line)) or 'none'}, expected 'text' and 'label': "
+            f"{lacking[0]!r} is missing"
         )
-    lines = read_lines(path, advance)
-    number, header = next(lines, (1, ""))
+    return [line[name] for name in FIELDS]
+
+
+def _lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers, without line ends."""
+    with opened(path, advance) as file:
+        for number, _, line in lines(file):
+            try:
+                yield number, decoded(line).removesuffix("\n").removesuffix("\r")
+            except ValueError as error:
+                bad = Bad(f"{path}:{number}", "malformed", str(error))
+                raise malformed(bad, "Mend it, as UTF-8.") from None
+
+
+def _rows_of_tsv(path: str, advance: Callable[[int], object]) -> Iterator[_Row]:
+    if not unpacked(path).endswith(TSV_SUFFIX):
+        raise ValueError(
+            f"{path} is neither TSV ({TSV_SUFFIX}) nor JSONL ({', '.join(JSONL_SUFFIXES)}), also as "
+            ".gz or .zst, by its name: write labelled text as one of them."
+        )
+    rows = _lines(path, advance)
+    number, header = next(rows, (1, ""))
     columns = header.split("\t")
     _check_header(f"{path}:{number}", columns)
     text, label = (columns.index(name) for name in FIELDS)
-    for number, line in lines:
+    for number, line in rows:
         if not line.strip():
             continue
         where, values = f"{path}:{number}", line.split("\t")
@@ -169,11 +184,9 @@ def _checked(row: _Row) -> Labelled:
                 "line out."
             )
         try:
-            value.encode("utf-8")
-        except UnicodeEncodeError:
-            raise MalformedLine(
-                f"{row.where}: the {name} holds half a surrogate pair, which is no text. Mend it."
-            ) from None
+            check_is_text(value, f"the {name}")
+        except ValueError as error:
+            raise MalformedLine(f"{row.where}: {error}. Mend it.") from None
     if label != label.strip():
         raise MalformedLine(
             f"{row.where}: got the label {label!r}, expected one without white space around it. Take "

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...data.corpus import Corpus, Piece
+from ...data.finding import find_files, size_and_version
+from ...data.reading import DocumentOf
 from ...data.token_array_files import TokenArray
 from ...data.token_arrays import split_heldout
 from ..vocabularies import Factory, Vocabulary, VocabularySource
-from .text_readers import ReadingReport, TextPart, find_files, read_documents
+from .text_readers import ReadingReport, TextPart, read_documents
 from .tokenising import SplitText, corpus_of, encode_documents, has_checkpoint, tokenised
 
 _VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary's training text from
@@ -25,28 +27,28 @@ def text_files(
     heldout_every: int = 20,
     seed: int = 0,
 ) -> Corpus:
-    """Plain text and JSONL files of any size, each also gzip'd.
+    """Files of text of any size: plain, JSONL, Parquet, Arrow, WARC and WET, each also as .gz or .zst.
 
         training.Run.corpus = @corpora.text_files
         corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
 
     A plain text file is a document (read in parts of 128 kB, cut at line ends, when it is longer,
-    which are held out and shuffled like documents; only the last one ends it); a JSONL line is a
-    document. The text is tokenised once, into the run directory.
+    which are held out and shuffled like documents; only the last one ends it); so is a JSONL line,
+    a row or a web page. The text is tokenised once, into the run directory.
 
     Args:
         run_dir: where the vocabulary and the tokens are kept.
-        files: paths or glob patterns, a list or separated by commas.
+        files: paths or glob patterns, a list or separated by commas, as for `data.finding.find_files`.
         vocabulary: a factory of `tasks.vocabularies`.
         heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
-        text_field: the field of a JSONL line that holds the text.
+        text_field: the field of a JSONL line, or the column of a table, that holds the text.
         on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
         heldout_every: one document in so many is held out; where there are fewer documents, the last
             part of the tokens: 10 holds out the last tenth of one file.
         seed: of the order of the documents.
 
     Raises:
-        ValueError (`text_readers.MalformedLine` for a line), FileNotFoundError, OSError: what was
+        ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError: what was
         got, what is expected, what to change.
     """
     split = split_files(run_dir, files, heldout_files, heldout_every, text_field, on_malformed)
@@ -62,7 +64,7 @@ class FileSplit(NamedTuple):
 
     paths: dict[str, list[str]]  # "train", and "heldout" where there are files for it
     heldout_every: int  # where there are none: one document in so many is held out
-    document_of: str | Callable[[dict], Any]  # of a JSONL line: `text_field` of `read_documents`
+    document_of: str | DocumentOf  # of `read_documents`
     on_malformed: str  # "error" or "skip"
 
 
@@ -71,10 +73,10 @@ def split_files(
     files: str | Sequence[str],
     heldout_files: str | Sequence[str] | None,
     heldout_every: int,
-    document_of: str | Callable[[dict], Any],
+    document_of: str | DocumentOf,
     on_malformed: str,
 ) -> FileSplit:
-    """The files that match, checked; arguments as for `text_files`, `document_of` as `text_field`.
+    """The files that match, checked; arguments as for `text_files`, and `read_documents`.
 
     There are none where they are gone and the run has a checkpoint, for it keeps their tokens.
 
@@ -95,7 +97,7 @@ def found_files(
     """The files to train on, "train", and "heldout" where there are some for it; as `split_files`."""
     patterns = {"train": files} | ({} if heldout_files is None else {"heldout": heldout_files})
     try:
-        paths = {name: find_files(given) for name, given in patterns.items()}
+        paths = {name: sorted(find_files(given)) for name, given in patterns.items()}
     except FileNotFoundError:
         if not has_checkpoint(run_dir):
             raise
@@ -119,9 +121,7 @@ def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iter
     share = max(_VOCABULARY_CHARACTERS // len(paths), 1)
     for path in paths:
         left = share
-        for document, _ in read_documents(
-            path, text_field=split.document_of, on_malformed=split.on_malformed
-        ):
+        for document, _ in read_documents(path, split.document_of, on_malformed=split.on_malformed):
             text = text_of(document)[:left]
             yield text
             left -= len(text)
@@ -163,21 +163,21 @@ def _text(
         for path in paths:
             yield from read_documents(
                 path,
-                text_field=split.document_of,
+                split.document_of,
                 on_malformed=split.on_malformed,
                 report=left_out,
                 advance=advance,
             )
 
-    field = split.document_of
-    stats = [os.stat(path) for path in paths]
+    known = {path: size_and_version(path) for path in paths}
+    of = split.document_of
     version = [
-        field if isinstance(field, str) else field.__name__,
+        of if isinstance(of, str) else of.__name__,
         split.on_malformed,
         *settings,
-        *((path, stat.st_size, stat.st_mtime_ns) for path, stat in zip(paths, stats)),
+        *((path, *version) for path, version in known.items()),
     ]
-    return SplitText(read, sum(stat.st_size for stat in stats), version, left_out, encode)
+    return SplitText(read, sum(size for size, _ in known.values()), version, left_out, encode)
 
 
 def counted(paths: Sequence[str]) -> str:

@@ -4,11 +4,11 @@ import functools
 from collections.abc import Sequence
 
 from ...data.corpus import Corpus, Piece
+from ...data.finding import find_files
 from ...data.records import Joined, RecordStream, Shuffled
 from ...data.token_array_formats import open_token_file
 from ...data.token_arrays import ArrayRecords, heldout_documents, split_heldout
 from ..vocabularies import Factory, VocabularySource
-from .text_readers import find_files
 
 
 def token_files(
@@ -42,9 +42,9 @@ def token_files(
         ValueError, FileNotFoundError: what was got, what is expected, what to change.
     """
     made = vocabulary(run_dir, VocabularySource())
-    train = [open_token_file(path, made.ids) for path in find_files(files)]
+    train = [open_token_file(path, made.ids) for path in sorted(find_files(files))]
     if heldout_files is not None:
-        heldout = [open_token_file(path, made.ids) for path in find_files(heldout_files)]
+        heldout = [open_token_file(path, made.ids) for path in sorted(find_files(heldout_files))]
     else:
         pairs = [split_heldout(array, every=heldout_every) for array in train]
         train, heldout = [one for one, _ in pairs], [one for _, one in pairs]

@@ -118,9 +118,7 @@ def test_files_of_blimp(tmp_path):
     _, kind = minimal_pairs(subject_of(one), blimp=str(tmp_path))
     assert kind.name == "minimal_pairs/agreement"
     (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
-    with pytest.raises(
-        ValueError, match="wrong.jsonl, line 1: expected an object with sentence_good"
-    ):
+    with pytest.raises(ValueError, match="wrong.jsonl:1: expected an object with sentence_good"):
         blimp_pairs(str(tmp_path), 2)
     with pytest.raises(ValueError, match="holds no pairs"):
         blimp_pairs(str(tmp_path / "nothing"), 2)

@@ -36,11 +36,11 @@ def test_read_items(tmp_path):
 @pytest.mark.parametrize(
     "content, said",
     [
-        (b'{"text": "a"}\n\n{"text": }\n', r"in\.jsonl:3 is no JSON .*'\{\"text\": \}'"),
-        (b'{"text": "a"}\n[1]\n', r"in\.jsonl:2 holds '\[1\]', expected a JSON object"),
-        (b"12\n", r"in\.jsonl:1 holds '12'"),
+        (b'{"text": "a"}\n\n{"text": }\n', r"in\.jsonl:3: not JSON .*'\{\"text\": \}'"),
+        (b'{"text": "a"}\n[1]\n', r"in\.jsonl:2: got an array, expected a JSON object"),
+        (b"12\n", r"in\.jsonl:1: got '12'"),
         (b"\n \n", "holds no line"),
-        (b'{"text": "a"}\n{"text": "\xff"}\n', r"in\.jsonl:2 is no UTF-8"),
+        (b'{"text": "a"}\n{"text": "\xff"}\n', r"in\.jsonl:2: not UTF-8"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_named(tmp_path, content, said):
@@ -51,9 +51,9 @@ def test_a_line_that_cannot_be_read_is_named(tmp_path, content, said):
 
 
 def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
-    file, nested = tmp_path / "in.jsonl", b"[" * 100_000
+    file, nested = tmp_path / "in.jsonl", b'{"a":' * 100_000
     file.write_bytes(b"\n".join([b'{"text": "a", "error": "own"}', nested, b'{"text": }', b'"b"']))
-    with pytest.raises(ValueError, match=r"in.jsonl:2 is no JSON \(maximum recursion depth"):
+    with pytest.raises(ValueError, match=r"in.jsonl:2: not JSON \(maximum recursion depth"):
         read_items(str(file))
     items = items_of("continue", file=str(file))
     items = with_masks(items, 1)
@@ -62,10 +62,10 @@ def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
         out.answer_rest(lambda some, numbers: [{"answer": item["text"]} for item in some], 3)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line.get("answer") for line in found] == ["a[MASK]", None, None, "b[MASK]"]
-    assert "in.jsonl:2 is no JSON" in found[1]["error"] and "jsonl:3" in found[2]["error"]
+    assert "in.jsonl:2: not JSON" in found[1]["error"] and "jsonl:3" in found[2]["error"]
     assert out.errors() == 2
     file.write_bytes(nested)
-    with pytest.raises(ValueError, match="in.jsonl:1 is no JSON"):
+    with pytest.raises(ValueError, match="in.jsonl:1: not JSON"):
         items_of("continue", file=str(file))
 
 

@@ -11,22 +11,22 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import zstandard
+from datatrove.data import Document
 
-from pretrax.preparing.reading import Bad, FileRange, Reading, Record, found_files, records
-from pretrax.preparing.sources import files, shares_of
-from pretrax.tasks.corpora.text_readers import MalformedLine
+from pretrax.data.finding import find_files
+from pretrax.data.reading import Bad, FileRange, MalformedLine
+from pretrax.preparing.sources import documents_of_file, files, shares_of
 
-SKIP, STRICT = Reading("text", "skip"), Reading("text", "error")
 TEXTS = ["One text.", "Zwei Wörter.", "三 문장"]
 LINES = "".join(json.dumps({"id": i, "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS))
 
 
-def read(path, reading=SKIP):
-    return list(records(FileRange(str(path)), reading))
+def read(path, on_malformed="skip"):
+    return list(documents_of_file("text", on_malformed, FileRange(str(path))))
 
 
 def texts(path):
-    return [one.text for one in read(path) if isinstance(one, Record)]
+    return [one.text for one in read(path) if isinstance(one, Document)]
 
 
 def test_text_source_code_and_compressed_files(tmp_path):
@@ -48,7 +48,7 @@ def test_text_source_code_and_compressed_files(tmp_path):
         "n": 1,
     }
     first = read(tmp_path / "a.jsonl")[0]
-    assert first.name == "0" and first.metadata == {"file": str(tmp_path / "a.jsonl"), "n": 0}
+    assert first.id == "0" and first.metadata == {"file": str(tmp_path / "a.jsonl"), "n": 0}
 
 
 def test_parquet_arrow_and_a_saved_dataset(tmp_path):
@@ -59,11 +59,11 @@ def test_parquet_arrow_and_a_saved_dataset(tmp_path):
     (tmp_path / "saved" / "dataset_dict.json").write_text("{}")
     with pyarrow.ipc.new_stream(saved / "data-00000-of-00001.arrow", table.schema) as stream:
         stream.write_table(table)
-    (arrow,) = found_files(str(tmp_path / "saved"))
+    (arrow,) = find_files(str(tmp_path / "saved"))
     for path in (tmp_path / "a.parquet", arrow):
         assert texts(path) == TEXTS
         bad = read(path)[-1]
-        assert bad.name == f"{path}@3" and "is NoneType, expected a string" in bad.reason
+        assert bad.place == f"{path}@3" and "is NoneType, expected a string" in bad.reason
     with pyarrow.ipc.new_file(tmp_path / "b.arrow", table.schema) as file:
         file.write_table(table)
     assert texts(tmp_path / "b.arrow") == TEXTS
@@ -82,12 +82,12 @@ def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
         (tmp_path / name).write_text("{}")
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     with pytest.raises(ValueError, match="holds the splits train, test: give the one .*/train\\."):
-        found_files(str(tmp_path))
-    assert found_files(str(tmp_path / "train")) == [str(tmp_path / "train" / "data-0.arrow")]
+        find_files(str(tmp_path))
+    assert find_files(str(tmp_path / "train")) == [str(tmp_path / "train" / "data-0.arrow")]
     (tmp_path / "dataset_dict.json").unlink()
     (tmp_path / "dataset_info.json").write_text('{"splits": {"train": {}, "test": {}}}')
     with pytest.raises(ValueError, match=r"give the one to read, such as .*/\*-train\*\.arrow"):
-        found_files(str(tmp_path))
+        find_files(str(tmp_path))
 
 
 def test_web_archives(tmp_path):
@@ -112,7 +112,7 @@ def test_web_archives(tmp_path):
             writer.write_record(record)
     (found,) = read(tmp_path / "a.warc.gz")
     assert "A sentence of the article's text." in found.text and "Menu" not in found.text
-    assert found.name == found.metadata["url"] == "http://example.com/"
+    assert found.id == found.metadata["url"] == "http://example.com/"
     assert texts(tmp_path / "a.wet") == ["Plain text of a page."]
     for name, content in (
         ("b.warc.gz", (tmp_path / "a.warc.gz").read_bytes()[20:]),
@@ -129,7 +129,7 @@ def test_bad_lines_are_named(tmp_path):
     lines += [b'{"text": "  "}', b'{"text": "\\ud800"}', b"{}", b'[{"text": "a"}]']
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     bad = [one for one in read(tmp_path / "a.jsonl")[1:] if one.rule == "malformed"]
-    found = {one.name.rpartition(":")[2]: one for one in bad}
+    found = {one.place.rpartition(":")[2]: one for one in bad}
     assert list(found) == ["2", "4", "5", "6", "7", "9", "10", "11"]
     assert read(tmp_path / "a.jsonl")[-4].rule == "empty"
     reasons = [one.reason for one in found.values()]
@@ -138,9 +138,9 @@ def test_bad_lines_are_named(tmp_path):
     ):
         assert words in reason
     assert found["7"].reason.startswith("not UTF-8") and "half a surrogate" in found["9"].reason
-    assert found["11"].reason.startswith("a JSON array, expected an object a line")
+    assert found["11"].reason.startswith("got an array, expected a JSON object a line")
     with pytest.raises(MalformedLine, match=r"a\.jsonl:2: not JSON.*Mend it, or skip such records"):
-        read(tmp_path / "a.jsonl", STRICT)
+        read(tmp_path / "a.jsonl", "error")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_bad_lines_are_named(tmp_path):
 def test_damaged_files_are_named(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     *_, bad = read(tmp_path / name)
-    assert (bad.name, bad.rule) == (str(tmp_path / name), "damaged")
+    assert (bad.place, bad.rule) == (str(tmp_path / name), "damaged")
 
 
 def test_zstd_files_of_several_frames_and_large_windows(tmp_path):
@@ -186,7 +186,7 @@ def test_names_in_capitals_archives_and_pipes(tmp_path):
 def test_binary_files_are_named(tmp_path):
     (tmp_path / "a.bin").write_bytes(b"\x80\x81")
     assert read(tmp_path / "a.bin") == [
-        Bad(str(tmp_path / "a.bin"), "malformed", "not UTF-8 text (invalid start byte at byte 0)")
+        Bad(str(tmp_path / "a.bin"), "malformed", "not UTF-8 (invalid start byte at byte 0)")
     ]
 
 
@@ -196,17 +196,17 @@ def test_each_line_is_in_one_share_and_bad_ones_keep_their_number(tmp_path, size
     lines = [json.dumps({"text": "x" * k}) for k in (1, 30, 2, 5)]
     path.write_text("\n".join([*lines, "bad", *lines]))
     ranges = [p for s in shares_of({str(path): path.stat().st_size}, size) for p in s]
-    found = [one for file_range in ranges for one in records(file_range, SKIP)]
-    assert [one.text for one in found if isinstance(one, Record)] == [
+    found = [one for file_range in ranges for one in documents_of_file("text", "skip", file_range)]
+    assert [one.text for one in found if isinstance(one, Document)] == [
         json.loads(x)["text"] for x in lines * 2
     ]
-    assert [one.name for one in found if isinstance(one, Bad)] == [f"{path}:5"]
+    assert [one.place for one in found if isinstance(one, Bad)] == [f"{path}:5"]
 
 
 def test_patterns_that_overlap_and_a_comma_at_the_end(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a")
     monkeypatch.chdir(tmp_path)
-    assert found_files(f"*.txt, {tmp_path}/a.txt,") == ["a.txt"]
+    assert find_files(f"*.txt, {tmp_path}/a.txt,") == ["a.txt"]
 
 
 def test_shares_of_files():
@@ -232,11 +232,11 @@ def test_there_are_no_more_tasks_than_files_may_be_open(tmp_path):
 def test_files_of_a_bucket():
     with fsspec.open("memory://bucket/raw/a.jsonl", "w") as file:
         file.write(LINES)
-    (path,) = found_files("memory://bucket/raw/*.jsonl")
+    (path,) = find_files("memory://bucket/raw/*.jsonl")
     assert texts(path) == TEXTS
     source = files(files="memory://bucket/raw/*.jsonl")
     assert source.tasks == 1 and "1 file" in source.about
     with pytest.raises(FileNotFoundError, match=r"No file matches 'memory://bucket/none\*'"):
-        found_files("memory://bucket/none*")
+        find_files("memory://bucket/none*")
     with pytest.raises(ValueError, match="nowhere://bucket/a cannot be read: Protocol not known"):
-        found_files("nowhere://bucket/a")
+        find_files("nowhere://bucket/a")

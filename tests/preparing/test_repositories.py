@@ -2,10 +2,10 @@
 
 import pytest
 
+from pretrax.data.reading import MalformedLine
 from pretrax.preparing import sources
 from pretrax.preparing.blocks import Dropped
 from pretrax.preparing.repositories import ordered, repositories_in
-from pretrax.tasks.corpora.text_readers import MalformedLine
 
 
 def write(folder, files):

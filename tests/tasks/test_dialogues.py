@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow.parquet
 import pytest
 
 from pretrax.tasks import corpora, vocabularies
@@ -138,6 +139,13 @@ def test_the_parts_of_a_document_are_turns(tmp_path):
         (ids("abc"), [0, 0, 1]),  # a last turn without an answer is left out
         (ids("efghi"), [0, 1, 2, 3, 3]),
     ]
+
+
+def test_dialogues_of_a_table(tmp_path):
+    rows = [{"instruction": "ab", "output": "c", "messages": None}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    found = corpus(tmp_path, rows, files=str(tmp_path / "a.parquet"))
+    assert found.train(0, 1).next_document().parts.tolist() == [0, 0, 1]
 
 
 def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):

@@ -60,7 +60,7 @@ TSV = [
 GOOD = '{"text": "a", "label": "1"}\n'
 JSONL = [
     (GOOD + "{'text'}\n", r":2: not JSON \(.*Expected an object such as"),
-    (GOOD + '["a", "b"]\n', r":2: got .*expected a JSON object"),
+    (GOOD + '["a", "b"]\n', r":2: got an array, expected a JSON object a line"),
     (
         GOOD + '{"text": "a", "class": 1}\n',
         r":2: got the fields 'text', 'class', .*'label' is miss",

@@ -4,20 +4,20 @@ import gzip
 import inspect
 import json
 import os
+import sys
 import tracemalloc
 
 import numpy as np
+import pyarrow.parquet
 import pytest
+import zstandard
 
+from pretrax.data.finding import find_files
+from pretrax.data.reading import MalformedLine
 from pretrax.tasks import vocabularies
 from pretrax.tasks.corpora import python_library, text_files
 from pretrax.tasks.corpora.text import split_files
-from pretrax.tasks.corpora.text_readers import (
-    MalformedLine,
-    ReadingReport,
-    find_files,
-    read_documents,
-)
+from pretrax.tasks.corpora.text_readers import ReadingReport, read_documents
 from pretrax.tasks.python_library.python_sources import library_documents
 from pretrax.tasks.vocabularies import Vocabulary, special_tokens, tokenization
 
@@ -25,11 +25,11 @@ MALFORMED = {
     b"not json\n": "not JSON",
     b'{"body": "x"}\n': "no field 'text', the line has 'body'",
     b'{"text": 3}\n': "field 'text' is int",
-    b"[1]\n": "expected a JSON object, got list",
+    b"[1]\n": "got an array, expected a JSON object a line",
     b'{"text": "\xff"}\n': "not UTF-8",
     b'{"text": "\\ud800"}\n': "half a surrogate",
     b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": "not JSON (Exceeds the limit",
-    b"[" * 100_000 + b"\n": "not JSON (maximum recursion depth",
+    b'{"a":' * 100_000 + b"\n": "not JSON (maximum recursion depth",
 }
 
 
@@ -124,7 +124,7 @@ def test_gzip_and_plain_give_the_same(tmp_path):
             file.write((tmp_path / name).read_bytes())
     report, sizes = ReadingReport(), []
     plain, packed = (
-        texts_of(tmp_path / name, text_field="body", report=report, advance=sizes.append)
+        texts_of(tmp_path / name, document_of="body", report=report, advance=sizes.append)
         for name in ("a.jsonl", "a.jsonl.gz")
     )
     assert plain == packed == [f"document {i}" for i in range(30)]
@@ -138,8 +138,31 @@ def test_a_damaged_gzip_file(tmp_path):
     whole = gzip.compress(b'{"text": "a"}\n' * 10000)
     for content in (whole[: len(whole) // 2], b"plain text"):
         (tmp_path / "a.jsonl.gz").write_bytes(content)
-        with pytest.raises(ValueError, match="a.jsonl.gz is no whole gzip file"):
+        with pytest.raises(ValueError, match="a.jsonl.gz: no whole gzip file"):
             list(read_documents(str(tmp_path / "a.jsonl.gz")))
+
+
+def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
+    table = pyarrow.table({"body": ["one", "two"]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"body": "one"}\n{"body": "two"}'))
+    (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"one\n"))
+    for name, texts in (("a.parquet", ["one", "two"]), ("a.jsonl.zst", ["one", "two"])):
+        assert texts_of(tmp_path / name, document_of="body") == texts
+    assert texts_of(tmp_path / "a.txt.zst") == ["one\n"]
+    for name, package in (("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ValueError, match=f"{name} needs {package}, not installed.*prepare"):
+            texts_of(tmp_path / name)
+
+
+def test_a_file_that_holds_no_text_at_all_is_named(tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"a.txt.gz: no whole gzip file \(it is empty\)"):
+        texts_of(tmp_path / "a.txt.gz", on_malformed="skip")
+    (tmp_path / "a.tar").write_text("text")
+    with pytest.raises(MalformedLine, match="a.tar: an archive, expected text: unpack it"):
+        texts_of(tmp_path / "a.tar")
 
 
 def test_find_files(tmp_path, monkeypatch):
@@ -148,6 +171,7 @@ def test_find_files(tmp_path, monkeypatch):
     for name in ("b.txt", "a.txt", "c.jsonl", "d/e.txt"):
         (tmp_path / name).write_text("x")
     assert find_files("*.txt, c.jsonl,a.txt") == ["a.txt", "b.txt", "c.jsonl"]
+    assert find_files("c.jsonl, *.txt") == ["c.jsonl", "a.txt", "b.txt"]  # in the order given
     assert find_files(["**/*.txt"]) == ["a.txt", "b.txt", "d/e.txt"]
     for patterns, error, said in (
         ("*.md", FileNotFoundError, r"No file matches '\*.md'"),
@@ -186,8 +210,8 @@ def test_what_is_no_file(tmp_path):
 
 def test_a_line_without_end(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
-    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._LONGEST", 1 << 20)
-    monkeypatch.setattr("pretrax.tasks.corpora.text_readers._BLOCK", 1 << 12)
+    monkeypatch.setattr("pretrax.data.reading.LONGEST", 1 << 20)
+    monkeypatch.setattr("pretrax.data.reading._BUFFER", 1 << 12)
     lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(lines)))

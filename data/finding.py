@@ -1,0 +1,134 @@
+"""Finds files by their patterns, on disk and in buckets."""
+
+import glob
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import fsspec
+
+from .whole_files import read_json
+
+_STATE, _INFO = "state.json", "dataset_info.json"  # that `datasets` saves
+_SPLITS = "dataset_dict.json"
+
+
+def listed(patterns: str | Sequence[str]) -> list[str]:
+    """Patterns that are given as a list, or separated by commas.
+
+    listed("data/*.txt, more/a.jsonl") -> ["data/*.txt", "more/a.jsonl"]
+    """
+    given = patterns.split(",") if isinstance(patterns, str) else patterns
+    return [pattern.strip() for pattern in given if pattern.strip()]
+
+
+def find_files(patterns: str | Sequence[str]) -> list[str]:
+    """The files that match: pattern after pattern, sorted in each, each file once however it is linked.
+
+        find_files("more/*.gz, data/*.txt") -> ["more/a.jsonl.gz", "data/x.txt", "data/y.txt"]
+
+    A pattern with "://" is looked for in its bucket, by fsspec's package for it, such as s3fs; a folder
+    that Hugging Face's `datasets` saved stands for its Arrow files.
+
+    Args:
+        patterns: paths or glob patterns (`**` for any depth), as a list or separated by commas.
+
+    Raises:
+        FileNotFoundError: a pattern that matches no file.
+        ValueError: no pattern, a bucket that cannot be read, a saved folder of several splits, of which
+            one may be for evaluation.
+    """
+    once: dict[str, str] = {}
+    for pattern in map(os.path.expanduser, listed(patterns)):
+        remote = "://" in pattern
+        found = _in_bucket(pattern) if remote else _saved(pattern) or matching_files([pattern])
+        if not found:
+            folder = " (it is a folder: add '/*.txt')" if os.path.isdir(pattern) else ""
+            where = "" if remote else f"{folder}, looked for from {os.getcwd()}"
+            raise FileNotFoundError(f"No file matches {pattern!r}{where}.")
+        for path in found:
+            once.setdefault(path if remote else os.path.realpath(path), path)
+    if not once:
+        raise ValueError(
+            "Got no file to read: set `files` to one or more paths, such as 'data/*.txt'."
+        )
+    return list(once.values())
+
+
+def matching_files(patterns: Iterable[str]) -> list[str]:
+    """The files on disk that match glob patterns, sorted, one path for each file."""
+    paths = {path for one in patterns for path in _matches(one) if not os.path.isdir(path)}
+    once: dict[str, str] = {}
+    for path in sorted(paths, key=lambda path: (os.path.islink(path), path)):
+        once.setdefault(os.path.realpath(path), path)
+    return sorted(once.values())
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """Yields the paths that match as in `glob.iglob`, whose `**` would follow a loop of links 40 times
+    round, and two loops in one folder without end."""
+    head, *tail = re.split(r"(?:^|(?<=/))\*\*(?:/|$)", pattern, maxsplit=1)
+    if not tail:
+        yield from glob.iglob(pattern)
+        return
+    for start in glob.glob(head) if head else [""]:
+        for folder in _folders(start):
+            yield from _matches(glob.escape(folder) + (tail[0] or "*"))
+
+
+def _folders(start: str) -> Iterator[str]:
+    """Yields a folder and all below it, each once, as "a/"; "" is the working directory."""
+    waiting, seen = deque([start]), set()
+    while waiting:
+        folder = waiting.popleft()
+        if (real := os.path.realpath(folder)) in seen:
+            continue
+        seen.add(real)
+        yield folder
+        names = sorted(name for name in os.listdir(folder or ".") if not name.startswith("."))
+        paths = [f"{folder}{name}" for name in names if os.path.isdir(f"{folder}{name}")]
+        waiting += [f"{path}/" for path in sorted(paths, key=os.path.islink)]
+
+
+def _saved(folder: str) -> list[str]:
+    """Returns the Arrow files of a saved dataset, without what `map` and `filter` cached beside them;
+    none where a folder is no such dataset."""
+    known = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
+    if known and (_SPLITS in known or _STATE not in known):  # no state: of `load_dataset`'s cache
+        described = read_json(os.path.join(folder, _SPLITS if _SPLITS in known else _INFO))
+        splits = list(described.get("splits") or ())
+        if len(splits) > 1:
+            one = splits[0] if _SPLITS in known else f"*-{splits[0]}*.arrow"
+            raise ValueError(
+                f"{folder} holds the splits {', '.join(splits)}: give the one to read, such as "
+                f"{os.path.join(folder, one)}."
+            )
+    paths = matching_files([os.path.join(glob.escape(folder), "**/*.arrow")]) if known else []
+    return [path for path in paths if not os.path.basename(path).startswith("cache-")]
+
+
+def _in_bucket(pattern: str) -> list[str]:
+    try:
+        filesystem, path = fsspec.core.url_to_fs(pattern)
+        paths = filesystem.glob(path) if glob.has_magic(path) else filesystem.find(path)
+    except Exception as error:  # each kind of bucket has its own, and a package to install
+        raise ValueError(f"{pattern} cannot be read: {error}.") from error
+    return sorted(filesystem.unstrip_protocol(one) for one in paths)
+
+
+def size_and_version(path: str) -> tuple[int, int | str]:
+    """Returns the bytes of a file, and a value that changes when the file does.
+
+    Raises OSError for one that is not there, and ValueError for what is no file.
+    """
+    if "://" not in path:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # whose reader would wait for its writer
+            raise ValueError(f"{path} is a pipe, socket or device, expected a file.")
+        return found.st_size, found.st_mtime_ns
+    filesystem, inner = fsspec.core.url_to_fs(path)
+    info = filesystem.info(inner)
+    known = (info.get(name) for name in ("ETag", "etag", "generation", "mtime", "created"))
+    return info["size"], str(next((one for one in known if one), ""))

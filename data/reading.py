@@ -1,0 +1,437 @@
+"""Reads documents from files of all kinds, on disk or in a bucket, and names every bad one.
+
+What a file is, its name says, once `.gz` or `.zst` is taken off it: `.jsonl`, `.ndjson` and `.json`
+hold a document a line, `.parquet` and `.arrow` one a row, `.warc` and `.wet` one a record; any other
+file is a document of plain text.
+"""
+
+import contextlib
+import functools
+import gzip
+import io
+import json
+import os
+import stat
+import string
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import fsspec
+
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
+BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with
+LONGEST = 1 << 26  # bytes of a line or of a plain text file, which are in memory whole
+_BUFFER = 1 << 17  # bytes that are read at once
+_ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")  # else a .tar is a text
+_ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
+
+
+class Record(NamedTuple):
+    """A document as a file holds it."""
+
+    text: Any  # a string, or what the caller makes of a line's object or of a row
+    path: str
+    at: int  # the first byte of its line; the number of its row or record, from 0
+    line: int | None = None  # from 1; in a range that does not begin a file, from the range's first
+    fields: dict[str, Any] = {}  # all of the line's object, of the row, or of a web page
+
+
+class Bad(NamedTuple):
+    """A record that is no document."""
+
+    place: str  # file, and line, row or record
+    rule: str  # `malformed`, `empty` or `damaged`; `blank`, a line between those of JSONL
+    reason: str
+
+
+class MalformedLine(ValueError):
+    """A line or a file that cannot be read, by its place."""
+
+    bad: Bad
+
+
+class FileRange(NamedTuple):
+    """A file, or the lines of one that start within a range of its bytes."""
+
+    path: str
+    start: int = 0
+    end: int | None = None  # None: to its end
+
+
+# (a line's object or a row) -> its document; raises ValueError, saying why there is none.
+DocumentOf = Callable[[dict[str, Any]], Any]
+
+
+def malformed(bad: Bad, change: str = "Mend it.") -> MalformedLine:
+    """An error that says what is bad, and what to change."""
+    error = MalformedLine(f"{bad.place}: {bad.reason}. {change}")
+    error.bad = bad
+    return error
+
+
+def records(
+    file_range: FileRange,
+    document_of: str | DocumentOf,
+    advance: Callable[[int], object] = lambda size: None,
+) -> Iterator[Record | Bad]:
+    """Yields the documents of a file and its bad records, in order.
+
+    Args:
+      file_range: of which file.
+      document_of: the field or column that holds the text; or makes a document of a line's object or of
+        a row. Plain text, and the text of a web page, is one as it is.
+      advance: called with the bytes of the file as it lies on disk that were read since the last call.
+
+    Raises OSError for a file that cannot be opened, and ValueError where a package is missing.
+    """
+    if isinstance(document_of, str):
+        document_of = functools.partial(text_of, document_of)
+    name = unpacked(file_range.path)
+    read = next((read for ends, read in _READERS.items() if name.endswith(ends)), _document)
+    try:
+        with opened(file_range.path, advance) as file:
+            yield from read(file, file_range, document_of)
+    except MalformedLine as error:
+        yield error.bad
+
+
+def good(found: Iterable[Record | Bad], change: str = "Mend it.") -> Iterator[Record]:
+    """Yields records. Raises MalformedLine, which says what to change, at the first that is bad."""
+    for one in found:
+        if isinstance(one, Record):
+            yield one
+        elif one.rule != "blank":
+            raise malformed(one, change)
+
+
+def has_fields(path: str) -> bool:
+    """Whether documents are objects or rows with fields, by the file's name."""
+    return unpacked(path).endswith((*JSONL_SUFFIXES, ".parquet", ".arrow"))
+
+
+def is_plain_text(path: str) -> bool:
+    """Whether a file is a document of plain text, by its name."""
+    return not has_fields(path) and not unpacked(path).endswith((".warc", ".wet"))
+
+
+def is_jsonl(path: str) -> bool:
+    """Whether a file holds a document a line, by its name."""
+    return unpacked(path).endswith(JSONL_SUFFIXES)
+
+
+def unpacked(path: str) -> str:
+    """Returns the name that says what a file is."""
+    return path.lower().removesuffix(".gz").removesuffix(".zst")
+
+
+# --- bytes and lines -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Any]:
+    """Opens a file to read its bytes, as `io.BufferedReader`, uncompressed; `advance` as in `records`.
+
+    Raises MalformedLine for an archive, for what is no file, such as a named pipe, and, while it is
+    read, for a compressed file that is damaged; OSError for a file that cannot be opened.
+    """
+    remote, packed = "://" in path, os.path.splitext(path)[1].lower()
+    if not remote and not stat.S_ISREG(os.stat(path).st_mode):  # its reader would wait for a writer
+        raise malformed(Bad(path, "malformed", "a pipe, socket or device, expected a file"))
+    if unpacked(path).endswith(_ARCHIVES):
+        reason = "an archive, expected text: unpack it, or use gzip or zstd"
+        raise malformed(Bad(path, "malformed", reason))
+    with fsspec.open(path, "rb") if remote else open(path, "rb", buffering=0) as raw:
+        file: Any = io.BufferedReader(_Counted(raw, advance), _BUFFER)
+        try:
+            if packed in (".gz", ".zst") and not file.peek(1):
+                raise EOFError("it is empty")  # as a download leaves it that failed
+            if packed == ".gz":
+                file = gzip.GzipFile(fileobj=file)
+            elif packed == ".zst":
+                file = io.BufferedReader(_Zstd(file), _BUFFER)
+            yield file
+        except ImportError as error:  # of a package for a format
+            raise ValueError(
+                f"{path} needs {error.name}, not installed here: pip install -e '.[prepare]'"
+            ) from error
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            kind = "zstd" if packed == ".zst" else "gzip"
+            bad = Bad(path, "damaged", f"no whole {kind} file ({error})")
+            raise malformed(bad, "Get it again.") from error
+
+
+class _Counted(io.RawIOBase):
+    """A file that says how many of its bytes were read."""
+
+    def __init__(self, raw: Any, advance: Callable[[int], object]):
+        self._raw, self._advance = raw, advance
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._raw.seekable()
+
+    def seek(self, to: int, whence: int = os.SEEK_SET) -> int:
+        return self._raw.seek(to, whence)
+
+    def readinto(self, into: Any) -> int:
+        size = self._raw.readinto(into) or 0
+        self._advance(size)
+        return size
+
+
+class _Zstd(io.RawIOBase):
+    """What a zstd file holds, in one frame or several.
+
+    Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a file
+    that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes them.
+    """
+
+    def __init__(self, file: io.BufferedReader):
+        import zstandard
+
+        self._file, self._zstandard = file, zstandard
+        self._frame: Any = None
+        self._rest = b""  # of what was read, behind a frame
+        self._content = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        while not self._content:
+            packed = self._rest or self._file.read(1 << 14)
+            if not packed:
+                if self._frame:
+                    raise EOFError("a zstd frame has no end")
+                return 0
+            if not self._frame:
+                whole = self._zstandard.ZstdDecompressor(max_window_size=1 << 31)
+                self._frame = whole.decompressobj()
+            try:
+                self._content = memoryview(self._frame.decompress(packed))
+            except self._zstandard.ZstdError as error:
+                raise EOFError(str(error)) from error
+            self._rest = self._frame.unused_data if self._frame.eof else b""
+            self._frame = None if self._frame.eof else self._frame
+        taken = min(len(into), len(self._content))
+        into[:taken] = self._content[:taken]
+        self._content = self._content[taken:]
+        return taken
+
+
+def lines(
+    file: io.BufferedReader, start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yields the number, from 1, the first byte and the content of each line that starts in a range.
+
+    The content is None for a line of more than `LONGEST` bytes, which is passed over.
+    """
+    at, number = start, 0
+    if at:  # the line that a range starts in is the business of the range before
+        file.seek(at - 1)
+        at += len(file.readline()) - 1
+    while (end is None or at < end) and (line := file.readline(LONGEST + 1)):
+        first, at, number = at, at + len(line), number + 1
+        if len(line) <= LONGEST:
+            yield number, first, line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_BUFFER)
+            at += len(line)
+        yield number, first, None
+
+
+def decoded(line: bytes | None) -> str:
+    """The text of a line of `lines`. Raises ValueError, saying why it is none."""
+    if line is None:
+        raise ValueError(f"longer than {LONGEST >> 20} MiB")
+    try:
+        return line.removeprefix(BOM).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+# --- JSONL -----------------------------------------------------------------------------------------
+
+
+def json_lines(
+    file: io.BufferedReader,
+    file_range: FileRange,
+    document_of: Callable[[Any], Any],
+    kinds: type | tuple[type, ...] = dict,
+) -> Iterator[Record | Bad]:
+    """Yields the documents of an open file of JSONL, and its bad lines, in order.
+
+    Args:
+      file: the file.
+      file_range: its name, and which of its lines.
+      document_of: makes a document of a line's value, as for `records`.
+      kinds: of values that a line may have.
+    """
+    path, first, before = file_range.path, 0, None
+    for number, at, line in lines(file, file_range.start, file_range.end):
+        first = at if number == 1 else first
+        try:
+            value = _value(line, kinds)
+            if value is None:
+                yield Bad(path, "blank", "")
+            else:
+                yield Record(document_of(value), path, at, number, value)
+        except ValueError as error:
+            before = _lines_before(path, first) if before is None else before
+            yield Bad(f"{path}:{before + number}", "malformed", str(error))
+
+
+def _value(line: bytes | None, kinds: type | tuple[type, ...]) -> Any:
+    """Returns the value of a line, None for a blank one. Raises ValueError, saying what is wrong."""
+    text = decoded(line).strip(string.whitespace)
+    if not text:
+        return None
+    if text.startswith("["):
+        raise ValueError(
+            "got an array, expected a JSON object a line, as `jq -c '.[]'` writes them"
+        )
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also of numbers with too many digits
+        raise ValueError(f"not JSON ({error}): {text[:60]!r}") from None
+    if not isinstance(value, kinds):
+        raise ValueError(f"got {text[:60]!r}, expected a JSON object")
+    return value
+
+
+def _lines_before(path: str, end: int) -> int:
+    count = 0
+    with opened(path) as file:
+        while end > 0 and (block := file.read(min(end, _BUFFER))):
+            count, end = count + block.count(b"\n"), end - len(block)
+    return count
+
+
+def text_of(field: str, value: dict) -> str:
+    """The string in a field of an object or a row. Raises ValueError, saying why there is none."""
+    if field not in value:
+        fields = ", ".join(map(repr, list(value)[:8])) or "none"
+        raise ValueError(f"no field {field!r}, the line has {fields} (see text_field)")
+    text = value[field]
+    if not isinstance(text, str):
+        raise ValueError(f"field {field!r} is {type(text).__name__}, expected a string")
+    check_is_text(text, f"field {field!r}")
+    return text
+
+
+def check_is_text(text: str, what: str) -> None:
+    """Raises ValueError for a string that cannot be written as UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} holds half a surrogate pair, which is no text") from None
+
+
+# --- other formats ---------------------------------------------------------------------------------
+
+
+def plain_text(path: str) -> str:
+    """The document that a file is, whatever its name. Raises MalformedLine where it is none."""
+    with opened(path) as file:
+        return _text(file, path)
+
+
+def _text(file: io.BufferedReader, path: str) -> str:
+    content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        reason = f"longer than {LONGEST >> 20} MiB: cut it into documents, such as lines of JSONL"
+        raise malformed(Bad(path, "malformed", reason))
+    try:
+        return decoded(content)
+    except ValueError as error:
+        raise malformed(Bad(path, "malformed", str(error))) from None
+
+
+def _document(
+    file: io.BufferedReader, file_range: FileRange, document_of: DocumentOf
+) -> Iterator[Record | Bad]:
+    yield Record(_text(file, file_range.path), file_range.path, 0)
+
+
+def _rows(
+    kind: str, batches: Callable, file: Any, file_range: FileRange, document_of: DocumentOf
+) -> Iterator[Record | Bad]:
+    """Yields the rows of batches of a table."""
+    import pyarrow
+
+    path, number = file_range.path, 0
+    try:
+        for batch in batches(file):
+            for row in batch.to_pylist():
+                try:
+                    yield Record(document_of(row), path, number, fields=row)
+                except ValueError as error:
+                    yield Bad(f"{path}@{number}", "malformed", str(error))
+                number += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's or the network's: it says nothing of the file's content
+        yield Bad(path, "damaged", f"no whole {kind} file ({error})")
+
+
+def _parquet_batches(file: Any) -> Iterator[Any]:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(file).iter_batches(1000)
+
+
+def _arrow_batches(file: Any) -> Iterator[Any]:
+    """Yields the batches of a stream, as `datasets` saves them, or of a file, as others do."""
+    import pyarrow.ipc
+
+    if not file.peek(6).startswith(b"ARROW1"):
+        yield from pyarrow.ipc.open_stream(file)
+        return
+    reader = pyarrow.ipc.open_file(file)
+    yield from map(reader.get_batch, range(reader.num_record_batches))
+
+
+def _warc(file: Any, file_range: FileRange, document_of: DocumentOf) -> Iterator[Record | Bad]:
+    from warcio.archiveiterator import ArchiveIterator
+    from warcio.exceptions import ArchiveLoadFailed
+
+    path = file_range.path
+    try:
+        for number, record in enumerate(ArchiveIterator(file)):
+            kind = _ARCHIVED.get(record.rec_type)
+            if kind is None:
+                continue
+            url = record.rec_headers.get_header("WARC-Target-URI") or f"{path}@{number}"
+            content = record.content_stream().read()
+            record.raw_stream.read()  # what may follow the last chunk of a page
+            if record.raw_stream.limit:
+                raise EOFError(f"the record of {url} has no end")
+            header = record.http_headers
+            media = header.get_header("Content-Type", "") if header else ""
+            if kind == "page" and "html" not in media:
+                continue
+            text = _main_text(content) if kind == "page" else content.decode("utf-8", "replace")
+            date = record.rec_headers.get_header("WARC-Date")
+            yield Record(text, path, number, fields={"id": url, "url": url, "date": date})
+        file.read(1)  # raises EOFError where a gzip file breaks off, which warcio takes for its end
+    except (ArchiveLoadFailed, ValueError, EOFError) as error:
+        yield Bad(path, "damaged", f"no whole WARC file ({error})")
+
+
+def _main_text(page: bytes) -> str:
+    """Returns the text of a web page without its menus, as FineWeb extracts it; "" for none."""
+    import trafilatura  # lxml and its friends, which no other format needs
+
+    return trafilatura.extract(page, favor_precision=True, include_comments=False) or ""
+
+
+_READERS: dict[tuple[str, ...], Callable[..., Iterator[Record | Bad]]] = {
+    JSONL_SUFFIXES: json_lines,
+    (".parquet",): functools.partial(_rows, "Parquet", _parquet_batches),
+    (".arrow",): functools.partial(_rows, "Arrow", _arrow_batches),
+    (".warc", ".wet"): _warc,
+}
