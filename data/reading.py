@@ -36,6 +36,10 @@ class Record(NamedTuple):
     line: int | None = None  # from 1; in a range that does not begin a file, from the range's first
     fields: dict[str, Any] = {}  # all of the line's object, of the row, or of a web page
 
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else f"{self.path}@{self.at}"
+
 
 class Bad(NamedTuple):
     """A record that is no document."""
@@ -87,11 +91,14 @@ def records(
     """
     if isinstance(document_of, str):
         document_of = functools.partial(text_of, document_of)
-    name = unpacked(file_range.path)
-    read = next((read for ends, read in _READERS.items() if name.endswith(ends)), _document)
+    path = file_range.path
     try:
-        with opened(file_range.path, advance) as file:
-            yield from read(file, file_range, document_of)
+        if is_plain_text(path):
+            yield Record(plain_text(path, advance), path, 0)
+        else:
+            read = _READERS[os.path.splitext(unpacked(path))[1]]
+            with opened(path, advance) as file:
+                yield from read(file, file_range, document_of)
     except MalformedLine as error:
         yield error.bad
 
@@ -112,12 +119,7 @@ def has_fields(path: str) -> bool:
 
 def is_plain_text(path: str) -> bool:
     """Whether a file is a document of plain text, by its name."""
-    return not has_fields(path) and not unpacked(path).endswith((".warc", ".wet"))
-
-
-def is_jsonl(path: str) -> bool:
-    """Whether a file holds a document a line, by its name."""
-    return unpacked(path).endswith(JSONL_SUFFIXES)
+    return not unpacked(path).endswith(tuple(_READERS))
 
 
 def unpacked(path: str) -> str:
@@ -247,7 +249,7 @@ def lines(
 def decoded(line: bytes | None) -> str:
     """The text of a line of `lines`. Raises ValueError, saying why it is none."""
     if line is None:
-        raise ValueError(f"longer than {LONGEST >> 20} MiB")
+        raise ValueError(f"longer than {LONGEST >> 20} MiB: cut it into documents")
     try:
         return line.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -334,27 +336,17 @@ def check_is_text(text: str, what: str) -> None:
 # --- other formats ---------------------------------------------------------------------------------
 
 
-def plain_text(path: str) -> str:
-    """The document that a file is, whatever its name. Raises MalformedLine where it is none."""
-    with opened(path) as file:
-        return _text(file, path)
+def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) -> str:
+    """The document that a file is, whatever its name; `advance` as in `records`.
 
-
-def _text(file: io.BufferedReader, path: str) -> str:
-    content = file.read(LONGEST + 1)
-    if len(content) > LONGEST:
-        reason = f"longer than {LONGEST >> 20} MiB: cut it into documents, such as lines of JSONL"
-        raise malformed(Bad(path, "malformed", reason))
+    Raises MalformedLine where it is none, and OSError where it cannot be opened.
+    """
+    with opened(path, advance) as file:
+        content = file.read(LONGEST + 1)
     try:
-        return decoded(content)
+        return decoded(content if len(content) <= LONGEST else None)
     except ValueError as error:
         raise malformed(Bad(path, "malformed", str(error))) from None
-
-
-def _document(
-    file: io.BufferedReader, file_range: FileRange, document_of: DocumentOf
-) -> Iterator[Record | Bad]:
-    yield Record(_text(file, file_range.path), file_range.path, 0)
 
 
 def _rows(
@@ -429,9 +421,9 @@ def _main_text(page: bytes) -> str:
     return trafilatura.extract(page, favor_precision=True, include_comments=False) or ""
 
 
-_READERS: dict[tuple[str, ...], Callable[..., Iterator[Record | Bad]]] = {
-    JSONL_SUFFIXES: json_lines,
-    (".parquet",): functools.partial(_rows, "Parquet", _parquet_batches),
-    (".arrow",): functools.partial(_rows, "Arrow", _arrow_batches),
-    (".warc", ".wet"): _warc,
+_READERS: dict[str, Callable[..., Iterator[Record | Bad]]] = {
+    **dict.fromkeys(JSONL_SUFFIXES, json_lines),
+    ".parquet": functools.partial(_rows, "Parquet", _parquet_batches),
+    ".arrow": functools.partial(_rows, "Arrow", _arrow_batches),
+    **dict.fromkeys((".warc", ".wet"), _warc),
 }

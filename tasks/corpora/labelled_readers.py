@@ -1,4 +1,4 @@
-"""Reads labelled text: TSV files with a header, and JSONL, compressed or not, naming a wrong line.
+"""Reads labelled text: TSV with a header, and JSONL and other rows with fields, naming a wrong line.
 
     text<TAB>label                      {"text": "A fine film.", "label": "good"}
     A fine film.<TAB>good
@@ -9,26 +9,13 @@ and a text with a tab or a line break in it needs JSONL. Other columns and field
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ...data.reading import (
-    JSONL_SUFFIXES,
-    Bad,
-    FileRange,
-    MalformedLine,
-    check_is_text,
-    decoded,
-    good,
-    is_jsonl,
-    lines,
-    malformed,
-    opened,
-    records,
-    unpacked,
-)
+from ...data import reading
+from ...data.reading import JSONL_SUFFIXES, Bad, FileRange, Record
 
-TSV_SUFFIX = ".tsv"
 FIELDS = ("text", "label")
+_EXAMPLE = 'Expected an object such as {"text": "A fine film.", "label": "good"}.'
 
 
 class Labelled(NamedTuple):
@@ -36,14 +23,6 @@ class Labelled(NamedTuple):
 
     text: str
     label: str
-
-
-class _Row(NamedTuple):
-    """A line's values of `FIELDS`, and where it is."""
-
-    where: str  # "FILE:LINE"
-    text: Any
-    label: Any
 
 
 def read_labelled(
@@ -56,29 +35,27 @@ def read_labelled(
         list(read_labelled(["films.tsv"]))    # [Labelled(text='A fine film.', label='good')]
 
     Args:
-        paths: of TSV and JSONL files, by their names.
+        paths: of TSV files, and of JSONL, Parquet and Arrow, by their names.
         classes: the labels that there may be; None: any.
         advance: called with the bytes on disk that were read since the last call.
 
     Raises:
-        MalformedLine: a line, or a header, that is not as expected.
-        ValueError: a file of another kind, or a damaged one.
+        MalformedLine: a line, or a header, that is not as expected, or a damaged file.
+        ValueError: a file of another kind.
     """
-    first: tuple[type, str] | None = None  # kind of a JSONL label, and where it stands
+    first: Record | None = None  # that is no line of TSV, whose labels are all strings
     for path in paths:
-        jsonl = is_jsonl(path)
-        for row in (_rows_of_jsonl if jsonl else _rows_of_tsv)(path, advance):
-            if jsonl:
-                first = first or (type(row.label), row.where)
-                _check_kind(row, *first)
-            example = _checked(row)
-            if classes is not None and example.label not in classes:
-                raise MalformedLine(
-                    f"{row.where}: got the label {example.label!r}, which no text has that the model "
-                    f"was trained on, expected one of {in_words(classes)}. Mend it, or train on texts "
-                    "with this label too."
-                )
-            yield example
+        if reading.has_fields(path):
+            rows = reading.good(reading.records(FileRange(path), _fields, advance), _EXAMPLE)
+        else:
+            rows = reading.good(_tsv(path, advance))
+        for row in rows:
+            first = first or (row if row.fields else None)
+            try:
+                yield _checked(row, first, classes)
+            except ValueError as error:
+                bad = Bad(row.place, "malformed", str(error))
+                raise reading.malformed(bad, "Mend it, or take it out.") from None
 
 
 def in_words(classes: Sequence[str]) -> str:
@@ -91,105 +68,83 @@ def in_words(classes: Sequence[str]) -> str:
     return ", ".join(classes[:8]) + more
 
 
-def _rows_of_jsonl(path: str, advance: Callable[[int], object]) -> Iterator[_Row]:
-    change = 'Expected an object such as {"text": "A fine film.", "label": "good"}.'
-    for row in good(records(FileRange(path), _fields, advance), change):
-        yield _Row(f"{path}:{row.line}", *row.text)
-
-
-def _fields(line: dict) -> list:
-    if lacking := [name for name in FIELDS if name not in line]:
-        raise ValueError(
-            f"got the fields {', '.join(map(repr, line)) or 'none'}, expected 'text' and 'label': "
-            f"{lacking[0]!r} is missing"
-        )
-    return [line[name] for name in FIELDS]
-
-
-def _lines(path: str, advance: Callable[[int], object]) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers, without line ends."""
-    with opened(path, advance) as file:
-        for number, _, line in lines(file):
-            try:
-                yield number, decoded(line).removesuffix("\n").removesuffix("\r")
-            except ValueError as error:
-                bad = Bad(f"{path}:{number}", "malformed", str(error))
-                raise malformed(bad, "Mend it, as UTF-8.") from None
-
-
-def _rows_of_tsv(path: str, advance: Callable[[int], object]) -> Iterator[_Row]:
-    if not unpacked(path).endswith(TSV_SUFFIX):
-        raise ValueError(
-            f"{path} is neither TSV ({TSV_SUFFIX}) nor JSONL ({', '.join(JSONL_SUFFIXES)}), also as "
-            ".gz or .zst, by its name: write labelled text as one of them."
-        )
-    rows = _lines(path, advance)
-    number, header = next(rows, (1, ""))
-    columns = header.split("\t")
-    _check_header(f"{path}:{number}", columns)
-    text, label = (columns.index(name) for name in FIELDS)
-    for number, line in rows:
-        if not line.strip():
-            continue
-        where, values = f"{path}:{number}", line.split("\t")
-        if len(values) != len(columns):
-            raise MalformedLine(
-                f"{where}: got {len(values)} columns, expected {len(columns)} as in the header: a tab "
-                "ends a column, and there is none within a text. Mend it, or write JSONL."
+def _fields(row: dict) -> list:
+    for name in FIELDS:
+        if name not in row:
+            raise ValueError(
+                f"got the fields {', '.join(map(repr, row)) or 'none'}, expected 'text' and 'label': "
+                f"{name!r} is missing"
             )
-        yield _Row(where, values[text], values[label])
+    return [row[name] for name in FIELDS]
 
 
-def _check_header(where: str, columns: Sequence[str]) -> None:
+def _tsv(path: str, advance: Callable[[int], object]) -> Iterator[Record | Bad]:
+    """Yields the values of `FIELDS` in each line."""
+    if not reading.unpacked(path).endswith(".tsv"):
+        raise ValueError(
+            f"{path} is neither TSV (.tsv) nor JSONL ({', '.join(JSONL_SUFFIXES)}), also as .gz or "
+            ".zst, by its name: write labelled text as one of them."
+        )
+    columns: list[str] = []
+    with reading.opened(path, advance) as file:
+        rows = reading.lines(file) if file.peek(1) else [(1, 0, b"")]  # whose header is empty
+        for number, at, line in rows:
+            try:
+                values = reading.decoded(line).rstrip("\r\n").split("\t")
+                if not columns:
+                    columns = _checked_header(values)
+                elif any(value.strip() for value in values):
+                    if len(values) != len(columns):
+                        raise ValueError(
+                            f"got {len(values)} columns, expected {len(columns)} as in the header: a "
+                            "tab ends a column; JSONL may have tabs within a text"
+                        )
+                    yield Record([values[columns.index(n)] for n in FIELDS], path, at, number)
+            except ValueError as error:
+                yield Bad(f"{path}:{number}", "malformed", str(error))
+
+
+def _checked_header(columns: list[str]) -> list[str]:
     got = ", ".join(repr(column[:40]) for column in columns)
     if double := next((name for name in FIELDS if columns.count(name) > 1), None):
-        raise MalformedLine(
-            f"{where}: got the column {double!r} twice in the header ({got}): give each a name of its "
-            "own."
+        raise ValueError(
+            f"got the column {double!r} twice in the header ({got}), expected a name of its own for each"
         )
-    lacking = [name for name in FIELDS if name not in columns]
-    if lacking:
-        raise MalformedLine(
-            f"{where}: got the columns {got}, expected a header with 'text' and 'label', separated by "
-            f"tabs: {' and '.join(map(repr, lacking))} "
-            f"{'is' if len(lacking) == 1 else 'are'} missing. Name the columns so in the first line."
+    if lacking := [repr(name) for name in FIELDS if name not in columns]:
+        raise ValueError(
+            f"got the columns {got}, expected a header with 'text' and 'label', separated by tabs: "
+            f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Name the columns "
+            "so in the first line"
         )
+    return columns
 
 
-def _check_kind(row: _Row, kind: type, where: str) -> None:
-    """Raises MalformedLine for a label that is neither a string nor a whole number, or in one line
-    this and in another that, so that 1 and "1" are not taken for one class."""
-    if type(row.label) not in (str, int):
-        raise MalformedLine(
-            f"{row.where}: got the label {json.dumps(row.label)}, expected a string, or a whole number. "
-            "To predict numbers, see runs/finetune_regression.gin."
+def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -> Labelled:
+    """A text and its label, which is a string or a whole number, in all rows as in the `first`, so that
+    1 and "1" are not taken for one class. Raises ValueError, saying why there are none."""
+    text, label = row.text
+    if type(label) not in (str, int):
+        raise ValueError(
+            f"got the label {json.dumps(label)}, expected a string, or a whole number. To predict "
+            "numbers, see runs/finetune_regression.gin"
         )
-    if type(row.label) is not kind:
-        raise MalformedLine(
-            f"{row.where}: got the label {json.dumps(row.label)}, a {type(row.label).__name__}, and that "
-            f"of {where} is a {kind.__name__}: write all labels as strings, or all as numbers."
+    if row.fields and first and type(label) is not (kind := type(first.text[1])):
+        raise ValueError(
+            f"got the label {json.dumps(label)}, a {type(label).__name__}, and that of {first.place} is "
+            f"a {kind.__name__}: write all labels as strings, or all as numbers"
         )
-
-
-def _checked(row: _Row) -> Labelled:
-    text, label = row.text, str(row.label)
     if not isinstance(text, str):
-        raise MalformedLine(
-            f"{row.where}: got the text {json.dumps(text)[:60]}, expected a string."
-        )
-    for name, value in zip(FIELDS, (text, label)):
+        raise ValueError(f"got the text {json.dumps(text)[:60]}, expected a string")
+    found = Labelled(text, str(label))
+    for name, value in zip(FIELDS, found):
         if not value.strip():
-            raise MalformedLine(
-                f"{row.where}: got the {name} {value!r}, expected some words. Fill it in, or take the "
-                "line out."
-            )
-        try:
-            check_is_text(value, f"the {name}")
-        except ValueError as error:
-            raise MalformedLine(f"{row.where}: {error}. Mend it.") from None
-    if label != label.strip():
-        raise MalformedLine(
-            f"{row.where}: got the label {label!r}, expected one without white space around it. Take "
-            "that out."
+            raise ValueError(f"got the {name} {value!r}, expected some words")
+        reading.check_is_text(value, f"the {name}")
+    if found.label != found.label.strip():
+        raise ValueError(f"got the label {label!r}, expected one without white space around it")
+    if classes is not None and found.label not in classes:
+        raise ValueError(
+            f"got the label {found.label!r}, which no text has that the model was trained on, expected "
+            f"one of {in_words(classes)}: train on texts with this label too"
         )
-    return Labelled(text, label)
+    return found

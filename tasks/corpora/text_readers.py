@@ -5,7 +5,6 @@ is read in parts, cut at line ends, so that a file of any size is never in memor
 """
 
 import dataclasses
-import io
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -108,9 +107,9 @@ def _parts(path: str, advance: Callable[[int], object]) -> Iterator[TextPart | B
             while block := file.read(_BLOCK):
                 # Whole lines; a line of many megabytes is cut between two characters.
                 block += file.readline(_BLOCK)
-                for _ in range(3):  # the bytes of a character after its first
-                    if block[-1] >= 0x80:
-                        block += _continuation(file)
+                for _ in range(3):  # the bytes, after its first, of a character that is cut
+                    if block[-1] >= 0x80 and b"\x80" <= file.peek(1)[:1] < b"\xc0":
+                        block += file.read(1)
                 if number == 1:
                     block = block.removeprefix(BOM)
                 try:
@@ -122,12 +121,6 @@ def _parts(path: str, advance: Callable[[int], object]) -> Iterator[TextPart | B
                 number += block.count(b"\n")
     except MalformedLine as error:
         yield error.bad
-
-
-def _continuation(file: io.BufferedReader) -> bytes:
-    """The next bytes if they go on with a character that a block's end has cut."""
-    peeked = file.peek(1)[:1]
-    return file.read(1) if peeked and 0x80 <= peeked[0] < 0xC0 else b""
 
 
 def _decodable_lines(block: bytes, path: str, number: int) -> tuple[str, list[Bad]]:
