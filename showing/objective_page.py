@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from . import html
 from .attention_pictures import rectangles
 from .examples import NO_SPAN, AttentionPattern, Example, Slot, StackView, Token
-from .html import document
 from .noise_charts import chart_of_noise, chart_of_slots
 from .noise_statistics import NoiseFigures
 from .terminal import (
@@ -50,13 +50,9 @@ STYLE = """
 dl { display:grid; grid-template-columns:max-content 1fr; gap:.05rem 1rem; margin:.6rem 0 0;
   font:12px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; color:var(--soft) }
 dd { margin:0; overflow-wrap:anywhere }
+.card > * + figure { margin-top:1.3rem }
 .patterns { display:flex; flex-wrap:wrap; gap:1.1rem; margin-top:1.1rem }
 .pattern { width:12.5rem; height:auto; display:block; background:var(--chip); border-radius:4px }
-.tiles { display:grid; grid-template-columns:repeat(auto-fit, minmax(8rem,1fr)); gap:.7rem;
-  margin-top:1rem }
-.tile { background:var(--chip); border-radius:8px; padding:.55rem .8rem }
-.tile b { font-size:1.35rem; font-weight:600; display:block; font-variant-numeric:tabular-nums }
-.tile span { font-size:.83rem; color:var(--soft); display:block; line-height:1.35 }
 """
 
 
@@ -69,40 +65,34 @@ class Heading(NamedTuple):
 
 def page(heading: Heading, examples: Sequence[Example], figures: Sequence[NoiseFigures]) -> str:
     """The page as HTML; names, tokens and paths are escaped."""
+    made = [_example(one, number, len(examples)) for number, one in enumerate(examples)]
     body = (
-        f"<h1>{escape(heading.name)}</h1>\n"
-        + "".join(f'<p class="soft">{escape(fact)}</p>\n' for fact in heading.facts)
-        + "<h2>Examples</h2>\n"
-        + legend(examples)
-        + "".join(_example(one, number, len(examples)) for number, one in enumerate(examples))
-        + "<h2>Statistics</h2>\n"
-        + f'<p class="soft">{escape(counted_on(heading.stream, figures))}</p>\n'
+        f"<h2>Examples</h2>\n{legend(examples)}{''.join(made)}<h2>Statistics</h2>\n"
+        + html.soft(counted_on(heading.stream, figures))
         + statistics(figures)
-        + f"<footer>Made by <code>{escape(heading.command)}</code></footer>\n"
     )
-    return document(heading.name, STYLE, body)
+    made_by = f"<code>{escape(heading.command)}</code>"
+    return html.document(heading.name, heading.facts, body, made_by, STYLE)
 
 
 # --- examples --------------------------------------------------------------------------------------
 
 
 def legend(examples: Iterable[Example]) -> str:
-    items = [f"<span>{_token(token)} {words}</span>" for token, words in explained(examples)]
-    return f'<div class="legend">{"".join(items)}</div>\n'
+    return html.legend(f"{_token(token)} {words}" for token, words in explained(examples))
 
 
 def _example(one: Example, number: int, of: int) -> str:
     title = one.name or (f"Draw {number + 1} of {of}" if of > 1 else "One draw")
     pools = "; ".join(map(pool_words, one.pools))
-    return (
-        f'<details class="card"{"" if number else " open"}>\n'
-        + f"<summary>{escape(title)}</summary>\n"
-        + f"<h3>Text <small>{text_in_words(one)}</small></h3>\n"
+    content = (
+        f"<h3>Text <small>{text_in_words(one)}</small></h3>\n"
         + "".join(_flow(document) for document in one.text)
         + "".join(_stack(stack) for stack in one.stacks)
         + (f"<h3>Pooled <small>{POOLED}</small></h3><p>{pools}</p>\n" if pools else "")
-        + f'<div class="patterns">{"".join(pattern(a) for a in one.attentions)}</div>\n</details>\n'
+        + f'<div class="patterns">{"".join(pattern(a) for a in one.attentions)}</div>\n'
     )
+    return html.folded(escape(title), content, is_open=not number)
 
 
 def _flow(tokens: Iterable[Token]) -> str:
@@ -176,16 +166,15 @@ def counted_on(stream: str, figures: Sequence[NoiseFigures]) -> str:
 
 
 def statistics(figures: Sequence[NoiseFigures]) -> str:
-    several = len(figures) > 1
-    parts = ['<section class="card">\n', _table(figures) if several else _tiles(figures[0])]
-    parts.append(
-        f'<h3>Slots that hold a token, of all slots of a row</h3><div class="chart">{chart_of_slots(figures)}</div>\n'
-    )
-    for one in figures:
-        if one.hidden:  # else there is nothing to be drawn
-            parts.append(f"<h3>{escape(one.name) or 'Noise'}</h3>\n")
-            parts.append(f'<div class="chart">{chart_of_noise(one)}</div>\n')
-    return "".join(parts) + "</section>\n"
+    slots = "Slots that hold a token, of all slots of a row"
+    charts = [html.chart(slots, chart_of_slots(figures))]
+    charts += [
+        html.chart(escape(one.name) or "Noise", chart_of_noise(one))
+        for one in figures
+        if one.hidden  # else there is nothing to be drawn
+    ]
+    summed = _table(figures) if len(figures) > 1 else _tiles(figures[0])
+    return html.card(summed + "".join(charts))
 
 
 def _tiles(one: NoiseFigures) -> str:
@@ -200,8 +189,7 @@ def _tiles(one: NoiseFigures) -> str:
             for stack, use in one.use.items()
         ),
     ]
-    cells = "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in tiles)
-    return f'<div class="tiles">{cells}</div>\n'
+    return html.tiles(tiles)
 
 
 def _table(figures: Sequence[NoiseFigures]) -> str:
@@ -219,10 +207,4 @@ def _table(figures: Sequence[NoiseFigures]) -> str:
         ]
         for f in figures
     ]
-    return (
-        "<table><tr>"
-        + "".join(f"<th>{head}</th>" for head in heads)
-        + "</tr>"
-        + "".join("<tr>" + "".join(f"<td>{x}</td>" for x in line) + "</tr>" for line in lines)
-        + "</table>\n"
-    )
+    return html.table(heads, lines)
