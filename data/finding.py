@@ -25,20 +25,21 @@ def listed(patterns: str | Sequence[str]) -> list[str]:
 
 
 def find_files(patterns: str | Sequence[str]) -> list[str]:
-    """The files that match: pattern after pattern, sorted in each, each file once however it is linked.
+    """The files that match: pattern after pattern, sorted in each, each file once.
 
         find_files("more/*.gz, data/*.txt") -> ["more/a.jsonl.gz", "data/x.txt", "data/y.txt"]
 
-    A pattern with "://" is looked for in its bucket, by fsspec's package for it, such as s3fs; a folder
-    that Hugging Face's `datasets` saved stands for its Arrow files.
+    A pattern with "://" is looked for in its bucket, by fsspec's package for it, such as s3fs; a
+    folder that Hugging Face's `datasets` saved stands for its Arrow files. Of a file that several
+    names lead to, the first is taken.
 
     Args:
         patterns: paths or glob patterns (`**` for any depth), as a list or separated by commas.
 
     Raises:
         FileNotFoundError: a pattern that matches no file.
-        ValueError: no pattern, a bucket that cannot be read, a saved folder of several splits, of which
-            one may be for evaluation.
+        ValueError: no pattern, a bucket that cannot be read, a saved folder of several splits, of
+            which one may be for evaluation.
     """
     once: dict[str, str] = {}
     for pattern in map(os.path.expanduser, listed(patterns)):
@@ -67,8 +68,8 @@ def matching_files(patterns: Iterable[str]) -> list[str]:
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Yields the paths that match as in `glob.iglob`, whose `**` would follow a loop of links 40 times
-    round, and two loops in one folder without end."""
+    """Yields the paths that match as in `glob.iglob`, whose `**` would follow a loop of links 40
+    times round, and two loops in one folder without end."""
     head, *tail = re.split(r"(?:^|(?<=/))\*\*(?:/|$)", pattern, maxsplit=1)
     if not tail:
         yield from glob.iglob(pattern)
@@ -93,8 +94,8 @@ def _folders(start: str) -> Iterator[str]:
 
 
 def _saved(folder: str) -> list[str]:
-    """Returns the Arrow files of a saved dataset, without what `map` and `filter` cached beside them;
-    none where a folder is no such dataset."""
+    """Returns the Arrow files of a saved dataset, without what `map` and `filter` cached beside
+    them; none where a folder is no such dataset."""
     known = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
     if known and (_SPLITS in known or _STATE not in known):  # no state: of `load_dataset`'s cache
         described = read_json(os.path.join(folder, _SPLITS if _SPLITS in known else _INFO))

@@ -1,8 +1,8 @@
 """Reads documents from files of all kinds, on disk or in a bucket, and names every bad one.
 
 What a file is, its name says, once `.gz` or `.zst` is taken off it: `.jsonl`, `.ndjson` and `.json`
-hold a document a line, `.parquet` and `.arrow` one a row, `.warc` and `.wet` one a record; any other
-file is a document of plain text.
+hold a document a line, `.parquet` and `.arrow` one a row, `.warc` and `.wet` one a record; any
+other file is a document of plain text.
 """
 
 import contextlib
@@ -83,9 +83,10 @@ def records(
 
     Args:
       file_range: of which file.
-      document_of: the field or column that holds the text; or makes a document of a line's object or of
-        a row. Plain text, and the text of a web page, is one as it is.
-      advance: called with the bytes of the file as it lies on disk that were read since the last call.
+      document_of: the field or column that holds the text; or makes a document of a line's object
+        or of a row. Plain text, and the text of a web page, is one as it is.
+      advance: called with the bytes of the file, as it lies on disk, that were read since the last
+        call.
 
     Raises OSError for a file that cannot be opened, and ValueError where a package is missing.
     """
@@ -127,12 +128,12 @@ def unpacked(path: str) -> str:
     return path.lower().removesuffix(".gz").removesuffix(".zst")
 
 
-# --- bytes and lines -------------------------------------------------------------------------------
+# --- bytes and lines ------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Any]:
-    """Opens a file to read its bytes, as `io.BufferedReader`, uncompressed; `advance` as in `records`.
+    """Opens a file to read its bytes, uncompressed, buffered; `advance` as in `records`.
 
     Raises MalformedLine for an archive, for what is no file, such as a named pipe, and, while it is
     read, for a compressed file that is damaged; OSError for a file that cannot be opened.
@@ -187,8 +188,8 @@ class _Counted(io.RawIOBase):
 class _Zstd(io.RawIOBase):
     """What a zstd file holds, in one frame or several.
 
-    Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a file
-    that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes them.
+    Raises EOFError where the last frame has no end, as gzip does: zstandard's own reader takes a
+    file that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
     """
 
     def __init__(self, file: io.BufferedReader):
@@ -227,7 +228,7 @@ class _Zstd(io.RawIOBase):
 def lines(
     file: io.BufferedReader, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yields the number, from 1, the first byte and the content of each line that starts in a range.
+    """Yields the number, from 1, the first byte and the content of the lines that start in a range.
 
     The content is None for a line of more than `LONGEST` bytes, which is passed over.
     """
@@ -256,7 +257,7 @@ def decoded(line: bytes | None) -> str:
         raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
-# --- JSONL -----------------------------------------------------------------------------------------
+# --- JSONL ----------------------------------------------------------------------------------------
 
 
 def json_lines(
@@ -288,7 +289,7 @@ def json_lines(
 
 
 def _value(line: bytes | None, kinds: type | tuple[type, ...]) -> Any:
-    """Returns the value of a line, None for a blank one. Raises ValueError, saying what is wrong."""
+    """The value of a line, None for a blank one. Raises ValueError, saying what is wrong."""
     text = decoded(line).strip(string.whitespace)
     if not text:
         return None
@@ -333,7 +334,7 @@ def check_is_text(text: str, what: str) -> None:
         raise ValueError(f"{what} holds half a surrogate pair, which is no text") from None
 
 
-# --- other formats ---------------------------------------------------------------------------------
+# --- other formats --------------------------------------------------------------------------------
 
 
 def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) -> str:

@@ -141,8 +141,8 @@ def _judged(
 ) -> Iterator[Document | Bad]:
     """Yields documents and bad records, a document without text as a bad one.
 
-    Raises MalformedLine at the first malformed record where `on_malformed`, a setting of the function
-    `source`, is "error".
+    Raises MalformedLine at the first malformed record where `on_malformed`, a setting of the
+    function `source`, is "error".
     """
     for one in found:
         if isinstance(one, Bad) and on_malformed == "error":

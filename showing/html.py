@@ -1,4 +1,4 @@
-"""What self-contained pages are made of: a frame, tables, cards, tiles, charts, and their one style."""
+"""What self-contained pages are made of: a frame, tables, cards, tiles, charts, one style."""
 
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
@@ -48,7 +48,8 @@ table { border-collapse:collapse; font-variant-numeric:tabular-nums; margin-top:
 th, td { padding:.2rem .5rem; border-bottom:1px solid var(--line); vertical-align:top;
   white-space:nowrap; text-align:right }
 th { font-weight:600; color:var(--soft) } tbody tr:last-child td { border-bottom:0 }
-th small { display:inline-block; max-width:8.5rem; white-space:normal } td small { color:var(--soft) }
+th small { display:inline-block; max-width:8.5rem; white-space:normal }
+td small { color:var(--soft) }
 th.left, td.left { text-align:left }
 th:first-child, td:first-child { white-space:normal; min-width:4.5rem; overflow-wrap:anywhere }
 footer { color:var(--soft); font-size:.85rem; margin-top:2.5rem }

@@ -76,8 +76,8 @@ def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> s
         + card(_table_of_columns(summary))
         + f'<div class="soft">{notes}</div>\n'
         + soft(
-            "Mean over seeds ± half of its 95% interval; the best mean is bold. Below: every seed a "
-            "dot, which links to its run where that lies beside this page; ◆ the mean with its "
+            "Mean over seeds ± half of its 95% interval; the best mean is bold. Below: every seed "
+            "a dot, which links to its run where that lies beside this page; ◆ the mean with its "
             "interval; dashed: the baseline, where it is near."
         )
         + f'<div class="grid">{charts}</div>\n'
@@ -155,8 +155,8 @@ def _curves(summary: Summary, colours: Mapping[str, int]) -> str:
     return (
         "<h2>Learning curves</h2>\n"
         + soft(
-            "Means over seeds, and their range. Losses of different objectives are not of one kind: "
-            "what compares them are the yardsticks."
+            "Means over seeds, and their range. Losses of different objectives are not of one "
+            "kind: what compares them are the yardsticks."
         )
         + f'{_legend(colours)}<div class="grid">{"".join(charts)}</div>\n'
     )

@@ -33,11 +33,11 @@ def dialogues(
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
         {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
 
-    These are the layouts of OpenAI's chats (a content may be a list of text parts), of ShareGPT's, and
-    of Alpaca's instructions. The parts of a document are what is said and what is answered, in turn.
-    What a "system" says stands before the first user's words, with an empty line between, and so do an
-    instruction and its input. Turns that make a dialogue longer than `longest_tokens` are left out, from the last
-    on, and counted; so are dialogues whose first answer does not fit.
+    These are the layouts of OpenAI's chats (a content may be a list of text parts), of ShareGPT's,
+    and of Alpaca's instructions. The parts of a document are what is said and what is answered, in
+    turn. What a "system" says stands before the first user's words, with an empty line between, and
+    so do an instruction and its input. Turns that make a dialogue longer than `longest_tokens` are
+    left out, from the last on, and counted; so are dialogues whose first answer does not fit.
 
     Args:
         longest_tokens: of a dialogue: what a row of the run holds.

@@ -1,10 +1,10 @@
-"""Reads labelled text: TSV with a header, and JSONL and other rows with fields, naming a wrong line.
+"""Reads labelled text: TSV with a header, JSONL and other rows with fields; names a wrong line.
 
     text<TAB>label                      {"text": "A fine film.", "label": "good"}
     A fine film.<TAB>good
 
-A row of a TSV file is a line and a tab ends a column: nothing is quoted, so a quotation mark is text,
-and a text with a tab or a line break in it needs JSONL. Other columns and fields are not read.
+A row of a TSV file is a line and a tab ends a column: nothing is quoted, so a quotation mark is
+text, and a text with a tab or a line break in it needs JSONL. Other columns and fields are not read.
 """
 
 import json
@@ -72,8 +72,8 @@ def _fields(row: dict) -> list:
     for name in FIELDS:
         if name not in row:
             raise ValueError(
-                f"got the fields {', '.join(map(repr, row)) or 'none'}, expected 'text' and 'label': "
-                f"{name!r} is missing"
+                f"got the fields {', '.join(map(repr, row)) or 'none'}, expected 'text' and "
+                f"'label': {name!r} is missing"
             )
     return [row[name] for name in FIELDS]
 
@@ -96,8 +96,8 @@ def _tsv(path: str, advance: Callable[[int], object]) -> Iterator[Record | Bad]:
                 elif any(value.strip() for value in values):
                     if len(values) != len(columns):
                         raise ValueError(
-                            f"got {len(values)} columns, expected {len(columns)} as in the header: a "
-                            "tab ends a column; JSONL may have tabs within a text"
+                            f"got {len(values)} columns, expected {len(columns)} as in the header: "
+                            "a tab ends a column; JSONL may have tabs within a text"
                         )
                     yield Record([values[columns.index(n)] for n in FIELDS], path, at, number)
             except ValueError as error:
@@ -108,20 +108,21 @@ def _checked_header(columns: list[str]) -> list[str]:
     got = ", ".join(repr(column[:40]) for column in columns)
     if double := next((name for name in FIELDS if columns.count(name) > 1), None):
         raise ValueError(
-            f"got the column {double!r} twice in the header ({got}), expected a name of its own for each"
+            f"got the column {double!r} twice in the header ({got}), expected a name of its "
+            "own for each"
         )
     if lacking := [repr(name) for name in FIELDS if name not in columns]:
         raise ValueError(
             f"got the columns {got}, expected a header with 'text' and 'label', separated by tabs: "
-            f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Name the columns "
-            "so in the first line"
+            f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Name the "
+            "columns so in the first line"
         )
     return columns
 
 
 def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -> Labelled:
-    """A text and its label, which is a string or a whole number, in all rows as in the `first`, so that
-    1 and "1" are not taken for one class. Raises ValueError, saying why there are none."""
+    """A text and its label, which is a string or a whole number, in all rows as in the `first`, so
+    that 1 and "1" are not taken for one class. Raises ValueError, saying why there are none."""
     text, label = row.text
     if type(label) not in (str, int):
         raise ValueError(
@@ -130,8 +131,8 @@ def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -
         )
     if row.fields and first and type(label) is not (kind := type(first.text[1])):
         raise ValueError(
-            f"got the label {json.dumps(label)}, a {type(label).__name__}, and that of {first.place} is "
-            f"a {kind.__name__}: write all labels as strings, or all as numbers"
+            f"got the label {json.dumps(label)}, a {type(label).__name__}, and that of "
+            f"{first.place} is a {kind.__name__}: write all labels as strings, or all as numbers"
         )
     if not isinstance(text, str):
         raise ValueError(f"got the text {json.dumps(text)[:60]}, expected a string")
@@ -144,7 +145,7 @@ def _checked(row: Record, first: Record | None, classes: Sequence[str] | None) -
         raise ValueError(f"got the label {label!r}, expected one without white space around it")
     if classes is not None and found.label not in classes:
         raise ValueError(
-            f"got the label {found.label!r}, which no text has that the model was trained on, expected "
-            f"one of {in_words(classes)}: train on texts with this label too"
+            f"got the label {found.label!r}, which no text has that the model was trained on, "
+            f"expected one of {in_words(classes)}: train on texts with this label too"
         )
     return found

@@ -27,7 +27,7 @@ def text_files(
     heldout_every: int = 20,
     seed: int = 0,
 ) -> Corpus:
-    """Files of text of any size: plain, JSONL, Parquet, Arrow, WARC and WET, each also as .gz or .zst.
+    """Files of text of any size: plain, JSONL, Parquet, Arrow, WARC, WET, each also as .gz or .zst.
 
         training.Run.corpus = @corpora.text_files
         corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
@@ -38,7 +38,7 @@ def text_files(
 
     Args:
         run_dir: where the vocabulary and the tokens are kept.
-        files: paths or glob patterns, a list or separated by commas, as for `data.finding.find_files`.
+        files: paths or glob patterns, a list or separated by commas, in a bucket with "://".
         vocabulary: a factory of `tasks.vocabularies`.
         heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
         text_field: the field of a JSONL line, or the column of a table, that holds the text.

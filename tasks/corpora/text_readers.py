@@ -1,7 +1,7 @@
 """Reads documents to train on, long ones in parts, and counts what is left out.
 
-`data.reading` says what a file is by its name. One of plain text is a document; longer than 128 kB it
-is read in parts, cut at line ends, so that a file of any size is never in memory whole.
+`data.reading` says what a file is by its name. One of plain text is a document; longer than 128 kB
+it is read in parts, cut at line ends, so that a file of any size is never in memory whole.
 """
 
 import dataclasses
@@ -81,8 +81,8 @@ def read_documents(
         advance: called with the bytes of the file on disk that were read since the last call.
 
     Raises:
-        MalformedLine: bad JSON, no such field, no string in it, text that is not UTF-8, or what is no
-            file, such as a named pipe; whatever `on_malformed`, a damaged file.
+        MalformedLine: bad JSON, no such field, no string in it, text that is not UTF-8, or what is
+            no file, such as a named pipe; whatever `on_malformed`, a damaged file.
         OSError: a file that cannot be opened.
     """
     report = ReadingReport() if report is None else report
