@@ -16,7 +16,7 @@ from . import run_directory
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook, own_hooks
-from .planning import abstract_rows, compiled_step
+from .planning import Plan, abstract_rows, compiled_step
 from .read_ahead import ReadAhead
 from .reporting.console import StepProgress, print_warning
 from .reporting.metrics import MetricsWriter
@@ -44,6 +44,7 @@ class Stopped(NamedTuple):
 
 
 def take_steps(
+    plan: Plan,
     training: Training,
     state: State,
     evaluate: Callable[[int, dict], Evaluation],
@@ -54,6 +55,7 @@ def take_steps(
     loss spike, where the run says so, it goes back to a checkpoint.
 
     Args:
+      plan: of the run.
       training: the run, at the data position of the state.
       state: to start from; its buffers are donated.
       evaluate: (step, params) -> held-out figures; it counts its own wall time.
@@ -62,7 +64,7 @@ def take_steps(
 
     Raises FloatingPointError at a loss spike after which the run is not, or no more, rolled back.
     """
-    plan, run = training.plan, training.plan.run
+    run = plan.run
     writer, console, wall_time = reports
     evaluation, evaluated, step = None, 0, int(state.step)
 
@@ -140,7 +142,7 @@ def take_steps(
 
 def read_ahead(training: Training, step: int) -> contextlib.closing[ReadAhead]:
     """Returns the batches of the steps after this one, to be closed."""
-    return contextlib.closing(ReadAhead(training.batches, training.plan.run.steps - step))
+    return contextlib.closing(ReadAhead(training.batches, training.run.steps - step))
 
 
 def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
@@ -150,9 +152,9 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
 
     Raises FloatingPointError as `Spikes.checkpoint_before` does.
     """
-    plan, _, batches, spikes, checkpoints = training
+    run, _, batches, spikes, checkpoints = training
     checkpoints.wait()
-    before = spikes.checkpoint_before(spike, checkpoints.steps(), plan.run.checkpoint_every)
+    before = spikes.checkpoint_before(spike, checkpoints.steps(), run.checkpoint_every)
     checkpoints.remove_after(before)
     rollbacks = spikes.rollbacks
     resumed = resume(training)

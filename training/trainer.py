@@ -91,7 +91,7 @@ def train(
         run_directory.held(run.run_dir),
         contextlib.closing(Checkpoints(where, Keep.of(run))) as checkpoints,
     ):
-        training = Training(planned, shapes, batches, Spikes(run.rollback_sigmas), checkpoints)
+        training = Training(run, shapes, batches, Spikes(run.rollback_sigmas), checkpoints)
         resumed = resume(training, changed)
         if resumed is None:
             state, started = first_state(run, shapes, planned.mesh, planned.corpus.classes)
@@ -115,7 +115,7 @@ def train(
         with MetricsWriter(run.run_dir, int(state.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
             evaluate = evaluator_of_training(planned, task_scorer(planned), *reports)
-            state, evaluated = take_steps(training, state, evaluate, reports, profiled)
+            state, evaluated = take_steps(planned, training, state, evaluate, reports, profiled)
             step = int(state.step)
             if step < run.steps:
                 seconds = wall_time.seconds()

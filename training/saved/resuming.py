@@ -8,7 +8,6 @@ from etils import epath
 
 from .. import run_directory
 from ..batches import Batches
-from ..planning import Plan
 from ..settings import trust
 from ..settings.config_file import gin_text
 from ..settings.configuration import plain_field, read_directory
@@ -28,9 +27,9 @@ class Resumed(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A run that trains: its plan, and what a checkpoint holds of it."""
+    """A run that trains, and what a checkpoint holds of it."""
 
-    plan: Plan
+    run: Run
     shapes: Abstract  # of the state
     batches: Batches  # the rows of the next steps
     spikes: Spikes
@@ -45,7 +44,7 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Resumed | None:
 
     Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
     """
-    run = training.plan.run
+    run = training.run
     try:
         restored = training.checkpoints.restore(training.shapes.shapes)
     except MismatchError as error:
