@@ -10,13 +10,13 @@ optimizer are stretched to these steps.
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
 from ..training.devices.mesh import placed_on
 from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
-from ..training.settings.bound import flattened
+from ..training.settings.bound import bound, flattened
 from ..training.state import new_state
 from ..training.throughput import step_flops
 
@@ -119,3 +119,25 @@ def _rounded_up(number: float) -> int:
     """
     unit = 10 ** max(0, math.floor(math.log10(number)) - 2)
     return math.ceil(number / unit) * unit
+
+
+def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
+    """Returns a budget in words: "400,000 text tokens"; of several all."""
+    if isinstance(budget, Mapping):
+        return ", ".join(map(budget_words, budget.values()))
+    one = bound(budget)
+    if [*one.settings] != ["number"]:
+        return budget_text(budget)
+    number = one.settings["number"]
+    name = one.function.__name__.replace("_", " ").replace("flops", "FLOPs")
+    return f"{number:,} {name}" if number < 1e9 else f"{number:.4g} {name}".replace("e+", "e")
+
+
+def budget_text(budget: Callable) -> str:
+    """Returns a budget with its settings in a line: "text_tokens(number=400,000)"."""
+    one = bound(budget)
+    settings = (
+        f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
+        for name, value in one.settings.items()
+    )
+    return f"{one.function.__name__}({', '.join(settings)})"

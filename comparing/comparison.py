@@ -1,7 +1,7 @@
 """`Comparison`: what is compared, as a value."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .matching import macro_of
@@ -22,12 +22,12 @@ class Comparison:
 
     Lines that end in `.gin` are files, the others bindings; later ones override earlier ones.
 
-    Several budgets by name, {"250k": …, "750k": …}, train every variant on each of them: they ask how
-    the loss falls with size and text, a scaling law, and not which variant is better.
+    Several budgets by name, {"250k": …, "750k": …}, train every variant on each of them: the
+    question is how the loss falls with size and text, a scaling law, and not which is better.
     """
 
     directory: str  # for its runs, its results and its report
-    question: str  # what is asked, in a sentence
+    question: str  # a sentence
     base: Sequence[str]  # gin files and bindings of the run that all variants change
     variants: Mapping[str, Sequence[str]]  # by name: gin files and bindings after those of the base
     budget: Callable | Mapping[str, Callable]  # (training.Plan) -> steps, or several by name
@@ -40,14 +40,14 @@ class Comparison:
 FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
 
 
-class VariantTraining(NamedTuple):
+class Variant(NamedTuple):
     """A variant as it is trained."""
 
     lines: Sequence[str]  # gin files and bindings after those of the base
     budget: Callable
 
 
-def trained_variants(comparison: Comparison) -> dict[str, VariantTraining]:
+def trained_variants(comparison: Comparison) -> dict[str, Variant]:
     """Returns what is trained with each seed, by name: the variants, each on every budget.
 
     >>> from types import SimpleNamespace
@@ -58,18 +58,13 @@ def trained_variants(comparison: Comparison) -> dict[str, VariantTraining]:
     return dict(_trained(comparison))
 
 
-def _trained(c: Comparison) -> Iterator[tuple[str, VariantTraining]]:
+def _trained(c: Comparison) -> Iterator[tuple[str, Variant]]:
     for name, lines in c.variants.items():
         if not isinstance(c.budget, Mapping):
-            yield name, VariantTraining(lines, c.budget)
+            yield name, Variant(lines, c.budget)
         else:
             for amount, budget in c.budget.items():
-                yield f"{name}, {amount}", VariantTraining(lines, budget)
-
-
-def settings_of(comparison: Comparison) -> dict[str, Any]:
-    """Returns the fields of a comparison by name."""
-    return {name: getattr(comparison, name) for name in FIELDS}
+                yield f"{name}, {amount}", Variant(lines, budget)
 
 
 def folder_of(variant: str) -> str:
@@ -83,130 +78,110 @@ def folder_of(variant: str) -> str:
 
 def check(comparison: Comparison) -> Comparison:
     """Raises ValueError for a comparison that no runs can answer: what was got, what to change."""
-    c = comparison
+    for mistake in _mistakes(comparison):
+        raise ValueError(f"comparing.Comparison.{mistake}.")
+    return comparison
+
+
+def _mistakes(c: Comparison) -> Iterator[str]:
+    """Yields the mistakes of a comparison. What follows one takes for granted that there is none."""
     for name, words in (("directory", "a folder's name"), ("question", "a sentence")):
-        value = getattr(c, name)
-        if not isinstance(value, str) or not value:
-            raise _error(f"{name} must be {words}, got {value!r}")
+        if not isinstance(value := getattr(c, name), str) or not value:
+            yield f"{name} must be {words}, got {value!r}"
     if "://" in c.directory:
-        raise _error(f"directory is on this machine's disk, got {c.directory}")
-    _check_lines("base", c.base)
+        yield f"directory is on this machine's disk, got {c.directory}"
+    yield from _mistakes_of_lines("base", c.base)
     if not c.base:
-        raise _error("base has no run, expected a gin file such as ['runs/encoder.gin']")
-    _check_variants(c.variants)
-    _check_seeds(c.seeds)
-    _check_budget(c.budget)
-    _check_names(name for name, _ in _trained(c))
-    _check_yardsticks(c.yardsticks)
+        yield "base has no run, expected a gin file such as ['runs/encoder.gin']"
+    if not isinstance(c.variants, Mapping) or not c.variants:
+        yield (
+            f"variants must be named lists of gin lines, at least one, got {c.variants!r}: give such "
+            "as {'15%': [], '40%': ['objectives.masked_lm.rate = 0.40']}"
+        )
+    for name, lines in c.variants.items():
+        yield from _mistakes_of_name("variants", name)
+        yield from _mistakes_of_lines(f"variants[{name!r}]", lines)
+    whole = _is_list(c.seeds) and all(type(seed) is int and seed >= 0 for seed in c.seeds)
+    if not whole or not c.seeds:
+        yield f"seeds must be a list of whole numbers, 0 or more, got {c.seeds!r}"
+    if twice := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
+        yield f"seeds has {twice[0]} twice, got {list(c.seeds)}: give each once"
+    budgets = c.budget if isinstance(c.budget, Mapping) else {"the budget": c.budget}
+    if not budgets or not all(map(callable, budgets.values())):
+        yield (
+            "budget must be a function such as @budgets.text_tokens, or several by name, got "
+            f"{c.budget!r}"
+        )
+    for name in budgets:
+        yield from _mistakes_of_name("budget", name)
+    yield from _mistakes_of_folders([name for name, _ in _trained(c)])
+    yield from _mistakes_of_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):
-        raise _error(
+        yield (
             f"reference = {c.reference!r} goes with one budget: variants of several are not compared "
             "in pairs, a law is fitted to them. Leave it out"
         )
     if c.reference is not None and c.reference not in c.variants:
-        raise _error(
+        yield (
             f"reference = {c.reference!r} is none of the variants: give one of "
             f"{', '.join(map(repr, c.variants))}, or None to compare all pairs"
         )
-    _check_matched(c)
-    return c
-
-
-def _check_matched(c: Comparison) -> None:
-    """Raises ValueError for lines whose numbers cannot be solved, see `matching`."""
     if macro := macro_of(c.base):
-        raise _error(
-            f"base has %{macro}, which is solved for a variant: give it in the variants' lines"
-        )
+        yield f"base has %{macro}, which is solved for a variant: give it in the variants' lines"
     for name, lines in c.variants.items():
         if (macro := macro_of(lines)) and c.reference in (None, name):
-            raise _error(
-                f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give another "
-                f"variant as reference, got {c.reference!r}"
+            yield (
+                f"variants[{name!r}] has %{macro}, which makes it equal to the reference: give "
+                f"another variant as reference, got {c.reference!r}"
             )
 
 
-def _check_variants(variants: Any) -> None:
-    if not isinstance(variants, Mapping) or not variants:
-        raise _error(
-            f"variants must be named lists of gin lines, at least one, got {variants!r}: give such as "
-            "{'15%': [], '40%': ['objectives.masked_lm.rate = 0.40']}"
-        )
-    for name, lines in variants.items():
-        _check_name("variants", name)
-        _check_lines(f"variants[{name!r}]", lines)
-
-
-def _check_budget(budget: Any) -> None:
-    several = isinstance(budget, Mapping)
-    if not all(map(callable, budget.values() if several else [budget])) or (several and not budget):
-        raise _error(
-            "budget must be a function such as @budgets.text_tokens, or several by name, got "
-            f"{budget!r}"
-        )
-    for name in budget if several else ():
-        _check_name("budget", name)
-
-
-def _check_name(of: str, name: Any) -> None:
+def _mistakes_of_name(of: str, name: Any) -> Iterator[str]:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        raise _error(f"{of} has the name {name!r}, expected a text of one line")
+        yield f"{of} has the name {name!r}, expected a text of one line"
 
 
-def _check_names(names: Iterable[str]) -> None:
-    """Raises ValueError for variants that cannot have folders of their own."""
+def _mistakes_of_lines(name: str, lines: Any) -> Iterator[str]:
+    if not _is_list(lines) or not all(isinstance(line, str) and line.strip() for line in lines):
+        yield f"{name} must be a list of gin files and bindings, each a text, got {lines!r}"
+
+
+def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
+    """Yields those of variants that cannot have folders of their own."""
     folders: dict[str, str] = {}
-    for name in names:
+    for name in variants:
         folder = folder_of(name)
         if len(name) > 60 or folder.startswith("."):
-            raise _error(
-                f"variants has {name!r}, which cannot name a folder: give a name of 60 characters or fewer "
-                "that begins with no dot"
+            yield (
+                f"variants has {name!r}, which cannot name a folder: give a name of 60 characters or "
+                "fewer that begins with no dot"
             )
         if other := folders.get(folder.lower()):
-            raise _error(
-                f"variants has {other!r} and {name!r}, which would share the folder runs/{folder}: give "
-                "names that differ in letters or digits of ASCII, capitals apart"
+            yield (
+                f"variants has {other!r} and {name!r}, which would share the folder runs/{folder}: "
+                "give names that differ in letters or digits of ASCII, capitals apart"
             )
         folders[folder.lower()] = name
 
 
-def _check_yardsticks(yardsticks: Any) -> None:
+def _mistakes_of_yardsticks(yardsticks: Any) -> Iterator[str]:
     if not _is_list(yardsticks) or not yardsticks or not all(map(callable, yardsticks)):
-        raise _error(f"yardsticks must be a list of functions, at least one, got {yardsticks!r}")
+        yield f"yardsticks must be a list of functions, at least one, got {yardsticks!r}"
     from ..training.settings.bound import bound
 
-    named: dict[str, Callable] = {}
+    functions: dict[str, Callable] = {}
     for i, yardstick in enumerate(yardsticks):
         if yardstick in yardsticks[:i]:
-            raise _error(f"yardsticks has {yardstick!r} twice: give each once, or other settings")
-        bound(yardstick).check(None)  # which is said before hours of training, not after
+            yield f"yardsticks has {yardstick!r} twice: give each once, or other settings"
+        bound(yardstick).check(None)  # before hours of training, not after
         function = bound(yardstick).function
-        other = named.setdefault(function.__name__, function)
+        other = functions.setdefault(function.__name__, function)
         if other is not function:
-            raise _error(
+            yield (
                 f"yardsticks has two functions named {function.__name__}, of {other.__module__} and "
                 f"{function.__module__}, whose figures would have one name: rename one"
             )
 
 
-def _check_lines(name: str, lines: Any) -> None:
-    if not _is_list(lines) or not all(isinstance(line, str) and line.strip() for line in lines):
-        raise _error(f"{name} must be a list of gin files and bindings, each a text, got {lines!r}")
-
-
-def _check_seeds(seeds: Any) -> None:
-    whole = _is_list(seeds) and all(type(seed) is int and seed >= 0 for seed in seeds)
-    if not whole or not seeds:
-        raise _error(f"seeds must be a list of whole numbers, 0 or more, got {seeds!r}")
-    twice = sorted({seed for seed in seeds if list(seeds).count(seed) > 1})
-    if twice:
-        raise _error(f"seeds has {twice[0]} twice, got {list(seeds)}: give each once")
-
-
 def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str)
-
-
-def _error(said: str) -> ValueError:
-    return ValueError(f"comparing.Comparison.{said}.")

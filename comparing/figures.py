@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..training.settings.bound import bound, flattened
@@ -32,6 +32,17 @@ class Figure(NamedTuple):
             return math.nan
         return (self.value - self.baseline) * (1 if self.better == HIGHER else -1)
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """Its fields as JSON has them: a value that is not finite is None."""
+        return self._asdict() | {"value": self.value if math.isfinite(self.value) else None}
+
+
+def figure_of(record: Mapping[str, Any]) -> Figure:
+    """Returns the figure of a `Figure.record`."""
+    figure = Figure(**record)
+    return figure._replace(value=math.nan if figure.value is None else float(figure.value))
+
 
 def check_at_least(least: int, **settings: Any) -> None:
     """Raises ValueError for a yardstick's setting that is no whole number, or less than the least.
@@ -57,3 +68,28 @@ def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
+
+
+def settings_in_words(yardstick: Callable, yardsticks: Sequence[Callable]) -> list[str]:
+    """Returns the settings of a yardstick, in words, that others of its function have otherwise; none
+    where it is the only one."""
+    one = bound(yardstick)
+    several = [bound(other).function for other in yardsticks].count(one.function) > 1
+    return [_in_words(name, value) for name, value in one.settings.items()] if several else []
+
+
+def _in_words(name: str, value: Any) -> str:
+    """Returns a setting in words: a name, or several, by themselves, others as "power=4"."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names):
+        return ", ".join(names)
+    return f"{name}={value}"
+
+
+def labelled(name: str, words: Sequence[str]) -> str:
+    """
+    >>> labelled("norm/layer_1", ["power=4", "units"]), labelled("norm", [])
+    ('norm (power=4, units)/layer_1', 'norm')
+    """
+    whole, slash, part = name.partition("/")
+    return f"{whole} ({', '.join(words)}){slash}{part}" if words else name

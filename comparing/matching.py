@@ -5,6 +5,7 @@
 The macro stands for the whole number, from 1, that brings the variant nearest to the reference.
 """
 
+import bisect
 import re
 from collections.abc import Callable, Sequence
 
@@ -47,15 +48,12 @@ def nearest(cost: Callable[[int], float], target: float) -> int:
 
     Raises ValueError where the cost of 1 is more already, or that of any number less.
     """
-    if (least := cost(1)) > target:
-        raise ValueError(f"With 1 it has {least:,.6g} already, more than the {target:,.6g}.")
-    high = 2
-    while cost(high) < target:
-        high *= 2
-        if high > _MOST:
+    if (cost_of_one := cost(1)) > target:
+        raise ValueError(f"With 1 it has {cost_of_one:,.6g} already, more than the {target:,.6g}.")
+    enough = 2  # a number whose cost is the target's or more; half of it is too little
+    while cost(enough) < target:
+        enough *= 2
+        if enough > _MOST:
             raise ValueError(f"Even with {_MOST:,} it has less than the {target:,.6g}.")
-    low = high // 2  # its cost is the target's or less, that of `high` the target's or more
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle) <= target else (low, middle)
-    return min(low, high, key=lambda number: abs(cost(number) - target))
+    least = bisect.bisect_left(range(enough), target, lo=enough // 2, key=cost)
+    return min(max(least - 1, 1), least, key=lambda number: abs(cost(number) - target))

@@ -1,6 +1,6 @@
 """`Results`: the runs of a comparison and what was measured of them, as a value and as files.
 
-    DIR/comparison.json   what was asked: the question, the variants, the budget
+    DIR/comparison.json   the question, the variants, the budget
     DIR/runs.jsonl        a line for each run: its cost, its learning curves, or why it failed
     DIR/results.jsonl     a line for each figure of each run
 
@@ -8,21 +8,14 @@ Reports are drawn from these three alone, so that a comparison can be kept witho
 """
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from ..data import whole_files
-from ..training import run_directory
-from ..training.reporting.metrics import read_metrics
-from .figures import Figure
+from .figures import Figure, figure_of
 
 COMPARISON, RUNS, RESULTS = "comparison.json", "runs.jsonl", "results.jsonl"
-POINTS = 60  # of a learning curve that is kept, at most
-DIGITS = 5  # significant ones of a learning curve
 HELDOUT, METRIC = "heldout/", "metric/"  # what the names of curves begin with: losses, and metrics
 
 # Errors of what takes apart a value of JSON that is other than expected.
@@ -30,11 +23,11 @@ UNLIKE = (ValueError, TypeError, KeyError, AttributeError)
 
 One = TypeVar("One")
 
-Curve = tuple[tuple[float, float], ...]  # (text tokens seen, value), in order
+Curve = tuple[tuple[float, float], ...]  # (text tokens read, value), in order
 
 
 class ComparisonSetup(NamedTuple):
-    """What a comparison asks, in words and names."""
+    """A comparison in words and names."""
 
     name: str
     question: str  # a sentence
@@ -42,7 +35,7 @@ class ComparisonSetup(NamedTuple):
     variants: Mapping[str, Sequence[str]]  # by name, in order: what each changes of the base run
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
-    scaling: bool = False  # variants differ in budget: a law is asked for, not which is better
+    scaling: bool = False  # variants differ in budget: the question is a law, not which is better
 
 
 class TrainedRun(NamedTuple):
@@ -53,12 +46,17 @@ class TrainedRun(NamedTuple):
     run: str  # its directory, relative to that of the comparison, with "/"
     parameters: int = 0
     flops_per_token: float = 0.0  # of training, forward and backward, per token of text
-    text_tokens: int = 0  # seen in training
+    text_tokens: int = 0  # read in training
     steps: int = 0
     seconds: float = 0.0  # of training
-    curves: Mapping[str, Curve] = {}  # by name, see `learning_curves`
+    curves: Mapping[str, Curve] = {}  # by name, see `collecting.learning_curves`
     error: str = ""  # why it failed; "": it did not
     refusals: Mapping[str, str] = {}  # by the names of yardsticks: why they could not measure it
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the training."""
+        return self.flops_per_token * self.text_tokens
 
 
 class Measurement(NamedTuple):
@@ -71,7 +69,7 @@ class Measurement(NamedTuple):
 
 
 class Results(NamedTuple):
-    asked: ComparisonSetup
+    setup: ComparisonSetup
     runs: Sequence[TrainedRun]
     measurements: Sequence[Measurement]
 
@@ -82,29 +80,26 @@ def write(directory: str | Path, results: Results) -> None:
     Lines come by variant in the comparison's order, then by seed; the figures of a run keep theirs.
     """
     folder = Path(directory)
-    order = {name: k for k, name in enumerate(results.asked.variants)}
+    order = {name: k for k, name in enumerate(results.setup.variants)}
 
     def key(one: TrainedRun | Measurement) -> tuple[int, int]:
         return order[one.variant], one.seed
 
     _check_variants(results)
-    whole_files.write_json(folder / COMPARISON, results.asked._asdict())
-    runs = [one._asdict() for one in sorted(results.runs, key=key)]
-    _write_lines(folder / RUNS, runs)
+    whole_files.write_json(folder / COMPARISON, results.setup._asdict())
+    write_lines(folder / RUNS, [run._asdict() for run in sorted(results.runs, key=key)])
     lines = [
-        {"variant": m.variant, "seed": m.seed, "run": m.run}
-        | m.figure._asdict()
-        | {"value": m.figure.value if math.isfinite(m.figure.value) else None}
+        {"variant": m.variant, "seed": m.seed, "run": m.run, **m.figure.record}
         for m in sorted(results.measurements, key=key)
     ]
-    _write_lines(folder / RESULTS, lines)
+    write_lines(folder / RESULTS, lines)
 
 
 def read(directory: str | Path) -> Results:
     """Returns what `write` wrote; a figure that was no finite number is nan.
 
     Raises ValueError, naming the file, where one is missing or damaged, and for runs of other variants
-    than those that were asked for.
+    than those of the comparison.
     """
     folder = Path(directory)
     if not (folder / COMPARISON).exists():
@@ -112,23 +107,40 @@ def read(directory: str | Path) -> Results:
             f"{directory} holds no {COMPARISON}: expected the directory of a comparison, which "
             "`pretrax compare` writes."
         )
-    asked = read_record(folder / COMPARISON, _question)
-    runs, measurements = read_lines(folder / RUNS, _run), read_lines(folder / RESULTS, _measured)
-    found = Results(asked, runs, measurements)
+    results = Results(
+        read_record(folder / COMPARISON, _setup),
+        read_lines(folder / RUNS, _trained_run),
+        read_lines(folder / RESULTS, _measurement),
+    )
     try:
-        _check_variants(found)
+        _check_variants(results)
     except ValueError as error:
         raise whole_files.damaged(folder / RESULTS, error) from error
-    return found
+    return results
+
+
+def _setup(record: Mapping[str, Any]) -> ComparisonSetup:
+    setup = of_fields(ComparisonSetup, record)
+    return setup._replace(variants={name: [*lines] for name, lines in setup.variants.items()})
+
+
+def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
+    curves = {name: tuple(map(tuple, points)) for name, points in record["curves"].items()}
+    return TrainedRun(**{**record, "curves": curves})
+
+
+def _measurement(record: Mapping[str, Any]) -> Measurement:
+    figure = figure_of({name: record[name] for name in Figure._fields})
+    return Measurement(record["variant"], record["seed"], record["run"], figure)
 
 
 def _check_variants(results: Results) -> None:
-    """Raises ValueError for runs and figures of variants that were not asked for."""
+    """Raises ValueError for runs and figures of other variants."""
     unknown = {one.variant for one in results.runs} | {m.variant for m in results.measurements}
-    if unknown := unknown - set(results.asked.variants):
+    if unknown := unknown - set(results.setup.variants):
         raise ValueError(
             f"Got a run of {', '.join(sorted(unknown))}, expected one of "
-            f"{', '.join(results.asked.variants)}."
+            f"{', '.join(results.setup.variants)}."
         )
 
 
@@ -145,77 +157,17 @@ def read_record(path: Path, build: Callable[[Any], One]) -> One:
         raise whole_files.damaged(path, error) from error
 
 
-def read_figure(record: Mapping[str, Any]) -> Figure:
-    """Returns the figure of its fields; None as its value, which was no finite number, becomes nan."""
-    figure = Figure(**record)
-    return figure._replace(value=math.nan if figure.value is None else float(figure.value))
+def of_fields(kind: type[One], record: Mapping[str, Any]) -> One:
+    """Returns the NamedTuple of these fields.
 
-
-def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
-    """Returns what a run logged while it trained, over the tokens of text it had seen.
-
-    "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than once,
-    and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means over
-    `POINTS` stretches of equally many points, so that little noise and few bytes remain. Points that are
-    not finite are left out.
+    Raises TypeError for other fields, and for a value of another type than its field's, where that
+    is a plain one such as `int`.
     """
-    entries, metrics = read_metrics(run_dir), _metrics(run_dir)
-    tokens, seen, step = {0.0: 0.0}, 0.0, 0.0
-    for entry in entries:  # an entry's text tokens are those of a step, on average since the last
-        if "text_tokens" in entry:
-            seen += entry["text_tokens"] * (entry["step"] - step)
-            step = entry["step"]
-            tokens[step] = seen
-    names = dict.fromkeys(
-        name for entry in entries for name in entry if name == "loss" or name.startswith(HELDOUT)
-    )
-    curves = {
-        METRIC + name.removeprefix(HELDOUT) if name in metrics else name: [
-            (tokens[e["step"]], e[name])
-            for e in entries
-            if math.isfinite(e.get(name, math.nan)) and e["step"] in tokens
-        ]
-        for name in names
-    }
-    return {name: _thinned(points) for name, points in curves.items() if len(points) > 1}
-
-
-def _metrics(run_dir: str | Path) -> set[str]:
-    """Returns what a run that is finished has logged of held-out text that is no loss."""
-    path = Path(run_dir) / run_directory.RESULT
-    scores = whole_files.read_json(path)["scores"] if path.exists() else []
-    return {f"{HELDOUT}{one['member']}/{one['term']}" for one in scores if one["metric"]}
-
-
-def _thinned(points: Sequence[tuple[float, float]]) -> Curve:
-    bins = np.array_split(np.array(points), min(POINTS, len(points)))
-    means = [np.mean(one, axis=0) for one in bins]
-    return tuple((float(round(x)), float(f"{y:.{DIGITS}g}")) for x, y in means)
-
-
-def _question(record: Mapping[str, Any]) -> ComparisonSetup:
-    asked = ComparisonSetup(**record)
-    for name in ("name", "question", "budget", "about"):
-        if not isinstance(getattr(asked, name), str):
-            raise TypeError(f"{name} is {getattr(asked, name)!r}")
-    if type(asked.scaling) is not bool:
-        raise TypeError(f"scaling is {asked.scaling!r}")
-    return asked._replace(variants={name: [*lines] for name, lines in asked.variants.items()})
-
-
-def _run(line: Mapping[str, Any]) -> TrainedRun:
-    curves = {name: tuple((x, y) for x, y in points) for name, points in line["curves"].items()}
-    return TrainedRun(**{**line, "curves": curves})
-
-
-def _measured(line: Mapping[str, Any]) -> Measurement:
-    figure = read_figure({name: line[name] for name in Figure._fields})
-    return Measurement(line["variant"], line["seed"], line["run"], figure)
-
-
-def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    whole_files.write_text(path, "".join(lines))
+    value = kind(**record)
+    for name, expected in kind.__annotations__.items():
+        if isinstance(expected, type) and type(getattr(value, name)) is not expected:
+            raise TypeError(f"{name} is {getattr(value, name)!r}")
+    return value
 
 
 def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[One]:
@@ -229,3 +181,9 @@ def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[On
         except UNLIKE as error:
             raise whole_files.damaged(path, f"line {number}: {error}") from error
     return built
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Writes a line of JSON for each record, all or none."""
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    whole_files.write_text(path, "".join(lines))

@@ -1,4 +1,4 @@
-"""What seeds allow to say: intervals of means, paired differences, which of them hold.
+"""Statistics over seeds: intervals of means, paired differences, which of them hold.
 
 Two variants trained with one seed share their data order and, where the shapes agree, their first
 parameters, so that differences are taken seed by seed. All differences of a comparison are one family:
@@ -8,6 +8,7 @@ Student's t throughout, which takes differences over seeds to be normal; Holm (1
 size of the family; SciPy computes what they follow from.
 """
 
+import bisect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -50,7 +51,7 @@ class Difference(NamedTuple):
 
 def estimate(values: Iterable[float]) -> Estimate:
     """Returns the mean of values with its 95% interval; one value, or values that are all the same,
-    say nothing of noise and get none.
+    hold nothing of noise and get none.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(mean=2.0, low=-0.484…, high=4.484…, seeds=3)
@@ -110,8 +111,8 @@ def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, 
 def _paired(values: Values, variant: str, other: str) -> np.ndarray:
     """Returns the differences f64[seeds] over the seeds for which both have a finite value, by seed; 0 of
     values that are equal but for rounding."""
-    mine, theirs = values[variant], values[other]
-    both = [(mine[seed], theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
+    first, second = values[variant], values[other]
+    both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     known = [(a, b) for a, b in both if math.isfinite(a - b)]
     return np.array([0.0 if math.isclose(a, b, rel_tol=NO_SPREAD) else a - b for a, b in known])
 
@@ -164,11 +165,8 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
     effect = abs(float(np.mean(differences))) / float(np.std(differences, ddof=1))
     if power(effect, MOST_SEEDS, level) < POWER:
         return None
-    few, enough = 1, MOST_SEEDS  # the answer lies above the first and not above the second
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if power(effect, middle, level) >= POWER else (middle, enough)
-    return enough
+    numbers = range(MOST_SEEDS)
+    return bisect.bisect_left(numbers, POWER, lo=2, key=lambda seeds: power(effect, seeds, level))
 
 
 def power(effect: float, seeds: int, level: float) -> float:

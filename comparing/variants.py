@@ -1,27 +1,18 @@
-"""The runs of a comparison: read from gin files, checked to share their data, seeded."""
+"""Comparisons and the runs of their variants, read from gin files and checked to share their data."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
-from ..training.settings.bound import bound, flattened, parameters
+from ..training.settings.bound import flattened
 from ..training.settings.config_file import gin_text
 from ..training.settings.configuration import GIN_CONFIGS, as_run, read_lines, read_settings
 from ..training.settings.run import Run
-from .comparison import FIELDS, Comparison, check, folder_of, settings_of, trained_variants
+from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
 
-RUNS = "runs"  # a folder of a comparison's directory: runs/VARIANT/seed_S
+RUNS, SHARED = "runs", "shared"  # folders of a comparison's directory
 _SOLVED = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields that the comparison sets
-
-
-class Key(NamedTuple):
-    """Names one run of a comparison."""
-
-    variant: str
-    seed: int
 
 
 def read_comparison(
@@ -58,7 +49,8 @@ def read_comparison(
 def comparison_text(comparison: Comparison) -> str:
     """Returns a comparison as a gin file, from which `read_comparison` reads the same value."""
     macros = {"directory": "DIRECTORY", "seeds": "SEEDS"}
-    return gin_text(settings_of(comparison), Comparison, macros).text
+    settings = {name: getattr(comparison, name) for name in FIELDS}
+    return gin_text(settings, Comparison, macros).text
 
 
 def runs_of_variants(
@@ -121,37 +113,3 @@ def _check_common_data(runs: Mapping[str, Run]) -> None:
                 )
                 + ". Give all variants one corpus and one vocabulary."
             )
-
-
-def seeded(run: Run, directory: str, key: Key, steps: int) -> Run:
-    """Returns the run of a variant with a seed, which its corpus takes where it has one.
-
-    So the order of documents varies with the seed, and is the same for all variants of a seed.
-    """
-    corpus = run.corpus
-    if "seed" in (parameters(bound(corpus).function) or {}):
-        own = bound(corpus)
-        corpus = type(own)(own.function, **{**own.settings, "seed": key.seed})
-    return dataclasses.replace(
-        run, run_dir=run_dir_of(directory, key), corpus=corpus, seed=key.seed, steps=steps
-    )
-
-
-def run_dir_of(directory: str, key: Key) -> str:
-    return str(Path(directory) / RUNS / folder_of(key.variant) / f"seed_{key.seed}")
-
-
-def runs_of(
-    comparison: Comparison, runs: Mapping[str, Run], steps: Mapping[str, int]
-) -> dict[Key, Run]:
-    """Returns the run of each variant and seed, by seed first, so that few seeds are soon complete.
-
-    Args:
-      runs: of `runs_of_variants`.
-      steps: by variant, which the budget gave.
-    """
-    keys = [Key(variant, seed) for seed in comparison.seeds for variant in runs]
-    return {
-        key: seeded(runs[key.variant], comparison.directory, key, steps[key.variant])
-        for key in keys
-    }

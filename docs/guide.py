@@ -17,7 +17,7 @@ from pretrax.comparing.figures import HIGHER
 from pretrax.comparing.report import wording
 from pretrax.comparing.report.markdown_report import markdown
 from pretrax.comparing.report.summary import Column, Summary, summary
-from pretrax.comparing.report.wording import cell
+from pretrax.comparing.report.wording import mean_words
 
 DOCS = Path(__file__).resolve().parent
 PAGE, COMPARISONS = "choosing.md", "comparisons"
@@ -278,7 +278,7 @@ def leaders(told: Summary, column: Column) -> str:
         "not told apart from": [v for v in others if holds.get(v) is False],
         "not compared with": [v for v in others if v not in holds],
     }
-    said = f"**{best}** {cell(column, best)}; "
+    said = f"**{best}** {mean_words(column, best)}; "
     if len(kinds["better than"]) == len(others):
         said += "all others are worse."
     else:

@@ -17,24 +17,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..comparing import results
+from ..comparing.cells import Cell, cells_of
+from ..comparing.collecting import results_of
 from ..comparing.comparison import Comparison, trained_variants
-from ..comparing.directory import (
-    LOG,
-    Facts,
-    check_unchanged,
-    failure_of,
-    is_complete,
-    read_facts,
-    refusals,
-    results_of,
-    solved_lines,
-)
+from ..comparing.facts import Facts, check_unchanged, facts_of, plan_variants, runs_with
+from ..comparing.failures import LOG, failure_of
 from ..comparing.report import write as write_report
 from ..comparing.report.variant_costs import print_facts
-from ..comparing.variants import Key, comparison_text, read_comparison, runs_of, runs_of_variants
-from ..comparing.workers.cells import Cell, plan_variants
+from ..comparing.variants import comparison_text, read_comparison
 from ..comparing.workers.cluster import JobOptions, check_budgets, starter
-from ..comparing.workers.progress import ComparisonProgress, name_of
+from ..comparing.workers.progress import ComparisonProgress
 from ..comparing.workers.worker_processes import (
     Start,
     cores_of_workers,
@@ -46,7 +38,6 @@ from ..comparing.workers.worker_processes import (
 from ..data import whole_files
 from ..training import run_directory
 from ..training.reporting.console import print_warning
-from ..training.settings import trust
 from ..training.settings.command_line import (
     GinArguments,
     add_gin_arguments,
@@ -54,7 +45,6 @@ from ..training.settings.command_line import (
     mistakes_in_words,
     parse_with_gin,
 )
-from ..training.settings.run import Run, fields_of
 
 LOCK = ".lock"  # held by the command that compares
 MORE = (
@@ -71,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, given = parse(argv)
     stopped = "\nStopped; the same command goes on from where each run was saved."
     with mistakes_in_words(options.traceback, stopped), sigterm_as_interrupt():
-        failed = compare(options, given)
-    raise SystemExit(1 if failed else 0)
+        succeeded = compare(options, given)
+    raise SystemExit(0 if succeeded else 1)
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]:
@@ -94,9 +84,8 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     cluster = parser.add_argument_group("a Slurm cluster", "needs pip install -e '.[slurm]'")
     cluster.add_argument("--slurm", action="store_true", help="each run is a job of the cluster")
     cluster.add_argument("--partition", metavar="NAME", help="of the jobs")
-    asked = JobOptions()
     for name in ("minutes", "cpus", "gpus"):
-        default = getattr(asked, name)
+        default = getattr(JobOptions(), name)
         kind = at_least(0 if name == "gpus" else 1)
         words = f"of a job (default: {default})"
         cluster.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=words)
@@ -107,8 +96,8 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     return options, given
 
 
-def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
-    """Runs what a comparison lacks, and writes its report. Returns {run: why it failed}."""
+def compare(options: argparse.Namespace, given: GinArguments) -> bool:
+    """Runs what a comparison lacks, and writes its report. Returns whether every run succeeded."""
     console = Console(highlight=False)  # `make_console` would take the devices, which the runs need
     if not console.is_terminal:
         console.width = 120
@@ -117,11 +106,11 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
     )
     if options.slurm:
         check_budgets(comparison)
-    paths = given.search_paths
-    variants = runs_of_variants(comparison, paths, solved_lines(comparison))
-    directory = comparison.directory
+    directory, paths = comparison.directory, given.search_paths
+    known = facts_of(comparison)
+    runs = runs_with(known, comparison, paths)
     with whole_files.locked(Path(directory) / LOCK, f"{directory} is compared"):
-        check_unchanged(comparison, variants)
+        check_unchanged(comparison, runs, known)
         whole_files.write_text(
             Path(directory) / run_directory.COMPARISON, comparison_text(comparison)
         )
@@ -131,25 +120,17 @@ def compare(options: argparse.Namespace, given: GinArguments) -> dict[Key, str]:
         cores, *_ = cores_of_workers(None if options.slurm else options.workers)
         facts = planned(console, comparison, paths, cores)
         print_facts(console, facts)
-        steps = {variant: one.steps for variant, one in facts.items()}
-        variants = runs_of_variants(comparison, paths, solved_lines(comparison))
-        runs = runs_of(comparison, variants, steps)
-        cells = {
-            key: Cell(directory, run, tuple(comparison.yardsticks), trusted_by(run, given))
-            for key, run in runs.items()
-            if not is_complete(run.run_dir, run.steps, comparison.yardsticks)
-            or refusals(run.run_dir, run.steps, comparison.yardsticks)
-        }
-        work = {
-            key: float(facts[key.variant].flops_per_step * run.steps) for key, run in runs.items()
-        }
-        start, shares = how_to_start(options, directory, facts, max(len(cells), 1))
-        failed: dict[Key, str] = {}
-        if cells:
-            with ComparisonProgress(console, cells, work, len(runs) - len(cells)) as watch:
-                failed = run_cells(cells, start, shares, watch)
-        report(console, comparison, runs, failed)
-    return failed
+        cells = cells_of(comparison, runs_with(facts, comparison, paths), facts, given.trusted)
+        missing = [cell for cell in cells if not cell.is_complete or cell.refusals]
+        failed: list[Cell] = []
+        start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
+        if missing:
+            with ComparisonProgress(console, missing, len(cells) - len(missing)) as watch:
+                failed = run_cells(missing, start, shares, watch)
+        results.write(directory, results_of(comparison, cells))
+        write_report(directory, console)
+        print_end(console, directory, failed)
+    return not failed
 
 
 def how_to_start(
@@ -157,16 +138,11 @@ def how_to_start(
 ) -> tuple[Start, list[list[int]]]:
     """Returns what starts a run, and the cores of each of those that run at a time."""
     if options.slurm:
-        asked = JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
-        return starter(directory, asked), [[0]] * (options.workers or runs)  # the cluster's cores
+        job = JobOptions(options.partition, options.minutes, options.cpus, options.gpus)
+        return starter(directory, job), [[0]] * (options.workers or runs)  # the cluster's cores
     on_accelerators = any(one.platform != "cpu" for one in facts.values())
     alone = options.workers is None and on_accelerators  # a run takes all of them
     return start_cell, cores_of_workers(1 if alone else options.workers)
-
-
-def trusted_by(run: Run, given: GinArguments) -> tuple[str, ...]:
-    """Returns the modules that the run's own directory may name: the comparison named them."""
-    return tuple(sorted({*given.trusted, *trust.modules_of(fields_of(run))}))
 
 
 def planned(
@@ -176,34 +152,25 @@ def planned(
 
     It is alone on a worker's cores, so that it can time steps; this process leaves devices alone.
     """
-    c, variants = comparison, trained_variants(comparison)
-    log = Path(c.directory) / LOG
-    if any(read_facts(c.directory, variant) is None for variant in variants):
+    directory, log = comparison.directory, Path(comparison.directory) / LOG
+    if facts_of(comparison).keys() != trained_variants(comparison).keys():
         console.print("Preparing the text, and planning the variants …")
-        process = start_process(log, cores, plan_variants, c, search_paths)
+        process = start_process(log, cores, plan_variants, comparison, search_paths)
         try:
             status = process.wait()
         finally:
             process.kill()
         if status:
-            raise ValueError(failure_of(c.directory) or f"Planning ended with {status}: see {log}.")
-    facts = {variant: read_facts(c.directory, variant) for variant in variants}
-    return {variant: one for variant, one in facts.items() if one is not None}
+            raise ValueError(failure_of(directory) or f"Planning ended with {status}: see {log}.")
+    return facts_of(comparison)
 
 
-def report(
-    console: Console, comparison: Comparison, runs: Mapping[Key, Run], failed: Mapping[Key, str]
-) -> None:
-    """Writes results and report, and prints what there is to read."""
-    directory = comparison.directory
-    found = results_of(comparison)
-    results.write(directory, found)
-    write_report(directory, console)
-    for key, words in failed.items():
-        log = Path(runs[key].run_dir) / LOG
-        console.print(
-            f"\nFailed: {name_of(key)}: {words}\n  (all that it printed: {log})", markup=False
-        )
+def print_end(console: Console, directory: str, failed: Sequence[Cell]) -> None:
+    """Prints the runs that failed, and what there is to read."""
+    for cell in failed:
+        failure, log = failure_of(cell.run.run_dir), Path(cell.run.run_dir) / LOG
+        words = f"\nFailed: {cell.name}: {failure}\n  (all that it printed: {log})"
+        console.print(words, markup=False)
     again = "The same command runs what failed again." if failed else MORE
     console.print(
         f"\n{directory} holds report.html, report.md, results.jsonl and runs/. {again}",

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from ...data import whole_files
 from .. import results
-from . import summary as summaries
 from .comparison_page import page
 from .markdown_report import markdown
+from .summary import summary as summary_of
 from .terminal_report import print_summary
 
 MARKDOWN, PAGE = "report.md", "report.html"
@@ -27,9 +27,9 @@ def write(directory: str | Path, console: Console | None = None) -> None:
     Raises ValueError where the directory holds no comparison, or a damaged one.
     """
     folder = Path(directory)
-    found = summaries.summary(results.read(folder))
-    beside = [run.run for run in found.runs if (folder / run.run).is_dir()]
-    whole_files.write_text(folder / MARKDOWN, markdown(found))
-    whole_files.write_text(folder / PAGE, page(found, beside))
+    summary = summary_of(results.read(folder))
+    beside = [run.run for run in summary.runs if (folder / run.run).is_dir()]
+    whole_files.write_text(folder / MARKDOWN, markdown(summary))
+    whole_files.write_text(folder / PAGE, page(summary, beside))
     if console is not None:
-        print_summary(console, found)
+        print_summary(console, summary)

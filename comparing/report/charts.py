@@ -113,7 +113,7 @@ def _draw_law(axes, law: FittedLaw) -> None:
     for number, size in enumerate(sizes_of(law)):
         points = [point for point in law.points if point.run.parameters == size]
         axes.plot(
-            [p.flops for p in points],
+            [p.run.flops for p in points],
             [p.loss for p in points],
             "o",
             color=colour(number),

@@ -12,10 +12,11 @@ from ..formatting import amount, number
 from ..results import RESULTS, RUNS, TrainedRun
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import Difference
-from . import equality, wording
+from . import equality, tables, wording
 from .charts import chart_of_column, chart_of_curves, chart_of_law, dashes, sizes_of
-from .summary import Column, Summary
-from .wording import about_column, cell
+from .summary import Summary
+from .tables import Table
+from .wording import about_column
 
 Links = Mapping[tuple[str, int], str]  # of a run's variant and seed: its folder, from the page
 
@@ -38,11 +39,11 @@ def page(summary: Summary, linked: Iterable[str] = ()) -> str:
     Args:
       linked: the runs whose folders lie beside the page, as `TrainedRun.run` names them.
     """
-    asked, beside = summary.asked, set(linked)
+    setup, beside = summary.setup, set(linked)
     links = {
         (run.variant, run.seed): quote(run.run) + "/" for run in summary.runs if run.run in beside
     }
-    colours = {variant: number for number, variant in enumerate(asked.variants)}
+    colours = {variant: number for number, variant in enumerate(setup.variants)}
     body = (
         card("<h3>In short</h3>\n" + items(map(escape, wording.in_short(summary))))
         + "".join(_law(law) for law in summary.laws if law.fit is not None)
@@ -57,7 +58,16 @@ def page(summary: Summary, linked: Iterable[str] = ()) -> str:
         + _runs(summary, links)
     )
     made_by = f"<code>pretrax compare</code> from <code>{RESULTS}</code> and <code>{RUNS}</code>."
-    return document(asked.question, [wording.setting(summary)], body, made_by, STYLE)
+    return document(setup.question, [wording.setting(summary)], body, made_by, STYLE)
+
+
+def _of_text(of: Table) -> tuple[list[str], list[list[str]]]:
+    """Returns the heads and the rows of a table of text as HTML."""
+    rows = [
+        [f"<b>{escape(x)}</b>" if (i, j) in of.strong else escape(x) for j, x in enumerate(row)]
+        for i, row in enumerate(of.rows)
+    ]
+    return [*map(escape, of.heads)], rows
 
 
 def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> str:
@@ -86,19 +96,11 @@ def _yardsticks(summary: Summary, colours: Mapping[str, int], links: Links) -> s
 
 def _table_of_columns(summary: Summary) -> str:
     columns = summary.columns
+    _, rows = _of_text(tables.yardsticks(summary, [""] * len(columns)))
     heads = ["", *(f"{escape(c.name)}<br><small>{escape(c.unit)}</small>" for c in columns)]
-    lines = [
-        [escape(variant), *(_cell(column, variant) for column in columns)]
-        for variant in summary.asked.variants
-    ]
-    if baselines := wording.baselines(columns):
-        lines.append([f'<span class="soft">{x}</span>' for x in (wording.BASELINE, *baselines)])
-    return table(heads, lines)
-
-
-def _cell(column: Column, variant: str) -> str:
-    text = cell(column, variant)
-    return f"<b>{text}</b>" if variant == column.best else text
+    variants = len(summary.setup.variants)
+    baselines = [[f'<span class="soft">{x}</span>' for x in row] for row in rows[variants:]]
+    return table(heads, [*rows[:variants], *baselines])
 
 
 def _refused(summary: Summary) -> str:
@@ -122,7 +124,7 @@ def _differences(summary: Summary) -> str:
 def _table_of_differences(summary: Summary, some: Sequence[Difference]) -> str:
     lines = []
     for d in some:
-        one = wording.told(d)
+        one = wording.difference_words(d)
         side = "wins" if summary.gain(d) > 0 else "loses"
         lines.append(
             [
@@ -171,28 +173,25 @@ def _legend(names: Iterable[str]) -> str:
 
 
 def _law(law: FittedLaw) -> str:
-    heads, lines = wording.law_table(law)
     sizes = [f"{amount(size)} parameters" for size in sizes_of(law)]
     said = "<small>a dot for each run, a line for what the law says of its size</small>"
     drawn = chart(f"loss, {NATS}, over compute {said}", chart_of_law(law), _legend(sizes))
     return (
         f"<h2>The law of {escape(law.figure)}</h2>\n"
-        + f'<div class="grid">{drawn}<figure>{table(heads, lines)}</figure></div>\n'
+        + f'<div class="grid">{drawn}<figure>{table(*_of_text(tables.law_table(law)))}</figure></div>\n'
         + soft(wording.LAW)
     )
 
 
 def _costs(summary: Summary) -> str:
-    heads, lines = equality.cost_table(summary)
-    cells = [[escape(cell) for cell in line] for line in lines]
     changes = [
         [escape(variant), "<br>".join(map(_code, changed)) or "the base run"]
-        for variant, changed in summary.asked.variants.items()
+        for variant, changed in summary.setup.variants.items()
     ]
     return (
         f"<h2>{escape(equality.title(summary))}</h2>\n"
         + f"<p>{escape(equality.equal(summary))}</p>\n"
-        + card(table([*map(escape, heads)], cells))
+        + card(table(*_of_text(tables.cost_table(summary))))
         + card(table(["variant", "changes"], changes, left=(0, 1)))
     )
 
@@ -219,9 +218,8 @@ def _failures(failed: Sequence[TrainedRun], links: Links) -> str:
 def _parts(summary: Summary) -> str:
     if not summary.parts:
         return ""
-    (title, said), variants = wording.PARTS, summary.asked.variants
-    lines = [[escape(c.name), *(_cell(c, variant) for variant in variants)] for c in summary.parts]
-    return folded(title, soft(said) + table(["", *map(escape, variants)], lines))
+    title, about = wording.PARTS
+    return folded(title, soft(about) + table(*_of_text(tables.parts(summary))))
 
 
 def _runs(summary: Summary, links: Links) -> str:

@@ -2,97 +2,80 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from ..formatting import MINUS, amount, spread
-from ..matching import FLOPS, PARAMETERS, WHAT, macro_of_solved
-from ..results import TrainedRun
+from ..formatting import MINUS, spread
+from ..matching import PARAMETERS, WHAT, macro_of_solved
 from .summary import Summary
-from .wording import cell
+
+# What a variant takes, and the field of a `TrainedRun`, or of its `Facts`, that has it.
+COSTS = {
+    "parameters": "parameters",
+    "FLOPs a token": "flops_per_token",
+    "text tokens": "text_tokens",
+    "FLOPs": "flops",
+    "steps": "steps",
+    "seconds": "seconds",
+}
 
 
-class Cost(NamedTuple):
-    """The medians of what the runs of a variant took, a field for each of `COSTS`.
+def costs(summary: Summary) -> dict[str, dict[str, float]]:
+    """Returns {variant: {cost: median of its runs}} of each variant that has been trained.
 
     Not the means: where a run was paused, its seconds are many times those of the others.
     """
-
-    parameters: float
-    flops_per_token: float
-    text_tokens: float
-    flops: float
-    steps: float
-    seconds: float
-
-
-COSTS = ("parameters", "FLOPs a token", "text tokens", "FLOPs", "steps", "seconds")
-
-
-def costs(summary: Summary) -> dict[str, Cost]:
-    """Returns the cost of each variant that has been trained."""
     found = {}
-    for variant in summary.asked.variants:
-        runs = [_cost(run) for run in summary.trained if run.variant == variant]
+    for variant in summary.setup.variants:
+        runs = [run for run in summary.trained if run.variant == variant]
         if runs:
-            found[variant] = Cost(*map(statistics.median, zip(*runs)))
+            found[variant] = {
+                name: statistics.median(getattr(run, field) for run in runs)
+                for name, field in COSTS.items()
+            }
     return found
 
 
-def cost_table(summary: Summary) -> tuple[list[str], list[list[str]]]:
-    """Returns the headings and lines of what each variant took: medians of its runs, the figures of
-    which neither more nor less is better, and by how much the largest is above the smallest."""
-    found = costs(summary)
-    lines = []
-    for variant, cost in found.items():
-        more = [cell(column, variant) for column in summary.costs]
-        lines.append([variant, *map(amount, cost), *more])
-    if len(found) > 1:
-        shares = map(spread, spreads(list(found.values())))
-        lines.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
-    return ["", *COSTS, *(f"{c.name}, {c.unit}" for c in summary.costs)], lines
-
-
-def _cost(run: TrainedRun) -> Cost:
-    flops = run.flops_per_token * run.text_tokens
-    return Cost(run.parameters, run.flops_per_token, run.text_tokens, flops, run.steps, run.seconds)
-
-
-def spreads(found: Sequence[Cost]) -> list[float]:
-    """Returns, for each of `COSTS`, by what share the largest is above the smallest."""
-    return [max(some) / min(some) - 1 if min(some) > 0 else math.nan for some in zip(*found)]
+def spreads(costs: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns, for each cost of variants, by what share the largest is above the smallest."""
+    columns = {name: [of[name] for of in costs.values()] for name in next(iter(costs.values()), ())}
+    return {n: max(x) / min(x) - 1 if min(x) > 0 else math.nan for n, x in columns.items()}
 
 
 def title(summary: Summary) -> str:
-    return "What each variant took" if summary.asked.scaling else "What was equal, and what was not"
+    return "What each variant took" if summary.setup.scaling else "What was equal, and what was not"
 
 
 def equal(summary: Summary) -> str:
     """Such as "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."."""
-    said = "Budgets" if summary.asked.scaling else "Equal"
+    words = "Budgets" if summary.setup.scaling else "Equal"
     return " ".join(
-        [f"{said}: {summary.asked.budget}.", *matched(summary), unequal(summary)]
+        [f"{words}: {summary.setup.budget}.", *matched(summary), unequal(summary)]
     ).strip()
 
 
 def matched(summary: Summary) -> list[str]:
     """Returns a line for each variant whose size was solved to equal the reference's."""
-    found, reference = costs(summary), summary.asked.reference or ""
+    found, reference = costs(summary), summary.setup.reference or ""
     lines = []
-    for variant, own in summary.asked.variants.items():
+    for variant, own in summary.setup.variants.items():
         if (macro := macro_of_solved(own)) and variant in found and reference in found:
-            field = {PARAMETERS: "parameters", FLOPS: "flops_per_token"}[macro]
-            mine, theirs = (getattr(found[v], field) for v in (variant, reference))
-            lines.append(matched_words(variant, own[-1], mine, reference, theirs))
+            reference_cost = found[reference][WHAT[macro]]
+            lines.append(
+                matched_words(
+                    variant, own[-1], found[variant][WHAT[macro]], reference, reference_cost
+                )
+            )
     return lines
 
 
-def matched_words(variant: str, solved: str, mine: float, reference: str, theirs: float) -> str:
+def matched_words(
+    variant: str, solved: str, cost: float, reference: str, reference_cost: float
+) -> str:
     """
     >>> matched_words("causal", "EQUAL_PARAMETERS = 171", 1000.0, "masked", 1024.0)
     'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters against masked.'
     """
-    left = mine / theirs - 1
+    left = cost / reference_cost - 1
     sign = MINUS if left < 0 else ""
     share = spread(abs(left))
     what = WHAT[macro_of_solved([solved]) or PARAMETERS]
@@ -102,16 +85,16 @@ def matched_words(variant: str, solved: str, mine: float, reference: str, theirs
 
 def unequal(summary: Summary) -> str:
     """Such as "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
-    if summary.asked.scaling:
+    if summary.setup.scaling:
         return ""  # they are meant to differ
-    shares = spreads(list(costs(summary).values())) if len(costs(summary)) > 1 else []
+    found = costs(summary)
+    if len(found) < 2:
+        return ""
     different = [
         f"{spread(share).removeprefix('+')} in {name}"
-        for name, share in zip(COSTS, shares)
+        for name, share in spreads(found).items()
         if math.isfinite(share) and spread(share) != "equal"
     ]
-    if not shares:
-        return ""
     if not different:
         return "Variants are equal in all else that is counted."
     return f"Variants differ by up to {', '.join(different)}."

@@ -13,7 +13,7 @@ from ..statistics import NO_SPREAD, Difference, Estimate, Values, differences, e
 PART = "/"  # in the name of a figure that is a part of another: "minimal_pairs/brackets"
 
 
-_SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `directory`
+_SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `figures.labelled`
 
 
 class Column(NamedTuple):
@@ -25,12 +25,8 @@ class Column(NamedTuple):
     baseline: float | None  # its mean over runs
     values: Values  # the finite ones, by variant, by seed; a variant may have none
     estimates: Mapping[str, Estimate]  # of each variant that has a value
-    notes: Mapping[
-        str, Sequence[str]
-    ]  # what must be known besides: by note, the variants that have it
-    unknown: Mapping[
-        str, str
-    ]  # by variant that was measured without a finite value: the note on it
+    notes: Mapping[str, Sequence[str]]  # what must be known besides: by note, its variants
+    unknown: Mapping[str, str]  # by variant that was measured without a finite value: the note
 
     @property
     def best(self) -> str | None:
@@ -45,7 +41,7 @@ class Column(NamedTuple):
 
 
 class Summary(NamedTuple):
-    asked: ComparisonSetup
+    setup: ComparisonSetup
     runs: Sequence[TrainedRun]  # by variant and seed
     columns: Sequence[Column]  # what claims are made about
     costs: Sequence[Column]  # figures of which neither more nor less is better
@@ -75,24 +71,24 @@ def summary(results: Results) -> Summary:
 
     Raises ValueError where runs give a figure different units, or a reference that is no variant.
     """
-    asked = results.asked
-    if asked.reference is not None and asked.reference not in asked.variants:
+    setup = results.setup
+    if setup.reference is not None and setup.reference not in setup.variants:
         raise ValueError(
-            f"Got the reference {asked.reference}, expected one of {', '.join(asked.variants)}."
+            f"Got the reference {setup.reference}, expected one of {', '.join(setup.variants)}."
         )
     by_name: dict[str, list[Measurement]] = {}
     for one in results.measurements:
         by_name.setdefault(one.figure.name, []).append(one)
-    all_columns = [_column(asked, name, some) for name, some in by_name.items()]
+    all_columns = [_column(setup, name, some) for name, some in by_name.items()]
     heads = [column for column in all_columns if not is_part(column.name)]
     columns = [column for column in heads if column.better != NEITHER]
     return Summary(
-        asked,
+        setup,
         results.runs,
         columns,
         [column for column in heads if column.better == NEITHER],
         [column for column in all_columns if is_part(column.name)],
-        [] if asked.scaling else differences({c.name: c.values for c in columns}, asked.reference),
+        [] if setup.scaling else differences({c.name: c.values for c in columns}, setup.reference),
         laws_of(results),
     )
 
@@ -106,14 +102,14 @@ def is_part(name: str) -> bool:
     return PART in _SETTINGS.sub("", name)
 
 
-def _column(asked: ComparisonSetup, name: str, some: Sequence[Measurement]) -> Column:
+def _column(setup: ComparisonSetup, name: str, some: Sequence[Measurement]) -> Column:
     kinds = {(one.figure.unit, one.figure.better) for one in some}
     if len(kinds) > 1:
         words = " and ".join(f"{unit} ({better} is better)" for unit, better in sorted(kinds))
         raise ValueError(f"Got the figure {name} in {words}: expected one unit for all runs.")
     ((unit, better),) = kinds
     baselines = [one.figure.baseline for one in some if one.figure.baseline is not None]
-    values: dict[str, dict[int, float]] = {variant: {} for variant in asked.variants}
+    values: dict[str, dict[int, float]] = {variant: {} for variant in setup.variants}
     for one in some:
         if math.isfinite(one.figure.value):
             values[one.variant][one.seed] = one.figure.value

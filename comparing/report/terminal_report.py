@@ -4,17 +4,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from . import wording
+from . import tables, wording
 from .equality import unequal
 from .summary import Summary
-from .wording import cell
 
 FEW = 5  # differences that do not hold, in words
 
 
 def print_summary(console: Console, summary: Summary) -> None:
     """Prints a table of variants and yardsticks, the differences that hold, and what the others need."""
-    console.print(Text(f"\n{summary.asked.question}", "bold"))
+    console.print(Text(f"\n{summary.setup.question}", "bold"))
     console.print(Text(wording.setting(summary), "dim"))
     if summary.columns:
         console.print(_table(summary))
@@ -33,19 +32,16 @@ def print_summary(console: Console, summary: Summary) -> None:
 
 
 def _table(summary: Summary) -> Table:
+    heads = [f"{c.name} {wording.ARROW[c.better]}\n{c.unit}" for c in summary.columns]
+    of_means = tables.yardsticks(summary, heads)
     table = Table(box=None, header_style="bold", caption_justify="left")
     table.caption = "mean ± half of its 95% interval over seeds; the best mean is green"
-    table.add_column("")
-    for column in summary.columns:
-        heading = f"{column.name} {wording.ARROW[column.better]}\n{column.unit}"
-        table.add_column(Text(heading), justify="right")
-    for variant in summary.asked.variants:
+    for number, head in enumerate(of_means.heads):
+        table.add_column(Text(head), justify="right" if number else "left")
+    for i, row in enumerate(of_means.rows):
         cells = [
-            Text(cell(column, variant), "bold green" if variant == column.best else "")
-            for column in summary.columns
+            Text(text, "bold green" if (i, j) in of_means.strong else "")
+            for j, text in enumerate(row)
         ]
-        table.add_row(Text(variant), *cells)
-    baselines = wording.baselines(summary.columns)
-    if baselines:
-        table.add_row(wording.BASELINE, *baselines, style="dim")
+        table.add_row(*cells, style="dim" if i == len(summary.setup.variants) else None)
     return table

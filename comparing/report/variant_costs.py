@@ -1,4 +1,4 @@
-"""Prints what the variants of a comparison cost."""
+"""Prints what the variants of a comparison cost, by their facts."""
 
 from collections.abc import Mapping
 
@@ -6,40 +6,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..directory import Facts
-from ..matching import PARAMETERS
-from .equality import matched_words
+from ..facts import Facts
+from ..matching import WHAT, macro_of_solved
+from .equality import COSTS, matched_words, spreads
+
+SHOWN = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")
 
 
 def print_facts(console: Console, facts: Mapping[str, Facts]) -> None:
     """Prints what each variant costs, and by how much variants of one budget differ."""
-    columns: dict[str, list[float]] = {
-        "parameters": [one.parameters for one in facts.values()],
-        "steps": [one.steps for one in facts.values()],
-        "text tokens": [one.text_tokens for one in facts.values()],
-        "FLOPs": [float(one.flops_per_step * one.steps) for one in facts.values()],
-        "FLOPs/token": [*map(_flops_per_token, facts.values())],
-    }
+    costs = {v: {name: getattr(f, COSTS[name]) for name in SHOWN} for v, f in facts.items()}
     table = Table("variant", box=None, header_style="bold")
-    for name in columns:
+    for name in SHOWN:
         table.add_column(name, justify="right")
-    for variant, *row in zip(facts, *columns.values()):
-        table.add_row(escape(variant), *(f"{x:,}" if type(x) is int else f"{x:.3g}" for x in row))
+    for variant, cost in costs.items():
+        row = (f"{x:,}" if type(x) is int else f"{x:.3g}" for x in cost.values())
+        table.add_row(escape(variant), *row)
     console.print(table)
     for variant, one in facts.items():
         if one.solved:
-            console.print(_matched_words(variant, one, facts[one.equal_to]), markup=False)
+            name = WHAT[macro_of_solved([one.solved]) or ""]
+            own, reference = costs[variant][name], costs[one.equal_to][name]
+            words = matched_words(variant, one.solved, own, one.equal_to, reference)
+            console.print(words, markup=False)
     if len({one.budget for one in facts.values()}) > 1:
         return  # they are meant to differ
-    differing = {name: max(row) / min(row) - 1 for name, row in columns.items()}
-    said = ", ".join(f"{name} by {share:.1%}" for name, share in differing.items() if share > 0)
-    console.print(f"The variants differ in {said}." if said else "All of these are equal.")
-
-
-def _flops_per_token(one: Facts) -> float:
-    return one.flops_per_step * one.steps / one.text_tokens
-
-
-def _matched_words(variant: str, one: Facts, other: Facts) -> str:
-    cost = (lambda x: x.parameters) if PARAMETERS in one.solved else _flops_per_token
-    return matched_words(variant, one.solved, cost(one), one.equal_to, cost(other))
+    shares = spreads(costs).items()
+    words = ", ".join(f"{name} by {share:.1%}" for name, share in shares if share > 0)
+    console.print(f"The variants differ in {words}." if words else "All of these are equal.")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..figures import HIGHER, LOWER, NATS, NEITHER
-from ..formatting import DIGITS, MINUS, MISSING, amount, chance, decimals, number
+from ..formatting import MINUS, MISSING, amount, chance, decimals, number
 from ..results import HELDOUT, METRIC
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
@@ -13,7 +13,6 @@ from .summary import Column, Summary
 
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
 ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
-BASELINE = "baseline"  # the row of `baselines`
 LAW = (
     "The loss of N parameters after D tokens is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022), fitted "
     "by the least Huber loss of its logarithm; intervals are of a bootstrap over the runs, and say "
@@ -39,7 +38,7 @@ PARTS = (
 )  # title, what to know
 
 
-def cell(column: Column, variant: str) -> str:
+def mean_words(column: Column, variant: str) -> str:
     """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the mean
     alone where no interval is known."""
     if variant not in column.estimates:
@@ -55,32 +54,25 @@ def about_column(column: Column) -> str:
     return ", ".join(word for word in (column.unit, WHICH[column.better]) if word)
 
 
-def baselines(columns: Sequence[Column]) -> list[str]:
-    """Returns what a model that knows nothing reaches at each; nothing where none of them says it."""
-    if all(column.baseline is None for column in columns):
-        return []
-    return [MISSING if c.baseline is None else f"{c.baseline:.{DIGITS}g}" for c in columns]
-
-
-class Told(NamedTuple):
+class DifferenceWords(NamedTuple):
     """A difference in words."""
 
     variants: str  # "40% − 15%"
     size: str  # "+0.031"
     interval: str  # "+0.012 to +0.050"
     p: str  # corrected
-    holds: str  # "holds", or why it cannot be said to
+    holds: str  # "holds", or why it is not known to
     needed: str  # seeds, for the next comparison
 
 
-def told(difference: Difference) -> Told:
+def difference_words(difference: Difference) -> DifferenceWords:
     d, one = difference, difference.estimate
     places = decimals([one])
     low, high = (number(x, places, sign=True) for x in (one.low, one.high))
     tested = math.isfinite(d.p)
     why = "one seed" if one.seeds == 1 else "the same with every seed"
     unknown = f"over {MOST_SEEDS}" if tested else MISSING
-    return Told(
+    return DifferenceWords(
         variants=f"{d.variant} {MINUS} {d.other}",
         size=number(one.mean, places, sign=True),
         interval=f"{low} to {high}" if math.isfinite(one.low) else "no interval",
@@ -92,27 +84,26 @@ def told(difference: Difference) -> Told:
 
 def setting(summary: Summary) -> str:
     """Such as "masking_rate: 3 variants with 5 seeds each, equal in 400,000 text tokens"."""
-    asked = summary.asked
-    counts = [sum(run.variant == v for run in summary.trained) for v in asked.variants]
+    setup = summary.setup
+    counts = [sum(run.variant == v for run in summary.trained) for v in setup.variants]
     seeds = f"{max(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-    against = f"; compared with {asked.reference}" if asked.reference else ""
+    against = f"; compared with {setup.reference}" if setup.reference else ""
     plural = "" if seeds == "1" else "s"
-    variants = "1 variant" if len(asked.variants) == 1 else f"{len(asked.variants)} variants"
-    given = "on" if asked.scaling else "equal in"
-    return (
-        f"{asked.name}: {variants} with {seeds} seed{plural} each, {given} {asked.budget}{against}."
-    )
+    variants = "1 variant" if len(setup.variants) == 1 else f"{len(setup.variants)} variants"
+    relation = "on" if setup.scaling else "equal in"
+    each = f"{variants} with {seeds} seed{plural} each"
+    return f"{setup.name}: {each}, {relation} {setup.budget}{against}."
 
 
 def in_short(summary: Summary) -> list[str]:
     """Returns the differences that hold, in words, and how many do not; of several budgets the laws."""
-    if summary.asked.scaling:
+    if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
         return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
     found = [d for d in summary.differences if d.holds]
     lines = []
     for d in found:
-        word, one = "better" if summary.gain(d) > 0 else "worse", told(d)
+        word, one = "better" if summary.gain(d) > 0 else "worse", difference_words(d)
         lines.append(
             f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} "
             f"{summary.column(d).unit} ({one.interval}; corrected p {one.p})."
@@ -120,7 +111,7 @@ def in_short(summary: Summary) -> list[str]:
     rest = [d for d in summary.differences if not d.holds]
     seeds = [d.needed for d in rest if d.needed is not None]
     if not summary.differences:
-        reference = summary.asked.reference
+        reference = summary.setup.reference
         pair = f"no variant and {reference}" if reference else "no two variants"
         return [f"There is nothing to compare: {pair} share a yardstick and a seed."]
     if rest:
@@ -141,7 +132,7 @@ def in_short(summary: Summary) -> list[str]:
 
 
 def law_in_short(law: FittedLaw) -> list[str]:
-    """Returns what a law says, how well it fits, and what it puts the largest budget on."""
+    """Returns a law in words, how well it fits, and what it puts the largest budget on."""
     if law.fit is None:
         return [f"{law.figure}: no law. {law.refusal}"]
     one, most = law.fit.law, law.budgets[1]
@@ -150,8 +141,8 @@ def law_in_short(law: FittedLaw) -> list[str]:
     trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
     within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
     return [
-        f"{law.figure} of N parameters and D tokens: {_short(one.E)} + {_short(one.A)} / "
-        f"N^{_short(one.alpha)} + {_short(one.B)} / D^{_short(one.beta)} {NATS}, which misses {len(law.points)} runs by "
+        f"{law.figure} of N parameters and D tokens: {short(one.E)} + {short(one.A)} / "
+        f"N^{short(one.alpha)} + {short(one.B)} / D^{short(one.beta)} {NATS}, which misses {len(law.points)} runs by "
         f"{100 * law.error:.2g}% (root mean square).",
         f"The most FLOPs of a run, {amount(most)}, it would spend on "
         f"{_within(best.parameters, low.parameters, high.parameters)} parameters and "
@@ -161,13 +152,13 @@ def law_in_short(law: FittedLaw) -> list[str]:
 
 
 def _within(value: float, low: float, high: float) -> str:
-    said = f"{amount(low)} to {amount(high)}" if math.isfinite(low) else "no interval"
-    return f"{amount(value)} ({said})"
+    interval = f"{amount(low)} to {amount(high)}" if math.isfinite(low) else "no interval"
+    return f"{amount(value)} ({interval})"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """
-    >>> _short(0.3478), _short(2085.43), _short(6e-14)
+    >>> short(0.3478), short(2085.43), short(6e-14)
     ('0.348', '2,085', '0')
     """
     if value >= 1000:
@@ -175,22 +166,12 @@ def _short(value: float) -> str:
     return "0" if abs(value) < 5e-4 else f"{value:.3g}"
 
 
-def law_table(law: FittedLaw) -> tuple[list[str], list[list[str]]]:
-    """Returns the headings and lines of a law's numbers with their intervals."""
-    assert law.fit is not None
-    lines = [
-        [name, _short(value), f"{_short(low)} to {_short(high)}"]
-        for name, value, low, high in zip(law.fit.law._fields, *law.fit[:3])
-    ]
-    return ["", "fitted", f"{1 - LEVEL:.0%} interval"], lines
-
-
 def notes(summary: Summary) -> list[str]:
     """Returns what must be known besides of each figure; of one that few variants have, with these."""
     lines = []
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
-            few = len(variants) < len(summary.asked.variants)
+            few = len(variants) < len(summary.setup.variants)
             of = f" of {_and(variants)}" if few else ""
             lines.append(f"{column.name}{of}: {' '.join(note.split())}")
     return lines
@@ -222,7 +203,7 @@ def refused(summary: Summary) -> list[str]:
 def _left_out(summary: Summary) -> list[str]:
     """Returns a line for each variant of which a yardstick lacks seeds: what is left may be its best."""
     seeds, lines = len({run.seed for run in summary.runs}), []
-    for variant in summary.asked.variants:
+    for variant in summary.setup.variants:
         counts = [len(column.values[variant]) for column in summary.columns]
         few = min((count for count in counts if count), default=seeds)
         if few < seeds:
@@ -235,8 +216,8 @@ def _left_out(summary: Summary) -> list[str]:
 
 def limits(summary: Summary) -> str:
     """Returns what a comparison does not prove."""
-    general = "" if summary.asked.scaling else _LIMITS  # `LAW` has those of a law
-    return f"{summary.asked.about} {general}".strip()
+    general = "" if summary.setup.scaling else _LIMITS  # `LAW` has those of a law
+    return f"{summary.setup.about} {general}".strip()
 
 
 def about_curve(name: str) -> str:
@@ -248,14 +229,14 @@ def about_curve(name: str) -> str:
     """
     if name.startswith(METRIC):
         return f"held-out metric ({name.removeprefix(METRIC)})"
-    said = f"held-out loss ({name.removeprefix(HELDOUT)})" if name != "loss" else "training loss"
-    return f"{said}, {NATS}"
+    words = f"held-out loss ({name.removeprefix(HELDOUT)})" if name != "loss" else "training loss"
+    return f"{words}, {NATS}"
 
 
 def next_one(difference: Difference) -> str:
     """Such as "40% against 15% at classify: −0.004 (−0.020 to +0.012) may be chance; 43 seeds would
     show a difference of this size with a chance of 80%."."""
-    d, one = difference, told(difference)
+    d, one = difference, difference_words(difference)
     return (
         f"{d.variant} against {d.other} at {d.figure}: {one.size} ({one.interval}) {one.holds}; "
         f"{one.needed} seeds would show a difference of this size with a chance of {POWER:.0%}."
@@ -263,5 +244,5 @@ def next_one(difference: Difference) -> str:
 
 
 def last_line(error: str) -> str:
-    """Returns what an error says, without its traceback."""
+    """Returns the message of an error, without its traceback."""
     return (error.strip().splitlines() or ["no reason was kept"])[-1].strip()

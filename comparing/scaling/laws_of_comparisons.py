@@ -21,10 +21,6 @@ class Point(NamedTuple):
     run: TrainedRun
     loss: float
 
-    @property
-    def flops(self) -> float:
-        return self.run.flops_per_token * self.run.text_tokens
-
 
 class FittedLaw(NamedTuple):
     """The law of a figure of a comparison, or why it has none."""
@@ -43,7 +39,7 @@ class FittedLaw(NamedTuple):
     @property
     def budgets(self) -> tuple[float, float]:
         """Returns the least and the most FLOPs of a run."""
-        flops = [point.flops for point in self.points]
+        flops = [point.run.flops for point in self.points]
         return min(flops), max(flops)
 
     @property
@@ -64,7 +60,7 @@ class FittedLaw(NamedTuple):
 
 def laws_of(found: Results) -> list[FittedLaw]:
     """Returns the law of each loss in nats per target; none of a comparison with one budget."""
-    if not found.asked.scaling:
+    if not found.setup.scaling:
         return []
     runs = {(run.variant, run.seed): run for run in found.runs if not run.error}
     points: dict[str, list[Point]] = {}
@@ -76,14 +72,12 @@ def laws_of(found: Results) -> list[FittedLaw]:
 
 
 def _fitted(name: str, points: Sequence[Point]) -> FittedLaw:
-    parameters, tokens = (
-        [getattr(p.run, n) for p in points] for n in ("parameters", "text_tokens")
-    )
+    numbers = [(p.run.parameters, p.run.text_tokens, p.loss) for p in points]
+    parameters, tokens, losses = zip(*numbers)
     try:
-        found = fit(parameters, tokens, [point.loss for point in points])
+        return FittedLaw(name, points, fit(parameters, tokens, losses), "")
     except ValueError as error:  # too few runs as yet, or one that diverged
         return FittedLaw(name, points, None, str(error))
-    return FittedLaw(name, points, found, "")
 
 
 def law_of_directory(directory: str | Path) -> FittedLaw:
@@ -95,9 +89,9 @@ def law_of_directory(directory: str | Path) -> FittedLaw:
     budget, and one whose runs give no law, or several.
     """
     found = results.read(directory)
-    if not found.asked.scaling:
+    if not found.setup.scaling:
         raise ValueError(
-            f"{directory} holds the comparison {found.asked.name!r}, whose variants have one budget: "
+            f"{directory} holds the comparison {found.setup.name!r}, whose variants have one budget: "
             "expected one of several sizes on several budgets, such as `pretrax compare scaling`."
         )
     laws = laws_of(found)

@@ -127,20 +127,20 @@ def print_assumptions(
     console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
     """Prints what the figures of budgets rest on, and a warning of each far from which the law was fitted."""
-    said = "The law is of causal language models of 70M to 16B parameters on web text."
+    source = "The law is of causal language models of 70M to 16B parameters on web text."
     if fitted is not None:
         runs = [point.run for point in fitted.points]
         least, most = fitted.budgets
-        said = (
+        source = (
             f"The law is of {fitted.figure} in {len(runs)} runs of "
             f"{_range(run.parameters for run in runs)} parameters on "
             f"{_range(run.text_tokens for run in runs)} tokens, of {least:.3g} to {most:.3g} FLOPs."
         )
-    taken = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
+    work = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
     if fitted is not None:
-        taken = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
+        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
     console.print(
-        f"{taken}; {ADAM_BYTES} bytes a parameter (Adam), activations come on top. {said}"
+        f"{work}; {ADAM_BYTES} bytes a parameter (Adam), activations come on top. {source}"
     )
     for flops in budgets:
         if fitted is None or not fitted.is_far(flops):

@@ -1,6 +1,6 @@
-"""What a training takes, told from its shapes alone: parameters, FLOPs, memory, chips and days.
+"""What a training takes, from its shapes alone: parameters, FLOPs, memory, chips and days.
 
-Nothing is allocated, and no corpus is opened: a run of C4 is told on a laptop.
+Nothing is allocated, and no corpus is opened: a run of C4 is planned on a laptop.
 """
 
 import math
@@ -33,7 +33,7 @@ class Requirements(NamedTuple):
     active: int  # parameters that process a token
     text_tokens: int  # of a step whose rows are full
     flops: int  # of a step, forward and backward
-    steps: int | None  # None: not said
+    steps: int | None  # None: not given
     state_bytes: int  # parameters, optimizer and gradients, each in float32
 
     @property

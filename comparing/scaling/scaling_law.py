@@ -171,9 +171,7 @@ def fit(
     while len(draws) < resamples:
         some = rng.integers(points.shape[1], size=points.shape[1])
         sizes, amounts, different = _counts(pairs[:, some])
-        if min(sizes, amounts) >= 3 and different >= len(
-            best
-        ):  # others say nothing of some numbers
+        if min(sizes, amounts) >= 3 and different >= len(best):  # others leave some numbers open
             draws.append(_search(points[:, some], [best, _MIDDLE]))
     laws = tuple(_as_law(draw) for draw in draws)
     # Of laws that were drawn, for a number of one may be infinite.

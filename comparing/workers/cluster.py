@@ -1,7 +1,7 @@
 """Runs cells as jobs of a Slurm cluster, by submitit (`pip install -e '.[slurm]'`).
 
 The directory must be on a disk that all machines share. A job that meets its time limit is queued
-again, and goes on from its last checkpoint. Source: https://github.com/facebookincubator/submitit
+again, and resumes from its last checkpoint. Source: https://github.com/facebookincubator/submitit
 """
 
 import contextlib
@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 from ...data import whole_files
 from ...training.settings.bound import bound
 from ..budgets import seconds
+from ..cells import Cell, train_and_measure
 from ..comparison import Comparison, trained_variants
-from ..directory import FAILURE, LOG, failure_of
+from ..failures import LOG, STOPPED, failure_of, write_failure
 from ..results import read_record
-from .cells import STOPPED, Cell, train_and_measure
 
 JOBS = "jobs"  # a folder of a comparison's directory, for submitit's files
 JOB = "job.json"  # in a run's folder: the ticket of the job that trains it, and the job's number
 
 
 class JobOptions(NamedTuple):
-    """What a job asks of the cluster."""
+    """What a job needs of the cluster."""
 
     partition: str | None = None  # None: the cluster's own choice
     minutes: int = 240
@@ -42,7 +42,7 @@ def check_budgets(comparison: Comparison) -> None:
 
 
 def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Callable:
-    """Returns (cell, cores) -> its job, which goes on watching one that an earlier command submitted.
+    """Returns (cell, cores) -> its job, or that which an earlier command submitted.
 
     Args:
       cluster: "slurm"; "local" runs jobs as processes here, as tests do.
@@ -58,14 +58,14 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
         executor = submitit.AutoExecutor(folder, cluster=cluster)
     except RuntimeError as error:
         raise ValueError(f"--slurm finds no Slurm on this machine ({error}).") from error
-    more = {"slurm_partition": options.partition} if options.partition else {}
-    executor.update_parameters(
-        name=f"compare-{Path(directory).name}",
-        timeout_min=options.minutes,
-        cpus_per_task=options.cpus,
-        **({"gpus_per_node": options.gpus} if options.gpus else {}),
-        **more,
-    )
+    needs = {
+        "name": f"compare-{Path(directory).name}",
+        "timeout_min": options.minutes,
+        "cpus_per_task": options.cpus,
+        "gpus_per_node": options.gpus,
+        "slurm_partition": options.partition,
+    }
+    executor.update_parameters(**{name: need for name, need in needs.items() if need})
     kinds = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}
 
     def start(cell: Cell, cores: Sequence[int]) -> "_Job":
@@ -112,8 +112,8 @@ class _Call:
         from submitit import JobEnvironment
 
         cell = self._cell
-        asked, _ = _read_job(cell)
-        if asked != self._ticket:
+        latest, _ = _read_job(cell)
+        if latest != self._ticket:
             print(f"A later command has given {cell.run.run_dir} to another job.", flush=True)
             return STOPPED
         _write_job(cell, self._ticket, JobEnvironment().job_id)
@@ -133,8 +133,8 @@ class _Call:
 
 
 class _Job:
-    """A job as a `processes.Process`; one that is asked to stop is left to the cluster instead, where
-    the same command finds it again."""
+    """A job as a `worker_processes.Process`; one that is terminated is left to the cluster, where the
+    same command finds it again."""
 
     def __init__(self, job: Any, run_dir: str):
         self._job, self._run_dir, self._left = job, run_dir, False
@@ -148,7 +148,7 @@ class _Job:
         if error is None:
             return int(self._job.result())
         if not failure_of(self._run_dir):
-            whole_files.write_text(Path(self._run_dir) / FAILURE, f"its job failed: {error}\n")
+            write_failure(self._run_dir, f"its job failed: {error}")
         return 1
 
     def terminate(self) -> None:

@@ -7,17 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from ...data import whole_files
-from ..directory import FAILURE, LOG, failure_of, is_complete
-from ..variants import Key
-from .cells import Cell, train_and_measure
+from ..cells import Cell, train_and_measure
+from ..failures import FAILURE, LOG, failure_of, write_failure
 
-WAIT = 0.2  # seconds between two looks at the processes
-GRACE = 120.0  # seconds in which a process that is asked to stop may save
+WAIT = 0.2  # seconds between two polls of the processes
+GRACE = 120.0  # seconds in which a process that is terminated may save
 
 
 class Process(Protocol):
@@ -27,7 +25,7 @@ class Process(Protocol):
         """Returns its exit status; None while it runs."""
 
     def terminate(self) -> None:
-        """Asks it to save and stop."""
+        """Has it save and stop."""
 
     def kill(self) -> None:
         """Ends it."""
@@ -85,76 +83,76 @@ def start_cell(cell: Cell, cores: Sequence[int]) -> Process:
     return start_process(log, cores, train_and_measure, cell)
 
 
+class Worker(NamedTuple):
+    """A cell that is in work."""
+
+    cell: Cell
+    process: Process
+    cores: Sequence[int]
+
+
 def run_cells(
-    cells: Mapping[Key, Cell],
+    cells: Sequence[Cell],
     start: Start,
     shares: Sequence[Sequence[int]],
-    watch: Callable[[Mapping[Key, Process], Mapping[Key, str]], None],
-) -> dict[Key, str]:
-    """Runs cells, as many at once as there are shares of cores. Returns {key: why it failed}.
+    watch: Callable[[Sequence[Cell], Sequence[Cell]], None],
+) -> list[Cell]:
+    """Runs cells, as many at once as there are shares of cores. Returns those that failed, of which
+    `failure_of` has the reason.
 
     Args:
       cells: in the order in which they are started.
       start: `start_cell`, or that of a cluster.
       shares: the cores of each process at a time.
-      watch: called with the processes that run and the failures so far, a few times a second.
+      watch: called with the cells that run and those that failed so far, a few times a second.
 
-    However it is left, as by Ctrl-C, no process is: each is asked to save and stop, and waited for.
+    However it is left, as by Ctrl-C, each process is terminated so that it saves, and waited for.
     """
-    waiting = list(cells)
-    running: dict[Key, Process] = {}
-    failed: dict[Key, str] = {}
-    free = [list(share) for share in shares]
-    taken: dict[Key, list[int]] = {}
-    with _stopped_in_the_end(running):
-        while waiting or running:
+    waiting, free = list(cells), list(shares)
+    workers: list[Worker] = []
+    failed: list[Cell] = []
+    try:
+        while waiting or workers:
             while waiting and free:
-                key = waiting.pop(0)
-                taken[key] = free.pop(0)
-                running[key] = start(cells[key], taken[key])
-            for key, process in list(running.items()):
-                status = process.poll()
+                cell, cores = waiting.pop(0), free.pop(0)
+                workers.append(Worker(cell, start(cell, cores), cores))
+            for worker in workers[:]:
+                status = worker.process.poll()
                 if status is not None:
-                    del running[key]
-                    free.append(taken.pop(key))
-                    if not _is_complete(cells[key]):
-                        failed[key] = _words(cells[key], status)
-            watch(running, failed)
-            if running:
+                    workers = [other for other in workers if other is not worker]
+                    free.append(worker.cores)
+                    if not worker.cell.is_complete:
+                        _note_failure(worker.cell, status)
+                        failed.append(worker.cell)
+            watch([worker.cell for worker in workers], failed)
+            if workers:
                 time.sleep(WAIT)
+    finally:
+        _stop([worker.process for worker in workers])
     return failed
 
 
-def _is_complete(cell: Cell) -> bool:
-    return is_complete(cell.run.run_dir, cell.run.steps, cell.yardsticks)
+def _note_failure(cell: Cell, status: int) -> None:
+    """Writes why a cell failed where its process could not, as where a signal ended it."""
+    if failure_of(cell.run.run_dir):
+        return
+    words = f"its process ended with status {status}"
+    if status < 0:
+        name = signal.Signals(-status).name
+        words = f"its process was ended by {name}"
+        words += ", as Linux does where memory is short" * (name == "SIGKILL")
+    write_failure(cell.run.run_dir, words)
 
 
-def _words(cell: Cell, status: int) -> str:
-    """Returns why a cell failed, which `failure.txt` says from then on, also where a signal ended it."""
-    run_dir = cell.run.run_dir
-    if not (words := failure_of(run_dir)):
-        words = f"its process ended with status {status}"
-        if status < 0:
-            name = signal.Signals(-status).name
-            words = f"its process was ended by {name}"
-            words += ", as Linux does where memory is short" * (name == "SIGKILL")
-        whole_files.write_text(Path(run_dir) / FAILURE, words + "\n")
-    return words
-
-
-@contextlib.contextmanager
-def _stopped_in_the_end(running: Mapping[Key, Process]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for process in running.values():
-            process.terminate()
-        deadline = time.monotonic() + GRACE
-        while any(process.poll() is None for process in running.values()):
-            if time.monotonic() > deadline:
-                for process in running.values():
-                    process.kill()
-            time.sleep(WAIT)
+def _stop(processes: Sequence[Process]) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + GRACE
+    while any([process.poll() is None for process in processes]):
+        if time.monotonic() > deadline:
+            for process in processes:
+                process.kill()
+        time.sleep(WAIT)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class HeldoutRow(NamedTuple):
 
 
 class Nats(NamedTuple):
-    total: float  # of all tokens that were asked for
+    total: float  # of all tokens that were predicted
     error: float | None = None  # standard error of the total, where positions or masks were drawn
 
 
@@ -71,7 +71,7 @@ def bits_per_byte(
     positions: int = 2000,
     draws: int = 8,
 ) -> list[Figure]:
-    """Bits per byte of held-out text; what they are of is said by the unit.
+    """Bits per byte of held-out text; the unit is what they are of.
 
         bits per byte                of a causal model: its exact likelihood of the text
         bits per byte, upper bound   of masked diffusion: the bound on its likelihood
@@ -88,7 +88,7 @@ def bits_per_byte(
     Args:
       tokens: of held-out text.
       row_tokens: of each row.
-      positions: that a masked model is asked for, of all in the text, drawn at equal rates.
+      positions: that a masked model predicts, of all in the text, drawn at equal rates.
       draws: of hidden tokens for each row, of masked diffusion. The number of hidden tokens is
         stratified, and uniform in 1 … n, whose mean is the bound exactly (Nie et al. 2025,
         arXiv:2502.09992, equation 6).
@@ -99,22 +99,22 @@ def bits_per_byte(
     trained, corpus = subject.trained, subject.plan.corpus
     reading = reading_of(trained)
     rows = heldout_rows(corpus, tokens, row_tokens)
-    asked = [row.tokens for row in rows]
+    predicted = [row.tokens for row in rows]
     if reading.kind in AFTER_READING:
         pairs = [
             (row.tokens[: row.tokens.size // 2], row.tokens[row.tokens.size // 2 :]) for row in rows
         ]
-        asked = [rest for _, rest in pairs]
+        predicted = [rest for _, rest in pairs]
         nats = Nats(_nats(log_probs(trained, reading, pairs)))
     elif reading.kind == EXACT:
-        nats = Nats(_nats(log_probs(trained, reading, [([], row) for row in asked])))
+        nats = Nats(_nats(log_probs(trained, reading, [([], row) for row in predicted])))
     elif reading.kind == PSEUDO:
-        nats = pseudo_nats(trained, asked, positions)
+        nats = pseudo_nats(trained, predicted, positions)
     else:
-        nats = diffusion_nats(trained, asked, draws)
+        nats = diffusion_nats(trained, predicted, draws)
     size = sum(row.rest_bytes if reading.kind in AFTER_READING else row.bytes for row in rows)
     bits = 1 / math.log(2) / size  # a byte, of a nat of the whole text
-    baseline = unigram_nats(corpus, asked, 8 * tokens) * bits
+    baseline = unigram_nats(corpus, predicted, 8 * tokens) * bits
     unit, note = UNITS[reading.kind], f"{NOTES[reading.kind]}; rows of {row_tokens} tokens"
     figures = [Figure("bits_per_byte", nats.total * bits, unit, LOWER, baseline, note)]
     if nats.error is not None:

@@ -40,11 +40,11 @@ def cost(subject: Subject, *, steps: int = 8) -> list[Figure]:
     check_at_least(1, steps=steps)
     # The rows of a step are counted on one device: over those that there are they need not divide.
     plan = subject.plan._replace(mesh=make_mesh(devices=jax.devices()[:1]))
-    taken = subject.saved.step
-    seen = tokens_of(plan, taken)
-    flops = step_flops(plan.recipe, plan.schedules) * taken / seen
+    step = subject.saved.step
+    tokens = tokens_of(plan, step)
+    flops = step_flops(plan.recipe, plan.schedules) * step / tokens
     targets = targets_per_token(plan, steps)
-    seconds = seconds_per_step(subject.directory, taken)
+    seconds = seconds_per_step(subject.directory, step)
     parameters = sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(plan.recipe.model))))
     unit = "targets per token of text"
     each = targets if len(targets) > 1 else {}
@@ -53,7 +53,7 @@ def cost(subject: Subject, *, steps: int = 8) -> list[Figure]:
         Figure("cost/targets_per_token", sum(targets.values()), unit, NEITHER),
         *(Figure(f"cost/targets_per_token/{k}", x, unit, NEITHER) for k, x in each.items()),
         Figure("cost/parameters", parameters, "parameters", NEITHER),
-        Figure("cost/tokens_seen", seen, "tokens of text", NEITHER),
+        Figure("cost/tokens_seen", tokens, "tokens of text", NEITHER),
         *([] if seconds is None else [Figure("cost/seconds_per_step", seconds, "s", NEITHER)]),
     ]
 

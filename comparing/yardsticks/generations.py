@@ -27,7 +27,7 @@ class GapText(NamedTuple):
 
 
 def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list[Figure]:
-    """How a model continues Python functions that it has not seen, greedily and sampled.
+    """How a model continues Python functions that it was not trained on, greedily and sampled.
 
         continuation                   edit similarity to the true text of as many tokens
         continuation/exact_match       share whose next line is the true one
@@ -36,8 +36,9 @@ def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> l
         continuation/distinct          different pairs of words / pairs, over all texts
         continuation/sampled/…         the same of samples, at temperature 1 and top-p .95
 
-    The baseline of each writes the last line again and again, which parses and says nothing: what parses
-    must be read beside what is right and what is repeated. Notes give the figures of the true text.
+    The baseline of each writes the last line again and again, which parses and means nothing: what
+    parses must be read beside what is right and what is repeated. Notes give the figures of the true
+    text.
 
     Args:
       prompts: beginnings of functions and classes.
@@ -63,7 +64,7 @@ def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> l
 
 
 def infilling(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list[Figure]:
-    """How a model fills in a line of Python functions that it has not seen, greedily and sampled.
+    """How a model fills in a line of Python functions that were held out, greedily and sampled.
 
     The figures are those of `continuation`, of the hidden line; a function parses as it stands with
     the line in it, or it does not. The baseline writes the line before once more.
@@ -95,7 +96,7 @@ def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list
     from_left = trained.model.layout == "decoder" and (not modes or modes & {"continue", "middle"})
     if not from_left and not completes(trained):
         raise ValueError(
-            f"Got a model of layout {trained.model.layout!r} trained to {_said(modes)}, expected one that "
+            f"Got a model of layout {trained.model.layout!r} trained to {_mode_words(modes)}, expected one that "
             "continues texts: of a causal or prefix language model, or UL2."
         )
     items = [{"text": gap.prefix} for gap in gaps]
@@ -113,12 +114,12 @@ def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[
         items = [{"prefix": gap.prefix, "suffix": gap.suffix} for gap in gaps]
         return [x["middle"] for x in answer(trained, "middle", items, Options(decoding))]
     raise ValueError(
-        f"Got a model trained to {_said(modes)}, expected one that fills in text: of span corruption, "
+        f"Got a model trained to {_mode_words(modes)}, expected one that fills in text: of span corruption, "
         "UL2, blank infilling, causal masking or fill-in-the-middle."
     )
 
 
-def _said(modes: set[str]) -> str:
+def _mode_words(modes: set[str]) -> str:
     return ", ".join(sorted(modes)) or "nothing that is known"
 
 

@@ -1,7 +1,7 @@
 """Held-out loss under any objective that a run's model can compute, its own or another.
 
 The text and the rows are the same for every run of a corpus, and noise depends on the row's number
-alone. What a model was not trained for it may do badly: that is what the figures tell.
+alone. What a model was not trained for it may do badly: that is what the figures measure.
 """
 
 import math
@@ -40,7 +40,7 @@ def loss_under(
     The first figure is the share of the baseline's nats that the model saves, on average over the
     objectives: losses of different objectives have no mean. Where it is worse than the baseline the share
     is below 0. A model that cannot compute one of them has no mean, nan, for it would be of others than
-    another model's; the note says which and why. The baseline knows frequencies alone, as in
+    another model's; the note has which and why. The baseline knows frequencies alone, as in
     `training.evaluation`.
 
     Args:
@@ -57,7 +57,7 @@ def loss_under(
     plan, names = subject.plan, [*map(find, objectives)]
     refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):
-        evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which says why
+        evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which raises why
     figures, gains = [], []
     for name in names:
         if name in refused:
@@ -118,8 +118,8 @@ def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> 
     trained = longest_rows(plan.run.sequence_lengths)
     for stack, slots in longest(group.stacks for group in recipe.groups).items():
         if slots > trained.get(stack, slots):
-            said = "Give fewer row_tokens."
-            warnings.warn(BeyondTraining(stack, slots, trained[stack], said), stacklevel=2)
+            remedy = "Give fewer row_tokens."
+            warnings.warn(BeyondTraining(stack, slots, trained[stack], remedy), stacklevel=2)
 
 
 def _figures(name: str, scores: Sequence[Score]) -> list[Figure]:

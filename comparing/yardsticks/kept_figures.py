@@ -11,19 +11,17 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import json
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...data import whole_files
 from ...inference.windows import BeyondTraining
 from ...training import run_directory
 from ...training.settings.bound import bound
-from ..figures import HIGHER, LOWER, NEITHER, Figure, settings_of_yardstick
-from ..results import read_figure, read_lines
+from ..figures import HIGHER, LOWER, NEITHER, Figure, figure_of, settings_of_yardstick
+from ..results import read_lines, write_lines
 from .subject import Subject
 
 # Modules whose code is a yardstick's, beside its own: what is measured, and of which examples.
@@ -41,7 +39,7 @@ Line = dict[str, Any]
 
 
 def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
-    """Returns a yardstick's figures; the first one's note says by how much texts were too long.
+    """Returns a yardstick's figures; the first one's note has by how much texts were too long.
 
     Raises ValueError where it cannot measure the run, or does not return figures of its name.
     """
@@ -54,11 +52,11 @@ def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
             warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     if beyond:
         longest = max(beyond, key=lambda message: message.slots)
-        said = (
+        lengths = (
             f"texts of up to {longest.slots} slots of the {longest.stack}, where the rows of training "
             f"had {longest.trained}"
         )
-        first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), said))))
+        first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), lengths))))
     return (first, *parts)
 
 
@@ -99,26 +97,23 @@ def read_measured(run_dir: str, step: int | None, yardstick: Callable) -> Measur
 
     Raises ValueError, naming the file and the line, where it is damaged.
     """
-    asked = _line(step, yardstick)
-    found = [measured for line, measured in _kept(run_dir) if asked.items() <= line.items()]
-    return found[-1] if found else None
+    wanted = _line(step, yardstick).items()
+    kept = [measured for line, measured in _kept(run_dir) if wanted <= line.items()]
+    return kept[-1] if kept else None
 
 
 def write_measured(run_dir: str, step: int | None, yardstick: Callable, measured: Measured) -> None:
     """Adds what a yardstick measured of a checkpoint to those of a run."""
-    figures = [
-        figure._asdict() | {"value": figure.value if math.isfinite(figure.value) else None}
-        for figure in measured.figures
-    ]
+    figures = [figure.record for figure in measured.figures]
     line = _line(step, yardstick) | {"figures": figures, "refusal": measured.refusal}
-    _write(run_dir, [*(kept for kept, _ in _kept(run_dir)), line])
+    write_lines(_path(run_dir), [*(kept for kept, _ in _kept(run_dir)), line])
 
 
 def forget_refusals(run_dir: str) -> None:
     """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing files."""
     kept = _kept(run_dir)
     if any(measured.refusal for _, measured in kept):
-        _write(run_dir, [line for line, measured in kept if not measured.refusal])
+        write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
 
 
 def _line(step: int | None, yardstick: Callable) -> Line:
@@ -141,12 +136,7 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
 
 
 def _measured(line: Mapping[str, Any]) -> tuple[Line, Measured]:
-    return dict(line), Measured(tuple(map(read_figure, line["figures"])), line["refusal"])
-
-
-def _write(run_dir: str, lines: Sequence[Line]) -> None:
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    whole_files.write_text(_path(run_dir), text)
+    return dict(line), Measured(tuple(map(figure_of, line["figures"])), line["refusal"])
 
 
 @functools.cache

@@ -27,8 +27,10 @@ def yardsticks(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str, 
     for name in names:
         if name not in YARDSTICKS:
             near = difflib.get_close_matches(name, YARDSTICKS, 3)
-            said = f"did you mean {' or '.join(near)}?" if near else f"expected {_or(YARDSTICKS)}."
-            raise ValueError(f"There is no yardstick {name!r}; {said}")
+            remedy = (
+                f"did you mean {' or '.join(near)}?" if near else f"expected {_or(YARDSTICKS)}."
+            )
+            raise ValueError(f"There is no yardstick {name!r}; {remedy}")
     settings: dict[str, dict[str, Any]] = {name: {} for name in names}
     for binding in bindings:
         name, setting, value = _parsed(binding)

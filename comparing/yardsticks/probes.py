@@ -21,7 +21,7 @@ from ...tasks.python_library.python_passages import Tagged, tagged_examples
 from ..figures import HIGHER, NEITHER, Figure, check_at_least
 from .parts.bags_of_words import bags_of
 from .parts.class_tasks import ClassTask, class_figures, class_task, classes_by_words
-from .parts.frozen import asked_layers, text_features, word_features
+from .parts.frozen import chosen_layers, text_features, word_features
 from .parts.probing import probed, standardisation
 from .subject import Subject
 
@@ -39,14 +39,14 @@ def classify(
 
     Args:
       task, module, data_dir: another task with classes, see `comparing.yardsticks.parts.class_tasks.class_task`.
-      layers: that are looked at, 0 the embeddings, -1 the last; None: all. The best on a part of the
+      layers: to probe, 0 the embeddings, -1 the last; None: all. The best on a part of the
         training examples is taken.
       pooling: "mean", "first" or "last", see `comparing.yardsticks.parts.frozen.text_features`.
 
     Raises ValueError for a layer that there is not, and another pooling.
     """
     found = class_task(subject, task, module, data_dir)
-    trained, layers = subject.trained, asked_layers(subject.trained, layers)
+    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
     return probe_figures(
         "classify",
         found,
@@ -63,7 +63,7 @@ def tag(subject: Subject, *, layers: Sequence[int] | None = None) -> list[Figure
     subject.check_library_unseen()
     split = tagged_examples()
     labels = {part: [kind for one in some for kind in one.kinds] for part, some in split.items()}
-    trained, layers = subject.trained, asked_layers(subject.trained, layers)
+    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
     words = {part: [word for one in some for word in _words(one)] for part, some in split.items()}
     return probe_figures(
         "tag",
@@ -79,13 +79,13 @@ def pairs(
     """Does a docstring belong to a piece of code? Accuracy of a probe on the states of both.
 
     Both are read by themselves; the probe sees |u - v| and u * v of their standardised features
-    (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither text tells
-    which (`tasks.python_library.python_definitions.matched_pairs`). Args and errors: `classify`.
+    (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither text
+    shows which (`tasks.python_library.python_definitions.matched_pairs`). Args and errors: `classify`.
     """
     subject.check_library_unseen()
     split = pair_examples()
     labels = {part: [str(pair.belongs) for pair in some] for part, some in split.items()}
-    trained, layers = subject.trained, asked_layers(subject.trained, layers)
+    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
 
     def features(read: Callable[[Sequence[str]], dict[Any, np.ndarray]]) -> Callable:
         sides = _read_sides(read, split)
@@ -126,8 +126,8 @@ def retrieve(
             f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the held-out "
             "definitions that there are."
         )
-    known, asked = split["train"][: 2 * candidates], split["validation"][:candidates]
-    trained, layers = subject.trained, asked_layers(subject.trained, layers)
+    known, queries = split["train"][: 2 * candidates], split["validation"][:candidates]
+    trained, layers = subject.trained, chosen_layers(subject.trained, layers)
     of_layer: dict[int, list[float]] = {}
     bags = bags_of([text for pair in known for text in pair])
 
@@ -135,7 +135,7 @@ def retrieve(
         """Returns the mean reciprocal ranks of training examples and of those held out."""
         sides = [
             [features_NxE[[at[pair[side]] for pair in some]] for side in (0, 1)]
-            for some in (known, asked)
+            for some in (known, queries)
         ]
         scaled = [
             [(x - mean) / scale for x, (mean, scale) in zip(some, map(standardisation, sides[0]))]
@@ -144,14 +144,16 @@ def retrieve(
         chosen = scaled[0][0][:candidates], scaled[0][1][:candidates]
         return [reciprocal_rank(*chosen), reciprocal_rank(*scaled[1])]
 
-    texts = [text for some in (known, asked) for pair in some for text in pair]
+    texts = [text for some in (known, queries) for pair in some for text in pair]
     found = text_features(trained, texts, layers, pooling)
     at = {text: i for i, text in enumerate(texts)}
     for layer, features in found.items():
         of_layer[layer] = ranked(features)
     best = max(of_layer, key=lambda layer: of_layer[layer][0])
     chance = float(np.mean(1 / np.arange(1, candidates + 1)))
-    words = reciprocal_rank(*(bags.rare_counts([pair[side] for pair in asked]) for side in (0, 1)))
+    words = reciprocal_rank(
+        *(bags.rare_counts([pair[side] for pair in queries]) for side in (0, 1))
+    )
     return [
         Figure("retrieve", of_layer[best][1], "reciprocal rank", HIGHER, chance),
         Figure("retrieve/bag_of_words", words, "reciprocal rank", NEITHER, chance),
@@ -211,9 +213,9 @@ def _words(passage: Tagged) -> list[str]:
 
 def _usual(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
     """Returns the most frequent training label of each word of "validation"; of a new word, of all."""
-    seen = collections.defaultdict(list)
+    labels_of = collections.defaultdict(list)
     for word, label in zip(words["train"], labels["train"]):
-        seen[word].append(label)
-    usual = {word: task_metrics.majority(some) for word, some in seen.items()}
+        labels_of[word].append(label)
+    usual = {word: task_metrics.majority(some) for word, some in labels_of.items()}
     of_all = task_metrics.majority(labels["train"])
     return [usual.get(word, of_all) for word in words["validation"]]

@@ -16,7 +16,7 @@ from ...training.settings.run import Run
 
 
 class Subject:
-    """A run directory; what is read from it is read once, when it is first asked for.
+    """A run directory; what is read from it is read once, when it is first used.
 
         subject = Subject("runs/decoder")
         subject.trained.encode("import os")
@@ -26,7 +26,7 @@ class Subject:
       step: of the checkpoint; None: the latest.
       trusted: modules that the directory may name, see `training.settings.trust`.
 
-    Raises ValueError, at the first look, where the directory holds no such run or checkpoint.
+    Raises ValueError, at the first use, where the directory holds no such run or checkpoint.
     """
 
     def __init__(self, directory: str, step: int | None = None, trusted: Sequence[str] = ()):
@@ -81,11 +81,11 @@ class Subject:
         """Yields this run's directory and corpus, and those of the runs that it began from, if they
         are there."""
         yield self.directory, self.corpus
-        seen, directory = {self.directory}, self.directory
+        visited, directory = {self.directory}, self.directory
         while run_directory.is_run(directory):
             initial = read_directory(directory, self.trusted).get("initial_run")
-            if initial is None or initial in seen or not run_directory.is_run(initial):
+            if initial is None or initial in visited or not run_directory.is_run(initial):
                 return
             yield initial, read_directory(initial, self.trusted).get("corpus")
-            seen.add(initial)
+            visited.add(initial)
             directory = initial

@@ -1,4 +1,4 @@
-"""Pairs of texts as an objective makes them: what the model tells of them, and what their words tell."""
+"""Pairs of texts as an objective makes them, classified by the model and by their words alone."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,9 +35,10 @@ def pair_accuracy(
 ) -> list[Figure]:
     """Does the second text follow the first? Accuracy on the objective's own held-out pairs.
 
-    The baseline is what the words alone tell: logistic regression on the tf-idf of both texts, their
-    products or their cosine alone, fitted to pairs that the objective makes of training text. A task that it solves is too easy: negatives of another document are told by
-    their topic, so that a model need not read. Its own baseline is the most frequent class.
+    The baseline is of the words alone: logistic regression on the tf-idf of both texts, their
+    products or their cosine alone, fitted to pairs that the objective makes of training text. A task
+    that it solves is too easy: negatives of another document differ in topic, so that a model need
+    not read. Its own baseline is the most frequent class.
 
     The unit names the classes, as "accuracy, in order or swapped": figures of other tasks are not
     comparable.
@@ -52,10 +53,10 @@ def pair_accuracy(
     check_at_least(50, pairs=pairs, training_pairs=training_pairs)
     plan, decode = subject.plan, subject.trained.decode
     member, group, form = _pair_member(plan)
-    held = _batches(
-        plan, member, group, pairs, _heldout_pieces(plan, member, pairs), EVALUATION_SEED
-    )
-    pieces = _training_pieces(plan, member, training_pairs)
+    length = plan.packing.limits[member].raw
+    pieces = plan.corpus.heldout(pairs * length)
+    held = _batches(plan, member, group, pairs, pieces, EVALUATION_SEED)
+    pieces = _training_pieces(plan, training_pairs * length)
     training = _batches(plan, member, group, training_pairs, pieces, TRAINING_SEED)
     truth = _joined(held, form, decode)
     judged = _judged(plan.recipe.model, form.head, subject.saved.params, held)
@@ -72,7 +73,7 @@ def pair_accuracy(
 
 
 def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Returns the classes i[N] that the words of pairs tell, by the best probe of `pair_features`."""
+    """Returns the classes i[N] that the words of pairs give, by the best probe of `pair_features`."""
     bags = bags_of([text for pair in training.texts for text in pair])
     classes = int(training.labels.max()) + 1
     name, probe = best_probe(pair_features(bags, training.texts), training.labels, classes)
@@ -81,7 +82,7 @@ def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) 
 
 def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
     """Returns the cosine of both texts' tf-idf, f32[N, 1]; with their products, f32[N, 1 + W]; and with
-    either's own, f32[N, 1 + 3W], which the order of two texts may be told by."""
+    either's own, f32[N, 1 + 3W], by which the order of two texts may be found."""
     u, v = (bags.rare_counts([pair[side] for pair in texts]) for side in (0, 1))
     lengths = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
     cosine = np.sum(u * v, 1)[:, None] / np.maximum(lengths, 1e-6)[:, None]
@@ -105,21 +106,12 @@ def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
     )
 
 
-def _heldout_pieces(plan: Plan, member: int, rows: int) -> list[Piece]:
-    return plan.corpus.heldout(rows * _row_tokens(plan, member))
-
-
-def _training_pieces(plan: Plan, member: int, rows: int) -> list[Piece]:
+def _training_pieces(plan: Plan, tokens: int) -> list[Piece]:
     stream, pieces = plan.corpus.train(0, 1), []
-    tokens = rows * _row_tokens(plan, member)
     while tokens > 0:
         pieces.append(stream.next_document())
         tokens -= pieces[-1].tokens.size
     return pieces
-
-
-def _row_tokens(plan: Plan, member: int) -> int:
-    return plan.packing.limits[member].raw
 
 
 def _batches(

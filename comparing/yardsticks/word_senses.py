@@ -1,8 +1,8 @@
 """The same word in two meanings: do its hidden states come apart?
 
-Textbooks ask it of "bank", by the river and in the street. Here a word is prose, between words of a
-comment or a docstring, or code: "return the first item" and "return item". Both are found in the files
-of Python's library that no run trains on.
+Textbooks take the word "bank", by the river and in the street. Here a word is prose, between words
+of a comment or a docstring, or code: "return the first item" and "return item". Both are found in
+the files of Python's library that no run trains on.
 """
 
 import collections
@@ -17,7 +17,7 @@ from ...inference import Trained
 from ...inference.states import text_row, token_states
 from ...tasks.python_library.python_passages import character_kinds, drawn_order, library_split
 from ..figures import HIGHER, NEITHER, Figure, check_at_least
-from .parts.frozen import asked_layers
+from .parts.frozen import chosen_layers
 from .subject import Subject
 
 PROSE, CODE = 0, 1
@@ -56,13 +56,13 @@ def word_in_context(
     context: int = 24,
     layers: Sequence[int] | None = None,
 ) -> list[Figure]:
-    """Do the states of one word tell two uses of one meaning from two of different meanings?
+    """Are the states of one word nearer in two uses of one meaning than of different meanings?
 
     The figure is the share of comparisons in which two uses of one meaning have the greater cosine
     (the area under the ROC curve), the mean over words; a tie is half a point. Of each word the state is
     that of its last token. All uses of a word are the same tokens at the same position, so the
-    embeddings, layer 0, tell nothing: exactly .5. The layer is the one that is best on other uses of
-    the same words.
+    embeddings, layer 0, hold nothing: exactly .5. The layer is the one that is best on other uses
+    of the same words.
 
         word_in_context              of the best layer
         word_in_context/layer_3      of each layer, on the same uses
@@ -76,7 +76,7 @@ def word_in_context(
       words: the most frequent in both meanings.
       uses: of each word in each meaning, of which half choose the layer.
       context: tokens on either side of the word.
-      layers: that are looked at; None: all.
+      layers: to measure; None: all.
 
     Raises ValueError for a layer that there is not, fewer than 4 uses, and a vocabulary with which no
     word has as many.
@@ -85,7 +85,7 @@ def word_in_context(
     check_at_least(4, uses=uses)  # each half of them compares two of one meaning
     subject.check_library_unseen()
     trained = subject.trained
-    asked = asked_layers(trained, layers)
+    layers = chosen_layers(trained, layers)
     found = [
         placed
         for of_word in frequent_uses(library_uses(), uses)
@@ -100,8 +100,8 @@ def word_in_context(
         [use for of_word in found for i, use in enumerate(of_word) if i // 2 % 2 == half]
         for half in (0, 1)
     ]
-    chosen, measured = (separations(trained, some, asked) for some in halves)
-    best = max(asked, key=lambda layer: chosen[layer])
+    chosen, measured = (separations(trained, some, layers) for some in halves)
+    best = max(layers, key=lambda layer: chosen[layer])
     most = ", ".join(of_word[0].word for of_word in found[:4])
     note = f"layer {best}, of uses of {len(found)} words: {most}, …"
 
@@ -110,7 +110,7 @@ def word_in_context(
 
     return [
         figure("", best, HIGHER, note),
-        *(figure(f"/layer_{layer}", layer) for layer in asked),
+        *(figure(f"/layer_{layer}", layer) for layer in layers),
         figure("/neighbours", NEIGHBOURS),
     ]
 
@@ -201,7 +201,7 @@ def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
     return Placed(use.word, use.meaning, tokens, context + end - first - 1, tuple(whole[first:end]))
 
 
-# --- what their states tell ----------------------------------------------------------------------
+# --- how their states lie ----------------------------------------------------------------------
 
 
 def separations(

@@ -7,8 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from pretrax.comparing import cells
+from pretrax.comparing.facts import Facts
 from pretrax.comparing.figures import LOWER, Figure
-from pretrax.comparing.workers import cells
 from pretrax.verbs import compare
 from tests.training import tiny
 
@@ -76,6 +77,11 @@ def of_files(subject) -> list[Figure]:
 
 def broken(subject) -> list[Figure]:
     raise KeyError("a slip")
+
+
+def facts(steps: int) -> Facts:
+    """Facts of a variant of which the steps alone matter."""
+    return Facts("", "", steps, 1, 1, 1, "cpu")
 
 
 class Done:

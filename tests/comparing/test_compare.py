@@ -13,9 +13,12 @@ from types import SimpleNamespace
 import pytest
 import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
 
-from pretrax.comparing.directory import read_facts, refusals, results_of
-from pretrax.comparing.variants import Key, read_comparison, runs_of, runs_of_variants
-from pretrax.comparing.workers import cells, cluster, worker_processes
+from pretrax.comparing import cells, facts, failures
+from pretrax.comparing.cells import Cell, cells_of
+from pretrax.comparing.collecting import results_of
+from pretrax.comparing.facts import read_facts
+from pretrax.comparing.variants import read_comparison, runs_of_variants
+from pretrax.comparing.workers import cluster, worker_processes
 from pretrax.data import whole_files
 from tests.comparing import small
 from tests.training.tiny import ROOT, environment
@@ -176,7 +179,9 @@ def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
     file, _ = own
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
     result.write_text(json.dumps({**json.loads(result.read_text()), "finished": False}))
-    found = results_of(read_comparison(file, trusted=["tests"]))
+    one = read_comparison(file, trusted=["tests"])
+    of = {v: read_facts(one.directory, v) for v in one.variants}
+    found = results_of(one, cells_of(one, runs_of_variants(one), of))
     seeds = [(run.variant, run.seed) for run in found.runs]
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
@@ -206,7 +211,7 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
     file = small.write(tmp_path, both, *lines)
     one = read_comparison(file, ["SEEDS = [0]"], trusted=["tests"])
     small.here(monkeypatch)
-    monkeypatch.setattr(cells, "train_and_measure", lambda cell: cells.FAILED)
+    monkeypatch.setattr(cells, "train_and_measure", lambda cell: failures.FAILED)
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
@@ -234,17 +239,17 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
     small.here(monkeypatch)
     monkeypatch.setattr(cells.trainer, "train", lambda *_: SimpleNamespace(finished=False))
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
-    facts = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
-    left = abs(facts["wide"].parameters - facts["small"].parameters)
+    of = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
+    left = abs(of["wide"].parameters - of["small"].parameters)
     assert (
         left <= 2 * 3 * 12 / 2
     )  # half of what a unit more would add in two layers of three matrices
-    assert facts["flat"].flops_per_step == pytest.approx(facts["small"].flops_per_step, rel=0.02)
+    assert of["flat"].flops_per_step == pytest.approx(of["small"].flops_per_step, rel=0.02)
     said = " ".join(capsys.readouterr().out.split())
     for variant in ("wide", "flat"):
-        assert f"{variant} has {facts[variant].solved}, which leaves " in said
-        number = facts[variant].solved.split()[-1]
-        assert f"models.decoder.mlp_dim = {number}\n" in facts[variant].settings
+        assert f"{variant} has {of[variant].solved}, which leaves " in said
+        number = of[variant].solved.split()[-1]
+        assert f"models.decoder.mlp_dim = {number}\n" in of[variant].settings
     small.compare_here(file, "--gin.SEEDS=[0]")
     assert "holds runs of" not in capsys.readouterr().err  # what was solved is unchanged
     with open(file, "a") as out:
@@ -262,7 +267,7 @@ def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch,
     assert small.compare_here(file) == 2 and not started
     assert "The variant 'x': batch_size must be a multiple of" in capsys.readouterr().err
     assert read_facts(str(tmp_path / "compared"), "x") is None
-    monkeypatch.setattr(cells, "plan", None)  # a slip of the code that plans
+    monkeypatch.setattr(facts, "plan", None)  # a slip of the code that plans
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 2 and not started
     assert "The variant 'x': TypeError: " in capsys.readouterr().err
 
@@ -279,13 +284,18 @@ def test_workers_share_the_cores():
         worker_processes.cores_of_workers(len(cores) + 1)
 
 
+def cell_of(folder: pathlib.Path) -> Cell:
+    run = SimpleNamespace(run_dir=str(folder))
+    return Cell(str(folder.parent), "a", 0, run, small.facts(6), ())
+
+
 def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     log, (cores, *_) = tmp_path / "compare.log", worker_processes.cores_of_workers(None)
     (tmp_path / "failure.txt").write_text("no longer finite")
     process = worker_processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
-    cell = cells.Cell(str(tmp_path), SimpleNamespace(run_dir=str(tmp_path)), ())
-    assert worker_processes._words(cell, 3) == "its process ended with status 3"
+    worker_processes._note_failure(cell_of(tmp_path), 3)
+    assert failures.failure_of(str(tmp_path)) == "its process ended with status 3"
 
 
 # `pretrax compare`, which says whether it took the devices, that its runs need.
@@ -378,16 +388,14 @@ def test_jobs_of_a_cluster(own):
     """By submitit's executor of processes on this machine."""
     file, _ = own
     one = read_comparison(file, ["small.norm.power = 4"])
-    runs = runs_of(one, runs_of_variants(one), {"small": 6, "large/2": 6})
-    key = Key("small", 0)
+    runs = {"small": runs_of_variants(one)["small"]}
     trusted = ("tests.training.tiny", "tests.comparing.small")
-    cell = cells.Cell(one.directory, runs[key], (small.refusing, len), trusted)
+    cell, *_ = cells_of(one, runs, {"small": small.facts(6)}, trusted)
+    cell = cell._replace(yardsticks=(small.refusing, len))
     start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
-    failed = worker_processes.run_cells({key: cell}, start, [[0]], lambda *_: None)
-    assert "has no len" in failed[key]
-    assert refusals(cell.run.run_dir, 6, cell.yardsticks) == {
-        "refusing": "no such model can be measured"
-    }
+    failed = worker_processes.run_cells([cell], start, [[0]], lambda *_: None)
+    assert failed == [cell] and "has no len" in failures.failure_of(cell.run.run_dir)
+    assert cell.refusals == {"refusing": "no such model can be measured"}
 
 
 @pytest.fixture
@@ -418,7 +426,7 @@ def submitted(tmp_path, monkeypatch):
     monkeypatch.setattr("submitit.AutoExecutor", Executor)
     monkeypatch.setattr("submitit.LocalJob", Job)
     monkeypatch.setattr(cluster, "train_and_measure", lambda cell: trained.append(cell) or 0)
-    cell = cells.Cell(str(tmp_path), SimpleNamespace(run_dir=str(tmp_path / "run")), ())
+    cell = cell_of(tmp_path / "run")
     start = cluster.starter(str(tmp_path), cluster.JobOptions(), cluster="local")
 
     def killed_before_the_number_is_known():
@@ -443,7 +451,7 @@ def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
     killed()
     start()
     assert list(calls) == ["0", "1"]
-    assert calls["0"]() == cells.STOPPED and not trained
+    assert calls["0"]() == failures.STOPPED and not trained
     assert calls["1"]() == 0 and len(trained) == 1
 
 

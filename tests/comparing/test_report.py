@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from pretrax.comparing import budgets, formatting, report, results
-from pretrax.comparing.directory import budget_words
+from pretrax.comparing.budgets import budget_words
 from pretrax.comparing.figures import LOWER, NEITHER, Figure
-from pretrax.comparing.report import charts, equality, wording
+from pretrax.comparing.report import charts, equality, tables, wording
 from pretrax.comparing.report import summary as summaries
 from pretrax.comparing.report.comparison_page import page
 from pretrax.comparing.report.markdown_report import markdown
@@ -139,7 +139,7 @@ def test_without_the_reference_nothing_is_compared():
 
 def test_names_are_shown_as_text():
     asked = planted.results([EVIL, "b"])
-    asked = asked._replace(asked=asked.asked._replace(name=EVIL, question=EVIL, about=EVIL))
+    asked = asked._replace(setup=asked.setup._replace(name=EVIL, question=EVIL, about=EVIL))
     asked = asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=EVIL)])
     made = page(summary(asked), [run.run for run in asked.runs])
     pages.assert_nothing_is_fetched_and_nothing_runs(made)
@@ -161,7 +161,10 @@ def test_markdown_and_terminal_say_the_same(made):
     for line in wording.in_short(summary(made)):
         assert line in short and f"• {line}" in shown
     column = summary(made).columns[1]
-    assert f"**{wording.cell(column, '40%')}**" in short and wording.cell(column, "40%") in shown
+    assert (
+        f"**{wording.mean_words(column, '40%')}**" in short
+        and wording.mean_words(column, "40%") in shown
+    )
     assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
 
 
@@ -183,13 +186,13 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
     found = summary(made._replace(measurements=[*made.measurements, *cost]))
     assert {d.figure for d in found.differences} == {"minimal_pairs", "bits_per_byte", "classify"}
     assert [c.name for c in found.costs] == ["targets"] and len(found.parts) == 6
-    heads, (first, *_) = equality.cost_table(found)
+    heads, (first, *_), _ = tables.cost_table(found)
     assert heads[-1] == "targets, a token" and first[-1] == "0.1500"
 
 
 def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
-    lines = {**made.asked.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
-    found = summary(made._replace(asked=made.asked._replace(variants=lines)))
+    lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
+    found = summary(made._replace(setup=made.setup._replace(variants=lines)))
     told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs a token against 15%."
     assert equality.matched(found) == [told]
     assert told in page(found) and told in markdown(found)
@@ -262,7 +265,7 @@ def test_a_run_that_was_paused_is_not_what_its_variant_takes():
     usual = equality.costs(summaries.summary(made))["a"]
     paused = made._replace(runs=[first._replace(seconds=first.seconds + 900), *others])
     found = equality.costs(summaries.summary(paused))["a"]
-    assert found.seconds == pytest.approx(usual.seconds, rel=0.01)
+    assert found["seconds"] == pytest.approx(usual["seconds"], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -295,14 +298,14 @@ def test_a_variant_without_runs_is_shown_without_figures(made):
     runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
     rest = [m for m in made.measurements if m.variant != "30%"]
     found = summary(made._replace(runs=runs, measurements=rest))
-    assert wording.cell(found.columns[0], "30%") == "–"
+    assert wording.mean_words(found.columns[0], "30%") == "–"
     assert {d.variant for d in found.differences} == {"40%"}
     pages.assert_elements_are_closed(page(found))
 
 
 def test_bad_results_are_refused(made):
     with pytest.raises(ValueError, match="Got the reference 20%, expected one of 15%, 30%, 40%"):
-        summary(made._replace(asked=made.asked._replace(reference="20%")))
+        summary(made._replace(setup=made.setup._replace(reference="20%")))
     first, *rest = made.measurements
     other = first._replace(figure=first.figure._replace(unit="percent"))
     with pytest.raises(ValueError, match="minimal_pairs in percent .* and share .*: expected one"):

@@ -5,10 +5,11 @@ import math
 
 import pytest
 
-from pretrax.comparing import directory, results
-from pretrax.comparing.directory import Facts
+from pretrax.comparing import results
+from pretrax.comparing.collecting import learning_curves
+from pretrax.comparing.facts import Facts, read_facts, write_facts
 from pretrax.comparing.figures import HIGHER, Figure
-from pretrax.comparing.results import Measurement, learning_curves
+from pretrax.comparing.results import Measurement
 from pretrax.comparing.yardsticks import kept_figures
 from tests.comparing import planted
 
@@ -58,13 +59,13 @@ def test_a_question_of_another_kind_names_its_file(tmp_path, content):
 
 @pytest.mark.parametrize("content", ["[]", "3", '{"steps": 6}', '{"steps": null}'])
 def test_facts_of_another_kind_name_their_file(tmp_path, content):
-    directory.write_facts(str(tmp_path), "a", Facts("", "", 6, 1500, 10, 99, "cpu"))
+    write_facts(str(tmp_path), "a", Facts("", "", 6, 1500, 10, 99, "cpu"))
     file = tmp_path / "runs/a/facts.json"
     if "null" in content:
         content = json.dumps({**json.loads(file.read_text()), "steps": None})
     file.write_text(content)
     with pytest.raises(ValueError, match=r"runs/a/facts\.json is damaged"):
-        directory.read_facts(str(tmp_path), "a")
+        read_facts(str(tmp_path), "a")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content):
 
 def test_runs_of_unknown_variants_are_refused(tmp_path):
     made = planted.results(["a", "b"])
-    asked = made.asked._replace(variants={"a": []})
+    asked = made.setup._replace(variants={"a": []})
     results.write(tmp_path, planted.results(["a"]))
     lines = tmp_path / results.RESULTS
     lines.write_text(lines.read_text().replace('"variant": "a"', '"variant": "b"', 1))
@@ -100,7 +101,7 @@ def test_runs_of_unknown_variants_are_refused(tmp_path):
     ):
         results.read(tmp_path)
     with pytest.raises(ValueError, match="Got a run of b, expected one of a"):
-        results.write(tmp_path, made._replace(asked=asked))
+        results.write(tmp_path, made._replace(setup=asked))
 
 
 def test_learning_curves_count_the_text_that_was_seen(tmp_path):

@@ -9,13 +9,12 @@ import sys
 import pytest
 
 from pretrax.comparing import budgets
+from pretrax.comparing.cells import cells_of
 from pretrax.comparing.comparison import Comparison, check, trained_variants
-from pretrax.comparing.directory import settings_in_words
+from pretrax.comparing.figures import settings_in_words
 from pretrax.comparing.variants import (
-    Key,
     comparison_text,
     read_comparison,
-    runs_of,
     runs_of_variants,
 )
 from pretrax.comparing.yardsticks import loss_under
@@ -62,8 +61,9 @@ def test_every_comparison_can_be_run(name, tmp_path):
 
 def test_the_seed_of_a_corpus_follows_that_of_the_run():
     one = read_comparison("masking_rate")
-    runs = runs_of(one, runs_of_variants(one), dict.fromkeys(one.variants, 700))
-    assert {run.corpus.settings["seed"] for key, run in runs.items() if key.seed == 3} == {3}
+    facts = dict.fromkeys(one.variants, small.facts(700))
+    cells = cells_of(one, runs_of_variants(one), facts)
+    assert {cell.run.corpus.settings["seed"] for cell in cells if cell.seed == 3} == {3}
 
 
 def test_values_are_overridden_on_the_command_line(compared, tmp_path):
@@ -75,8 +75,10 @@ def test_values_are_overridden_on_the_command_line(compared, tmp_path):
 
 
 def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compared):
-    runs = runs_of(compared, runs_of_variants(compared), {"small": 6, "large/2": 9})
-    assert list(runs) == [Key(v, s) for s in (0, 1) for v in ("small", "large/2")]
+    facts = {"small": small.facts(6), "large/2": small.facts(9)}
+    cells = cells_of(compared, runs_of_variants(compared), facts)
+    runs = {(cell.variant, cell.seed): cell.run for cell in cells}
+    assert list(runs) == [(v, s) for s in (0, 1) for v in ("small", "large/2")]
     one, other = runs["small", 1], runs["large/2", 1]
     assert one.run_dir.endswith("compared/runs/small/seed_1") and one.seed == 1 and one.steps == 6
     assert other.run_dir.endswith("compared/runs/large_2/seed_1") and other.steps == 9

@@ -1,4 +1,4 @@
-"""Bags of words: what a text tells by its words alone, as a baseline of yardsticks.
+"""Bags of words: the words of a text without their order, as a baseline of yardsticks.
 
 Words are runs of letters and digits, or single other characters, the same whatever the vocabulary
 of a run is.
@@ -41,11 +41,11 @@ def bags_of(texts: Sequence[str], most: int = WORDS) -> Bags:
     >>> sorted(bags_of(["a b", "b c", "b"], most=1).words)
     ['b']
     """
-    seen = collections.Counter(word for text in texts for word in set(words_of(text)))
-    kept = sorted(seen, key=lambda word: (-seen[word], word))[:most]
-    there = np.array([seen[word] for word in kept])
+    texts_with = collections.Counter(word for text in texts for word in set(words_of(text)))
+    kept = sorted(texts_with, key=lambda word: (-texts_with[word], word))[:most]
+    frequency = np.array([texts_with[word] for word in kept])
     return Bags(
-        {word: i for i, word in enumerate(kept)}, np.log((1 + len(texts)) / (1 + there)) + 1
+        {word: i for i, word in enumerate(kept)}, np.log((1 + len(texts)) / (1 + frequency)) + 1
     )
 
 

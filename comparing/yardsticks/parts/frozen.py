@@ -43,7 +43,7 @@ def word_features(
     """Returns f32[W, E] of all words of the passages, in their order, by layer.
 
     A word's is the state of the token in which it ends, the first one at which a model that reads
-    from left to right has seen it whole.
+    from left to right has read it whole.
     """
     found: list = [None] * len(passages)
     for i, of_text in states(trained, [each.text for each in passages], layers=layers):
@@ -61,8 +61,8 @@ def word_slots(trained: Trained, passage: Tagged, row: TextStates) -> list[int]:
     return [min(max(row.text.start + end - 1, row.text.start), last) for end in ends]
 
 
-def asked_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
-    """Returns the layers that a yardstick looks at; None: all. Raises ValueError for others."""
+def chosen_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
+    """Returns the layers that a yardstick reads; None: all. Raises ValueError for others."""
     if layers is None:
         return layers_of(trained)
     if not isinstance(layers, list | tuple) or not layers:

@@ -1,4 +1,4 @@
-"""What a trained model can say of the likelihood of token ids, by the facts of its objective.
+"""The likelihood of token ids that a trained model gives, by the facts of its objective.
 
 reading = reading_of(trained)
 reading.kind                      # EXACT of a causal model, PSEUDO of a masked one
@@ -20,9 +20,7 @@ EXACT = "exact"  # each token given those before it: a probability of the text
 BOUND = "bound"  # a bound on that probability, by hiding any share of the text
 CONDITIONAL = "conditional"  # the exact probability of the rest of a text whose beginning is read
 BY_BLANK = "by a blank"  # the same, where training never completed a text: the rest fills a blank
-BY_RESTORING = (
-    "by restoring"  # the same, where training restored texts: the beginning is written too
-)
+BY_RESTORING = "by restoring"  # the same, where training restored texts: the whole is written
 AFTER_READING = (CONDITIONAL, BY_BLANK, BY_RESTORING)  # the rest of a text, given its beginning
 PSEUDO = "pseudo"  # each token given all others: no probability of the text
 
@@ -34,7 +32,7 @@ class LikelihoodForm(NamedTuple):
     form: PromptForm
 
 
-# The first kind is meant that one of a model's prompt forms has: a mixture is read by the member that
+# The first kind counts that one of a model's prompt forms has: a mixture is read by the member that
 # comes nearest to a probability of the whole text.
 _KINDS: dict[str, Callable[[PromptForm], bool]] = {
     EXACT: lambda form: form.causal,

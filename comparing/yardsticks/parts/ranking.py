@@ -29,7 +29,7 @@ class Question(NamedTuple):
 def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
     """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
 
-    Each model is asked as it was trained: an answer follows the text, or fills a blank of a model
+    Each model scores as it was trained: an answer follows the text, or fills a blank of a model
     that infills. A model that only continues texts scores the whole text with the answer in it, one
     that completes them what begins with the answer, and one that predicts masks the answer's tokens,
     all masked at once, which is a pseudo-log-likelihood.
@@ -37,19 +37,19 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
     Raises ValueError for a model that does none of these, such as one that only classifies.
     """
     mode = mode_of(trained)
-    asked = [(question, answer) for question in questions for answer in question.answers]
+    candidates = [(question, answer) for question in questions for answer in question.answers]
     if mode in MASKED:
-        tokens = [_around(trained, question.text, answer) for question, answer in asked]
+        tokens = [_around(trained, question.text, answer) for question, answer in candidates]
         found = hidden_log_probs(trained, tokens)
     elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
         # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty.
         reading = LikelihoodForm(CONDITIONAL, prompt_form(trained, mode))
-        split = [_split(question.text, answer) for question, answer in asked]
+        split = [_split(question.text, answer) for question, answer in candidates]
         encode = trained.encode
         rests = [(encode(before), [*encode(rest), trained.ids.eos]) for before, rest in split]
         found = log_probs(trained, reading, rests)
     elif mode in ("continue", "complete", "infill", "middle", "respond", "restore"):
-        pairs = [_pair(trained, mode, question.text, answer) for question, answer in asked]
+        pairs = [_pair(trained, mode, question.text, answer) for question, answer in candidates]
         found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
     else:
         raise ValueError(

@@ -1,0 +1,197 @@
+"""`Cell`: one variant with one seed, trained and measured.
+
+A cell's directory, runs/VARIANT/seed_S, is that of its run, and has beside the run's own files
+`compare.log`, `failure.txt` (see `failures`) and `evaluation/`, what each yardstick measured
+(see `kept_figures`).
+"""
+
+import dataclasses
+import os
+import shutil
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from ..data import whole_files
+from ..training import run_directory, trainer
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.reporting.metrics import read_metrics
+from ..training.settings import trust
+from ..training.settings.bound import Bound, bound, parameters
+from ..training.settings.run import Run, fields_of
+from .comparison import Comparison, folder_of
+from .facts import Facts
+from .failures import STOPPED, exit_status, failure_words
+from .figures import labelled, settings_in_words
+from .variants import RUNS, SHARED
+from .yardsticks.kept_figures import (
+    Measured,
+    forget_refusals,
+    measure,
+    read_measured,
+    write_measured,
+)
+from .yardsticks.subject import Subject
+
+
+class Cell(NamedTuple):
+    """One variant with one seed."""
+
+    directory: str  # of the comparison
+    variant: str
+    seed: int
+    run: Run  # that trains it
+    facts: Facts  # of the variant
+    yardsticks: Sequence[Callable]
+    trusted: tuple[str, ...] = ()  # modules that the run's directory may name
+
+    @property
+    def name(self) -> str:
+        """Such as "15%, seed 3"."""
+        return f"{self.variant}, seed {self.seed}"
+
+    @property
+    def folder(self) -> str:
+        """Its run's directory within that of the comparison, with "/"."""
+        return Path(self.run.run_dir).relative_to(self.directory).as_posix()
+
+    @property
+    def last_step(self) -> int:
+        """The last step that its run has logged; 0 before the first."""
+        entries = read_metrics(self.run.run_dir)
+        return int(entries[-1]["step"]) if entries else 0
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether its run has taken its steps and been evaluated."""
+        path = Path(self.run.run_dir) / run_directory.RESULT
+        if not path.exists():
+            return False
+        record = whole_files.read_json(path)
+        return record["finished"] and record["step"] == self.run.steps
+
+    @property
+    def measured(self) -> list[Measured | None]:
+        """What each yardstick has measured; None of one that has not."""
+        return [read_measured(self.run.run_dir, self.run.steps, y) for y in self.yardsticks]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is trained, and all yardsticks have measured it or refused."""
+        return self.is_trained and None not in self.measured
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why yardsticks could not measure it, by their names."""
+        found = {}
+        for yardstick, measured in zip(self.yardsticks, self.measured):
+            if measured is not None and measured.refusal:
+                name = bound(yardstick).function.__name__
+                words = settings_in_words(yardstick, self.yardsticks)
+                found[labelled(name, words)] = measured.refusal
+        return found
+
+
+def cells_of(
+    comparison: Comparison,
+    runs: Mapping[str, Run],
+    facts: Mapping[str, Facts],
+    trusted: Sequence[str] = (),
+) -> list[Cell]:
+    """Returns the cells of a comparison, by seed first, so that few seeds are soon complete.
+
+    A corpus that has a seed takes the cell's: so the order of documents varies with the seed, and
+    is the same for all variants of a seed.
+
+    Args:
+      runs: of `variants.runs_of_variants`; their directory, seed and steps are set here.
+      trusted: modules besides those that the comparison names itself.
+    """
+    cells = []
+    directory, yardsticks = comparison.directory, tuple(comparison.yardsticks)
+    for seed in comparison.seeds:
+        for variant, run in runs.items():
+            folder = Path(directory) / RUNS / folder_of(variant) / f"seed_{seed}"
+            steps, corpus = facts[variant].steps, run.corpus
+            if "seed" in (parameters(bound(corpus).function) or {}):
+                corpus = Bound(bound(corpus).function, **{**bound(corpus).settings, "seed": seed})
+            run = dataclasses.replace(
+                run, run_dir=str(folder), corpus=corpus, seed=seed, steps=steps
+            )
+            modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
+            cells.append(Cell(directory, variant, seed, run, facts[variant], yardsticks, modules))
+    return cells
+
+
+def train_and_measure(cell: Cell) -> int:
+    """Trains a run, or resumes it, then takes the measures that it lacks.
+
+    Returns an exit status; what went wrong is in the run's `failure.txt`.
+    """
+    keep_compiled()
+
+    def work() -> int:
+        if not _train(cell):
+            return STOPPED
+        _measure(cell)
+        return 0
+
+    return exit_status(cell.run.run_dir, work)
+
+
+def _train(cell: Cell) -> bool:
+    """Returns whether the run is trained; it is not where it was stopped."""
+    run = cell.run
+    if cell.is_trained:
+        return True
+    _link_shared(cell.directory, run.run_dir)
+    return trainer.train(run, Console(width=120, highlight=False), cell.trusted).finished
+
+
+def _link_shared(directory: str, run_dir: str) -> None:
+    """Gives a run the vocabulary and tokens that all runs share: hard links, or copies."""
+    shared = Path(directory) / SHARED
+    for file in sorted(path for path in shared.rglob("*") if path.is_file()):
+        own = Path(run_dir) / file.relative_to(shared)
+        if own.exists() or file.name.startswith("."):
+            continue
+        own.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, own)
+        except OSError:  # a disk without hard links
+            part = own.with_name(f".{own.name}-part")
+            shutil.copyfile(file, part)
+            os.replace(part, own)
+
+
+def _measure(cell: Cell) -> None:
+    """Takes the measures that a run lacks.
+
+    A yardstick that cannot measure such a model raises ValueError, whose words are kept for the
+    report. It is called again each time, since the cause may have been missing files.
+
+    Raises ValueError, once the others have measured, naming yardsticks that raised anything else.
+    """
+    run, broken = cell.run, []
+    forget_refusals(run.run_dir)
+    subject = Subject(run.run_dir, trusted=cell.trusted)
+    for yardstick, measured in zip(cell.yardsticks, cell.measured):
+        if measured is not None:
+            continue
+        name = bound(yardstick).function.__name__
+        print(f"Measuring {name} …", flush=True)
+        try:
+            measured = Measured(measure(yardstick, subject), "")
+        except ValueError as error:
+            traceback.print_exc()
+            measured = Measured((), failure_words(error))
+        except Exception as error:
+            traceback.print_exc()
+            broken.append(f"The yardstick {name}: {failure_words(error)}")
+            continue
+        write_measured(run.run_dir, run.steps, yardstick, measured)
+    if broken:
+        raise ValueError(" ".join(broken))

@@ -1,0 +1,151 @@
+"""Collects the results of a comparison from the directories of its cells."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..data import whole_files
+from ..training import run_directory
+from ..training.reporting.metrics import read_metrics
+from .budgets import budget_words
+from .cells import Cell
+from .comparison import Comparison, trained_variants
+from .failures import failure_of
+from .figures import labelled, settings_in_words
+from .results import HELDOUT, METRIC, ComparisonSetup, Curve, Measurement, Results, TrainedRun
+
+POINTS = 60  # of a learning curve that is kept, at most
+DIGITS = 5  # significant ones of a learning curve
+
+
+def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
+    """Returns the runs of cells that are trained or have failed, and all of their figures."""
+    c, variants = comparison, trained_variants(comparison)
+    order = list(variants)
+    solved = {cell.variant: [cell.facts.solved] for cell in cells if cell.facts.solved}
+    setup = ComparisonSetup(
+        name=Path(c.directory).name,
+        question=c.question,
+        budget=budget_words(c.budget),
+        variants={
+            name: (*variant.lines, *solved.get(name, [])) for name, variant in variants.items()
+        },
+        reference=c.reference,
+        about=c.about,
+        scaling=isinstance(c.budget, Mapping),
+    )
+    ended = [cell for cell in cells if failure_of(cell.run.run_dir) or cell.is_trained]
+    ended.sort(key=lambda cell: order.index(cell.variant))
+    return Results(setup, [_trained_run(cell) for cell in ended], _measurements(ended))
+
+
+def _measurements(cells: Sequence[Cell]) -> list[Measurement]:
+    """Returns the figures of cells, of which those of one name can be compared.
+
+    Where a yardstick gives several units, as the bits per byte of a masked model are others than
+    those of a causal one, or comes with several settings, its name has which: "norm (power=4)".
+    """
+    found = [
+        (cell, yardstick, measured.figures)
+        for cell in cells
+        for yardstick, measured in zip(cell.yardsticks, cell.measured)
+        if measured is not None and measured.figures
+    ]
+    units: dict[str, set[str]] = {}
+    for *_, figures in found:
+        units.setdefault(figures[0].name, set()).add(figures[0].unit)
+    measurements = []
+    for cell, yardstick, figures in found:
+        words = settings_in_words(yardstick, cell.yardsticks)
+        words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
+        for figure in figures:
+            named = figure._replace(name=labelled(figure.name, words))
+            measurements.append(Measurement(cell.variant, cell.seed, cell.folder, named))
+    return measurements
+
+
+def _trained_run(cell: Cell) -> TrainedRun:
+    run_dir, facts = cell.run.run_dir, cell.facts
+    entries = read_metrics(run_dir)
+    tokens = max(tokens_by_step(entries).values())
+    return TrainedRun(
+        cell.variant,
+        cell.seed,
+        cell.folder,
+        parameters=facts.parameters,
+        flops_per_token=facts.flops_per_token,
+        text_tokens=round(tokens),
+        steps=facts.steps,
+        seconds=tokens * seconds_per_token(entries),
+        curves=learning_curves(run_dir),
+        error="" if cell.is_complete else failure_of(run_dir),
+        refusals=cell.refusals,
+    )
+
+
+def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]:
+    """Returns the tokens of text that a run has read, by the steps at which it logged them.
+
+    An entry's `text_tokens` are those of a step, on average since the last entry.
+
+    >>> tokens_by_step([{"step": 2, "text_tokens": 10}, {"step": 3, "text_tokens": 8}])
+    {0.0: 0.0, 2: 20.0, 3: 28.0}
+    """
+    tokens, step = {0.0: 0.0}, 0.0
+    for entry in entries:
+        if "text_tokens" in entry:
+            tokens[entry["step"]] = tokens[step] + entry["text_tokens"] * (entry["step"] - step)
+            step = entry["step"]
+    return tokens
+
+
+def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
+    """Returns the mean time for a token of text, of steps whose speed was logged; 0 without any."""
+    tokens = seconds = step = 0.0
+    for entry in entries:
+        if "text_tokens" not in entry:
+            continue
+        if speed := entry.get("tokens_per_second"):
+            read = entry["text_tokens"] * (entry["step"] - step)
+            tokens, seconds = tokens + read, seconds + read / speed
+        step = entry["step"]
+    return seconds / tokens if tokens else 0.0
+
+
+def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
+    """Returns what a run logged while it trained, over the tokens of text it had read.
+
+    "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than
+    once, and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means over
+    `POINTS` groups of equally many points, so that little noise and few bytes remain. Points that
+    are not finite are left out.
+    """
+    entries, metrics = read_metrics(run_dir), _metrics(run_dir)
+    tokens = tokens_by_step(entries)
+    names = dict.fromkeys(
+        name for entry in entries for name in entry if name == "loss" or name.startswith(HELDOUT)
+    )
+    curves = {
+        METRIC + name.removeprefix(HELDOUT) if name in metrics else name: [
+            (tokens[e["step"]], e[name])
+            for e in entries
+            if math.isfinite(e.get(name, math.nan)) and e["step"] in tokens
+        ]
+        for name in names
+    }
+    return {name: _thinned(points) for name, points in curves.items() if len(points) > 1}
+
+
+def _metrics(run_dir: str | Path) -> set[str]:
+    """Returns what a run that is finished has logged of held-out text that is no loss."""
+    path = Path(run_dir) / run_directory.RESULT
+    scores = whole_files.read_json(path)["scores"] if path.exists() else []
+    return {f"{HELDOUT}{one['member']}/{one['term']}" for one in scores if one["metric"]}
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Curve:
+    bins = np.array_split(np.array(points), min(POINTS, len(points)))
+    means = [np.mean(one, axis=0) for one in bins]
+    return tuple((float(round(x)), float(f"{y:.{DIGITS}g}")) for x, y in means)

@@ -1,0 +1,196 @@
+"""`Facts` of a variant: what planning finds before it is trained.
+
+They are kept in runs/VARIANT/facts.json of the comparison's directory.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from ..data import whole_files
+from ..models.builders import abstract_params
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.planning import abstract_state_of, open_corpus, plan
+from ..training.settings.config_file import gin_text
+from ..training.settings.run import Run, fields_of, padded_vocabulary
+from ..training.state import parameter_count, unboxed
+from ..training.throughput import step_flops
+from .budgets import budget_text, tokens_of
+from .comparison import Comparison, folder_of, trained_variants
+from .failures import exit_status, failure_words
+from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
+from .results import of_fields, read_record
+from .variants import RUNS, SHARED, runs_of_variants
+
+FACTS = "facts.json"
+COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
+_SET = ("run_dir", "steps", "seed")  # fields of a run that the comparison sets
+
+
+class Facts(NamedTuple):
+    """What is known of a variant before it is trained."""
+
+    settings: str  # of its run, as a gin file
+    budget: str  # with its settings, which gave the steps
+    steps: int
+    text_tokens: int  # that these steps read
+    parameters: int
+    flops_per_step: int  # of the forward and backward pass
+    platform: str  # that it was planned on: "cpu", "gpu", "tpu"
+    solved: str = ""  # a line that gives the number which makes it equal to another variant
+    equal_to: str = ""  # that variant
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of a whole run."""
+        return float(self.flops_per_step * self.steps)
+
+    @property
+    def flops_per_token(self) -> float:
+        return self.flops_per_step * self.steps / self.text_tokens
+
+
+def read_facts(directory: str, variant: str) -> Facts | None:
+    """Returns the facts of a variant; None where it has not been planned.
+
+    Raises ValueError, naming the file, where it is damaged or of another version.
+    """
+    path = _path(directory, variant)
+    return read_record(path, lambda record: of_fields(Facts, record)) if path.exists() else None
+
+
+def write_facts(directory: str, variant: str, facts: Facts) -> None:
+    whole_files.write_json(_path(directory, variant), facts._asdict())
+
+
+def _path(directory: str, variant: str) -> Path:
+    return Path(directory) / RUNS / folder_of(variant) / FACTS
+
+
+def facts_of(comparison: Comparison) -> dict[str, Facts]:
+    """Returns the facts of the variants that have been planned."""
+    found = {v: read_facts(comparison.directory, v) for v in trained_variants(comparison)}
+    return {variant: facts for variant, facts in found.items() if facts is not None}
+
+
+def runs_with(
+    facts: Mapping[str, Facts], comparison: Comparison, search_paths: Sequence[str]
+) -> dict[str, Run]:
+    """Returns the run of each variant, with the numbers that were solved as it was planned."""
+    solved = {variant: one.solved for variant, one in facts.items()}
+    return runs_of_variants(comparison, search_paths, solved)
+
+
+def settings_text(run: Run) -> str:
+    """Returns what a variant sets, as a gin file, without what the comparison sets."""
+    return gin_text({k: v for k, v in fields_of(run).items() if k not in _SET}).text
+
+
+def check_unchanged(
+    comparison: Comparison, runs: Mapping[str, Run], planned: Mapping[str, Facts]
+) -> None:
+    """Raises ValueError where variants were planned with another budget, or other settings.
+
+    Seeds, variants and yardsticks may be added or left out.
+    """
+    variants = trained_variants(comparison)
+    for variant, facts in planned.items():
+        changed = []
+        if (budget := budget_text(variants[variant].budget)) != facts.budget:
+            changed.append(f"the budget was {facts.budget}, is {budget}")
+        if facts.equal_to not in ("", comparison.reference):
+            reference = comparison.reference
+            changed.append(
+                f"its size was solved to equal {facts.equal_to!r}, is to equal {reference!r}"
+            )
+        if (text := settings_text(runs[variant])) != facts.settings:
+            before, now = facts.settings.splitlines(), text.splitlines()
+            changed += [f"was {line}" for line in before if line not in now]
+            changed += [f"is {line}" for line in now if line not in before]
+        if changed:
+            lines = "".join(f"\n  {line}" for line in changed[:12])
+            raise ValueError(
+                f"{comparison.directory} holds runs of the variant {variant!r} with other values:"
+                f"{lines}\nSeeds, variants and yardsticks can be added to a comparison. Set the "
+                "others back, give the variant another name, or the comparison another directory "
+                "(--gin.DIRECTORY=\"'comparisons/NAME'\")."
+            )
+
+
+# --- planning ------------------------------------------------------------------------------------
+
+
+def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
+    """Plans the variants that have not been: their data, once for all, their steps and their size.
+
+    The reference comes first, which the sizes of others may be solved to equal.
+
+    Returns an exit status; what went wrong is in the directory's `failure.txt`.
+    """
+    c = comparison
+    keep_compiled()
+    trained = trained_variants(c)
+
+    def work() -> int:
+        for variant in sorted(trained, key=lambda variant: variant != c.reference):
+            if read_facts(c.directory, variant) is None:
+                try:
+                    write_facts(c.directory, variant, _planned(c, variant, search_paths))
+                except Exception as error:
+                    raise ValueError(f"The variant {variant!r}: {failure_words(error)}") from error
+        return 0
+
+    return exit_status(c.directory, work)
+
+
+def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> Facts:
+    one, shared = trained_variants(comparison)[variant], str(Path(comparison.directory) / SHARED)
+
+    def run_with(solved: str) -> Run:
+        run = runs_of_variants(comparison, search_paths, {variant: solved})[variant]
+        return dataclasses.replace(run, run_dir=shared)
+
+    solved = ""
+    if macro := macro_of(one.lines):
+        assert comparison.reference is not None  # by `comparison.check`
+        reference = read_facts(comparison.directory, comparison.reference)
+        assert reference is not None  # it was planned before
+        solved = solved_line(macro, _matched(macro, run_with, reference))
+    run = run_with(solved)
+    corpus = open_corpus(run)
+    steps = one.budget(plan(run, corpus))
+    final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
+    return Facts(
+        settings=settings_text(run),
+        budget=budget_text(one.budget),
+        steps=steps,
+        text_tokens=tokens_of(final, steps),
+        parameters=parameter_count(abstract_state_of(final).shapes),
+        flops_per_step=step_flops(final.recipe, final.schedules),
+        platform=jax.default_backend(),
+        solved=solved,
+        equal_to=comparison.reference or "" if solved else "",
+    )
+
+
+def _matched(macro: str, run_with: Callable[[str], Run], reference: Facts) -> int:
+    """Returns the number for which a variant is nearest to the reference, by its model's shapes."""
+    run = run_with(solved_line(macro, 1))
+    first = plan(run, open_corpus(run))
+    rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)
+    tokens = tokens_of(first, COUNTED) / COUNTED
+
+    def cost(number: int) -> float:
+        model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.heads)
+        if macro == PARAMETERS:
+            return sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(model))))
+        return step_flops(first.recipe._replace(model=model), first.schedules) / tokens
+
+    target = reference.parameters if macro == PARAMETERS else reference.flops_per_token
+    try:
+        return nearest(cost, target)
+    except ValueError as error:
+        raise ValueError(f"No {macro} makes its {WHAT[macro]} equal. {error}") from error

@@ -1,0 +1,85 @@
+"""The tables of a report, which the terminal, Markdown and the page each draw in their own way."""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from ..formatting import DIGITS, MISSING, amount, spread
+from ..scaling.laws_of_comparisons import FittedLaw
+from ..statistics import LEVEL, Difference
+from .equality import COSTS, costs, spreads
+from .summary import Summary
+from .wording import difference_words, mean_words, short
+
+BASELINE = "baseline"  # the last row of `yardsticks`: what a model that knows nothing reaches
+
+
+class Table(NamedTuple):
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    strong: Collection[tuple[int, int]] = ()  # (row, column) of the cells that stand out
+
+
+def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
+    """Returns the mean of each variant at each yardstick, and the baselines where one is known.
+
+    Args:
+      heads: of the columns, in words for the yardsticks.
+    """
+    columns, variants = summary.columns, summary.setup.variants
+    rows = [[variant, *(mean_words(c, variant) for c in columns)] for variant in variants]
+    strong = {
+        (i, j)
+        for i, variant in enumerate(variants)
+        for j, column in enumerate(columns, 1)
+        if variant == column.best
+    }
+    if any(column.baseline is not None for column in columns):
+        known = [MISSING if c.baseline is None else f"{c.baseline:.{DIGITS}g}" for c in columns]
+        rows.append([BASELINE, *known])
+    return Table(["", *heads], rows, strong)
+
+
+def parts(summary: Summary) -> Table:
+    """Returns a row for each part of a yardstick, a column for each variant."""
+    variants = list(summary.setup.variants)
+    rows = [[c.name, *(mean_words(c, variant) for variant in variants)] for c in summary.parts]
+    strong = {
+        (i, variants.index(c.best) + 1) for i, c in enumerate(summary.parts) if c.best is not None
+    }
+    return Table(["", *variants], rows, strong)
+
+
+def differences(some: Sequence[Difference]) -> Table:
+    rows = [[d.figure, *difference_words(d)] for d in some]
+    heads = ["yardstick", "variants", "difference", "95% interval", "p, corrected", ""]
+    return Table(
+        [*heads, "seeds needed"], rows, {(row, 5) for row, d in enumerate(some) if d.holds}
+    )
+
+
+def cost_table(summary: Summary) -> Table:
+    """Returns what each variant took: medians of its runs, the figures of which neither more nor less
+    is better, and by how much the largest is above the smallest."""
+    found = costs(summary)
+    rows = [
+        [
+            variant,
+            *map(amount, cost.values()),
+            *(mean_words(column, variant) for column in summary.costs),
+        ]
+        for variant, cost in found.items()
+    ]
+    if len(found) > 1:
+        shares = map(spread, spreads(found).values())
+        rows.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
+    return Table(["", *COSTS, *(f"{c.name}, {c.unit}" for c in summary.costs)], rows)
+
+
+def law_table(law: FittedLaw) -> Table:
+    """Returns a law's numbers with their intervals."""
+    assert law.fit is not None
+    rows = [
+        [name, short(value), f"{short(low)} to {short(high)}"]
+        for name, value, low, high in zip(law.fit.law._fields, *law.fit[:3])
+    ]
+    return Table(["", "fitted", f"{1 - LEVEL:.0%} interval"], rows)
