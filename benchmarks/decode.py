@@ -31,13 +31,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pretrax import models
-from pretrax.inference.decoding import (
+from pretrax.inference.decoding.decoding import (
     decode,
     decoder_prompts,
     decoding_form,
     encoder_decoder_prompts,
 )
-from pretrax.inference.speculation import own_drafts, speculate
+from pretrax.inference.decoding.speculation import own_drafts, speculate
 from pretrax.models.hugging_face import write_model
 
 try:

@@ -1,9 +1,14 @@
 """What a trained model can do."""
 
-from .answers import Options, answer
-from .beam_search import Beams, beam_search
-from .classifying import classify, judge, tag
-from .decoding import (
+from .answering.answers import Options, answer
+from .answering.classifying import classify, judge, tag
+from .answering.embeddings import embed
+from .answering.generation import Answer, Decoding, Draft, generate
+from .answering.infill import Infilled, fill_in_place, greedy_targets, infill
+from .answering.masks import Guess, fill_masks, unmask
+from .answering.scoring import Scored, score
+from .decoding.beam_search import Beams, beam_search
+from .decoding.decoding import (
     Decoded,
     Prompts,
     decode,
@@ -12,15 +17,10 @@ from .decoding import (
     decoding_form,
     encoder_decoder_prompts,
 )
-from .embeddings import embed
-from .generation import Answer, Decoding, Draft, generate
-from .infill import Infilled, fill_in_place, greedy_targets, infill
-from .masks import Guess, fill_masks, unmask
-from .passages import show_passages
-from .prompts import few_shot_prompt
-from .sampling import Sampling
-from .scoring import Scored, score
-from .speculation import model_drafter, own_drafts, speculate
+from .decoding.sampling import Sampling
+from .decoding.speculation import model_drafter, own_drafts, speculate
+from .prompting.prompts import few_shot_prompt
+from .reporting.passages import show_passages
 from .trained import MODES, Trained, mode_of
 
 __all__ = [

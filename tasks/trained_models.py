@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from ..inference import Trained
 from ..models.unrolled import unrolled
 from ..training.run_directory import load_classes
-from ..training.saved.runs import model_of_run, open_run, settings_in_words
+from ..training.saved.runs import load_model, model_of_run, settings_in_words
 from ..training.settings.configuration import read_directory
 from ..training.settings.run import longest_rows
 from .kept_prompt_forms import prompt_forms
@@ -44,10 +44,10 @@ def open_trained(
         ) from error
     classes = tuple(load_classes(run_dir))
     with settings_in_words(run_dir):
-        model_of_it = model_of_run(fields, vocabulary.ids, len(classes))
+        built = model_of_run(fields, vocabulary.ids, len(classes))
         forms = prompt_forms(run_dir, fields, vocabulary.ids)
         lengths = longest_rows(fields.get("sequence_lengths", {}))
-    run = open_run(run_dir, step, mesh, model_of_it, trusted)
+    run = load_model(run_dir, fields, step, mesh, built)
     codec, model, params = vocabulary.codec, run.model, run.params
     if model.extend:  # it writes, which is fastest with its layers apart
         model, params = unrolled(model, params, donate=True)

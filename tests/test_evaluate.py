@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from pretrax.comparing.figures import HIGHER, Figure
 from pretrax.comparing.yardsticks import YARDSTICKS
-from pretrax.inference import task_scores
-from pretrax.inference.task_scores import score_task
+from pretrax.inference.answering import task_scores
+from pretrax.inference.answering.task_scores import score_task
 from pretrax.tasks import task_metrics
 from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks
 from pretrax.training.heldout import heldout_evaluator

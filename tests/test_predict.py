@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pretrax.data import whole_files
-from pretrax.inference.states import states
+from pretrax.inference.answering.states import states
 from pretrax.tasks.trained_models import open_trained
 from pretrax.tasks.vocabularies import special_tokens
 from pretrax.training.devices.mesh import make_mesh
@@ -236,7 +236,7 @@ def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
     assert "--layer=top, expected a number" in fails(capsys, *asked, f"--out={out}", "--layer=top")
     assert "--layer in mode 'mask', which does not" in fails(capsys, asked[0], "a", "--layer=0")
     file.write_text('{"text": "a"}\nno JSON\n')
-    assert "in.jsonl:2 is no JSON" in fails(capsys, *asked, f"--out={out}3.npz")
+    assert "in.jsonl:2: not JSON" in fails(capsys, *asked, f"--out={out}3.npz")
     assert os.listdir(out.parent) == ["states.npz"]
 
 
@@ -389,7 +389,7 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     template = ["--template=Q: {question} A: {answer}", f"--examples={tmp_path / 'ex.jsonl'}"]
     write_items(tmp_path / "ex.jsonl", [{"question": "1", "answer": "1"}])
     for content, arguments, error in (
-        ('{"text"\n', [], "in.jsonl:1 is no JSON"),
+        ('{"text"\n', [], "in.jsonl:1: not JSON"),
         ('{"words": "a"}\n', [], "fields words and no text in it"),
         ('{"text": " "}\n', ["--mode=complete"], "Item 1: Got an empty text"),
         ('{"text": 5}\n', [], "no text in it"),
@@ -418,7 +418,7 @@ def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
     assert '2 of them are an "error", which says why there is no answer.' in told
     found = read(out)
     assert ["answer" in line for line in found] == [True, False, False, True]
-    assert "in.jsonl:2 is no JSON" in found[1]["error"]
+    assert "in.jsonl:2: got an array" in found[1]["error"]
     assert "Item 3: Got an empty text" in found[2]["error"]
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..inference import Trained, show_passages
-from ..inference.task_scores import task_figures
+from ..inference.answering.task_scores import task_figures
 from . import run_directory
 from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training

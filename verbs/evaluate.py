@@ -26,7 +26,7 @@ from ..comparing.yardsticks import YARDSTICKS
 from ..comparing.yardsticks.heldout_loss import evaluator
 from ..comparing.yardsticks.measuring import print_measured, yardsticks
 from ..inference import Decoding, Options, Trained, mode_of
-from ..inference.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
+from ..inference.answering.task_scores import EvaluationTask, TaskScores, longest_answer, score_task
 from ..inference.trained import MODES
 from ..tasks.evaluation.kept_answers import keep_answers
 from ..tasks.evaluation.labelled_evaluation import check_names_classes, labels_of_file

@@ -13,30 +13,17 @@ what the run's objective trained it for, and says what that is.
 """
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from jax.sharding import Mesh
 from rich.console import Console
 
 from ..data import whole_files
-from ..inference import MODES, Decoding, Options, Trained, answer, mode_of
-from ..inference.answer_files import AnswerFile
-from ..inference.generation import draft_model
-from ..inference.items import items_of, with_examples, with_masks
-from ..inference.predict_options import WRITING, add_decoding_arguments, check_used
-from ..inference.printing import (
-    answer_states,
-    print_answer,
-    print_drafts,
-    print_embeddings,
-    print_mode,
-    print_stream,
-    progress_of,
-)
-from ..inference.speculation import DraftCounts
-from ..inference.trained import check_mode
+from ..inference import MODES
+from ..inference.answering.generation import draft_model
+from ..inference.reporting.answer_files import write_answers
+from ..inference.reporting.predict_options import add_decoding_arguments, request_of, with_draft
+from ..inference.reporting.printing import answer_states, print_answers, print_mode
 from ..tasks.trained_models import open_trained
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
@@ -59,95 +46,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         keep_compiled()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         with placed_on(mesh):
-            predict(console, options, mesh)
-
-
-def predict(console: Console, options: argparse.Namespace, mesh: Mesh) -> None:
-    trained = open_trained(options.run, mesh=mesh, trusted=options.trust)
-    mode = "score" if options.score else options.mode or mode_of(trained)
-    if not options.score:
-        check_mode(trained, mode)
-    check_used(options.given, mode)
-    items = given_items(options, mode)
-    counts: list[DraftCounts] = []
-    how = dataclasses.replace(settings(options, trained, mesh), on_drafts=counts.append)
-    print_mode(console, options.run, trained, mode, chosen=bool(options.score or options.mode))
-    if mode == "states":
-        answer_states(console, trained, items, options.layer, options.out, options.batch_size)
-    elif options.file:
-        with whole_files.locked(options.out, f"predict writes {options.out}"):
-            answer_file(console, options, trained, mode, items, how)
-    else:
-        answer_here(console, options, trained, mode, items, how)
-    if counts:
-        print_drafts(console, counts)
-
-
-def given_items(options: argparse.Namespace, mode: str) -> list[dict]:
-    names = ("texts", "target", "file", "prefix", "suffix", "cursor")
-    items = items_of(mode, **{name: getattr(options, name) for name in names})
-    if options.examples:
-        items = with_examples(items, options.examples, options.template, options.answer)
-    return with_masks(items, options.masks) if options.masks else items
-
-
-def settings(options: argparse.Namespace, trained: Trained, mesh: Mesh) -> Options:
-    """How to answer: the options that `Decoding` and `Options` have too, by their names."""
-    names = {field.name for field in dataclasses.fields(Decoding)} & vars(options).keys()
-    stops = tuple(text.replace("\\n", "\n") for text in options.stop)
-    decoding = Decoding(stop_strings=stops, **{name: getattr(options, name) for name in names})
-    draft = None
-    if options.draft:
-        small = open_trained(options.draft, mesh=mesh, trusted=options.trust)
-        draft = draft_model(small, trained, options.draft_tokens)
-    others = ("denoiser", "top", "steps", "order", "pooling")
-    more = {name: getattr(options, name) for name in others}
-    return Options(decoding=decoding, draft=draft, **more)
-
-
-# --- here, or in files ---------------------------------------------------------------------------
-
-
-def answer_here(console: Console, options, trained: Trained, mode: str, items, how: Options):
-    alone = len(items) == options.beams == options.samples == 1 and console.is_terminal
-    if alone and mode in WRITING:
-        return print_stream(console, trained, mode, items, how)
-    records = answer(trained, mode, items, how)
-    if mode != "embed":
-        for item, record in zip(items, records):
-            print_answer(console, mode, item, record)
-        return
-    others, against = records, options.texts
-    if options.against:
-        # Of two towers, the second reads what is compared with; to one encoder both are the same.
-        second, against = dataclasses.replace(how, second=True), options.against
-        others = answer(trained, "embed", [{"text": text} for text in against], second)
-    print_embeddings(console, records, others, options.texts, against)
-
-
-def answer_file(console: Console, options, trained: Trained, mode: str, items, how: Options):
-    """Writes answers line by line, in order, after those that the file has already."""
-    out = AnswerFile(options.out, items)
-    changes_nothing = (
-        "file out texts given mode layer batch_size fsdp tensor traceback trust".split()
-    )
-    made = {name: value for name, value in vars(options).items() if name not in changes_nothing}
-    out.check_made_by({**made, "mode": mode, "step": trained.step})
-    if out.done:
-        console.print(f"{options.out} holds {out.done} answers already: continuing after them.")
-    chunk = 8 * options.batch_size  # lines that are sorted by length together
-    with progress_of(console, len(items), out.done) as advance:
-        how = dataclasses.replace(how, on_batch=advance)
-        out.answer_rest(lambda some, numbers: answer(trained, mode, some, how, numbers), chunk)
-    console.print(f"{options.out} holds {len(items)} answers.")
-    if errors := out.errors():
-        console.print(f'{errors} of them are an "error", which says why there is no answer.')
-    if options.examples and mode in WRITING and all(options.answer in item for item in items):
-        right = out.exact_matches("expected" if options.answer == "answer" else options.answer)
-        console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")
-
-
-# --- the command line ----------------------------------------------------------------------------
+            trained = open_trained(options.run, mesh=mesh, trusted=options.trust)
+            request = request_of(trained, options)
+            if options.draft:
+                small = open_trained(options.draft, mesh=mesh, trusted=options.trust)
+                request = with_draft(request, draft_model(small, trained, options.draft_tokens))
+            print_mode(console, options.run, trained, request)
+            if request.mode == "states":
+                answer_states(console, trained, request)
+            elif options.file:
+                with whole_files.locked(options.out, f"predict writes {options.out}"):
+                    write_answers(console, trained, request)
+            else:
+                print_answers(console, trained, request)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...data.corpus import Corpus
 from ...inference import Trained
-from ...inference.scoring import hidden_log_probs
+from ...inference.answering.scoring import hidden_log_probs
 from ...training.baselines import Tally, trivial_loss
 from ..figures import LOWER, NEITHER, Figure, check_at_least
 from .heldout_loss import ROW_TOKENS

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ...inference import Decoding, Options, Trained, answer
-from ...inference.prompts import completes
+from ...inference.prompting.prompts import completes
 from ..figures import HIGHER, NEITHER, Figure, check_at_least
 from .parts.python_prompts import Gap, continuations, continues_to_parse, hidden_lines, parses
 from .subject import Subject

@@ -9,7 +9,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Sequence
 
-from ...inference.windows import BeyondTraining
+from ...inference.prompting.windows import BeyondTraining
 from ...objectives import Objective, TokenIds
 from ...objectives.catalogue import CATALOGUE, find
 from ...objectives.mixtures import longest

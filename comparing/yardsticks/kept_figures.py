@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...inference.windows import BeyondTraining
+from ...inference.prompting.windows import BeyondTraining
 from ...training import run_directory
 from ...training.settings.bound import bound
 from ..figures import HIGHER, LOWER, NEITHER, Figure, figure_of, settings_of_yardstick

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...inference import Trained
-from ...inference.states import text_row, token_states
+from ...inference.answering.states import text_row, token_states
 from ...tasks.python_library.python_passages import character_kinds, drawn_order, library_split
 from ..figures import HIGHER, NEITHER, Figure, check_at_least
 from .parts.frozen import chosen_layers

@@ -4,7 +4,7 @@ import json
 import os
 
 from ...data.whole_files import write_text
-from ...inference.task_scores import TaskScores
+from ...inference.answering.task_scores import TaskScores
 from ...training.run_directory import EVALUATION, add_evaluation
 
 

@@ -1,4 +1,4 @@
-"""Labelled text as what `inference.task_scores` evaluates: held-out text of a run, or a file."""
+"""Labelled text as what `inference.answering.task_scores` evaluates: held-out text of a run, or a file."""
 
 import functools
 import itertools
@@ -10,7 +10,7 @@ import numpy as np
 
 from ...data.token_array_files import TokenArray, open_token_array
 from ...inference import Trained
-from ...inference.task_scores import EvaluationTask
+from ...inference.answering.task_scores import EvaluationTask
 from ...training.run_directory import DATA, load_classes
 from ..corpora.labelled_files import HELDOUT, TRAIN
 from ..corpora.labelled_readers import Labelled, read_labelled

@@ -1,11 +1,11 @@
-"""SeqIO tasks as what `inference.task_scores` evaluates."""
+"""SeqIO tasks as what `inference.answering.task_scores` evaluates."""
 
 import functools
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
 
-from ...inference.task_scores import EvaluationTask
+from ...inference.answering.task_scores import EvaluationTask
 from ..seqio.quiet_tensorflow import seqio
 from ..seqio.seqio_caches import add_cache_dirs, is_read_from_cache
 from ..seqio.seqio_tasks import check_task, found_tasks, readable, splits_of

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...inference import Decoding, Options, Trained, mode_of
-from ...inference.scoring import score
-from ...inference.task_scores import longest_answer, written_answers
+from ...inference.answering.scoring import score
+from ...inference.answering.task_scores import longest_answer, written_answers
 from ..seqio.quiet_tensorflow import seqio, tf
 from ..seqio.seqio_vocabularies import tokenizer_and_ids
 from ..vocabularies.special_tokens import codec

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...inference import Trained
-from ...inference.prompts import text_frame
+from ...inference.prompting.prompts import text_frame
 from ...models import Model
 from ...objectives import PromptForm
 from ...training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY

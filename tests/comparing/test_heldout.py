@@ -14,7 +14,7 @@ from pretrax.comparing.yardsticks import heldout_loss
 from pretrax.comparing.yardsticks.costs import cost
 from pretrax.comparing.yardsticks.heldout_loss import loss_under
 from pretrax.data.corpus import Piece
-from pretrax.inference.windows import BeyondTraining
+from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.objectives import causal_lm, masked_lm, prefix_lm
 from pretrax.training import planning
 from pretrax.training.devices.mesh import make_mesh

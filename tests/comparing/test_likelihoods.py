@@ -13,7 +13,7 @@ from pretrax.comparing.yardsticks.parts.likelihoods import (
     log_probs,
     reading_of,
 )
-from pretrax.inference.scoring import score
+from pretrax.inference.answering.scoring import score
 from tests.inference.runs import CODEC, trained
 
 GIVEN, REST = "Ada wrote", " all of it"

@@ -12,7 +12,7 @@ import pytest
 from pretrax.comparing.figures import LOWER, Figure
 from pretrax.comparing.yardsticks import YARDSTICKS, kept_figures, measuring
 from pretrax.comparing.yardsticks.kept_figures import Measured, read_measured, write_measured
-from pretrax.inference.windows import BeyondTraining
+from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.training.settings.bound import Bound, parameters
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained

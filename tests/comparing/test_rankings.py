@@ -8,9 +8,10 @@ import pytest
 from pretrax.comparing.yardsticks import rankings
 from pretrax.comparing.yardsticks.parts import ranking
 from pretrax.comparing.yardsticks.parts.ranking import Question, answer_log_probs
-from pretrax.inference import score, scoring
-from pretrax.inference.prompts import Prompt
-from pretrax.inference.scoring import hidden_log_probs
+from pretrax.inference import score
+from pretrax.inference.answering import scoring
+from pretrax.inference.answering.scoring import hidden_log_probs
+from pretrax.inference.prompting.prompts import Prompt
 from tests.comparing.subjects import subject_of
 from tests.inference.runs import trained
 from tests.tasks.short_library import short_library

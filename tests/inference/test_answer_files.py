@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pretrax.inference.answer_files import AnswerFile, read_items
-from pretrax.inference.items import items_of, with_masks
+from pretrax.inference.prompting.items import items_of, read_items, with_masks
+from pretrax.inference.reporting.answer_files import AnswerFile
 
 ITEMS = [
     {"text": "one", "id": 1},

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from pretrax.inference.beam_search import beam_search
-from pretrax.inference.decoding import decode, decoding_form
+from pretrax.inference.decoding.beam_search import beam_search
+from pretrax.inference.decoding.decoding import decode, decoding_form
 from tests.inference.test_decoding import (
     OTHER_PAIR,
     PAIR,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference.classifying import classify, judge, tag
+from pretrax.inference.answering.classifying import classify, judge, tag
 from tests.inference.runs import CLASSES, CODEC, IDS, TEXT, arranged, live, trained
 
 TEXTS = ["tea", "Ada wrote it, and Alan read it", "a", "é!"]

@@ -9,8 +9,8 @@ import pytest
 from scipy import special
 
 from pretrax import models
-from pretrax.inference.batching import by_length
-from pretrax.inference.decoding import (
+from pretrax.inference.decoding.batching import by_length
+from pretrax.inference.decoding.decoding import (
     Prompts,
     decode,
     decode_stream,
@@ -19,7 +19,7 @@ from pretrax.inference.decoding import (
     encoder_decoder_prompts,
     next_batch,
 )
-from pretrax.inference.sampling import Sampling
+from pretrax.inference.decoding.sampling import Sampling
 from pretrax.models.builders import abstract_params
 from pretrax.models.trees import named
 from pretrax.models.unrolled import unrolled

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference.embeddings import embed
+from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.trained import Trained, prompt_form
 from pretrax.objectives.losses import at_slots
 from tests.inference.runs import CODEC, IDS, arranged, trained

@@ -5,17 +5,17 @@ import functools
 import numpy as np
 import pytest
 
-from pretrax.inference.decoding import decode, decoding_form
-from pretrax.inference.generation import (
+from pretrax.inference.answering.generation import (
     Decoding,
     Draft,
     _answer,
     _without_partial_stop,
     generate,
 )
-from pretrax.inference.prompts import Prompt, batch_prompts, text_prompt
-from pretrax.inference.sampling import Sampling
-from pretrax.inference.speculation import model_drafter
+from pretrax.inference.decoding.decoding import decode, decoding_form
+from pretrax.inference.decoding.sampling import Sampling
+from pretrax.inference.decoding.speculation import model_drafter
+from pretrax.inference.prompting.prompts import Prompt, batch_prompts, text_prompt
 from tests.inference.runs import CODEC, IDS, trained
 
 TEXTS = ["a", "some tea", "def f(x):", "Ada wrote it. Alan read it", "yes?", "and so on"]

@@ -11,8 +11,8 @@ from rich.console import Console
 from pretrax import models
 from pretrax.data.corpus import Piece, in_parts
 from pretrax.inference import fill_in_place, greedy_targets, infill, show_passages
-from pretrax.inference.infill import Infilled
-from pretrax.inference.passages import print_example
+from pretrax.inference.answering.infill import Infilled
+from pretrax.inference.reporting.passages import print_example
 from pretrax.objectives import (
     Row,
     batched,

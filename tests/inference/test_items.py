@@ -2,7 +2,7 @@
 
 import pytest
 
-from pretrax.inference.items import around_cursor, items_of, with_masks
+from pretrax.inference.prompting.items import around_cursor, items_of, with_masks
 
 
 def test_the_cursor_is_where_an_editor_has_it(tmp_path):

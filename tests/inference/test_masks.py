@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference.masks import batch_of, fill_masks, masked_text, unmask
+from pretrax.inference.answering.masks import batch_of, fill_masks, masked_text, unmask
 from pretrax.inference.trained import prompt_form
 from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
@@ -192,7 +192,9 @@ def written(monkeypatch, one, text, steps, **settings):
         return tokens
 
     monkeypatch.setattr(lax, "fori_loop", unrolled)
-    monkeypatch.setattr("pretrax.inference.masks.jitted", lambda f, *s: functools.partial(f, *s))
+    monkeypatch.setattr(
+        "pretrax.inference.answering.masks.jitted", lambda f, *s: functools.partial(f, *s)
+    )
     unmask(one, [text], steps=steps, **settings)
     return seen
 

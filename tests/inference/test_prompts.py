@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.inference import answers, prompts
-from pretrax.inference.decoding import next_batch
-from pretrax.inference.generation import Answer
-from pretrax.inference.prompts import Prompt, batch_prompts, few_shot_prompt, filled, text_prompt
+from pretrax.inference.answering import answers
+from pretrax.inference.answering.generation import Answer
+from pretrax.inference.decoding.decoding import next_batch
+from pretrax.inference.prompting import prompts
+from pretrax.inference.prompting.prompts import (
+    Prompt,
+    batch_prompts,
+    few_shot_prompt,
+    filled,
+    text_prompt,
+)
 from pretrax.inference.trained import MODES, mode_of
 from pretrax.objectives import PromptForm, prompt_forms
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained

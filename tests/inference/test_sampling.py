@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from pretrax.inference.sampling import GREEDY, Sampling, adjusted, choose, most_likely
+from pretrax.inference.decoding.sampling import (
+    GREEDY,
+    Sampling,
+    adjusted,
+    choose,
+    most_likely,
+)
 
 LOGITS = np.log(np.array([0.30, 0.05, 0.25, 0.02, 0.20, 0.08, 0.10], np.float32))
 

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.inference.generation import Decoding, generate
-from pretrax.inference.prompts import infill_prompt
-from pretrax.inference.scoring import Scored, score
+from pretrax.inference.answering.generation import Decoding, generate
+from pretrax.inference.answering.scoring import Scored, score
+from pretrax.inference.prompting.prompts import infill_prompt
 from pretrax.objectives import text_to_text
 from tests.inference.runs import CODEC, IDS, trained
 
@@ -158,7 +158,9 @@ def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatc
     _, one = run("decoder", name)
     text = "so <extra_id_0> it"
     # What cannot be written is left out of distributions by `generate` alone.
-    monkeypatch.setattr("pretrax.inference.generation.allowed_token_mask", lambda ids, rows: None)
+    monkeypatch.setattr(
+        "pretrax.inference.answering.generation.allowed_token_mask", lambda ids, rows: None
+    )
     drawn = Decoding(4, temperature=1.0, samples=64, batch_size=64)
     answers = generate(one, [infill_prompt(one, text)], drawn)[0]
     answers = [a for a in answers if not a.ended and CODEC.encode(a.text) == a.tokens]

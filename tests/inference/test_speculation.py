@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pretrax.inference.decoding import decode, decoder_prompts, decoding_form
-from pretrax.inference.sampling import GREEDY, Sampling, adjusted
-from pretrax.inference.speculation import (
+from pretrax.inference.decoding.decoding import decode, decoder_prompts, decoding_form
+from pretrax.inference.decoding.sampling import GREEDY, Sampling, adjusted
+from pretrax.inference.decoding.speculation import (
     Drafts,
     Verified,
     model_drafter,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.inference.states import TOP, layers_of, rows_batch, states, text_row
+from pretrax.inference.answering.states import TOP, layers_of, rows_batch, states, text_row
 from pretrax.models.builders import model_of
 from pretrax.models.layers import layer_states
 from pretrax.models.unrolled import unrolled

@@ -5,8 +5,8 @@ import warnings
 import pytest
 
 from pretrax.inference import Decoding, classify, embed, fill_masks, generate, score, unmask
-from pretrax.inference.prompts import text_prompt
-from pretrax.inference.windows import BeyondTraining
+from pretrax.inference.prompting.prompts import text_prompt
+from pretrax.inference.prompting.windows import BeyondTraining
 from tests.inference.runs import CLASSES, trained
 
 

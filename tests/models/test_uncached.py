@@ -4,14 +4,14 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.inference.beam_search import beam_search
-from pretrax.inference.decoding import (
+from pretrax.inference.decoding.beam_search import beam_search
+from pretrax.inference.decoding.decoding import (
     decode,
     decoder_prompts,
     decoding_form,
     encoder_decoder_prompts,
 )
-from pretrax.inference.sampling import Sampling
+from pretrax.inference.decoding.sampling import Sampling
 from pretrax.models.uncached import without_cache
 from tests.inference.runs import small
 

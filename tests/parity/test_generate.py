@@ -17,16 +17,16 @@ import torch
 import transformers
 from transformers.generation import logits_process as theirs
 
-from pretrax.inference.beam_search import beam_search
-from pretrax.inference.decoding import (
+from pretrax.inference.answering.generation import Decoding, generate
+from pretrax.inference.decoding.beam_search import beam_search
+from pretrax.inference.decoding.decoding import (
     decode,
     decoder_prompts,
     decoding_form,
     encoder_decoder_prompts,
 )
-from pretrax.inference.generation import Decoding, generate
-from pretrax.inference.prompts import infill_prompt, text_prompt
-from pretrax.inference.sampling import Sampling, adjusted
+from pretrax.inference.decoding.sampling import Sampling, adjusted
+from pretrax.inference.prompting.prompts import infill_prompt, text_prompt
 from pretrax.inference.trained import allowed_token_mask
 from pretrax.models.hugging_face import open_source, read_params, recognise
 from pretrax.models.trees import nested

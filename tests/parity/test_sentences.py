@@ -16,9 +16,9 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
-from pretrax.inference.batching import encoder_batch
-from pretrax.inference.classifying import classify, tag
-from pretrax.inference.embeddings import embed
+from pretrax.inference.answering.classifying import classify, tag
+from pretrax.inference.answering.embeddings import embed
+from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.trained import mode_of
 from pretrax.models.hugging_face import sentences
 from pretrax.tasks.trained_models import open_trained

@@ -6,7 +6,7 @@ import pytest
 import seqio
 import tensorflow as tf
 
-from pretrax.inference.task_scores import task_figures
+from pretrax.inference.answering.task_scores import task_figures
 from pretrax.tasks import task_metrics
 from pretrax.tasks.evaluation import seqio_evaluator
 from pretrax.tasks.evaluation.seqio_evaluation import evaluation_tasks

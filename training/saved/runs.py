@@ -51,7 +51,17 @@ def open_run(
     Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
     another model.
     """
-    fields = read_directory(directory, trusted)
+    return load_model(directory, read_directory(directory, trusted), step, mesh, model)
+
+
+def load_model(
+    directory: str,
+    fields: Mapping[str, Any],
+    step: int | None = None,
+    mesh: Mesh | None = None,
+    model: Model | None = None,
+) -> SavedModel:
+    """Does what `open_run` does, with the fields of the run's config.gin, once they are read."""
     builder = fields.get("model")
     if builder is None:
         raise ValueError(

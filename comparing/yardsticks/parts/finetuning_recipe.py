@@ -21,9 +21,9 @@ import numpy as np
 import optax
 
 from ....inference import Trained
-from ....inference.batching import by_length, jitted
-from ....inference.states import TextRow, rows_batch, text_row
-from ....inference.windows import check_texts
+from ....inference.answering.states import TextRow, rows_batch, text_row
+from ....inference.decoding.batching import by_length, jitted
+from ....inference.prompting.windows import check_texts
 from .probing import choosing
 
 MOST_CHOOSING = 500  # training examples that choose the learning rate

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....inference import Trained
-from ....inference.states import TextStates, check_layers, layers_of, states
+from ....inference.answering.states import TextStates, check_layers, layers_of, states
 from ....tasks.python_library.python_passages import Tagged
 
 POOLINGS = ("mean", "first", "last")
@@ -20,7 +20,7 @@ def text_features(
       pooling: "mean" of the states of a text's own tokens, or the "first" or "last" slot of its row,
         such as that of [CLS].
 
-    Raises ValueError for another pooling, and as `inference.states.states`.
+    Raises ValueError for another pooling, and as `inference.answering.states.states`.
     """
     if pooling not in POOLINGS:
         raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")

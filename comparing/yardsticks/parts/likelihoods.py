@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ....inference import Trained, mode_of
-from ....inference.prompts import Prompt
-from ....inference.scoring import Tokens, answer_log_probs, hidden_log_probs
+from ....inference.answering.scoring import Tokens, answer_log_probs, hidden_log_probs
+from ....inference.prompting.prompts import Prompt
 from ....inference.trained import prompt_form
 from ....objectives import PromptForm
 

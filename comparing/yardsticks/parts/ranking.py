@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ....inference import Trained, mode_of, score
-from ....inference.prompts import BLANK, completes
-from ....inference.scoring import hidden_log_probs
+from ....inference.answering.scoring import hidden_log_probs
+from ....inference.prompting.prompts import BLANK, completes
 from ....inference.trained import prompt_form
 from ....tasks.python_library.python_passages import SENTINEL
 from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs

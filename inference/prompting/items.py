@@ -7,8 +7,44 @@ An item is a dict of an input's fields: `{"text": …}`, `{"prefix": …, "suffi
 from collections.abc import Sequence
 from pathlib import Path
 
-from .answer_files import Unreadable, read_items
+from ...data.reading import FileRange, Record, json_lines, malformed, opened
 from .prompts import few_shot_prompt
+
+
+class Unreadable(dict):
+    """In place of the item of a line that cannot be read: {"error": …}, which is its answer too."""
+
+
+def read_items(file: str, *, strict: bool = True) -> list[dict]:
+    """Returns the objects of a JSONL file; a line that is a JSON string "…" becomes {"text": "…"}.
+
+    Args:
+      strict: whether a line that is neither an object nor a string is an error; else it is
+        `Unreadable`.
+
+    Raises ValueError, naming the file and the line, for such a line, and where the file does not
+    exist, has no lines, or none that can be read.
+    """
+    if not Path(file).is_file():
+        raise ValueError(f"There is no file {file}: give the path of a JSONL file.")
+    items: list[dict] = []
+    with opened(file) as lines:
+        for one in json_lines(lines, FileRange(file), _item, (dict, str)):
+            if isinstance(one, Record):
+                items.append(one.text)
+            elif one.rule != "blank":
+                if strict:
+                    raise malformed(one)
+                items.append(Unreadable(error=str(malformed(one))))
+    if not items:
+        raise ValueError(f"{file} holds no line, expected a JSON object on each.")
+    if all(isinstance(item, Unreadable) for item in items):
+        raise ValueError(items[0]["error"])
+    return items
+
+
+def _item(value: dict | str) -> dict:
+    return {"text": value} if isinstance(value, str) else value
 
 
 def items_of(
@@ -64,6 +100,20 @@ def items_of(
         return [{"text": texts[0], "second": texts[1]}]
     scored = {} if target is None else {"target": target}
     return [gap] if gap else [{"text": text, **scored} for text in texts]
+
+
+def text_of(item: dict) -> str:
+    """Returns an item's text; raises ValueError where it has none."""
+    if isinstance(item, Unreadable):
+        raise ValueError(item["error"])
+    if item.get("text") == "":
+        raise ValueError("Got an empty text, expected some words.")
+    if not isinstance(item.get("text"), str):
+        raise ValueError(
+            f"Got an item with the fields {', '.join(item) or 'none'} and no text in it, expected "
+            '"text" with some words.'
+        )
+    return item["text"]
 
 
 def around_cursor(place: str) -> dict:

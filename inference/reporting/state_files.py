@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .states import layers_of, states
-from .trained import Trained
+from ..answering.states import layers_of, states
+from ..trained import Trained
 
 ALL = "all"
 
 
-def layers_asked(trained: Trained, layer: str) -> list[int]:
+def layers_named(trained: Trained, layer: str) -> list[int]:
     """Returns the layers that "3", "-1" or "all" means; `states` checks that there are such.
 
     Raises ValueError for what is no number.

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from ..objectives import Objective, TokenIds, members_of, plan
-from ..objectives.contract import Row
-from ..objectives.layouts import LAYOUTS
-from .infill import Infilled, fill_in_place, infill
+from ...objectives import Objective, TokenIds, members_of, plan
+from ...objectives.contract import Row
+from ...objectives.layouts import LAYOUTS
+from ..answering.infill import Infilled, fill_in_place, infill
 
 Decode = Callable[[Sequence[int]], str]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from ..objectives.prompt_forms import POOLINGS
-from .batching import by_length, encoder_batch, jitted
-from .trained import Trained, prompt_form
-from .windows import check_texts
+from ...objectives.prompt_forms import POOLINGS
+from ..decoding.batching import by_length, encoder_batch, jitted
+from ..prompting.windows import check_texts
+from ..trained import Trained, prompt_form
 
 
 def embed(

@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..objectives import PromptForm, TokenIds
-from .decoding import Prompts, decoder_prompts, encoder_decoder_prompts
-from .trained import Trained, mode_of, prompt_form
+from ...objectives import PromptForm, TokenIds
+from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompts
+from ..trained import Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
 CONTEXT = 8  # last tokens of a text that decide how the first generated one is written

@@ -57,7 +57,7 @@ def beam_search(
     by default. After `max_new` tokens every live beam counts as finished.
 
     Args:
-      model, params: what `inference.decoding.decoding_form` returns.
+      model, params: what `inference.decoding.decoding.decoding_form` returns.
       prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns, B rows.
       beams: K, 1 or more.
       max_new: the most tokens to generate for each beam.

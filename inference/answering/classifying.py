@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .batching import by_length, jitted, text_batch
+from ..decoding.batching import by_length, jitted, text_batch
+from ..prompting.windows import check_texts
+from ..trained import Trained, prompt_form
 from .embeddings import pooled
-from .trained import Trained, prompt_form
-from .windows import check_texts
 
 TRAINED_BY = {  # the objectives that train the heads of a mode
     "classify": ("sequence_classification", "sequence_regression"),

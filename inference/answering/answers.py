@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .answer_files import Unreadable
+from ..decoding.speculation import DraftCounts
+from ..prompting.items import text_of
+from ..prompting.prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank, text_prompt
+from ..trained import Trained, check_mode, prompt_form
 from .classifying import classify, judge, tag
 from .embeddings import embed
 from .generation import Answer, Decoding, Draft, generate
 from .masks import fill_masks, unmask
-from .prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank, text_prompt
 from .scoring import Scored, score
-from .speculation import DraftCounts
-from .trained import Trained, check_mode, prompt_form
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,26 +53,14 @@ def answer(
     texts that do not fit.
     """
     if mode == "states":
-        raise ValueError("Hidden states are arrays, expected a call of inference.states.states.")
+        raise ValueError(
+            "Hidden states are arrays, expected a call of inference.answering.states.states."
+        )
     if mode != "score":
         check_mode(trained, mode)
     if not items:
         return []
     return _ANSWERS[mode](trained, items, options, numbers)
-
-
-def text_of(item: dict) -> str:
-    """Returns an item's text; raises ValueError where it has none."""
-    if isinstance(item, Unreadable):
-        raise ValueError(item["error"])
-    if item.get("text") == "":
-        raise ValueError("Got an empty text, expected some words.")
-    if not isinstance(item.get("text"), str):
-        raise ValueError(
-            f"Got an item with the fields {', '.join(item) or 'none'} and no text in it, expected "
-            '"text" with some words.'
-        )
-    return item["text"]
 
 
 def _string(item: dict, name: str, otherwise: str | None = None) -> str:

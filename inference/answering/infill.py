@@ -9,9 +9,9 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ..objectives import Objective, Row, RowGroup, TokenIds, batched
-from ..objectives.layouts import LAYOUTS
-from ..objectives.losses import at_slots, predictions
+from ...objectives import Objective, Row, RowGroup, TokenIds, batched
+from ...objectives.layouts import LAYOUTS
+from ...objectives.losses import at_slots, predictions
 from .masks import states_and_head
 
 

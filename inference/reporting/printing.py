@@ -10,22 +10,21 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from rich.table import Table
 from rich.text import Text
 
-from .answers import Options, answer, text_of
-from .speculation import DraftCounts
-from .state_files import layers_asked, write_states
-from .states import states
-from .trained import MODES, Trained, is_trained_for
+from ..answering.answers import Options, answer
+from ..answering.states import states
+from ..decoding.speculation import DraftCounts
+from ..prompting.items import text_of
+from ..trained import MODES, Trained, is_trained_for
+from .predict_options import WRITING, Request
+from .state_files import layers_named, write_states
 
 NEAREST = 3  # tokens that are named beside each
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
 
-def print_mode(console: Console, run: str, trained: Trained, mode: str, chosen: bool) -> None:
-    """One line: what the model is going to do, and why.
-
-    Args:
-      chosen: whether the user named the mode; else it is what the model was trained for.
-    """
+def print_mode(console: Console, run: str, trained: Trained, request: Request) -> None:
+    """Prints a line: what the model is going to do, and why."""
+    mode, chosen = request.mode, request.chosen
     about = MODES[mode].about if mode in MODES else "tells how likely a text is"
     if not chosen and trained.prompt_forms:
         about += ", prompted as in training"
@@ -37,10 +36,40 @@ def print_mode(console: Console, run: str, trained: Trained, mode: str, chosen: 
     console.print(f"{run}: {mode} — {about}.", markup=False, soft_wrap=True, style="dim")
 
 
-def print_stream(
-    console: Console, trained: Trained, mode: str, items: Sequence[dict], options: Options
+def print_answers(console: Console, trained: Trained, request: Request) -> None:
+    """Answers the items, and prints each with its answer; the text of a single one as it comes."""
+    mode, items, decoding = request.mode, request.items, request.options.decoding
+    alone = len(items) == decoding.beams == decoding.samples == 1 and console.is_terminal
+    with draft_counts(console, request.options) as options:
+        if alone and mode in WRITING:
+            _print_stream(console, trained, mode, items[0], options)
+            return
+        records = answer(trained, mode, items, options)
+        if mode != "embed":
+            for item, record in zip(items, records):
+                print_answer(console, mode, item, record)
+            return
+        others, texts = records, [item["text"] for item in items]
+        against = request.against or texts
+        if request.against:
+            # Of two towers, the second reads what is compared with; to one encoder both are the same.
+            second = dataclasses.replace(options, second=True)
+            others = answer(trained, "embed", [{"text": text} for text in against], second)
+        print_embeddings(console, records, others, texts, against)
+
+
+@contextlib.contextmanager
+def draft_counts(console: Console, options: Options) -> Iterator[Options]:
+    """Gives options that count drafts, and prints the counts at the end, if there are any."""
+    counts: list[DraftCounts] = []
+    yield dataclasses.replace(options, on_drafts=counts.append)
+    if counts:
+        print_drafts(console, counts)
+
+
+def _print_stream(
+    console: Console, trained: Trained, mode: str, item: dict, options: Options
 ) -> None:
-    """Prints the answer to a single item while it is generated."""
     shown: list[str] = []
 
     def more(text: str) -> None:
@@ -52,8 +81,8 @@ def print_stream(
             console.file.flush()
 
     if mode == "continue":
-        console.print(Text(items[0]["text"], style="dim"), end="")
-    answer(trained, mode, items, dataclasses.replace(options, on_text=more))
+        console.print(Text(item["text"], style="dim"), end="")
+    answer(trained, mode, [item], dataclasses.replace(options, on_text=more))
     console.print()
 
 
@@ -127,18 +156,13 @@ def print_embeddings(
     console.print(table)
 
 
-def answer_states(
-    console: Console,
-    trained: Trained,
-    items: Sequence[dict],
-    layer: str,
-    out: str | None,
-    batch_size: int,
-) -> None:
+def answer_states(console: Console, trained: Trained, request: Request) -> None:
     """Writes the hidden states of texts as arrays, or prints what stands near to what."""
-    texts, layers = [text_of(item) for item in items], layers_asked(trained, layer)
+    texts, out = [text_of(item) for item in request.items], request.out
+    layers = layers_named(trained, request.layer)
     if not out:
         return print_states(console, trained, texts, layers)
+    batch_size = request.options.decoding.batch_size
     with progress_of(console, len(texts)) as advance:
         write_states(out, trained, texts, layers, batch_size, advance)
     console.print(f"{out} holds the hidden states of {len(texts)} texts.")
@@ -148,18 +172,18 @@ def print_states(
     console: Console, trained: Trained, texts: Sequence[str], layers: Sequence[int]
 ) -> None:
     """Prints each token's norm, and the tokens of its text whose states are nearest by cosine."""
-    found = dict(states(trained, texts, layers=layers))
+    of_text = dict(states(trained, texts, layers=layers))
     for i in range(len(texts)):
-        names = [repr(trained.decode([token])) for token in found[i].tokens]
-        for layer, states_TxE in zip(layers, found[i].layers):
+        names = [repr(trained.decode([token])) for token in of_text[i].tokens]
+        for layer, states_TxE in zip(layers, of_text[i].layers):
             title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
             table = Table(title=title, title_justify="left", box=None, header_style="bold")
             table.add_column("token")
             table.add_column("norm", justify="right")
             table.add_column("nearest, by cosine")
             for name, norm, near in zip(names, *_nearest(states_TxE)):
-                said = ", ".join(f"{names[k]} {cosine:.2f}" for k, cosine in near)
-                table.add_row(Text(name), f"{norm:.3g}", Text(said))
+                nearest = ", ".join(f"{names[k]} {cosine:.2f}" for k, cosine in near)
+                table.add_row(Text(name), f"{norm:.3g}", Text(nearest))
             console.print(table)
 
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..models.uncached import without_cache
-from ..models.unrolled import next_token_only, unrolled
+from ...models.uncached import without_cache
+from ...models.unrolled import next_token_only, unrolled
 from .batching import check_positions, jitted, padded_rows
 from .sampling import GREEDY, Sampling, choose
 

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..objectives import PromptForm
-from .batching import by_length, encoder_batch, jitted, padded_rows
-from .sampling import most_likely
-from .trained import Trained, allowed_token_mask, prompt_form
-from .windows import check_texts
+from ...objectives import PromptForm
+from ..decoding.batching import by_length, encoder_batch, jitted, padded_rows
+from ..decoding.sampling import most_likely
+from ..prompting.windows import check_texts
+from ..trained import Trained, allowed_token_mask, prompt_form
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
 ORDERS = ("confidence", "random")

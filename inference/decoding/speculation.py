@@ -4,7 +4,7 @@
     counts.accepted / counts.drafted        # the acceptance rate
 
 The model reads N drafts in one call. It accepts as many of them as it would have generated itself,
-and adds one token of its own: greedily the very tokens of `inference.decoding.decode`, and with a
+and adds one token of its own: greedily the very tokens of `inference.decoding.decoding.decode`, and with a
 temperature tokens of the very same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts
 come from the model's own heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et
 al. 2024) or from a smaller model.
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..models.unrolled import next_token_only, sequential_module, unrolled
+from ...models.unrolled import next_token_only, sequential_module, unrolled
 from .batching import check_positions
 from .decoding import Decoded, Prompts, next_batch, required_capacity, row_keys
 from .sampling import GREEDY, Sampling, adjusted, most_likely
@@ -88,10 +88,10 @@ def speculate(
     keys=None,
     allowed_tokens=None,
 ) -> tuple[Decoded, DraftCounts]:
-    """Does what `inference.decoding.decode` does, with drafts.
+    """Does what `inference.decoding.decoding.decode` does, with drafts.
 
     Args:
-      model, params: what `inference.decoding.decoding_form` returns.
+      model, params: what `inference.decoding.decoding.decoding_form` returns.
       drafter, draft_params: the source of drafts, and its parameters. `own_drafts` returns these
         four arguments.
       The others: as in `decode`.

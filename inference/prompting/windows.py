@@ -10,9 +10,9 @@ warning: rotary and relative positions have no end, but nothing was learned ther
 import warnings
 from collections.abc import Sequence
 
-from .batching import check_positions
+from ..decoding.batching import check_positions
+from ..trained import Trained
 from .prompts import Prompt, prompt_size
-from .trained import Trained
 
 SHOWN = 16  # tokens of a text that is too long, by which it is found again
 

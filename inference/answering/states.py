@@ -15,15 +15,15 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ..models.builders import model_of, single_transformer
-from ..models.layers import layer_states
-from ..models.unrolled import unrolled
-from .batching import by_length, encoder_batch, jitted, padded_width
-from .decoding import decoder_prompts
+from ...models.builders import model_of, single_transformer
+from ...models.layers import layer_states
+from ...models.unrolled import unrolled
+from ..decoding.batching import by_length, encoder_batch, jitted, padded_width
+from ..decoding.decoding import decoder_prompts
+from ..prompting.prompts import text_frame
+from ..prompting.windows import check_texts
+from ..trained import Trained, mode_of, prompt_form
 from .masks import batch_of
-from .prompts import text_frame
-from .trained import Trained, mode_of, prompt_form
-from .windows import check_texts
 
 TOP = -1  # the last layer, after the final norm: what heads take
 

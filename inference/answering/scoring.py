@@ -13,10 +13,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ..objectives.cross_entropy import cross_entropy
-from .batching import by_length, jitted, padded_length
-from .masks import batch_of, states_and_head
-from .prompts import (
+from ...objectives.cross_entropy import cross_entropy
+from ..decoding.batching import by_length, jitted, padded_length
+from ..prompting.prompts import (
     BLANK,
     Prompt,
     batch_prompts,
@@ -25,8 +24,9 @@ from .prompts import (
     prompt_size,
     text_prompt,
 )
-from .trained import Trained, mode_of, prompt_form
-from .windows import check_prompts, check_texts
+from ..prompting.windows import check_prompts, check_texts
+from ..trained import Trained, mode_of, prompt_form
+from .masks import batch_of, states_and_head
 
 Tokens = Sequence[int] | np.ndarray
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .batching import by_length, padded_length
-from .beam_search import beam_search
-from .decoding import Prompts, decode_stream, decoding_form
-from .prompts import Prompt, batch_prompts, prompt_size
-from .sampling import Sampling
-from .speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
-from .trained import Trained, allowed_token_mask
-from .windows import check_prompts
+from ..decoding.batching import by_length, padded_length
+from ..decoding.beam_search import beam_search
+from ..decoding.decoding import Prompts, decode_stream, decoding_form
+from ..decoding.sampling import Sampling
+from ..decoding.speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
+from ..prompting.prompts import Prompt, batch_prompts, prompt_size
+from ..prompting.windows import check_prompts
+from ..trained import Trained, allowed_token_mask
 
 CHUNK_SIZE = 16  # tokens between two checks for stop strings
 
@@ -89,7 +89,7 @@ class Answer(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A smaller model of the same vocabulary for speculative decoding: `inference.speculation`."""
+    """A smaller model of the same vocabulary for speculative decoding: `inference.decoding.speculation`."""
 
     drafter: Drafter
     params: dict

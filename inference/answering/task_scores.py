@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..trained import Trained, mode_of
 from .answers import Options, answer
 from .generation import Decoding
 from .scoring import score
-from .trained import Trained, mode_of
 
 WRITTEN = ("continue", "complete", "infill", "restore", "respond", "classify", "tag")
 

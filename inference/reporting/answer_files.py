@@ -1,4 +1,4 @@
-"""Items read from JSONL, and files of their answers that survive a kill.
+"""Files of answers to items, as JSONL, that survive a kill.
 
 An answer is a line of JSON: its item's fields and its own. Answers are in the order of the items.
 Whole lines are written and synced to disk before more are computed; a last line that a kill cut
@@ -7,48 +7,43 @@ short is removed when the file is opened again.
 A line that cannot be read or answered has {"error": …} for an answer, and the others have theirs.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..data.reading import FileRange, Record, json_lines, malformed, opened
+from rich.console import Console
+
+from ..answering.answers import answer
+from ..prompting.items import Unreadable
+from ..trained import Trained
+from .predict_options import WRITING, Request
+from .printing import draft_counts, progress_of
 
 
-class Unreadable(dict):
-    """In place of the item of a line that cannot be read: {"error": …}, which is its answer too."""
-
-
-def read_items(file: str, *, strict: bool = True) -> list[dict]:
-    """Returns the objects of a JSONL file; a line that is a JSON string "…" becomes {"text": "…"}.
-
-    Args:
-      strict: whether a line that is neither an object nor a string is an error; else it is
-        `Unreadable`.
-
-    Raises ValueError, naming the file and the line, for such a line, and where the file does not
-    exist, has no lines, or none that can be read.
-    """
-    if not Path(file).is_file():
-        raise ValueError(f"There is no file {file}: give the path of a JSONL file.")
-    items: list[dict] = []
-    with opened(file) as lines:
-        for one in json_lines(lines, FileRange(file), _item, (dict, str)):
-            if isinstance(one, Record):
-                items.append(one.text)
-            elif one.rule != "blank":
-                if strict:
-                    raise malformed(one)
-                items.append(Unreadable(error=str(malformed(one))))
-    if not items:
-        raise ValueError(f"{file} holds no line, expected a JSON object on each.")
-    if all(isinstance(item, Unreadable) for item in items):
-        raise ValueError(items[0]["error"])
-    return items
-
-
-def _item(value: dict | str) -> dict:
-    return {"text": value} if isinstance(value, str) else value
+def write_answers(console: Console, trained: Trained, request: Request) -> None:
+    """Writes answers line by line, in order, after those that the file has already."""
+    items, out = request.items, AnswerFile(str(request.out), request.items)
+    out.check_made_by(request.made_by)
+    if out.done:
+        console.print(f"{request.out} holds {out.done} answers already: continuing after them.")
+    chunk = 8 * request.options.decoding.batch_size  # lines that are sorted by length together
+    with (
+        draft_counts(console, request.options) as options,
+        progress_of(console, len(items), out.done) as advance,
+    ):
+        options = dataclasses.replace(options, on_batch=advance)
+        out.answer_rest(
+            lambda some, numbers: answer(trained, request.mode, some, options, numbers), chunk
+        )
+    console.print(f"{request.out} holds {len(items)} answers.")
+    if errors := out.errors():
+        console.print(f'{errors} of them are an "error", which says why there is no answer.')
+    field = request.answer_field
+    if field and request.mode in WRITING and all(field in item for item in items):
+        right = out.exact_matches("expected" if field == "answer" else field)
+        console.print(f"Exact match: {right} of {len(items)} ({right / len(items):.1%}).")
 
 
 class AnswerFile:
