@@ -1,1 +1,1 @@
-"""What a row is made of: documents from corpora, token arrays and token stores, packed; no TensorFlow."""
+"""What a row is made of: documents from corpora and token stores, packed; no TensorFlow."""

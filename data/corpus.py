@@ -1,8 +1,8 @@
 """The data of a run, independent of its source: `Corpus`, its streams and documents.
 
-`tasks.corpora` (text files, Python's own library), `tasks.seqio.seqio_corpora` (SeqIO) and
-`data.token_arrays` (NumPy files) each provide functions that return a `Corpus`; a run
-names one of them.
+`tasks.corpora` (text files, token stores, Python's own library), `tasks.seqio.seqio_corpora` (SeqIO)
+and `data.store_mixtures` (token stores, as ids alone) each provide functions that return a `Corpus`;
+a run names one of them.
 """
 
 from collections.abc import Callable, Sequence

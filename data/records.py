@@ -1,11 +1,11 @@
 """The order in which a corpus is read: records, shuffled as a function of their position alone.
 
-A record is a document or a piece of one. A corpus gives its records in blocks (`Records`): a token
-store reads them from its files, a token array has them in memory. Every epoch passes over all records
-once, in an order drawn from (seed, epoch): blocks are permuted, 64 successive ones of that order make a
-group, and the records of a group are permuted. So any position is found without reading those before
-it, neighbours in the order are of 64 places of the corpus, and a corpus of one group (up to 16,384
-records) is permuted as a whole.
+A record is a document or a piece of one. A corpus gives its records in blocks (`Records`): those that
+a token store has on disk, or 256 documents of any kind (`data.documents`). Every epoch passes over all
+records once, in an order drawn from (seed, epoch): blocks are permuted, 64 successive ones of that
+order make a group, and the records of a group are permuted. So any position is found without reading
+those before it, neighbours in the order are of 64 places of the corpus, and a corpus of one group (up
+to 16,384 records) is permuted as a whole.
 
 Shard s of S reads the positions s, s + S, s + 2 S, … The number of shards may change: the new ones
 share what the old ones had not read (`Unread`).
@@ -17,34 +17,43 @@ import functools
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from .corpus import DocumentStream, Piece
 
+LONGEST = 16384  # tokens of a record; longer documents are read in pieces, to be mixed with others
+BLOCK = 256  # records of a block
 GROUP = 64  # blocks of a group
 CACHED_BYTES = 1 << 30  # of groups that a process keeps, which its shards share
 
 
-class Loaded(NamedTuple):
-    """The records of some blocks, of which each says where its columns are."""
+@dataclasses.dataclass(frozen=True)
+class DocumentArrays:
+    """Documents, or pieces of them, in memory or mapped: each says where its columns are."""
 
-    # "tokens", "parts" and "labels", where there are: record i has columns[block[i]][name][start:end]
+    name: str  # for error messages
+    # "tokens", "parts" and "labels", where there are: piece i has columns[block[i]][name][start:end]
     columns: Sequence[Mapping[str, np.ndarray]]
-    block: np.ndarray  # int64 [records]
-    starts: np.ndarray  # int64 [records]
-    ends: np.ndarray  # int64 [records]
-    closed: np.ndarray  # bool [records]: the document ends with the record
-    bytes: int  # of memory that they take
+    block: np.ndarray  # int64 [pieces]
+    starts: np.ndarray  # int64 [pieces]
+    ends: np.ndarray  # int64 [pieces]
+    closed: np.ndarray  # bool [pieces]: the document ends with the piece
+    bytes: int = 0  # of memory that they take
 
-    def permuted(self, order: np.ndarray) -> "Loaded":
-        return self._replace(
-            block=self.block[order],
-            starts=self.starts[order],
-            ends=self.ends[order],
-            closed=self.closed[order],
-        )
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def tokens(self) -> int:
+        """Returns the tokens of all."""
+        return int((self.ends - self.starts).sum())
+
+    def take(self, some: np.ndarray) -> "DocumentArrays":
+        """Returns those of these numbers, in this order, or those where a mask is true."""
+        fields = ("block", "starts", "ends", "closed")
+        return dataclasses.replace(self, **{name: getattr(self, name)[some] for name in fields})
 
     def piece(self, i: int) -> Piece:
         columns, cut = self.columns[self.block[i]], slice(self.starts[i], self.ends[i])
@@ -65,7 +74,7 @@ class Records(Protocol):
     tokens: int  # of all of them
     fingerprint: int  # of other records it is another one
 
-    def load(self, blocks: np.ndarray) -> Loaded:
+    def load(self, blocks: np.ndarray) -> DocumentArrays:
         """Returns the records of these blocks, one block after another."""
 
 
@@ -86,10 +95,10 @@ class Shuffled:
         self.size = int(records.counts.sum())  # records
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
         # By epoch and number, the one that was used last at the end.
-        self._groups: dict[tuple[int, int], concurrent.futures.Future[Loaded]] = {}
+        self._groups: dict[tuple[int, int], concurrent.futures.Future[DocumentArrays]] = {}
         self._lock = threading.Lock()  # of the groups: training reads ahead on a thread
 
-    def group(self, position: int) -> tuple[int, Loaded]:
+    def group(self, position: int) -> tuple[int, DocumentArrays]:
         """Returns the first position of the group that holds `position`, and its permuted records."""
         epoch, at = divmod(position, self.size)
         _, ends = self._epoch(epoch)
@@ -100,18 +109,18 @@ class Shuffled:
             self._loading(*((epoch + 1, 0) if last else (epoch, number + 1)))
             while len(self._groups) > 2 and self._bytes() > self._cached_bytes:
                 self._groups.pop(next(iter(self._groups)))
-        return epoch * self.size + int(ends[number]) - len(group.starts), group
+        return epoch * self.size + int(ends[number]) - len(group), group
 
-    def _loading(self, epoch: int, number: int) -> concurrent.futures.Future[Loaded]:
+    def _loading(self, epoch: int, number: int) -> concurrent.futures.Future[DocumentArrays]:
         key = (epoch, number)
         group = self._groups.pop(key, None) or _LOADER.submit(self._load, epoch, number)
         self._groups[key] = group
         return group
 
-    def _load(self, epoch: int, number: int) -> Loaded:
+    def _load(self, epoch: int, number: int) -> DocumentArrays:
         blocks, _ = self._epoch(epoch)
         loaded = self.records.load(np.sort(blocks[number * GROUP : (number + 1) * GROUP]))
-        return loaded.permuted(_permutation((self.seed, epoch, number), len(loaded.starts)))
+        return loaded.take(_permutation((self.seed, epoch, number), len(loaded)))
 
     def _bytes(self) -> int:
         ready = (group for group in self._groups.values() if group.done() and not group.exception())
@@ -201,7 +210,7 @@ class RecordStream(DocumentStream):
         self._read += 1
         if not self._first <= position < self._end:
             self._first, self._group = self._order.group(position)
-            self._end = self._first + len(self._group.starts)
+            self._end = self._first + len(self._group)
         return self._group.piece(position - self._first)
 
     @property
@@ -273,15 +282,16 @@ class Joined:
         self.fingerprint = zlib.crc32(repr([one.fingerprint for one in records]).encode())
         self._ends = np.cumsum([len(one.counts) for one in records])
 
-    def load(self, blocks: np.ndarray) -> Loaded:
+    def load(self, blocks: np.ndarray) -> DocumentArrays:
         owners = np.searchsorted(self._ends, blocks, side="right")
         loaded, before = [], 0
         for i in np.unique(owners):
             first = self._ends[i] - len(self._records[i].counts)
             one = self._records[i].load(blocks[owners == i] - first)
-            loaded.append(one._replace(block=one.block + before))
+            loaded.append(dataclasses.replace(one, block=one.block + before))
             before += len(one.columns)
-        return Loaded(
+        return DocumentArrays(
+            self.name,
             [columns for one in loaded for columns in one.columns],
             np.concatenate([one.block for one in loaded]),
             np.concatenate([one.starts for one in loaded]),
@@ -289,3 +299,17 @@ class Joined:
             np.concatenate([one.closed for one in loaded]),
             sum(one.bytes for one in loaded),
         )
+
+
+def first_tokens(heldout: Sequence[Records], n: int) -> list[Piece]:
+    """Returns records in a fixed shuffled order, of `n` tokens or all, of each corpus equally."""
+    found: list[Piece] = []
+    for records in heldout:
+        order = Shuffled(records, 0)
+        stream, left = RecordStream(order, 0, 1), -(-n // len(heldout))
+        for _ in range(order.size):
+            if left <= 0:
+                break
+            found.append(stream.next_document())
+            left -= len(found[-1].tokens)
+    return found

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from .corpus import Corpus, DocumentStream, Piece, Progress
-from .records import CACHED_BYTES, Records, RecordStream, Shuffled
-from .token_array_files import TokenArray
-from .token_arrays import UNCUT, ArrayRecords, split_heldout
+from .documents import UNCUT, joined, split_heldout, training_records
+from .records import CACHED_BYTES, DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
 
 Rate = float | Callable[[int], float]  # of a store, or a function of the step
@@ -112,18 +111,12 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
         mean_tokens = [each.records.tokens / each.size for each in orders]
         return MixedStream(dict(zip(names, streams)), rates, mean_tokens, seed)
 
-    def heldout(n: int) -> list[Piece]:
-        documents: list[Piece] = []
-        for i in range(len(stores)):
-            documents += _first_tokens(splits(i)[1], -(-n // len(stores)))
-        return documents
-
     MixedStream.check(rates, 0)
     longest = max(split["longest"] for store in stores for split in store.splits.values())
     return Corpus(
         ids=stores[0].ids,
         train=train,
-        heldout=heldout,
+        heldout=lambda n: first_tokens([splits(i)[1] for i in range(len(stores))], n),
         longest=longest if stores[0].columns else None,
         columns=stores[0].columns,
         summary="\n".join(map(_summary, stores)),
@@ -133,47 +126,29 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
     """Returns the records of both splits; of a store without held-out text, one block in 20 is.
 
-    A store of few blocks is a token array, of which single documents are held out, and one of few
-    records, whose documents are cut shorter (`ArrayRecords`).
+    Of a store of few blocks single documents are shuffled and held out, and those of one of few
+    records are cut shorter (`documents.training_records`).
     """
     train = store.records(TRAIN)
+
+    def one_by_one(documents: DocumentArrays) -> Records:
+        uncut = store.splits[TRAIN]["longest"] if store.columns else UNCUT
+        return training_records(documents, uncut, train.fingerprint)
+
     if HELDOUT in store.splits:
         few = train.counts.sum() < _FEW
-        return ArrayRecords(*_array(store, train)) if few else train, store.records(HELDOUT)
+        return (
+            one_by_one(joined(store.documents(TRAIN))) if few else train,
+            store.records(HELDOUT),
+        )
     if len(train.blocks) < _HELDOUT_EVERY:
-        array, *how = _array(store, train)
-        kept, held_out = split_heldout(array, every=_HELDOUT_EVERY)
-        return ArrayRecords(kept, *how), ArrayRecords(held_out, *how)
+        kept, held_out = split_heldout(joined(store.documents(TRAIN)), every=_HELDOUT_EVERY)
+        return one_by_one(kept), one_by_one(held_out)
     held = np.arange(len(train.blocks)) % _HELDOUT_EVERY == _HELDOUT_EVERY - 1
-    kept, held_out = train.blocks[~held], train.blocks[held]
-    return StoreRecords(store, TRAIN, kept), StoreRecords(store, TRAIN, held_out)
-
-
-def _array(store: TokenStore, records: StoreRecords) -> tuple[TokenArray, int, int]:
-    """Returns records in memory, the tokens of documents that are not cut, and their fingerprint."""
-    loaded = records.load(np.arange(len(records.counts)))
-    kinds = ("tokens", *store.columns)
-    columns = {k: np.concatenate([each[k] for each in loaded.columns]) for k in kinds}
-    # Records of one document are joined again.
-    first = np.append(True, loaded.closed[:-1])
-    last = np.append(first[1:], True)
-    ends = np.cumsum(loaded.ends - loaded.starts)
-    starts, ends, closed = np.append(0, ends[:-1])[first], ends[last], loaded.closed[last]
-    tokens = columns.pop("tokens")
-    array = TokenArray(records.name, tokens, starts, ends, closed, store.ids, {}, **columns)
-    uncut = store.splits[TRAIN]["longest"] if store.columns else UNCUT
-    return array, uncut, records.fingerprint
-
-
-def _first_tokens(records: Records, n: int) -> list[Piece]:
-    """Returns records in a fixed shuffled order, of `n` tokens or all."""
-    order = Shuffled(records, 0)
-    stream, held = RecordStream(order, 0, 1), 0
-    documents: list[Piece] = []
-    while held < n and len(documents) < order.size:
-        documents.append(stream.next_document())
-        held += len(documents[-1].tokens)
-    return documents
+    return (
+        StoreRecords(store, TRAIN, train.blocks[~held]),
+        StoreRecords(store, TRAIN, train.blocks[held]),
+    )
 
 
 class MixedStream(DocumentStream):

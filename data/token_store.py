@@ -15,7 +15,7 @@ import numpy as np
 from ..objectives import TokenIds
 from .folders import Folder
 from .ids_on_disk import ids_from_json
-from .records import Loaded
+from .records import DocumentArrays
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
 
 TRAIN, HELDOUT = "train", "heldout"  # the splits that a run reads
@@ -50,6 +50,11 @@ class TokenStore:
             )
         return StoreRecords(self, split, np.frombuffer(table, block_dtype(self.columns)))
 
+    def documents(self, split: str) -> DocumentArrays:
+        """Returns all records of a split at once, whose checksums are verified."""
+        records = self.records(split)
+        return records.load(np.arange(len(records.blocks)))
+
 
 def open_store(path: str | os.PathLike) -> TokenStore:
     """Opens a token store; reads its description alone.
@@ -61,9 +66,14 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     try:
         described = read_description(folder, STORE)
     except (FileNotFoundError, NotADirectoryError):
+        if folder.exists("tokens.npy"):
+            raise ValueError(
+                f"{folder.path} is a token array of an earlier version, which is read no more: write "
+                "its documents anew with `data.token_store_files.write_store`."
+            ) from None
         raise ValueError(
             f"{folder.path} is no finished token store: it holds no {STORE}, which is written last. "
-            "Give the folder that `pretrax prepare` has filled, or start that command again."
+            "Give the folder that `pretrax prepare` or `write_store` has filled, or write it anew."
         ) from None
     return TokenStore(
         folder,
@@ -103,7 +113,7 @@ class StoreRecords:
         self.fingerprint = zlib.crc32(blocks.tobytes())
         self._verified = np.zeros(len(blocks), bool)
 
-    def load(self, blocks: np.ndarray) -> Loaded:
+    def load(self, blocks: np.ndarray) -> DocumentArrays:
         """Raises ValueError for a block whose checksums differ, naming its file."""
         rows = self.blocks[blocks]
         kinds = ("index", *self._dtypes)
@@ -124,7 +134,8 @@ class StoreRecords:
         held = 0 if self._folder.is_local else sum(x.nbytes for x in sum(contents.values(), []))
         starts = ends - (entries >> 1)
         closed = (entries & 1).astype(bool)
-        return Loaded(columns, block, starts, ends, closed, held + 4 * ends.nbytes)
+        size = held + 4 * ends.nbytes
+        return DocumentArrays(self.name, columns, block, starts, ends, closed, size)
 
     def verify(self) -> None:
         """Reads all blocks. Raises ValueError for the first whose checksums differ."""

@@ -27,14 +27,19 @@ parts and writes `store.json` last; a folder without it is not a store yet.
     with StoreWriter("stores/mine", "train", part=0, ids=ids) as writer:
         writer.add(Piece(np.array([5, 6, 7]), ends=True))
     seal("stores/mine", {"train": 1})
+
+One process alone writes a whole store by `write_store`.
 """
 
+import contextlib
+import filecmp
 import itertools
 import json
 import os
 import re
+import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -43,11 +48,10 @@ from ..objectives import TokenIds, check_token_ids
 from .corpus import Piece
 from .folders import Folder
 from .ids_on_disk import ids_to_json, text_checker
+from .records import BLOCK, LONGEST
 
 STORE = "store.json"
 FORMAT = 2
-LONGEST = 16384  # tokens of a record
-BLOCK = 256  # records of a block
 BLOCK_TOKENS = 1 << 20  # tokens after which a block of long records ends
 FILE_BYTES = 1 << 28  # of tokens; a file ends before the block that would exceed it
 COLUMNS = ("parts", "labels")  # of a `Piece`, beyond its tokens
@@ -94,7 +98,7 @@ class StoreWriter:
       ids: those of the vocabulary.
       columns: "parts" or "labels", where every document has them; such documents are not cut.
       longest: tokens of the longest record, into which longer documents are cut; for held-out text
-        2048, so that a few thousand tokens of it are of many documents.
+        2048, so that a few thousand tokens of it are of many documents. None: none is cut.
 
     Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns, from
     `add` for an id that text may not hold, or other columns, and at the end for a document without one.
@@ -108,18 +112,19 @@ class StoreWriter:
         ids: TokenIds,
         *,
         columns: Sequence[str] = (),
-        longest: int = LONGEST,
+        longest: int | None = LONGEST,
     ):
         check_token_ids(ids)
         if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
             raise ValueError(f"Got columns={columns!r}, expected a list of {list(COLUMNS)}.")
-        if longest < 1 or part < 0:
+        if (longest is not None and longest < 1) or part < 0:
             raise ValueError(
                 f"Got longest={longest} and part={part}, expected 1 or more, and 0 or more."
             )
         self._folder, self._name = Folder(path), f"{split}/{part:05d}"
         _check_unfinished(self._folder)
-        self._ids, self._columns, self._longest = ids, tuple(columns), longest
+        self._ids, self._columns = ids, tuple(columns)
+        self._longest = None if columns else longest
         self._check = text_checker(ids)
         self._dtypes = {"tokens": token_dtype(ids)} | dict.fromkeys(columns, np.dtype("<i4"))
         self._records: list[dict[str, np.ndarray]] = []  # of the block that is not written yet
@@ -159,7 +164,7 @@ class StoreWriter:
         piece = piece if isinstance(piece, Piece) else Piece(piece, True)
         arrays = {name: np.asarray(getattr(piece, name)) for name in self._dtypes}
         tokens = arrays["tokens"]
-        where = f"Document {self._documents} for {self._folder.where(self._name)}"
+        where = f"Document {self._documents} for {self._name}"
         if any(array.shape != tokens.shape for array in arrays.values()) or any(
             getattr(piece, name) is not None for name in COLUMNS if name not in self._columns
         ):
@@ -177,7 +182,7 @@ class StoreWriter:
         for name in self._columns:
             if not np.issubdtype(arrays[name].dtype, np.integer):
                 raise ValueError(f"{where}: got {name} of {arrays[name].dtype}, expected integers.")
-        pieces = 1 if self._columns else -(-tokens.size // self._longest)
+        pieces = -(-tokens.size // (self._longest or tokens.size))
         for i in range(pieces):
             # The block before is written when the next record comes, which may end its document.
             if len(self._records) == BLOCK or self._block_tokens >= BLOCK_TOKENS:
@@ -193,8 +198,8 @@ class StoreWriter:
     def _check_end(self) -> None:
         if self._closed and not self._closed[-1]:
             raise ValueError(
-                f"The last document for {self._folder.where(self._name)} has no end, and would be joined "
-                "with the first of the next part: give its last piece with ends=True."
+                f"The last document for {self._name} has no end, and would be joined with the first of "
+                "the next part: give its last piece with ends=True."
             )
 
     def _write_block(self) -> None:
@@ -302,6 +307,65 @@ def seal(
     return {split: Counts(**one["counts"]) for split, one in merged.items()}
 
 
+def write_store(
+    path: str | os.PathLike,
+    documents: Iterable[Piece | np.ndarray],
+    ids: TokenIds,
+    *,
+    heldout: Iterable[Piece | np.ndarray] | None = None,
+    longest: int | None = LONGEST,
+    about: Callable[[], Mapping[str, Any]] = dict,
+) -> dict[str, Counts]:
+    """Writes a whole store of documents to train on, and others to hold out, in one process.
+
+        write_store("data/mine", [np.array([5, 6, 7]), np.array([8])], ids)
+        -> {"train": Counts(documents=2, tokens=4, records=2)}
+
+    On a disk the folder appears whole or not at all, and replaces an existing one. The documents have
+    the columns of the first.
+
+    Args:
+      path, ids, longest: as for `StoreWriter`.
+      documents, heldout: each int[n] or a `Piece`; they are read in turn, none twice.
+      about: returns the `about` of `seal` when all are written.
+
+    Raises ValueError as `StoreWriter` and `seal`; OSError where there is a file, or no space.
+    """
+    documents = iter(documents)
+    first = list(itertools.islice(documents, 1))
+    columns = [name for name in COLUMNS if any(getattr(x, name, None) is not None for x in first)]
+    splits: dict[str, Iterable[Piece | np.ndarray]] = {"train": itertools.chain(first, documents)}
+    splits |= {} if heldout is None else {"heldout": heldout}
+    with _replacing(path) as folder:
+        for split, pieces in splits.items():
+            with StoreWriter(folder, split, 0, ids, columns=columns, longest=longest) as writer:
+                for piece in pieces:
+                    writer.add(piece)
+        return seal(folder, dict.fromkeys(splits, 1), about=about())
+
+
+@contextlib.contextmanager
+def _replacing(path: str | os.PathLike) -> Iterator[str]:
+    """Yields a folder beside `path`, on a disk, which takes its place when a store is written there.
+
+    Another process may be doing the same.
+    """
+    if not Folder(path).is_local:
+        yield os.fspath(path)
+        return
+    parent, name = os.path.split(os.path.abspath(path))
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as beside:
+        new, old = os.path.join(beside, "new"), os.path.join(beside, "old")
+        yield new
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if filecmp.cmp(os.path.join(new, STORE), os.path.join(path, STORE), shallow=False):
+                return  # another process was faster: its folder is kept for its readers
+        if os.path.isdir(path):
+            os.rename(path, old)
+        os.rename(new, path)
+
+
 def _check_number(folder: Folder, split: str, parts: int) -> None:
     """Raises ValueError for no parts, and where parts were written that would be left out."""
     if parts < 1:
@@ -347,7 +411,7 @@ def _merged(folder: Folder, split: str, parts: Sequence[_Part], columns: Sequenc
     blocks = np.concatenate(tables).tobytes()
     counts = np.sum([list(part.described["counts"].values()) for part in parts], axis=0)
     if not files:
-        raise ValueError(f"The split {split!r} of {folder.path} has no tokens: give text for it.")
+        raise ValueError(f"The split {split!r} has no tokens: give text for it.")
     folder.write(f"{split}.blocks", blocks)
     return {
         "counts": Counts(*map(int, counts))._asdict(),

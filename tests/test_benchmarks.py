@@ -80,7 +80,7 @@ def test_token_store(capsys):
     token_store.main(tiny)
     said = capsys.readouterr().out
     assert len(re.findall(r"(?:opened|resumed).*(?: +\d+\.\d\d){3}", said)) == 3
-    assert len(re.findall(r"token (?:store|array) +\d", said)) == 2
+    assert len(re.findall(r"(?:blocks|single documents) +\d", said)) == 2
     assert len(set(re.findall(r" [12] +([0-9a-f]{16})", said))) == 1
 
 

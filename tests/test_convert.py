@@ -280,7 +280,7 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
     tiny.on_one_device(monkeypatch)
     source, params = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
-    data = tiny.write_array(tmp_path / "array")
+    data = tiny.write_documents(tmp_path / "store")
     one = tiny.Run(tmp_path, data, STEPS=1, PEAK=1e-9)
     one.dir = tmp_path / "on"
     one.values["RUN_DIR"] = str(one.dir)

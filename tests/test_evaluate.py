@@ -311,7 +311,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
 
 @pytest.mark.slow
 def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
-    one = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"), STEPS=4)
+    one = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "data"), STEPS=4)
     one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
     trusted = f"--trust={tiny.__name__}"
     out = run(capsys, f"--run={one.dir}", trusted, "--heldout", "--all_checkpoints")

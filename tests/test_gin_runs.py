@@ -45,7 +45,7 @@ IDS = check_token_ids(
 )
 # They differ from others in sizes or settings alone: `pytest -m slow` lowers them.
 SLOW_RUNS = {"t5_1_1_base_c4", "t5_1_1_large_c4", "t5_1_1_xl_c4", "ul2_base_c4", "ul2_20b_c4"}
-LIKE_QUICKSTART = {"own_task", "own_text", "token_array"}  # but for where the text is from
+LIKE_QUICKSTART = {"own_task", "own_text", "token_store"}  # but for where the text is from
 SLOW_OBJECTIVES = {
     *("albert_ngrams", "whole_word_masking", "ul2r", "ul2_tutorial", "gpt_bert"),
     *("token_masking", "token_deletion", "sentence_permutation", "document_rotation"),

@@ -206,31 +206,29 @@ def run_on_a_token_store(tmp_path):
     run = tiny.Run(tmp_path / "of_store", str(tmp_path / "store"))
     for old, new in (
         ("from tests.training import tiny", "from pretrax.data import store_mixtures"),
-        ("tiny.slow_token_array.path", "store_mixtures.token_store.stores"),
-        ("tiny.slow_token_array", "store_mixtures.token_store"),
+        ("tiny.slow_token_store.path", "store_mixtures.token_store.stores"),
+        ("tiny.slow_token_store", "store_mixtures.token_store"),
     ):
         run.config.write_text(run.config.read_text().replace(old, new))
     return run
 
 
-def test_token_arrays_and_stores_are_trained_on_without_tensorflow(tmp_path):
+def test_token_stores_are_trained_on_without_tensorflow(tmp_path):
     """Nor with datatrove, which writes stores."""
-    array = tiny.Run(tmp_path / "of_array", tiny.write_array(tmp_path / "data"))
-    runs = [array, run_on_a_token_store(tmp_path)]
+    run = run_on_a_token_store(tmp_path)
     said = subprocess.run(
-        [sys.executable, "-c", WITHOUT, json.dumps([run.arguments(STEPS=4) for run in runs])],
+        [sys.executable, "-c", WITHOUT, json.dumps([run.arguments(STEPS=4)])],
         cwd=ROOT,
         env=tiny.environment(),
         capture_output=True,
         text=True,
     )
-    assert said.returncode == 0 and said.stdout.count("Done.") == 2, said.stdout + said.stderr
-    for run in runs:
-        assert_trained(run)
+    assert said.returncode == 0 and said.stdout.count("Done.") == 1, said.stdout + said.stderr
+    assert_trained(run)
 
 
 @pytest.mark.slow
-def test_a_token_array_is_trained_on_in_an_environment_without_tensorflow(tmp_path):
+def test_a_token_store_is_trained_on_in_an_environment_without_tensorflow(tmp_path):
     """A real one, with what setup.py lists for training and no more."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
@@ -243,7 +241,7 @@ def test_a_token_array_is_trained_on_in_an_environment_without_tensorflow(tmp_pa
     assert found.returncode != 0
     (site,) = (environment / "lib").glob("python*/site-packages")
     (site / "pretrax").symlink_to(ROOT)  # as setup.py says that it lies there
-    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "data"))
+    run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "data"))
     end = subprocess.run(
         [python, "train.py", *run.arguments(STEPS=4)],
         cwd=ROOT,

@@ -27,7 +27,7 @@ def sigterm_as_it_was():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return tiny.write_array(tmp_path_factory.mktemp("data") / "array")
+    return tiny.write_documents(tmp_path_factory.mktemp("data") / "store")
 
 
 def fails(capsys, arguments) -> str:
@@ -124,7 +124,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ({"RUN_DIR": "gs://bucket/run"}, r"directory on disk, got gs://bucket/run: set checkpoint"),
         ({"RUN_DIR": __file__}, r"run_dir is a directory, and .*test_train.py is a file"),
         ({"RUN_DIR": "runs/a[1]"}, r"brackets cannot be read, got runs/a\[1\]"),
-        ({"DATA": "/absent"}, r"/absent.* does not exist: expected a token array"),
+        ({"DATA": "/absent"}, r"/absent.* is no finished token store"),
     ],
     ids=lambda x: ",".join(x) if isinstance(x, dict) else None,
 )
@@ -136,7 +136,7 @@ def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expect
 
 @pytest.mark.parametrize(
     "file, name",
-    [("own_text", "FILES"), ("token_array", "TOKENS"), ("own_task", "MIXTURE_OR_TASK_NAME")],
+    [("own_text", "FILES"), ("token_store", "STORE"), ("own_task", "MIXTURE_OR_TASK_NAME")],
 )
 def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
     said = fails(capsys, [f"--gin_file=runs/{file}.gin"])
@@ -248,10 +248,10 @@ def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monkeypatch):
     summary = "Read data[old]/a[/x].txt."
-    corpus = tiny.token_arrays.token_array
+    corpus = tiny.store_mixtures.token_store
     monkeypatch.setattr(
-        tiny.token_arrays,
-        "token_array",
+        tiny.store_mixtures,
+        "token_store",
         lambda *args, **more: corpus(*args, **more)._replace(summary=summary),
     )
     run = tiny.Run(tmp_path, data, STEPS=1)
@@ -296,11 +296,19 @@ def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
     assert str(tmp_path / "file") in said
 
 
-def test_an_array_without_tokens(data, tmp_path, capsys):
-    np.save(tmp_path / "empty.npy", np.zeros(0, np.int32))
+def test_a_token_array_of_an_earlier_version(data, tmp_path, capsys):
+    """On the command line, and in the config.gin of a run."""
+    (tmp_path / "array").mkdir()
+    np.save(tmp_path / "array" / "tokens.npy", np.arange(3, 50))
     run = tiny.Run(tmp_path / "run", data)
-    said = fails(capsys, run.arguments(DATA=str(tmp_path / "empty.npy")))
-    assert "empty.npy" in said
+    said = fails(capsys, run.arguments(DATA=str(tmp_path / "array")))
+    assert "a token array of an earlier version" in said and "write_store" in said
+    text = run.config.read_text()
+    for module in ("pretrax.data", "pretrax.training"):
+        imported = f"from {module} import token_arrays as tiny"
+        run.config.write_text(text.replace("from tests.training import tiny", imported))
+        said = fails(capsys, run.arguments())
+        assert f"imports {module}.token_arrays, and token arrays are read no more" in said
 
 
 @pytest.mark.parametrize(
@@ -327,7 +335,7 @@ def test_text_that_is_not_there(tmp_path, capsys, files, expected):
 
 def test_three_sentinels_where_more_are_needed(tmp_path, capsys):
     ids = tiny.IDS._replace(sentinels=tiny.IDS.sentinels[:3])
-    tiny.write_token_array(tmp_path / "data", tiny.documents(50), ids)
+    tiny.write_store(tmp_path / "data", tiny.documents(50), ids)
     run = tiny.Run(tmp_path, str(tmp_path / "data"))
     lengths = {"decoder": 100}
     said = fails(capsys, run.arguments(training__Run__sequence_lengths=lengths))

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...data.corpus import Corpus, Piece, in_parts
 from ...data.reading import JSONL_SUFFIXES, has_fields, text_of
-from ...data.token_arrays import LONGEST_PIECE
+from ...data.records import LONGEST
 from ..vocabularies import Factory, VocabularySource
 from ..vocabularies.tokenization import Tokenizer, batches
 from .text import counted, sampled_texts, split_files, tokenised_files, with_heldout
@@ -46,9 +46,9 @@ def dialogues(
     Raises:
         ValueError, FileNotFoundError, OSError: as `text_files`; a line without turns.
     """
-    if not 2 <= longest_tokens <= LONGEST_PIECE:
+    if not 2 <= longest_tokens <= LONGEST:
         raise ValueError(
-            f"longest_tokens must be from 2 to {LONGEST_PIECE}, got {longest_tokens}: of a dialogue."
+            f"longest_tokens must be from 2 to {LONGEST}, got {longest_tokens}: of a dialogue."
         )
     split = split_files(run_dir, files, heldout_files, heldout_every, turns_of, on_malformed)
     for path in (path for paths in split.paths.values() for path in paths):
@@ -58,7 +58,7 @@ def dialogues(
                 "Arrow, also as .gz or .zst: dialogues are lines or rows of it."
             )
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split, "\n".join)))
-    arrays = tokenised_files(
+    tokens = tokenised_files(
         run_dir,
         split,
         made,
@@ -67,17 +67,17 @@ def dialogues(
         make_left_out=LeftOutTurns,
     )
     if heldout_files is None:  # whole dialogues, also of a few
-        there = arrays["train"].documents
+        there = len(tokens.documents["train"])
         if there < 2:
             raise ValueError(
                 f"Got {there} dialogue in {', '.join(split.paths['train'])}, expected 2 or more: "
                 "one is held out. Give more, or `heldout_files`."
             )
         split = split._replace(heldout_every=min(heldout_every, there))
-    arrays, held_out = with_heldout(arrays, split)
+    tokens, held_out = with_heldout(tokens, split)
     return corpus_of(
         f"Dialogues of {counted(split.paths['train'])}",
-        arrays,
+        tokens,
         made,
         held_out=held_out,
         seed=seed,

@@ -10,15 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ...data.corpus import Corpus, Piece, in_parts
-from ...data.token_array_files import TokenArray
+from ...data.token_store import HELDOUT, TRAIN
 from ...training.run_directory import CLASSES, load_classes, save_classes
 from ..vocabularies import Factory, Vocabulary, VocabularySource
 from ..vocabularies.tokenization import Tokenizer, batches
 from .labelled_readers import Labelled, in_words, read_labelled
 from .text import counted, found_files
 from .tokenising import EmptyText, SplitText, corpus_of, has_checkpoint, tokenised
-
-TRAIN, HELDOUT = "train", "heldout"
 
 
 def labelled_text(
@@ -70,26 +68,33 @@ def labelled_text(
     train = functools.partial(_side, paths[TRAIN], TRAIN, every, classes)
     made = vocabulary(run_dir, VocabularySource(texts=lambda: (text for text, _ in train())))
     answers = None if answer_tokens is None else _answers(classes, made, answer_tokens)
-    arrays = {}
+    texts = {}
     for side in (TRAIN, HELDOUT):
         of_side = paths.get(side, paths[TRAIN])
         stats = [os.stat(path) for path in of_side]
-        cut = CutTexts()
-        text = SplitText(
+        texts[side] = SplitText(
             functools.partial(_side, of_side, side, every, classes),
             sum(stat.st_size for stat in stats),
             [
                 *(classes, given_tokens, answer_tokens, every),
                 *((path, stat.st_size, stat.st_mtime_ns) for path, stat in zip(of_side, stats)),
             ],
-            cut,
+            CutTexts(),
             functools.partial(_encode, given_tokens, classes, answers),
         )
-        arrays[side] = _tokenised(run_dir, side, text, made, every)
+    try:
+        tokens = tokenised(run_dir, texts, made)
+    except EmptyText as error:
+        if error.split == TRAIN or every is None:
+            raise
+        raise ValueError(
+            f"None of the texts is held out, as one in {every} should be: give more, a smaller "
+            "--gin.corpora.labelled_text.heldout_every, or --gin.HELDOUT_FILES."
+        ) from None
     save_classes(run_dir, classes)
     corpus = corpus_of(
         f"Labelled text of {counted(paths[TRAIN])}, {len(classes)} classes ({in_words(classes)})",
-        arrays,
+        tokens,
         made,
         held_out=f"one text in {every}" if every else f"from {counted(paths[HELDOUT])}",
         seed=seed,
@@ -148,20 +153,6 @@ def _side(
         seen.add(example.label)
         if every is None or (side == HELDOUT) == bool(held):
             yield example
-
-
-def _tokenised(
-    run_dir: str, side: str, text: SplitText, vocabulary: Vocabulary, every: int | None
-) -> TokenArray:
-    try:
-        return tokenised(run_dir, side, text, vocabulary)
-    except EmptyText:
-        if side == TRAIN or every is None:
-            raise
-        raise ValueError(
-            f"None of the texts is held out, as one in {every} should be: give more, a smaller "
-            "--gin.corpora.labelled_text.heldout_every, or --gin.HELDOUT_FILES."
-        ) from None
 
 
 def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> dict[str, np.ndarray]:

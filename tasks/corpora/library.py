@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...data.corpus import Corpus, Piece, in_parts
-from ...data.token_arrays import LONGEST_HELDOUT_PIECE
+from ...data.documents import UNCUT
 from ..python_library.python_sources import (
     HELDOUT_EVERY,
     Document,
@@ -45,12 +45,10 @@ def python_library(
     """
     split = split_documents(library_documents(), heldout_every)
     made = vocabulary(run_dir, _source(split))
-    arrays = {
-        name: tokenised(run_dir, name, _library_text(documents), made)
-        for name, documents in split.items()
-    }
+    texts = {name: _library_text(documents) for name, documents in split.items()}
+    tokens = tokenised(run_dir, texts, made)
     held_out = f"one file in {heldout_every}"
-    return corpus_of("Python's standard library", arrays, made, held_out=held_out, seed=seed)
+    return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
 
 
 def docstring_pairs(
@@ -82,20 +80,17 @@ def docstring_pairs(
         ValueError, FileNotFoundError: what was got, what is expected, what to change.
     """
     limits = docstring_tokens, code_tokens
-    if min(limits) < 1 or sum(limits) >= LONGEST_HELDOUT_PIECE:
+    if min(limits) < 1 or sum(limits) >= UNCUT:
         raise ValueError(
-            f"Pairs must have 1 token or more on each side and at most {LONGEST_HELDOUT_PIECE - 1} "
+            f"Pairs must have 1 token or more on each side and at most {UNCUT - 1} "
             f"together, got {docstring_tokens} of docstrings and {code_tokens} of code."
         )
     split = split_documents(library_documents(), heldout_every)
     made = vocabulary(run_dir, _source(split))
-    arrays = {
-        name: tokenised(run_dir, name, _pairs_text(documents, limits), made)
-        for name, documents in split.items()
-    }
+    texts = {name: _pairs_text(documents, limits) for name, documents in split.items()}
     return corpus_of(
         "Docstrings and their code, of Python's standard library",
-        arrays,
+        tokenised(run_dir, texts, made),
         made,
         held_out=f"one file in {heldout_every}",
         seed=seed,

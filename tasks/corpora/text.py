@@ -5,13 +5,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...data.corpus import Corpus, Piece
+from ...data.documents import split_heldout
 from ...data.finding import find_files, size_and_version
 from ...data.reading import DocumentOf
-from ...data.token_array_files import TokenArray
-from ...data.token_arrays import split_heldout
+from ...data.token_store import HELDOUT, TRAIN
 from ..vocabularies import Factory, Vocabulary, VocabularySource
 from .text_readers import ReadingReport, TextPart, read_documents
-from .tokenising import SplitText, corpus_of, encode_documents, has_checkpoint, tokenised
+from .tokenising import (
+    SplitText,
+    Tokenised,
+    corpus_of,
+    encode_documents,
+    has_checkpoint,
+    kept_store,
+    tokenised,
+)
 
 _VOCABULARY_CHARACTERS = 30_000_000  # text read at most to sample a vocabulary's training text from
 
@@ -53,10 +61,9 @@ def text_files(
     """
     split = split_files(run_dir, files, heldout_files, heldout_every, text_field, on_malformed)
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split)))
-    arrays = tokenised_files(run_dir, split, made)
-    arrays, held_out = with_heldout(arrays, split)
+    tokens, held_out = with_heldout(tokenised_files(run_dir, split, made), split)
     what = f"SplitText of {counted(split.paths['train'])}"
-    return corpus_of(what, arrays, made, held_out=held_out, seed=seed)
+    return corpus_of(what, tokens, made, held_out=held_out, seed=seed)
 
 
 class FileSplit(NamedTuple):
@@ -99,7 +106,7 @@ def found_files(
     try:
         paths = {name: sorted(find_files(given)) for name, given in patterns.items()}
     except FileNotFoundError:
-        if not has_checkpoint(run_dir):
+        if not has_checkpoint(run_dir) or kept_store(run_dir) is None:
             raise
         paths = {name: [] for name in patterns}
     if heldout_files is not None:
@@ -137,23 +144,22 @@ def tokenised_files(
     encode: Callable[..., Iterator[Piece]] = encode_documents,
     settings: Sequence[Any] = (),
     make_left_out: Callable[[], ReadingReport] = ReadingReport,
-) -> dict[str, TokenArray]:
-    """The token arrays of the files, by the names in `split.paths`.
+) -> Tokenised:
+    """The tokenised text of the files.
 
     Args:
-        run_dir: where they are kept.
+        run_dir: where it is kept.
         split: the files.
         vocabulary: the run's.
         encode: as in `SplitText`.
         settings: plain values that `encode` depends on.
         make_left_out: a fresh count of what is left out.
     """
-    return {
-        name: tokenised(
-            run_dir, name, _text(split, paths, encode, settings, make_left_out()), vocabulary
-        )
+    texts = {
+        name: _text(split, paths, encode, settings, make_left_out())
         for name, paths in split.paths.items()
     }
+    return tokenised(run_dir, texts, vocabulary)
 
 
 def _text(
@@ -189,17 +195,13 @@ def counted(paths: Sequence[str]) -> str:
     return f"{len(paths) or ''} file{'' if len(paths) == 1 else 's'}".strip()
 
 
-def with_heldout(
-    arrays: dict[str, TokenArray], split: FileSplit
-) -> tuple[dict[str, TokenArray], str]:
-    """The arrays "train" and "heldout", and how what is held out was chosen, in words."""
-    if "heldout" in arrays:
-        return arrays, f"from {counted(split.paths['heldout'])}"
-    train, heldout = split_heldout(arrays["train"], every=split.heldout_every)
-    by_document = arrays["train"].documents >= split.heldout_every
-    held_out = (
-        f"one document in {split.heldout_every}"
-        if by_document
-        else f"the last {100 / split.heldout_every:.3g}% of the tokens"
-    )
-    return {"train": train, "heldout": heldout}, held_out
+def with_heldout(tokens: Tokenised, split: FileSplit) -> tuple[Tokenised, str]:
+    """The tokens with held-out documents, and how these were chosen, in words."""
+    if HELDOUT in tokens.documents:
+        return tokens, f"from {counted(split.paths.get(HELDOUT, []))}"
+    documents, every = tokens.documents[TRAIN], split.heldout_every
+    both = dict(zip((TRAIN, HELDOUT), split_heldout(documents, every=every)))
+    by_document = len(documents) >= every
+    share = f"the last {100 / every:.3g}% of the tokens"
+    held_out = f"one document in {every}" if by_document else share
+    return tokens._replace(documents=both), held_out

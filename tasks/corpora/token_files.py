@@ -3,11 +3,11 @@
 import functools
 from collections.abc import Sequence
 
-from ...data.corpus import Corpus, Piece
+from ...data.corpus import Corpus
+from ...data.documents import heldout_records, split_heldout, training_records
 from ...data.finding import find_files
-from ...data.records import Joined, RecordStream, Shuffled
-from ...data.token_array_formats import open_token_file
-from ...data.token_arrays import ArrayRecords, heldout_documents, split_heldout
+from ...data.records import Joined, RecordStream, Shuffled, first_tokens
+from ...data.token_file_formats import open_token_file
 from ..vocabularies import Factory, VocabularySource
 
 
@@ -46,25 +46,21 @@ def token_files(
     if heldout_files is not None:
         heldout = [open_token_file(path, made.ids) for path in sorted(find_files(heldout_files))]
     else:
-        pairs = [split_heldout(array, every=heldout_every) for array in train]
+        pairs = [split_heldout(each, every=heldout_every) for each in train]
         train, heldout = [one for one, _ in pairs], [one for _, one in pairs]
+    said = " to train on; ".join(
+        f"{sum(map(len, each)):,} documents, {sum(one.tokens for one in each):,} tokens"
+        for each in (train, heldout)
+    )
 
     @functools.cache
     def order() -> Shuffled:
-        return Shuffled(Joined([ArrayRecords(array) for array in train]), seed)
-
-    def first_tokens(n: int) -> list[Piece]:
-        shares = [heldout_documents(array, -(-n // len(heldout))) for array in heldout]
-        return sum(shares, [])
-
-    def counted(arrays) -> str:
-        documents, tokens = sum(a.documents for a in arrays), sum(a.size for a in arrays)
-        return f"{documents:,} documents, {tokens:,} tokens"
+        return Shuffled(Joined([training_records(each) for each in train]), seed)
 
     return Corpus(
         ids=made.ids,
         train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
-        heldout=first_tokens,
+        heldout=lambda n: first_tokens([heldout_records(each) for each in heldout], n),
         codec=made.codec,
-        summary=f"{len(train)} token files: {counted(train)} to train on; {counted(heldout)} held out",
+        summary=f"{len(train)} token files: {said} held out",
     )

@@ -28,12 +28,7 @@ def token_store(
 
     Args:
         run_dir: where the vocabulary is kept; the tokens stay in the stores.
-        stores: folders, on a disk or in a bucket. A mapping gives rates: shares of the tokens read,
-            relative to each other, each a number or a function of the step. Between two starts of
-            a run rates may change and stores be added.
-        temperature: where there are no rates, each store's is its number of tokens to the power of
-            1 / temperature: 1 reads all equally often, large ones all stores equally much.
-        seed: of the order of the documents.
+        stores, temperature, seed: as for `data.store_mixtures.token_store`.
 
     Raises:
         ValueError: what was got, what is expected, what to change.

@@ -1,14 +1,16 @@
-"""The text of a corpus as token arrays in the run directory, tokenised once."""
+"""The text of a corpus as a token store in the run directory, tokenised once."""
 
-import dataclasses
+import functools
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ...data.corpus import Corpus, Piece
-from ...data.token_array_files import TokenArray, open_token_array, write_token_array
-from ...data.token_arrays import array_corpus
+from ...data.documents import UNCUT, heldout_records, training_records
+from ...data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
+from ...data.token_store import HELDOUT, TRAIN, TokenStore, open_store
+from ...data.token_store_files import is_sealed, write_store
 from ...training.run_directory import DATA, is_run
 from ..progress_bar import progress_bar
 from ..vocabularies import Vocabulary
@@ -18,6 +20,13 @@ from .text_readers import TextPart
 
 class EmptyText(ValueError):
     """A split without any token."""
+
+    def __init__(self, split: str, left_out: str):
+        super().__init__(
+            f"Got no token of text ({split}; left out: {left_out or 'nothing'}): give files that hold "
+            "text."
+        )
+        self.split = split
 
 
 class LeftOut(Protocol):
@@ -48,41 +57,65 @@ class SplitText(NamedTuple):
     encode: Callable[[Tokenizer, Iterable, Any], Iterator[Piece]] = encode_documents
 
 
-def tokenised(run_dir: str, name: str, text: SplitText, vocabulary: Vocabulary) -> TokenArray:
-    """The token array `data/NAME` of a run: written on first use, and when text or vocabulary changed.
+class Tokenised(NamedTuple):
+    """The tokenised text of a run."""
+
+    store: TokenStore  # which the run keeps
+    documents: dict[str, DocumentArrays]  # "train", and "heldout" once it is known
+    outdated: bool  # the text is gone, or has changed since
+
+
+def tokenised(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabulary) -> Tokenised:
+    """The texts of splits as the token store `data` of a run: written on first use, and when a text
+    or the vocabulary changed.
 
     A run that has a checkpoint keeps its tokens, whatever became of the text.
 
     Raises:
-        EmptyText: no token in the text.
+        EmptyText: no token in a text.
     """
-    path = os.path.join(run_dir, DATA, name)
-    version = [*text.version, sorted(vocabulary.about.items())]
-    source = hashlib.sha256(repr(version).encode()).hexdigest()[:16]
-    if os.path.isdir(path):
-        kept = open_token_array(path)
-        if kept.about.get("source") == source and kept.ids == vocabulary.ids:
-            return kept
-        if kept.ids == vocabulary.ids and has_checkpoint(run_dir):
-            return dataclasses.replace(kept, about=kept.about | {"text": "gone or changed"})
-
-    def left_out(empty: int) -> str:
-        parts = [text.left_out.describe(), f"{empty:,} empty documents" if empty else ""]
-        return ", ".join(filter(None, parts))
-
-    with progress_bar(f"Tokenising ({name})", text.total) as advance:
-        written = write_token_array(
-            path,
-            text.encode(vocabulary.tokenizer, text.read(advance), text.left_out),
+    versions = [(split, *text.version) for split, text in texts.items()]
+    known = repr([*versions, *sorted(vocabulary.about.items())])
+    source = hashlib.sha256(known.encode()).hexdigest()[:16]
+    store = kept_store(run_dir)
+    outdated = store is None or store.about["source"] != source
+    if store is None or store.ids != vocabulary.ids or outdated and not has_checkpoint(run_dir):
+        left_out: list[str] = []
+        pieces = {split: _pieces(split, texts[split], vocabulary, left_out) for split in texts}
+        write_store(
+            os.path.join(run_dir, DATA),
+            pieces[TRAIN],
             vocabulary.ids,
-            about=lambda empty: {"source": source, "left_out": left_out(empty)},
+            heldout=pieces.get(HELDOUT),
+            longest=None,
+            about=lambda: {"source": source, "left_out": left_out},
         )
-    if not written.documents:
-        raise EmptyText(
-            f"Got no token of text ({name}; left out: {left_out(written.empty) or 'nothing'}): give "
-            "files that hold text."
-        )
-    return open_token_array(path)
+        store, outdated = open_store(os.path.join(run_dir, DATA)), False
+    documents = {split: store.documents(split) for split in store.splits}
+    return Tokenised(store, documents, outdated)
+
+
+def _pieces(
+    split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
+) -> Iterator[Piece]:
+    """The documents of a text; adds what was left out of it, in words, to `left_out`."""
+    tokens = empty = 0
+    with progress_bar(f"Tokenising ({split})", text.total) as advance:
+        read = text.read(advance)
+        for piece in text.encode(vocabulary.tokenizer, read, text.left_out):
+            yield piece
+            tokens += piece.tokens.size
+            empty += not piece.tokens.size
+    words = [text.left_out.describe(), f"{empty:,} empty documents" if empty else ""]
+    left_out.append(", ".join(filter(None, words)))
+    if not tokens:
+        raise EmptyText(split, left_out[-1])
+
+
+def kept_store(run_dir: str) -> TokenStore | None:
+    """The tokenised text that a run keeps, where it does."""
+    path = os.path.join(run_dir, DATA)
+    return open_store(path) if is_sealed(path) else None
 
 
 def has_checkpoint(run_dir: str) -> bool:
@@ -94,43 +127,49 @@ def has_checkpoint(run_dir: str) -> bool:
 
 def corpus_of(
     what: str,
-    arrays: dict[str, TokenArray],
+    tokens: Tokenised,
     vocabulary: Vocabulary,
     *,
     held_out: str,
     seed: int,
     longest: int | None = None,
 ) -> Corpus:
-    """The `Corpus` of the arrays "train" and "heldout", with a summary for people.
+    """The `Corpus` of tokenised text, with a summary for people.
 
     Args:
         what: the text, in words.
-        arrays: of one vocabulary.
+        tokens: of both splits.
         vocabulary: the run's.
         held_out: how the held-out text was chosen, in words.
         seed: of the order of the documents.
         longest: as in `Corpus`.
     """
-    train, heldout = arrays["train"], arrays["heldout"]
+    train, heldout = tokens.documents[TRAIN], tokens.documents[HELDOUT]
     note = ""
-    if "text" in train.about:
+    if tokens.outdated:
         note = (
-            f". That text is {train.about['text']}: these are the tokens that the run has kept; "
-            "other text needs a run directory of its own"
+            ". That text is gone or changed: these are the tokens that the run has kept; other text "
+            "needs a run directory of its own"
         )
-    left_out = dict.fromkeys(array.about["left_out"] for array in (train, heldout))
-    return array_corpus(
-        train,
-        heldout,
-        seed=seed,
+    left_out = dict.fromkeys(filter(None, tokens.store.about["left_out"]))
+
+    @functools.cache
+    def order() -> Shuffled:
+        return Shuffled(training_records(train, longest or UNCUT), seed)
+
+    return Corpus(
+        ids=vocabulary.ids,
+        train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
+        heldout=lambda n: first_tokens([heldout_records(heldout, longest or UNCUT)], n),
         codec=vocabulary.codec,
         longest=longest,
+        columns=tokens.store.columns,
         summary=(
             f"{what}: {_counts(train)} to train on; {_counts(heldout)} held out ({held_out}); "
-            f"left out: {'; '.join(filter(None, left_out)) or 'nothing'}{note}"
+            f"left out: {'; '.join(left_out) or 'nothing'}{note}"
         ),
     )
 
 
-def _counts(array: TokenArray) -> str:
-    return f"{array.documents:,} documents, {array.size:,} tokens"
+def _counts(documents: DocumentArrays) -> str:
+    return f"{len(documents):,} documents, {documents.tokens:,} tokens"

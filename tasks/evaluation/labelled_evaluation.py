@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ...data.token_array_files import TokenArray, open_token_array
+from ...data.records import DocumentArrays
+from ...data.token_store import HELDOUT, TRAIN
 from ...inference import Trained
 from ...inference.answering.task_scores import EvaluationTask
-from ...training.run_directory import DATA, load_classes
-from ..corpora.labelled_files import HELDOUT, TRAIN
+from ...training.run_directory import load_classes
 from ..corpora.labelled_readers import Labelled, read_labelled
+from ..corpora.tokenising import kept_store
 from ..task_metrics import accuracy, macro_f1, majority
 from ..vocabularies import load_vocabulary
 
@@ -32,13 +33,13 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
     Raises:
         ValueError: a run of another corpus.
     """
-    array = _kept(run_dir, HELDOUT)
-    if array is None:
+    kept = _kept(run_dir, HELDOUT)
+    if kept is None:
         raise ValueError(
             f"{run_dir} holds no labelled text, which heldout_labels scores: train on "
             "corpora.labelled_text, or leave training.Run.evaluation_tasks out."
         )
-    labelled = _drawn(_labelled(run_dir, array), array.documents, examples)
+    labelled = _drawn(_labelled(run_dir, kept), len(kept), examples)
     return [_task(run_dir, HELDOUT, labelled)]
 
 
@@ -102,27 +103,23 @@ def _task(run_dir: str, name: str, examples: Sequence[Labelled]) -> EvaluationTa
     )
 
 
-def _kept(run_dir: str, side: str) -> TokenArray | None:
+def _kept(run_dir: str, split: str) -> DocumentArrays | None:
     """The labelled text that a run keeps, if it does."""
-    path = os.path.join(run_dir, DATA, side)
-    if not load_classes(run_dir) or not os.path.isdir(path):
-        return None
-    array = open_token_array(path)
-    return None if array.parts is None and array.labels is None else array
+    store = kept_store(run_dir) if load_classes(run_dir) else None
+    return store.documents(split) if store and store.columns and split in store.splits else None
 
 
-def _labelled(run_dir: str, array: TokenArray) -> Iterator[Labelled]:
+def _labelled(run_dir: str, documents: DocumentArrays) -> Iterator[Labelled]:
     decode = load_vocabulary(run_dir).codec.decode
-    answers = _answers(run_dir, array)
-    for start, end, label in zip(array.starts, array.ends, answers):
-        tokens, _, parts, _ = array.piece(start, end, True)
+    for i, label in enumerate(_answers(run_dir, documents)):
+        tokens, _, parts, _ = documents.piece(i)
         yield Labelled(decode((tokens if parts is None else tokens[parts == 0]).tolist()), label)
 
 
-def _answers(run_dir: str, array: TokenArray) -> Iterator[str]:
+def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
     """The label of each text, without decoding the text."""
     classes, decode = load_classes(run_dir), load_vocabulary(run_dir).codec.decode
     written = functools.cache(lambda tokens: decode(list(tokens)).strip())
-    for start, end in zip(array.starts, array.ends):
-        tokens, _, parts, labels = array.piece(start, end, True)
+    for i in range(len(documents)):
+        tokens, _, parts, labels = documents.piece(i)
         yield written(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]

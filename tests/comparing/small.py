@@ -46,7 +46,7 @@ def write(folder: pathlib.Path, *lines: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / "base.gin"
     base.write_text(tiny.CONFIG)
-    data = tiny.write_array(folder / "data")
+    data = tiny.write_documents(folder / "data")
     text = FILE.format(directory=str(folder / "compared"), base=str(base), data=data)
     (folder / "small.gin").write_text(text + "\n".join(lines) + "\n")
     return str(folder / "small.gin")

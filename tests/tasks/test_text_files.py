@@ -4,6 +4,7 @@ import gzip
 import inspect
 import json
 import os
+import shutil
 import sys
 import tracemalloc
 
@@ -292,6 +293,25 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, monkeypatch, become)
     kept.train(0, 1).restore(state)
 
 
+def test_a_run_of_an_earlier_version_is_tokenised_again(tmp_path, monkeypatch):
+    """Its tokens were in another format; the order is the same, and so is its position there."""
+    file, run_dir = tmp_path / "a.txt", tmp_path / "run"
+    file.write_text("some text " * 50)
+    (run_dir / "data" / "train").mkdir(parents=True)
+    (run_dir / "data" / "train" / "tokens.npy").write_bytes(b"")
+    (run_dir / "config.gin").write_text("")
+    monkeypatch.setattr("pretrax.training.saved.resuming.has_checkpoint", lambda run_dir: True)
+    settings = {"files": str(file), "vocabulary": vocabularies.utf8_bytes}
+    stream = text_files(str(run_dir), **settings).train(0, 1)
+    state = {"read": np.array(2), "earlier": np.zeros(0, int), "fingerprint": np.array(3190883767)}
+    stream.restore(state)
+    assert not (run_dir / "data" / "train" / "tokens.npy").exists()
+    shutil.rmtree(run_dir / "data")
+    file.unlink()
+    with pytest.raises(FileNotFoundError, match="No file matches"):
+        text_files(str(run_dir), **settings)
+
+
 def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []
@@ -363,7 +383,7 @@ def test_python_library(tmp_path, monkeypatch):
         for name in "ab"
     )
     assert first.ids == second.ids and first.summary == second.summary
-    for file in ("vocabulary.model", "data/train/tokens.npy", "data/heldout/tokens.npy"):
+    for file in ("vocabulary.model", "data/store.json", "data/train/00000-0000.tokens"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     train, heldout = everything(first)
     train = {document.tobytes() for document in train}

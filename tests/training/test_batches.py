@@ -18,8 +18,8 @@ from pretrax.training.batches import (
     largest_remainder,
     schedule,
 )
+from tests.data.test_records import Numbers
 from tests.training import tiny
-from tests.training.test_records import Numbers
 
 EOS = 1
 

@@ -302,7 +302,7 @@ def test_the_latest_that_was_due_is_kept_until_the_next_and_later_ones_can_be_re
 
 
 def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
-    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=3)
+    run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=3)
     every = {f"training__Run__{name}_every": 1 for name in ("checkpoint", "evaluate")}
     kept = {"training__Run__keep_checkpoints": 1, "training__Run__keep_best": 1}
     tiny.run_here(run.arguments(**every, **kept, PEAK=3.0))  # which makes it worse and worse

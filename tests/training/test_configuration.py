@@ -466,7 +466,6 @@ MOVED_NAMES = {
     "pretrax.tasks.seqio_vocabularies": "of_task",
     "pretrax.training.mesh": "make_mesh",
     "pretrax.training.store_mixtures": "token_store",
-    "pretrax.training.token_arrays": "token_array",
 }
 
 

@@ -42,7 +42,7 @@ def test_a_trace_ends_where_training_does(tmp_path):
 
 
 def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
-    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=2)
+    run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=2)
     tiny.run_here([*run.arguments(), "--profile=2:2"])
     assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
 
@@ -73,7 +73,7 @@ def test_a_run_goes_on_without_a_trace_that_cannot_be_written(monkeypatch, tmp_p
 
     monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: None)
     monkeypatch.setattr(jax.profiler, "stop_trace", fail)
-    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=2)
+    run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=2)
     tiny.run_here([*run.arguments(), "--profile=1:2"])
     assert "warning: The trace could not be written" in capsys.readouterr().out
     assert (run.dir / "result.json").exists()

@@ -44,7 +44,7 @@ train.main(sys.argv[1:])
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return tiny.write_array(tmp_path_factory.mktemp("data") / "array")
+    return tiny.write_documents(tmp_path_factory.mktemp("data") / "store")
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +293,7 @@ def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
 def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys):
     shutil.move(data, tmp_path / "kept")
     try:
-        tiny.write_token_array(data, tiny.documents(200, seed=5), tiny.IDS)
+        tiny.write_store(data, tiny.documents(200, seed=5), tiny.IDS)
         with pytest.raises(SystemExit):
             half.here(capsys)
     finally:

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from pretrax import models, objectives
-from pretrax.data import token_arrays
-from pretrax.data.token_array_files import write_token_array
+from pretrax.data import store_mixtures
+from pretrax.data.token_store_files import write_store
 from pretrax.training import Bound, Run, loop, planning, spikes
 from pretrax.training.optimizers import adamw
 from pretrax.training.reporting.metrics import read_metrics
@@ -47,10 +47,10 @@ def run(tmp_path_factory):
     documents = [np.minimum(document, POISON - 1) for document in tiny.documents(400)]
     for number in (168, 227):
         documents[number][5] = POISON
-    write_token_array(folder / "data", documents, tiny.IDS)
+    write_store(folder / "data", documents, tiny.IDS)
     return Run(
         run_dir=str(folder / "whole"),
-        corpus=Bound(token_arrays.token_array, path=str(folder / "data")),
+        corpus=Bound(store_mixtures.token_store, stores=str(folder / "data")),
         objective=poisoned_lm,
         model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
         optimizer=Bound(adamw, learning_rate=3e-3),

@@ -28,7 +28,7 @@ def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         monitor, "peak_flops", lambda: 1e6
     )  # of a device that is slower than this one
-    run = tiny.Run(tmp_path, tiny.write_array(tmp_path / "array"), STEPS=4)
+    run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=4)
     said = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
     seconds = read_result(str(run.dir)).seconds
     assert list(seconds) == list(KINDS) and min(seconds.values()) > 0

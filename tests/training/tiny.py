@@ -14,10 +14,10 @@ import numpy as np
 import optax
 
 from pretrax import models, verbs
-from pretrax.data import token_arrays
+from pretrax.data import store_mixtures
 from pretrax.data.corpus import Codec, Corpus, DocumentStream, Piece
 from pretrax.data.packing import POOL, columns_of
-from pretrax.data.token_array_files import write_token_array
+from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
 from pretrax.training import planning
 from pretrax.training.batches import Batches
@@ -54,8 +54,8 @@ def document(number: int) -> np.ndarray:
     return found
 
 
-def write_array(path) -> str:
-    write_token_array(path, documents(200), IDS)
+def write_documents(path) -> str:
+    write_store(path, documents(200), IDS)
     return str(path)
 
 
@@ -175,13 +175,14 @@ def mesh_of(data, fsdp=1, tensor=1):
     return make_mesh(data, fsdp, tensor, devices=jax.devices()[: data * fsdp * tensor])
 
 
-def slow_token_array(run_dir, *, path, shown=False):
-    """A token array that takes WAIT seconds a document, once rows are cut from it, so that a run can
+def slow_token_store(run_dir, *, path, shown=False):
+    """A token store that takes WAIT seconds a document, once rows are cut from it, so that a run can
     be killed in the middle.
 
     They are a variable of the environment, for a run that is resumed keeps its settings. Its ids can be shown as text, so that a run ends with passages, only where `shown`.
     """
-    corpus, seconds = token_arrays.token_array(run_dir, path=path), float(os.getenv("WAIT", "0"))
+    corpus = store_mixtures.token_store(run_dir, stores=path)
+    seconds = float(os.getenv("WAIT", "0"))
     codec = Codec(lambda text: [int(t) for t in text.split()], str) if shown else None
 
     def open_shard(shard, num_shards):
@@ -215,8 +216,8 @@ STEPS = 12
 PEAK = 3e-3
 
 training.Run.run_dir = %RUN_DIR
-training.Run.corpus = @tiny.slow_token_array
-tiny.slow_token_array.path = %DATA
+training.Run.corpus = @tiny.slow_token_store
+tiny.slow_token_store.path = %DATA
 training.Run.objective = @objectives.mixture
 objectives.mixture.members = {
     "span": (@objectives.span_corruption, 2),

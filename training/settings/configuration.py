@@ -48,8 +48,13 @@ MOVED = {
     "pretrax.tasks.seqio_vocabularies": "pretrax.tasks.seqio.seqio_vocabularies",
     "pretrax.training.mesh": "pretrax.training.devices.mesh",
     "pretrax.training.store_mixtures": "pretrax.data.store_mixtures",
-    "pretrax.training.token_arrays": "pretrax.data.token_arrays",
 }
+# Modules that are no more, and what to do instead.
+DROPPED = dict.fromkeys(
+    ["pretrax.data.token_arrays", "pretrax.training.token_arrays"],
+    "token arrays are read no more: write their documents as a token store, by "
+    "data.token_store_files.write_store, and train on it by corpora.token_store",
+)
 
 # What users of T5X call a setting, and how it is set here.
 T5X_NAMES = {
@@ -350,6 +355,8 @@ class _Reader:
             match statement:
                 case config_parser.ImportStatement(module) if module.startswith("__gin__."):
                     pass  # dynamic registration is the only dialect here
+                case config_parser.ImportStatement(module) if module in DROPPED:
+                    raise ValueError(f"{at} imports {module}, and {DROPPED[module]}.")
                 case config_parser.ImportStatement(module):
                     if checked:
                         module = MOVED.get(module, module)

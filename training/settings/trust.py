@@ -35,7 +35,6 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.training.devices.mesh": ("make_mesh",),
     "pretrax.training.optimizers": (),
     "pretrax.data.store_mixtures": ("token_store",),
-    "pretrax.data.token_arrays": ("token_array",),
 }
 MODULE = "module"  # the setting of those of SeqIO that names what registers tasks, and is imported
 

@@ -5,6 +5,7 @@ import pytest
 
 from pretrax.data import store_mixtures
 from pretrax.data.corpus import Piece
+from pretrax.data.documents import split_heldout, training_records
 from pretrax.data.records import CACHED_BYTES, RecordStream, Shuffled
 from pretrax.data.store_mixtures import (
     MixedStream,
@@ -13,11 +14,11 @@ from pretrax.data.store_mixtures import (
     rates_of,
     token_store,
 )
-from pretrax.data.token_array_files import open_token_array, write_token_array
-from pretrax.data.token_arrays import ArrayRecords, split_heldout
-from tests.training.test_records import Numbers
-from tests.training.test_token_store import store_of
-from tests.training.test_token_store_files import IDS
+from pretrax.data.token_store import open_store
+from pretrax.data.token_store_files import write_store
+from tests.data.test_records import Numbers
+from tests.data.test_token_store import store_of
+from tests.data.test_token_store_files import IDS
 
 
 def text(first, n, tokens):
@@ -191,22 +192,22 @@ def test_another_store_of_the_same_ends_is_other_data(tmp_path):
 
 
 @pytest.mark.parametrize("heldout", [None, [np.array([5, 6])]])
-def test_a_store_of_few_documents_is_read_as_a_token_array(tmp_path, heldout):
+def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
     """Its documents are cut shorter, so that the rows of a step are of different text."""
     given = [np.arange(30_000) % 200 + 5, np.arange(9) + 5]
     store_of(tmp_path / "store", given, heldout=heldout)
-    write_token_array(tmp_path / "array", given, IDS)
-    array = open_token_array(tmp_path / "array")
-    train, held = (array, None) if heldout else split_heldout(array)
+    write_store(tmp_path / "uncut", given, IDS, longest=None)
+    uncut = open_store(tmp_path / "uncut").documents("train")
+    train, held = (uncut, None) if heldout else split_heldout(uncut)
     corpus = token_store("unused", stores=str(tmp_path / "store"))
-    expected = RecordStream(Shuffled(ArrayRecords(train), 0), 0, 1)
+    expected = RecordStream(Shuffled(training_records(train), 0), 0, 1)
     stream = corpus.train(0, 1)
     for _ in range(40):
         a, b = stream.next_document(), expected.next_document()
         assert len(a.tokens) <= 2048 and a.ends == b.ends
         np.testing.assert_array_equal(a.tokens, b.tokens)
     found = sum(len(piece.tokens) for piece in corpus.heldout(10**6))
-    assert found == (2 if heldout else held.size)
+    assert found == (2 if heldout else held.tokens)
 
 
 def test_stores_that_do_not_fit_are_refused(stores, tmp_path):

@@ -5,10 +5,11 @@ import struct
 import numpy as np
 import pytest
 
+from pretrax.data.documents import training_records
 from pretrax.data.records import Joined, RecordStream, Shuffled
-from pretrax.data.token_array_files import open_token_array, write_token_array
-from pretrax.data.token_array_formats import open_token_file
-from pretrax.data.token_arrays import ArrayRecords
+from pretrax.data.token_file_formats import open_token_file
+from pretrax.data.token_store import open_store
+from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds
 
 GPT2 = TokenIds(size=50_257, text=(0, 50_256), pad=50_256, eos=50_256, bos=50_256)
@@ -66,16 +67,15 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("program", WRITERS)
-def test_the_documents_are_those_that_were_written_in_the_order_of_an_array(program, tmp_path):
+def test_the_documents_are_those_that_were_written_in_the_order_of_a_store(program, tmp_path):
     given = documents()
-    array = open_token_file(WRITERS[program](tmp_path / "a", given), GPT2)
-    assert array.documents == len(given) and array.closed.all()
+    found = open_token_file(WRITERS[program](tmp_path / "a", given), GPT2)
+    assert len(found) == len(given) and found.closed.all()
     for i, document in enumerate(given):
-        piece = array.piece(array.starts[i], array.ends[i], True)
-        np.testing.assert_array_equal(piece.tokens, document)
-    write_token_array(tmp_path / "array", given, GPT2)
-    both = array, open_token_array(tmp_path / "array")
-    streams = [RecordStream(Shuffled(ArrayRecords(each), 0), 0, 1) for each in both]
+        np.testing.assert_array_equal(found.piece(i).tokens, document)
+    write_store(tmp_path / "store", given, GPT2)
+    both = found, open_store(tmp_path / "store").documents("train")
+    streams = [RecordStream(Shuffled(training_records(each), 0), 0, 1) for each in both]
     for _ in range(700):
         a, b = (stream.next_document() for stream in streams)
         assert a.tokens.dtype == np.int32 and a.ends == b.ends
@@ -85,19 +85,19 @@ def test_the_documents_are_those_that_were_written_in_the_order_of_an_array(prog
 def test_empty_documents_are_left_out_and_an_open_end_is_one(tmp_path):
     stream = np.array([END, 5, 6, END, END, 7, 8], np.uint16)
     (tmp_path / "a.bin").write_bytes(stream.tobytes())
-    array = open_token_file(str(tmp_path / "a.bin"), GPT2)
-    assert array.starts.tolist() == [1, 5] and array.ends.tolist() == [3, 7]
+    found = open_token_file(str(tmp_path / "a.bin"), GPT2)
+    assert found.starts.tolist() == [1, 5] and found.ends.tolist() == [3, 7]
     ends = np.array([1, 1, 4, 5, 7], np.uint64)
     (tmp_path / "a.ds").write_bytes(stream.tobytes())
     (tmp_path / "a.ds.index").write_bytes(ends.tobytes())
-    array = open_token_file(str(tmp_path / "a.ds"), GPT2)
-    assert array.starts.tolist() == [1, 5] and array.ends.tolist() == [3, 7]
+    found = open_token_file(str(tmp_path / "a.ds"), GPT2)
+    assert found.starts.tolist() == [1, 5] and found.ends.tolist() == [3, 7]
 
 
 def test_several_files_are_one_corpus(tmp_path):
     given = [documents(n, seed=n) for n in (300, 10, 700)]
-    arrays = [open_token_file(write_datatrove(tmp_path / str(len(d)), d), GPT2) for d in given]
-    joined = Joined([ArrayRecords(array) for array in arrays])
+    files = [open_token_file(write_datatrove(tmp_path / str(len(d)), d), GPT2) for d in given]
+    joined = Joined([training_records(each) for each in files])
     assert joined.counts.tolist() == [256, 44, 10, 256, 256, 188]
     stream = RecordStream(Shuffled(joined, 0), 0, 1)
     found = sorted(stream.next_document().tokens.tolist() for _ in range(1010))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pretrax.data.records import ALL, Loaded, RecordStream, Shuffled
+from pretrax.data.records import ALL, DocumentArrays, RecordStream, Shuffled
 
 
 class Numbers:
@@ -23,7 +23,7 @@ class Numbers:
         starts, ends = starts * self._each, (starts + 1) * self._each
         column = np.arange(self.tokens, dtype=np.uint16)
         zeros = np.zeros(len(starts), np.int64)
-        return Loaded([{"tokens": column}], zeros, starts, ends, starts >= 0, 1)
+        return DocumentArrays(self.name, [{"tokens": column}], zeros, starts, ends, starts >= 0, 1)
 
 
 SEVERAL_GROUPS = (5, 3, 5, 1) * 50

@@ -126,7 +126,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has no vocabulary.json"):
         seal(tmp_path, {"train": 1}, vocabulary=["vocabulary.json"])
     write(tmp_path, [[]], split="heldout")
-    with pytest.raises(ValueError, match="'heldout' .* has no tokens"):
+    with pytest.raises(ValueError, match="'heldout' has no tokens"):
         seal(tmp_path, {"train": 1, "heldout": 1})
     blocks = tmp_path / "train" / "00000.blocks"
     blocks.write_bytes(blocks.read_bytes()[::-1])

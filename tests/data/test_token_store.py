@@ -1,16 +1,15 @@
-"""Token stores as they are read: same order as arrays, any file system, and damage named."""
+"""Token stores as they are read: from any file system, and damage named."""
 
 import numpy as np
 import pytest
 
 from pretrax.data import token_store_files
 from pretrax.data.corpus import Piece
+from pretrax.data.documents import training_records
 from pretrax.data.records import RecordStream, Shuffled
-from pretrax.data.token_array_files import open_token_array, write_token_array
-from pretrax.data.token_arrays import ArrayRecords
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import StoreWriter, seal
-from tests.training.test_token_store_files import IDS, documents
+from tests.data.test_token_store_files import IDS, documents
 
 
 def store_of(path, *parts, heldout=None, **settings):
@@ -42,12 +41,10 @@ def place(request, tmp_path):
     return str(tmp_path / "store") if request.param == "disk" else f"memory:/{tmp_path}/store"
 
 
-def test_a_store_is_read_in_the_order_of_an_array_of_the_same_documents(place, tmp_path):
-    given = documents(700)
-    store = store_of(place, given)
-    write_token_array(tmp_path / "array", given, IDS)
-    array = ArrayRecords(open_token_array(tmp_path / "array"))
-    assert_same(read(store.records("train"), 1500, seed=3), read(array, 1500, seed=3))
+def test_blocks_and_documents_one_by_one_are_read_in_one_order(place):
+    store = store_of(place, documents(700))
+    one_by_one = training_records(store.documents("train"))
+    assert_same(read(store.records("train"), 1500, seed=3), read(one_by_one, 1500, seed=3))
     assert (store.ids, store.counts("train").documents) == (IDS, 700)
 
 
@@ -123,5 +120,9 @@ def test_folders_that_are_no_store_are_refused(tmp_path):
             open_store(tmp_path)
     with pytest.raises(ValueError, match="no finished token store"):
         open_store(store)
+    (tmp_path / "array").mkdir()
+    (tmp_path / "array" / "tokens.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match="array is a token array of an earlier version"):
+        open_store(tmp_path / "array")
     with pytest.raises(ValueError, match="nowhere://a cannot be opened"):
         open_store("nowhere://a")

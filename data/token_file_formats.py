@@ -21,7 +21,7 @@ import numpy as np
 
 from ..objectives import TokenIds, check_token_ids
 from .ids_on_disk import text_checker
-from .token_array_files import TokenArray
+from .records import DocumentArrays
 
 _HEADER = struct.Struct("<9sQBQQ")  # of an .idx: magic, version, dtype, sequences, document borders
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -29,8 +29,8 @@ _DTYPES = {3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # Megatron's codes of those 
 _BLOCK = 1 << 24  # tokens looked at together
 
 
-def open_token_file(path: str, ids: TokenIds) -> TokenArray:
-    """Opens a file of Megatron, nanoGPT or datatrove as a token array; reads every token once.
+def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
+    """Returns the documents of a file of Megatron, nanoGPT or datatrove; reads every token once.
 
         open_token_file("data/my_text_document.bin", ids)
 
@@ -57,11 +57,13 @@ def open_token_file(path: str, ids: TokenIds) -> TokenArray:
     _check_tokens(tokens, ids, path)
     starts = np.append(0, ends[:-1])
     ends = ends - (tokens[ends - 1] == ids.eos)
-    full = ends > starts
-    if not full.any():
+    if not (ends > starts).any():
         raise ValueError(f"{path}: got no document with text.")
-    closed = np.ones(int(full.sum()), bool)
-    return TokenArray(path, tokens, starts[full], ends[full], closed, ids, {})
+    closed = np.ones(len(ends), bool)
+    found = DocumentArrays(
+        path, [{"tokens": tokens}], np.zeros(len(ends), int), starts, ends, closed
+    )
+    return found.take(ends > starts)
 
 
 def _index_of(path: str) -> str:
@@ -133,7 +135,7 @@ def _mapped(path: str, dtype: np.dtype, tokens: int) -> np.ndarray:
             f"{path}: got {size:,} bytes, expected {tokens:,} ids of {dtype}, and some: it is empty "
             "or cut short."
         )
-    return np.memmap(path, dtype, mode="r")
+    return np.asarray(np.memmap(path, dtype, mode="r"))  # slices of a memmap take longer
 
 
 def _without_empty(ends: np.ndarray) -> np.ndarray:

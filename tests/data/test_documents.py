@@ -1,0 +1,259 @@
+"""Documents that are shuffled one by one: cut, held out, with columns; and stores of one process."""
+
+import resource
+
+import numpy as np
+import pytest
+
+from pretrax.data import documents as documents_module
+from pretrax.data.corpus import Piece, checked_for, in_parts
+from pretrax.data.documents import heldout_records, split_heldout, training_records
+from pretrax.data.records import RecordStream, Shuffled, first_tokens
+from pretrax.data.store_mixtures import token_store
+from pretrax.data.token_store import open_store
+from pretrax.data.token_store_files import write_store
+from pretrax.objectives import TokenIds, causal_lm, text_to_text
+from pretrax.objectives.contract import NO_LABEL
+from tests.training.tiny import text_of
+
+IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298), modes=(("R", 270),))
+
+
+def documents(n=50, longest=40):
+    """Documents of different lengths; the first two tokens say which one it is."""
+    rng = np.random.default_rng(0)
+    return [
+        np.concatenate(
+            [[3 + i // 200, 3 + i % 200], rng.integers(3, 260, rng.integers(0, longest))]
+        )
+        for i in range(n)
+    ]
+
+
+def written(path, given):
+    write_store(path, given, IDS, longest=None)
+    return open_store(path).documents("train")
+
+
+@pytest.fixture
+def found(tmp_path):
+    return written(tmp_path / "store", documents())
+
+
+def stream_of(found, seed=0, **settings):
+    return RecordStream(Shuffled(training_records(found, **settings), seed), 0, 1)
+
+
+def heldout(found, n=10**6, *longest):
+    return first_tokens([heldout_records(found, *longest)], n)
+
+
+def read(stream, n):
+    return [stream.next_document().tokens.tolist() for _ in range(n)]
+
+
+def test_what_is_written_is_read(tmp_path):
+    given = documents()
+    counts = write_store(
+        tmp_path / "a", [given[0], [], *given[1:]], IDS, heldout=given[:2], about=lambda: {"x": 1}
+    )
+    assert counts["train"] == (50, sum(map(len, given)), 50) and counts["heldout"].documents == 2
+    store = open_store(tmp_path / "a")
+    assert store.ids == IDS and store.about == {"x": 1}
+    found = store.documents("train")
+    assert found.columns[0]["tokens"].dtype == np.uint16
+    assert (len(found), found.tokens) == counts["train"][:2]
+    for i, expected in enumerate(given):
+        np.testing.assert_array_equal(found.piece(i).tokens, expected)
+    large = IDS._replace(size=100_000, sentinels=(99_999,))
+    write_store(tmp_path / "a", given[:3], large)  # replaces it
+    found = open_store(tmp_path / "a").documents("train")
+    assert found.columns[0]["tokens"].dtype == np.int32 and len(found) == 3
+    before = (tmp_path / "a").stat().st_ino
+    write_store(tmp_path / "a", given[:3], large)  # the same is kept for its readers
+    assert (tmp_path / "a").stat().st_ino == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]  # nothing temporary is left
+    write_store("memory://of_one_process", given, IDS)
+    assert len(open_store("memory://of_one_process").documents("train")) == 50
+
+
+def test_not_every_document_is_held_out(found, tmp_path):
+    with pytest.raises(ValueError, match="heldout_every must be at least 2, got 1"):
+        split_heldout(found, every=1)
+    with pytest.raises(ValueError, match="b/train: got 1 token, expected at least 2"):
+        split_heldout(written(tmp_path / "b", [[5]]))
+
+
+def test_nothing_is_left_of_a_store_that_fails(tmp_path):
+    def broken():
+        yield np.array([5, 6])
+        raise RuntimeError("disk")
+
+    with pytest.raises(RuntimeError):
+        write_store(tmp_path / "a", broken(), IDS)
+    with pytest.raises(ValueError, match="Document 1 for train.* the first is 299 at 1"):
+        write_store(tmp_path / "a", [np.array([5]), np.array([5, 299])], IDS)
+    with pytest.raises(ValueError, match="labels of float64, expected integers"):
+        write_store(tmp_path / "a", [Piece(np.array([5]), True, labels=[0.5])], IDS)
+    with pytest.raises(ValueError, match="'train' has no tokens"):
+        write_store(tmp_path / "a", [[]], IDS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_order_is_the_same_for_ever(found):
+    """Pinned: a NumPy that draws otherwise would break every checkpoint's data position."""
+    firsts = [document[1] - 3 for document in read(stream_of(found, seed=1), 8)]
+    assert firsts == [2, 41, 20, 19, 21, 0, 1, 27]
+
+
+def test_a_position_in_other_data_is_refused(found, tmp_path):
+    stream = stream_of(found)
+    assert stream.fingerprint == 4022074426  # pinned, as the order is
+    other = written(tmp_path / "other", documents()[:-1])
+    for changed in (stream_of(other), stream_of(found, seed=1)):
+        for go_on in (changed.restore, lambda state: changed.reshard([state])):  # noqa: B023
+            with pytest.raises(ValueError, match="other data"):
+                go_on(stream.state())
+    with pytest.raises(ValueError, match="an earlier version of pretrax"):
+        stream.restore({"epoch": 0, "position": 3, "fingerprint": 1})
+
+
+def test_long_documents_are_read_in_pieces(tmp_path, monkeypatch):
+    long = np.arange(50_000) % 250 + 3
+    found = written(tmp_path / "a", [long, [7, 7]])
+    uncut = {}, {"uncut": 5000}, {"uncut": 60_000}
+    longest = [max(map(len, read(stream_of(found, **each), 200))) for each in uncut]
+    assert longest == [2000, 7143, 50_000]  # shorter where there are few
+    monkeypatch.setattr(documents_module, "PIECES", 3)
+    pieces = read(stream_of(found), 5)
+    assert sorted(map(len, pieces)) == [2, 12_500, 12_500, 12_500, 12_500]
+    held = [len(piece.tokens) for piece in heldout(found)]
+    assert max(held) <= 2048 and sum(held) == 50_002
+    assert [len(piece.tokens) for piece in heldout(found, 3000)] == held[:2]
+
+
+def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
+    long = np.arange(50_000) % 250 + 3
+    found = written(tmp_path / "a", [long, [7, 7]])
+    stream = stream_of(found)
+    epoch = [stream.next_document() for _ in range(26)]
+    for pieces in (epoch, heldout(found)):
+        last = [piece.tokens.tolist() for piece in pieces if piece.ends]
+        assert len(pieces) > len(last) == 2 and [7, 7] in last
+        assert all(long.tolist()[-len(tokens) :] == tokens for tokens in last if len(tokens) > 2)
+    text = text_of(stream_of(found), 50_004, end=1)  # an epoch
+    assert np.sum(text == 1) == 2
+
+
+def test_pieces_are_written_and_held_out_as_such(tmp_path):
+    given = [([5, 6], False), ([], False), ([7], False), ([], True), ([], False), ([8], True)]
+    found = written(tmp_path / "a", [Piece(np.array(t, int), ends) for t, ends in given])
+    assert found.closed.tolist() == [False, True, True]
+    train, held = split_heldout(found)
+    assert train.closed.tolist() == [False, True] and held.closed.tolist() == [True]
+    train, held = split_heldout(written(tmp_path / "c", [[5, 6, 7], [8]]), every=3)  # cuts one
+    assert (train.tokens, held.tokens) == (2, 2)
+    assert train.closed.tolist() == [False] and held.closed.tolist() == [True, True]
+    pieces = [Piece(np.array([5 + i]), i % 2 == 1) for i in range(40)]
+    train, held = split_heldout(written(tmp_path / "b", pieces))
+    assert held.closed.all() and train.closed.sum() == 18
+
+
+@pytest.mark.parametrize("column", ["parts", "labels"])
+def test_columns_are_written_and_read_beside_the_tokens(tmp_path, column):
+    each = [(np.arange(n) % 200 + 3, np.arange(n) % 7 - 1) for n in (4, 9, 2)]
+    pieces = [Piece(tokens, True, **{column: values}) for tokens, values in each]
+    found = written(tmp_path / "a", pieces)
+    stream = stream_of(found)
+    for read in ([stream.next_document() for _ in range(3)], heldout(found, 99, 3)):
+        for piece in read:
+            values = getattr(piece, column)
+            assert values.dtype == np.int32 and (piece.parts is None) != (piece.labels is None)
+            np.testing.assert_array_equal(values, (piece.tokens - 3) % 7 - 1)
+    for wrong in (Piece(np.array([5]), True), Piece(np.array([5]), True, **{column: [1, 2]})):
+        with pytest.raises(ValueError, match=f"Document 3 .*expected .*{column}"):
+            write_store(tmp_path / "b", [*pieces, wrong], IDS)
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 20, 50])
+def test_heldout_is_apart_and_nothing_is_lost(tmp_path, n):
+    given = documents(n)
+    given[0] = np.append(given[0], 9)
+    train, held = split_heldout(written(tmp_path / "a", given))
+    parts = [
+        np.concatenate([part.piece(i).tokens for i in range(len(part))]) for part in (train, held)
+    ]
+    whole = np.concatenate(given)
+    assert train.tokens + held.tokens == len(whole) and held.tokens > 0
+    if n < 20:  # the end of the text
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+        assert held.tokens == len(whole) - int(len(whole) * 0.95)
+    else:
+        assert len(held) == n // 20
+        np.testing.assert_array_equal(held.piece(0).tokens, given[19])
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.sort(whole))
+
+
+def test_documents_with_labels_are_not_cut_and_have_known_classes(tmp_path):
+    labels = np.array([1, 2, 3, NO_LABEL])
+    given = [
+        Piece(np.arange(5, 9), True, labels=labels),
+        Piece(np.arange(7, 9), True, labels=[1, 0]),
+    ]
+    write_store(tmp_path / "a", given, IDS, heldout=given[:1])
+    plain = token_store("unused", stores=str(tmp_path / "a"))
+    assert plain.longest == 4 and plain.columns == ("labels",)
+    four, three = (causal_lm(IDS)._replace(num_classes=n) for n in (4, 3))
+    known = checked_for(four, plain)
+    stream = known.train(0, 1)
+    assert {tuple(stream.next_document().tokens) for _ in given} == {(5, 6, 7, 8), (7, 8)}
+    from_one = checked_for(three, plain)
+    with pytest.raises(
+        ValueError, match="Got the label 3, expected a class of 0 … 2: count .* from 0"
+    ):
+        from_one.heldout(9)
+    with pytest.raises(ValueError, match="Got the label 3"):
+        stream = from_one.train(0, 1)
+        [stream.next_document() for _ in given]
+
+
+def test_documents_of_more_parts_than_an_objective_reads_are_refused(tmp_path):
+    given = [in_parts([5, 6], [7]), in_parts([5], [6], [7], [8])]
+    write_store(tmp_path / "a", given, IDS, heldout=given[:1])
+    plain = token_store("unused", stores=str(tmp_path / "a"))
+    answers = text_to_text(IDS)
+    assert len(checked_for(answers, plain).heldout(9)) == 1
+    stream = checked_for(answers, plain).train(0, 1)
+    with pytest.raises(ValueError, match="a document of 4 parts, expected at most 2.*dialogue"):
+        [stream.next_document() for _ in given]
+    stream = checked_for(answers._replace(num_parts=None), plain).train(0, 1)
+    assert {stream.next_document().tokens.size for _ in given} == {3, 4}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        (np.array([[5, 6]]), r"got int64\[1, 2\], expected one-dimensional integers"),
+        (np.array([5.0]), "got float64.*, expected one-dimensional integers"),
+        (np.array([5, 300]), r"got ids 5…300, expected 0…299"),
+        (np.array([5, -1]), "got ids -1…5"),
+        (np.array([5, 1, 6, 260]), r"2 of 4 ids are special ids, the first is 1 at 1"),
+        (np.array(["a"]), "got <U1.*, expected one-dimensional integers"),
+    ],
+)
+def test_tokens_that_cannot_be_written(tmp_path, tokens, said):
+    with pytest.raises(ValueError, match=said):
+        write_store(tmp_path / "a", [tokens], IDS)
+
+
+@pytest.mark.parametrize("document", [np.full(5000, 3), np.full(1, 3)])
+def test_a_full_disk_is_said(tmp_path, document):
+    """By a limit on the size of a file, which the tokens exceed, or the index of many documents."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_store(tmp_path / "store", [document] * 4000, IDS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
