@@ -13,6 +13,7 @@ TRAINING = [
     "numpy>=2.4,<3",
     "fsspec>=2026.4,<2027",  # token stores in buckets
     "safetensors>=0.8,<0.9",
+    "annotated-types>=0.8,<0.9",  # ranges of settings, declared in annotations
     "gin-config>=0.5.0,<0.6",
     "etils[epath]>=1.15,<2",
     "rich>=15.0,<16",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import jax
 
+from ..constraints import Count, checked
 from ..training.devices.mesh import placed_on
 from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
 from ..training.settings.bound import bound, flattened
@@ -24,13 +25,12 @@ COUNTED = 2000  # steps whose tokens are counted; those of later steps are as ma
 TIMED = 20  # steps that a pilot times
 
 
-def text_tokens(plan: Plan, *, number: int) -> int:
+@checked
+def text_tokens(plan: Plan, *, number: Count) -> int:
     """Returns the steps that read `number` tokens of text, before corruption; the last one reaches it.
 
     The tokens of the first `COUNTED` steps are counted in the rows that they will read.
     """
-    if number < 1:
-        raise ValueError(f"Got budgets.text_tokens.number = {number:,}, expected 1 or more.")
     total = per_step = 0.0
     for step, total in enumerate(_tokens_read(plan), 1):
         per_step = total / step

@@ -2,8 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
+from annotated_types import MinLen
+
+from ..constraints import Natural, NonEmptyText, check_fields
 from .matching import macro_of
 
 
@@ -26,13 +29,17 @@ class Comparison:
     question is how the loss falls with size and text, a scaling law, and not which is better.
     """
 
-    directory: str  # for its runs, its results and its report
-    question: str  # a sentence
-    base: Sequence[str]  # gin files and bindings of the run that all variants change
-    variants: Mapping[str, Sequence[str]]  # by name: gin files and bindings after those of the base
-    budget: Callable | Mapping[str, Callable]  # (training.Plan) -> steps, or several by name
-    yardsticks: Sequence[Callable]  # (Subject) -> list[Figure]
-    seeds: Sequence[int] = (0, 1, 2, 3, 4)
+    directory: NonEmptyText  # for its runs, its results and its report
+    question: NonEmptyText  # what is asked, in a sentence
+    base: Annotated[
+        Sequence[str], MinLen(1)
+    ]  # gin files and bindings of the run that all variants change
+    # By name: gin files and bindings after those of the base.
+    variants: Annotated[Mapping[str, Sequence[str]], MinLen(1)]
+    # (training.Plan) -> steps, or several by name.
+    budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
+    yardsticks: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
+    seeds: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 3, 4)
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
 
@@ -78,6 +85,7 @@ def folder_of(variant: str) -> str:
 
 def check(comparison: Comparison) -> Comparison:
     """Raises ValueError for a comparison that no runs can answer: what was got, what to change."""
+    check_fields(comparison, "comparing.Comparison.")
     for mistake in _mistakes(comparison):
         raise ValueError(f"comparing.Comparison.{mistake}.")
     return comparison
@@ -85,35 +93,14 @@ def check(comparison: Comparison) -> Comparison:
 
 def _mistakes(c: Comparison) -> Iterator[str]:
     """Yields the mistakes of a comparison. What follows one takes for granted that there is none."""
-    for name, words in (("directory", "a folder's name"), ("question", "a sentence")):
-        if not isinstance(value := getattr(c, name), str) or not value:
-            yield f"{name} must be {words}, got {value!r}"
     if "://" in c.directory:
         yield f"directory is on this machine's disk, got {c.directory}"
-    yield from _mistakes_of_lines("base", c.base)
-    if not c.base:
-        yield "base has no run, expected a gin file such as ['runs/encoder.gin']"
-    if not isinstance(c.variants, Mapping) or not c.variants:
-        yield (
-            f"variants must be named lists of gin lines, at least one, got {c.variants!r}: give such "
-            "as {'15%': [], '40%': ['objectives.masked_lm.rate = 0.40']}"
-        )
-    for name, lines in c.variants.items():
-        yield from _mistakes_of_name("variants", name)
-        yield from _mistakes_of_lines(f"variants[{name!r}]", lines)
-    whole = _is_list(c.seeds) and all(type(seed) is int and seed >= 0 for seed in c.seeds)
-    if not whole or not c.seeds:
-        yield f"seeds must be a list of whole numbers, 0 or more, got {c.seeds!r}"
+    for of, named in (("variants", c.variants), ("budget", c.budget)):
+        for name in named if isinstance(named, Mapping) else ():
+            if not isinstance(name, str) or not name.strip() or not name.isprintable():
+                yield f"{of} has the name {name!r}, expected a text of one line"
     if twice := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
         yield f"seeds has {twice[0]} twice, got {list(c.seeds)}: give each once"
-    budgets = c.budget if isinstance(c.budget, Mapping) else {"the budget": c.budget}
-    if not budgets or not all(map(callable, budgets.values())):
-        yield (
-            "budget must be a function such as @budgets.text_tokens, or several by name, got "
-            f"{c.budget!r}"
-        )
-    for name in budgets:
-        yield from _mistakes_of_name("budget", name)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
     yield from _mistakes_of_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):
@@ -136,16 +123,6 @@ def _mistakes(c: Comparison) -> Iterator[str]:
             )
 
 
-def _mistakes_of_name(of: str, name: Any) -> Iterator[str]:
-    if not isinstance(name, str) or not name.strip() or not name.isprintable():
-        yield f"{of} has the name {name!r}, expected a text of one line"
-
-
-def _mistakes_of_lines(name: str, lines: Any) -> Iterator[str]:
-    if not _is_list(lines) or not all(isinstance(line, str) and line.strip() for line in lines):
-        yield f"{name} must be a list of gin files and bindings, each a text, got {lines!r}"
-
-
 def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
     """Yields those of variants that cannot have folders of their own."""
     folders: dict[str, str] = {}
@@ -164,9 +141,7 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
         folders[folder.lower()] = name
 
 
-def _mistakes_of_yardsticks(yardsticks: Any) -> Iterator[str]:
-    if not _is_list(yardsticks) or not yardsticks or not all(map(callable, yardsticks)):
-        yield f"yardsticks must be a list of functions, at least one, got {yardsticks!r}"
+def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
     from ..training.settings.bound import bound
 
     functions: dict[str, Callable] = {}
@@ -181,7 +156,3 @@ def _mistakes_of_yardsticks(yardsticks: Any) -> Iterator[str]:
                 f"yardsticks has two functions named {function.__name__}, of {other.__module__} and "
                 f"{function.__module__}, whose figures would have one name: rename one"
             )
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -44,16 +44,6 @@ def figure_of(record: Mapping[str, Any]) -> Figure:
     return figure._replace(value=math.nan if figure.value is None else float(figure.value))
 
 
-def check_at_least(least: int, **settings: Any) -> None:
-    """Raises ValueError for a yardstick's setting that is no whole number, or less than the least.
-
-    check_at_least(1, tokens=tokens, row_tokens=row_tokens)
-    """
-    for name, value in settings.items():
-        if type(value) is not int or value < least:
-            raise ValueError(f"Got {name}={value!r}, expected a whole number, {least} or more.")
-
-
 def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
     """Returns a yardstick's name and settings, defaults included, as values of JSON.
 

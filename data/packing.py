@@ -24,10 +24,11 @@ import itertools
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import getitem
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..constraints import checked
 from ..objectives import Objective, Row, RowGroup, members_of
 from ..objectives.contract import ROWS, column_of, joint_rows
 from ..objectives.layouts import Layout
@@ -81,7 +82,8 @@ class PackedRow(NamedTuple):
 # The policies for the rows that an objective requires (`objectives.contract.ROWS`), the default
 # first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep
 # documents apart; BERT's pairs, SimCSE's views and examples have a row to themselves.
-POLICIES = {
+Policy = Literal["concatenate", "isolate", "whole", "single"]
+POLICIES: dict[str, tuple[Policy, ...]] = {
     "stream": ("concatenate", "isolate", "whole", "single"),
     "documents": ("whole", "isolate", "single"),
     "document": ("single", "whole", "isolate"),
@@ -90,22 +92,21 @@ POLICIES = {
 }
 
 
+@checked
 def resolve(
-    objective: Objective, policy: str | None = None, mark_document_ends: bool | None = None
+    objective: Objective, policy: Policy | None = None, mark_document_ends: bool | None = None
 ) -> tuple[str, bool]:
     """Returns the policy, and whether end-of-sequence follows every document; None: the default.
 
     >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
     (('concatenate', True), ('whole', False))
 
-    Raises ValueError for an unknown policy, one without the rows that the objective requires, or a
+    Raises ValueError for a policy without the rows that the objective requires, or a
     mixture of members with and without end-of-sequence of their own where rows are no stream.
     """
     suited = POLICIES[joint_rows([objective.rows])]
     if policy is None:
         policy = suited[0]
-    if policy not in _FILL:
-        raise ValueError(f"packing must be one of {list(_FILL)}, got {policy!r}.")
     if policy not in suited:
         raise ValueError(
             f"The objective is made for {ROWS[objective.rows]}, got packing={policy!r}, expected "

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..constraints import Positive, checked
 from .corpus import Corpus, DocumentStream, Piece, Progress
 from .documents import UNCUT, joined, split_heldout, training_records
 from .records import CACHED_BYTES, DocumentArrays, Records, RecordStream, Shuffled, first_tokens
@@ -18,11 +19,12 @@ _HELDOUT_EVERY = 20  # one block in so many is held out of a store without held-
 _FEW = 512  # records, of fewer of which rows of one step would be of one document
 
 
+@checked
 def token_store(
     run_dir: str,
     *,
     stores: str | Sequence[str] | Mapping[str, Any],
-    temperature: float = 1.0,
+    temperature: Positive = 1.0,
     seed: int = 0,
 ) -> Corpus:
     """Returns the corpus of a token store, or of several at rates; its ids are not shown as text.
@@ -85,8 +87,6 @@ def rates_of(
         if temperature != 1.0:
             raise ValueError("Got rates and a temperature, expected one of them: leave one out.")
         return list(stores.values())
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}.")
     tokens = np.asarray([store.counts(TRAIN).tokens for store in opened])
     return ((tokens / tokens.max()) ** (1 / temperature)).tolist()
 

@@ -19,6 +19,7 @@ PACKAGES = (
     *("objectives", "models", "data", "training", "inference"),
     *("tasks", "showing", "comparing", "preparing"),
 )
+GROUND = "constraints"  # a module, which all packages import
 RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # of docs/guide.py
 FROM_THE_ROOT = {
     "index.md": "README.md",
@@ -40,6 +41,7 @@ def on_config(config):
     (package / "__init__.py").touch()  # so that no installed `pretrax` is searched as well
     for name in PACKAGES:
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / f"{GROUND}.py", package)
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [str(package.parent)]
     reference = [
         {
@@ -50,6 +52,7 @@ def on_config(config):
         }
         for name in PACKAGES
     ]
+    reference.append({GROUND: page_of(GROUND)})
     if results := [f"comparisons/{path.name}" for path in RESULTS]:
         config.nav.insert(len(config.nav) - 2, {"Results": results})
     config.nav.insert(len(config.nav) - 1, {"API reference": reference})
@@ -60,9 +63,9 @@ def on_files(files, config):
     """Adds the pages of the API reference."""
     for name in PACKAGES:
         files.append(File.generated(config, index_page(name), content=index_text(name)))
-        for module in modules(name):
-            text = f"# {module}\n\n::: pretrax.{module}\n"
-            files.append(File.generated(config, page_of(module), content=text))
+    for module in (*(m for name in PACKAGES for m in modules(name)), GROUND):
+        text = f"# {module}\n\n::: pretrax.{module}\n"
+        files.append(File.generated(config, page_of(module), content=text))
     return files
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
+from ..constraints import Count, checked
 from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
 from .heads import CLASSIFIERS, HEADS
@@ -108,7 +109,7 @@ class Model(NamedTuple):
     prefill: Prefill | None = None
     extend: Extend | None = None
     part: Callable[[dict], Part] | None = None  # params -> what is kept of it after pre-training
-    attention: str | None = None  # of `config.ATTENTIONS`; None: it is a network of one's own
+    attention: str | None = None  # as of `Config`; None: it is a network of one's own
 
 
 class Outputs(NamedTuple):
@@ -145,8 +146,14 @@ MODERN_BERT = dict(
 )
 
 
+@checked
 def encoder_decoder(
-    vocab_size, heads=("vocabulary",), *, num_encoder_layers=8, num_decoder_layers=8, **settings
+    vocab_size,
+    heads=("vocabulary",),
+    *,
+    num_encoder_layers: Count = 8,
+    num_decoder_layers: Count = 8,
+    **settings,
 ):
     """An encoder, and a decoder with cross-attention to it; T5 1.1 small by default.
 
@@ -172,15 +179,16 @@ def encoder_decoder(
         T5_1_1,
         _with_classes(heads, settings),
         heads=_available(heads, ("vocabulary", "classes")),
-        num_encoder_layers=_at_least_one("num_encoder_layers", num_encoder_layers),
-        num_decoder_layers=_at_least_one("num_decoder_layers", num_decoder_layers),
+        num_encoder_layers=num_encoder_layers,
+        num_decoder_layers=num_decoder_layers,
         num_ahead=0,
         ahead="parallel",
     )
     return model_of(config)
 
 
-def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", **settings):
+@checked
+def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="parallel", **settings):
     """A single stack that predicts left to right; LLaMA's layers by default.
 
         models.decoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048, num_layers=12)
@@ -213,7 +221,7 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers, ahead="parallel", 
         _with_classes(heads, settings),
         heads=_available(heads, ("vocabulary", *CLASSIFIERS)),
         num_encoder_layers=0,
-        num_decoder_layers=_at_least_one("num_layers", num_layers),
+        num_decoder_layers=num_layers,
         num_ahead=num_ahead,
         ahead=ahead,
     )
@@ -244,14 +252,15 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
     return model_of(encoder_config(vocab_size, heads, **settings))
 
 
-def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers, **settings) -> Config:
+@checked
+def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **settings) -> Config:
     """Returns the `Config` of `encoder` with these arguments."""
     return make_config(
         vocab_size,
         MODERN_BERT,
         _with_classes(heads, settings),
         heads=_available(heads, ("vocabulary", *HEADS)),
-        num_encoder_layers=_at_least_one("num_layers", num_layers),
+        num_encoder_layers=num_layers,
         num_decoder_layers=0,
         num_ahead=0,
         ahead="parallel",
@@ -277,12 +286,6 @@ def _with_classes(heads, settings: dict) -> dict:
 def _available(heads, known):
     """Returns the known ones of these heads; a run is checked for the others when configured."""
     return tuple(name for name in known if name in heads)
-
-
-def _at_least_one(name, value):
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"Got {name}={value!r}, expected a whole number of 1 or more.")
-    return value
 
 
 def forward_flops(config, lengths):

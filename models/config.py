@@ -2,10 +2,13 @@
 
 import dataclasses
 import difflib
+from typing import Annotated, Literal
 
 import jax
+from annotated_types import Interval, MinLen
 from flax import linen as nn
 
+from ..constraints import NonNegative, Positive, check_fields
 from . import attention, grouped_products
 
 ACTIVATIONS = {
@@ -15,15 +18,7 @@ ACTIVATIONS = {
     "relu": nn.relu,
     "linear": lambda x: x,
 }
-NORMS = ("rms", "layer")
-NORM_PLACES = ("before", "after", "output", "both")
-CLASSIFIER_LAYERS = ("tanh", "relu", "gelu_exact", "normed", "none")
-# Beyond any model, and small enough that to check it costs nothing.
-MOST_LAYERS = 4096
-MOST = 2**31 - 1  # of any other number: ids and slots are int32
-POSITIONS = ("relative", "rotary", "learned", "none")
-ATTENTIONS = ("plain", "fused")
-DTYPES = ("float32", "bfloat16")  # float16 overflows in T5's MLP
+Activation = Literal["gelu", "gelu_exact", "silu", "relu", "linear"]
 REMAT_POLICIES = {
     "none": None,  # save every intermediate value
     # Save products with a weight, and of attention only what its gradient needs.
@@ -33,6 +28,12 @@ REMAT_POLICIES = {
     ),
     "full": jax.checkpoint_policies.nothing_saveable,  # save only what passes between layers
 }
+
+
+# More layers than any model has, and few enough that to check a model costs nothing.
+Layers = Annotated[int, Interval(ge=0, le=4096)]
+Size = Annotated[int, Interval(ge=1, le=2**31 - 1)]  # ids and slots are int32
+SizeOrZero = Annotated[int, Interval(ge=0, le=2**31 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,37 +49,37 @@ class Config:
     exclude each other, and values that would have no effect.
     """
 
-    vocab_size: int  # V, rows of the embedding and width of the logits; may exceed the ids in use
-    num_encoder_layers: int  # 0 layers of one of them: a single stack
-    num_decoder_layers: int
-    heads: tuple  # names of `models.heads.HEADS`, and "vocabulary"
+    vocab_size: Size  # V, rows of the embedding and width of the logits; may exceed the ids in use
+    num_encoder_layers: Layers  # 0 layers of one of them: a single stack
+    num_decoder_layers: Layers
+    heads: tuple[str, ...]  # names of `models.heads.HEADS`, and "vocabulary"
 
     # --- widths
-    emb_dim: int  # E, the residual stream
-    num_heads: int  # H; num_heads * head_dim need not be emb_dim
-    head_dim: int  # d
-    mlp_dim: int  # M, of each projection into the MLP
+    emb_dim: Size  # E, the residual stream
+    num_heads: Size  # H; num_heads * head_dim need not be emb_dim
+    head_dim: Size  # d
+    mlp_dim: Size  # M, of each projection into the MLP
     # G, key heads, each shared by H / G consecutive query heads (arXiv:2305.13245); None: num_heads.
-    num_kv_heads: int | None = None
+    num_kv_heads: Size | None = None
     # One projection for each name of ACTIVATIONS; their values are multiplied: ('gelu', 'linear')
     # is a gated MLP (arXiv:2002.05202), ('relu',) is a plain one.
-    mlp_activations: tuple = ("gelu", "linear")
+    mlp_activations: Annotated[tuple[Activation, ...], MinLen(1)] = ("gelu", "linear")
 
     # --- sparse layers: see `models.experts`
-    num_experts: int = 0  # N, MLPs of width mlp_dim, in place of a layer's one; 0: none
-    experts_per_token: int = 2  # K, of the N, that process each token
+    num_experts: SizeOrZero = 0  # N, MLPs of width mlp_dim, in place of a layer's one; 0: none
+    experts_per_token: Size = 2  # K, of the N, that process each token
     # A token's K weights sum to 1, as in Mixtral. False with K = 1, as in Switch: a weight that is always
     # 1 gives the router no gradient of the loss.
     normalize_expert_weights: bool = True
-    sparse_every: int = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
+    sparse_every: Size = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 
     # --- norms and biases
-    norm: str = "rms"  # or "layer", which subtracts the mean first
+    norm: Literal["rms", "layer"] = "rms"  # "layer" subtracts the mean first
     # "before": pre-norm, of each sublayer's input and after the last layer. "after": post-norm, of
     # the sum with the residual stream, as in BERT and BART. "output": of each sublayer's output, as in
     # OLMo 2; "both": of its input and its output, as in Gemma 2; after the last layer too.
-    norm_place: str = "before"
-    norm_epsilon: float = 1e-6
+    norm_place: Literal["before", "after", "output", "both"] = "before"
+    norm_epsilon: Positive = 1e-6
     zero_centered_norms: bool = False  # they scale by 1 + their parameter, as in Gemma
     biases: bool = False  # of every linear layer, and of layer norms
     qkv_biases: bool = False  # of queries, keys and values, where others have none, as in Qwen2
@@ -90,75 +91,80 @@ class Config:
     # --- attention and positions
     # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and
     # GPUs, in memory that grows with the length and not with its square (`models.kernels.fused_attention`).
-    attention: str = "plain"
+    attention: Literal["plain", "fused"] = "plain"
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
-    positions: str = "rotary"
+    positions: Literal["relative", "rotary", "learned", "none"] = "rotary"
     relative_in_every_layer: bool = False  # a bias table per layer, as in umT5, not per stack
-    rope_theta: float = 10_000.0  # the base of the rotary wavelengths (arXiv:2104.09864)
+    rope_theta: Positive = 10_000.0  # the base of the rotary wavelengths (arXiv:2104.09864)
     # Stretches rotary wavelengths for texts longer than those trained on: (factor,) for all, or
     # LLaMA 3's (factor, low frequency factor, high frequency factor, trained length).
-    rope_scaling: tuple | None = None
-    max_positions: int = 0  # learned positions: the longest row
-    position_offset: int = 0  # learned positions: rows of the embedding before position 0
-    attention_scale: float | None = None  # of scores; None: head_dim**-0.5. T5: 1.0
+    rope_scaling: tuple[float, ...] | None = None
+    max_positions: SizeOrZero = 0  # learned positions: the longest row
+    position_offset: SizeOrZero = 0  # learned positions: rows of the embedding before position 0
+    attention_scale: Positive | None = None  # of scores; None: head_dim**-0.5. T5: 1.0
     # Local layers attend to `window` keys on either side; every global_every-th layer, from layer
     # `first_global` on, to all, with `rope_theta` where local ones have `local_rope_theta`.
-    window: int | None = None
-    global_every: int | None = None
-    first_global: int = 0
-    local_rope_theta: float | None = None
-    attention_softcap: float | None = None  # scores become cap * tanh(scores / cap), as in Gemma 2
+    window: Size | None = None
+    global_every: Size | None = None
+    first_global: SizeOrZero = 0
+    local_rope_theta: Positive | None = None
+    # Scores become cap * tanh(scores / cap), as in Gemma 2.
+    attention_softcap: Positive | None = None
 
     # --- embedding and vocabulary head
-    embedding_dim: int | None = None  # of tables, then projected to E (ELECTRA small); None: E
+    embedding_dim: Size | None = None  # of tables, then projected to E (ELECTRA small); None: E
     scale_embedding: bool = False  # of tokens, times emb_dim**0.5, as in Gemma
-    num_types: int = 0  # token types with an embedding each (BERT: 2)
+    num_types: SizeOrZero = 0  # token types with an embedding each (BERT: 2)
     logits_via_embedding: bool = False  # tied: the logits use the embedding
     scale_logits: bool = (
         False  # times emb_dim**-0.5, as tied embeddings of variance 1 need (T5 1.0)
     )
     vocabulary_layer: bool = False  # linear, activation and norm before the logits, as in BERT
     vocabulary_bias: bool = False
-    logit_softcap: float | None = None
-    num_classes: int = 0  # of the heads "classes" and "token_classes"; 1: regression
+    logit_softcap: Positive | None = None
+    num_classes: SizeOrZero = 0  # of the heads "classes" and "token_classes"; 1: regression
     # The activation of the layer before "classes": BERT's pooler has tanh. "normed": that of the MLP,
     # and a norm, before "token_classes" as well, as in ModernBERT. "none": a classifier without a bias
     # alone, as decoders have it.
-    classifier_layer: str = "tanh"
+    classifier_layer: Literal["tanh", "relu", "gelu_exact", "normed", "none"] = "tanh"
 
     # --- initial weights
     # None: T5X's rule, variance 1 / inputs (embeddings 1, queries 1 / (E d) where scores are not
     # scaled); a number: the standard deviation of all weights (BERT: 0.02).
-    init_stddev: float | None = None
+    init_stddev: Positive | None = None
     # Divides weights that write to the residual stream by the root of their number (GPT-2).
     init_scaled_by_depth: bool = False
     # Of relative positions, above 0: how strongly each head begins by attending to a near key of its
     # own, see `models.positions.local_biases`. 0: heads begin by attending to all keys alike.
-    init_locality: float = 0.0
+    init_locality: NonNegative = 0.0
     # Keys of cross-attention begin with the weights of queries, so that a token attends to the encoder's
     # slots of the same token: T5's sentinel to the blank that it fills. Mimetic initialisation does so
     # to self-attention (Trockman & Kolter 2023, arXiv:2305.09828).
     init_matching: bool = False
 
     # --- training
-    dropout_rate: float = 0.0  # after embeddings, within and after sublayers, after the last norm
+    dropout_rate: Annotated[float, Interval(ge=0, lt=1)] = (
+        0.0  # after embeddings, within and after sublayers, after the last norm
+    )
     dropout_shared: bool = True  # one draw for all slots of a row, as in T5, to save random bits
-    dtype: str = "float32"  # or "bfloat16": of activations. Parameters are float32
-    remat_policy: str = "minimal"  # of REMAT_POLICIES: what the gradient recomputes
+    # Of activations; parameters are float32. float16 would overflow in T5's MLP.
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    remat_policy: Literal["none", "minimal", "full"] = "minimal"  # what the gradient recomputes
     scan_layers: bool = True  # compile one layer and loop over stacked parameters, or unroll
 
     # --- multi-token prediction, of a decoder
-    num_ahead: int = 0  # tokens predicted beyond the next one
-    ahead: str = "parallel"  # see `ParallelHeads` and "sequential": `SequentialModules`
+    num_ahead: SizeOrZero = 0  # tokens predicted beyond the next one
+    ahead: Literal["parallel", "sequential"] = (
+        "parallel"  # see `ParallelHeads` and "sequential": `SequentialModules`
+    )
 
     def __post_init__(self):
         for name in ("heads", "mlp_activations", "rope_scaling"):
             value = getattr(self, name)
             if isinstance(value, list):  # as gin may have it
                 object.__setattr__(self, name, tuple(value))
-        _check_kinds(self)
-        _check_sizes(self)
-        _check_choices(self)
+        check_fields(self)
+        _check_numbers(self)
         _check_together(self)
 
     @property
@@ -210,35 +216,9 @@ def _refuse(config: Config, name: str, expected: str):
     raise ValueError(f"Got {name}={getattr(config, name)!r}, expected {expected}")
 
 
-def _check_kinds(c: Config):
-    """Checks values against their fields' types: a string is neither a number nor a bool."""
-    for field in dataclasses.fields(c):
-        value, kind = getattr(c, field.name), field.type
-        if value is None:
-            continue
-        if kind is bool and not isinstance(value, bool):
-            _refuse(c, field.name, "True or False.")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if kind in (float, float | None) and not number:
-            _refuse(c, field.name, "a number, without quotes.")
-        if kind == tuple | None and not isinstance(value, tuple):
-            _refuse(c, field.name, "numbers in parentheses, such as (8.0,).")
-
-
-def _check_sizes(c: Config):
-    layers = "num_encoder_layers" if c.num_encoder_layers else "num_decoder_layers"
-    counts = ["vocab_size", "emb_dim", "num_heads", "head_dim", "mlp_dim", layers]
-    optional = ("num_kv_heads", "embedding_dim")
-    for name in [*counts, *(name for name in optional if getattr(c, name) is not None)]:
-        value = getattr(c, name)
-        if not isinstance(value, int) or value < 1:
-            _refuse(
-                c, name, "a whole number of 1 or more: bind it for the model in gin, or pass it."
-            )
-    for field in dataclasses.fields(c):
-        value, most = getattr(c, field.name), MOST_LAYERS if "_layers" in field.name else MOST
-        if isinstance(value, int) and value > most:
-            _refuse(c, field.name, f"at most {most:,}.")
+def _check_numbers(c: Config):
+    if not (c.num_encoder_layers or c.num_decoder_layers):
+        _refuse(c, "num_decoder_layers", "1 or more, where there is no encoder.")
     classifying = [name for name in ("classes", "token_classes") if name in c.heads]
     if classifying and c.num_classes < 1:
         _refuse(
@@ -246,46 +226,11 @@ def _check_sizes(c: Config):
             "num_classes",
             f"1 or more for the head {classifying[0]!r}: set the number of classes.",
         )
-    for name in ("num_types", "max_positions", "position_offset", "first_global", "num_experts"):
-        if not isinstance(getattr(c, name), int) or getattr(c, name) < 0:
-            _refuse(c, name, "a whole number of 0 or more.")
-    for name in ("experts_per_token", "sparse_every"):
-        if not isinstance(getattr(c, name), int) or getattr(c, name) < 1:
-            _refuse(c, name, "a whole number of 1 or more.")
     if c.num_heads % c.num_key_heads:
         raise ValueError(
             f"Got num_heads={c.num_heads} and num_kv_heads={c.num_kv_heads}, expected num_heads to "
             "be a multiple of num_kv_heads: change either, or leave num_kv_heads out."
         )
-    if not 0 <= c.dropout_rate < 1:
-        _refuse(c, "dropout_rate", "0 <= rate < 1: it is the share of dropped activations.")
-    if isinstance(c.init_locality, bool) or not 0 <= c.init_locality < float("inf"):
-        _refuse(c, "init_locality", "a number of 0 or more, such as 3.0; 0 is off.")
-    above_0 = ("norm_epsilon", "rope_theta", "local_rope_theta", "attention_scale", "init_stddev")
-    for name in (*above_0, "attention_softcap", "logit_softcap", "window", "global_every"):
-        value = getattr(c, name)
-        if value is not None and not value > 0:
-            _refuse(c, name, "a number above 0.")
-
-
-def _check_choices(c: Config):
-    choices = {
-        "norm": NORMS,
-        "norm_place": NORM_PLACES,
-        "classifier_layer": CLASSIFIER_LAYERS,
-        "attention": ATTENTIONS,
-        "positions": POSITIONS,
-        "dtype": DTYPES,
-        "remat_policy": tuple(REMAT_POLICIES),
-    }
-    for name, known in choices.items():
-        if getattr(c, name) not in known:
-            _refuse(c, name, f"one of {known}: name one of these.")
-    known = tuple(ACTIVATIONS)
-    if isinstance(c.mlp_activations, str) or not c.mlp_activations:
-        _refuse(c, "mlp_activations", f"a tuple of names among {known}: ('gelu',) has one.")
-    if any(name not in known for name in c.mlp_activations):
-        _refuse(c, "mlp_activations", f"names among {known}, as in ('gelu', 'linear').")
 
 
 def _check_together(c: Config):
@@ -354,8 +299,6 @@ def _check_together(c: Config):
         _refuse(c, "max_positions", "the length of the longest row, since positions are learned.")
     if c.rope_scaling is not None and len(c.rope_scaling) not in (1, 4):
         _refuse(c, "rope_scaling", "one number, or the four of LLaMA 3.")
-    if c.ahead not in ("parallel", "sequential"):
-        _refuse(c, "ahead", "'parallel' or 'sequential'.")
     layers = c.num_decoder_layers
     if c.num_ahead and c.ahead == "parallel" and layers < 2:
         raise ValueError(

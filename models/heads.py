@@ -55,7 +55,7 @@ class ClassificationHead(nn.Module):
     A layer, such as BERT's pooler, and a linear classifier (Devlin et al. 2019). One class is a
     regression.
 
-    `layer`: one of `models.config.CLASSIFIER_LAYERS`.
+    `layer`: as `classifier_layer` of `models.config.Config`.
     """
 
     classes: int

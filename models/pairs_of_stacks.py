@@ -7,17 +7,19 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from ..constraints import Count, PositiveShare, checked
 from .builders import Part, encoder_config, forward_flops, from_network
 from .config import Config
 from .heads import LogitScale, Projection, ReplacedHead, dense, projection
 from .transformer import Stack, Transformer, embed_tokens
 
 
+@checked
 def electra(
     vocab_size,
     heads=("generator", "replaced"),
     *,
-    generator_share=0.25,
+    generator_share: PositiveShare = 0.25,
     **encoder_settings,
 ):
     """A discriminator, and the small generator whose samples it judges (Clark et al. 2020).
@@ -39,13 +41,8 @@ def electra(
       'generator' [B, T, e], and 'replaced' i32[B, T]: 1 where the sample is not the original.
 
     Raises:
-      ValueError: as `encoder` does, or a share that is not above 0.
+      ValueError: as `encoder` does.
     """
-    if not 0 < generator_share <= 1:
-        raise ValueError(
-            f"Got generator_share={generator_share}, expected above 0 and at most 1: it is the "
-            "generator's share of the discriminator's width."
-        )
     config = encoder_config(vocab_size, **encoder_settings)
     if config.embedding_dim is not None:
         raise ValueError(
@@ -166,7 +163,10 @@ class Electra(nn.Module):
         return stack(x, positions, intervals, segment_ids_BxT=segments)["top"]
 
 
-def two_towers(vocab_size, heads=("embedding", "logit_scale"), *, texts=2, **encoder_settings):
+@checked
+def two_towers(
+    vocab_size, heads=("embedding", "logit_scale"), *, texts: Count = 2, **encoder_settings
+):
     """Two encoders of one shape, one for each text of a pair (Radford et al. 2021, CLIP).
 
         models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)

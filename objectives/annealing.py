@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .arithmetic import MAX_DENOMINATOR, whole
+from ..constraints import AtLeastTwo, Count, checked
+from .arithmetic import MAX_DENOMINATOR
 from .contract import Builder, Objective, build
 from .mixtures import mixture
 from .token_ids import TokenIds
@@ -16,14 +17,15 @@ from .token_ids import TokenIds
 _DIGITS = len(str(MAX_DENOMINATOR)) - 1  # that densities may have
 
 
+@checked
 def annealed(
     ids: TokenIds,
     builder: Builder,
     setting: str,
     first: float,
     last: float,
-    steps: int,
-    stages: int = 7,
+    steps: Count,
+    stages: AtLeastTwo = 7,
 ) -> Objective:
     """An objective of which one number goes from `first` to `last` in a line, and stays there.
 
@@ -38,8 +40,8 @@ def annealed(
       builder: of an objective that is no mixture.
       setting: one of its parameters, a number. A whole number at both ends is whole in between.
       first, last: its value at the first step, and from step `steps` on.
-      steps: 1 or more.
-      stages: 2 or more; those that come to one value, with whole numbers, are one.
+      steps: from the first value to the last.
+      stages: those that come to one value, with whole numbers, are one.
 
     >>> objective = annealed(ids, masked_lm, "rate", first=0.30, last=0.10, steps=100, stages=3)
     >>> [member.name for member in objective.members]
@@ -50,8 +52,6 @@ def annealed(
     Raises ValueError for fewer steps or stages, two ends that are one value or have more
     than three decimals, and as the builder does.
     """
-    whole(steps, "steps", 1)
-    whole(stages, "stages", 2)
     values = _between(first, last, stages)
     if (values[0], values[-1]) != (first, last):
         raise ValueError(

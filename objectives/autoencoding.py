@@ -4,12 +4,17 @@ Source: Lewis et al. 2020, "BART: Denoising Sequence-to-Sequence Pre-training fo
 Generation, Translation, and Comprehension", section 2.2.
 """
 
+from ..constraints import OpenShare, checked
 from .contract import Objective
 from .noising import from_noise, iid_hidden, in_turn, permuted_sentences, poisson_spans, rotation
+from .span_lengths import MeanOfPoisson
 from .token_ids import TokenIds
 
 
-def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0) -> Objective:
+@checked
+def bart(
+    ids: TokenIds, noise_density: OpenShare = 0.3, mean_span_length: MeanOfPoisson = 3.0
+) -> Objective:
     """BART: the sentences of a document in random order, and 30% of its tokens infilled.
 
     With text `a b . c d e f .`, the mask _ and end-of-sequence /:
@@ -36,14 +41,15 @@ def bart(ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.
     )
 
 
-def token_masking(ids: TokenIds, noise_density: float = 0.15) -> Objective:
+@checked
+def token_masking(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
     """Replaces random tokens by the mask token; the whole document is predicted.
 
         inputs    a _ c _ _ f /
         targets   a b c d e f /
 
     Args:
-      noise_density: probability that a token is masked, in (0, 1), up to a bound on their number
+      noise_density: probability that a token is masked, up to a bound on their number
         (`iid_denoising`). The paper states none; 0.15 is BERT's.
 
     >>> token_masking(ids).lengths(512)
@@ -54,7 +60,8 @@ def token_masking(ids: TokenIds, noise_density: float = 0.15) -> Objective:
     return from_noise(ids, iid_hidden(ids, noise_density, "mask"), rows="documents")
 
 
-def token_deletion(ids: TokenIds, noise_density: float = 0.15) -> Objective:
+@checked
+def token_deletion(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
     """Deletes random tokens; the whole document is predicted, so the model finds where they were.
 
         inputs    a c f /
@@ -71,8 +78,9 @@ def token_deletion(ids: TokenIds, noise_density: float = 0.15) -> Objective:
     return from_noise(ids, iid_hidden(ids, noise_density, "drop"), rows="documents")
 
 
+@checked
 def text_infilling(
-    ids: TokenIds, noise_density: float = 0.3, mean_span_length: float = 3.0
+    ids: TokenIds, noise_density: OpenShare = 0.3, mean_span_length: MeanOfPoisson = 3.0
 ) -> Objective:
     """Replaces spans of Poisson lengths by one mask token each; the whole document is predicted.
 
@@ -82,9 +90,9 @@ def text_infilling(
         targets   a b c d e f /
 
     Args:
-      noise_density: share of tokens hidden, in (0, 1): exactly round(density * n) of n. The last
+      noise_density: share of tokens hidden: exactly round(density * n) of n. The last
         span is truncated to reach that.
-      mean_span_length: of the Poisson law, in tokens, from 1 to 20. All places for
+      mean_span_length: of the Poisson law, in tokens. All places for
         spans are equally likely, with at least one token between two spans.
 
     The length of inputs is a bound: in one document of e**18, which draws more short spans than that,

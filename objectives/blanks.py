@@ -4,14 +4,16 @@ Source: Du et al. 2022, "GLM: General Language Model Pretraining with Autoregres
 Infilling", section 2.1, and its published code.
 """
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Interval
 from jax import lax
 from jax.tree_util import Partial
 
+from ..constraints import OpenShare, checked
 from .arithmetic import ratio, round_ratio, traced
 from .contract import Objective
 from .features import input_sequence, target_sequence
@@ -23,8 +25,11 @@ from .splicing import Pieces, documents, interleaved, pieces, splice, with_marke
 from .token_ids import TokenIds
 
 
+@checked
 def blank_infilling(
-    ids: TokenIds, density: float = 0.15, mean_span_length: float = 3.0
+    ids: TokenIds,
+    density: OpenShare = 0.15,
+    mean_span_length: Annotated[float, Interval(gt=0, le=20)] = 3.0,
 ) -> Objective:
     """GLM's blank infilling: each noise span becomes one mask; the targets are the spans, shuffled.
 
@@ -42,8 +47,8 @@ def blank_infilling(
 
     Args:
       ids: needs `mask`.
-      density: share of tokens hidden, in (0, 1).
-      mean_span_length: of the Poisson law, above 0 and at most 20.
+      density: share of tokens hidden.
+      mean_span_length: of the Poisson law.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights,
     targets_positions, targets_block_positions i32[T]. `lengths` allows a third more spans than
@@ -54,8 +59,8 @@ def blank_infilling(
 
     Raises ValueError for settings out of range, or ids without a mask.
     """
-    share = ratio(density, "density", 0, 1)
-    mean = ratio(mean_span_length, "mean_span_length", 0, 20 + 1e-9)
+    share = ratio(density, "density")
+    mean = ratio(mean_span_length, "mean_span_length")
     numbers = traced(share, mean)
     blanks = _Blanks(
         density=numbers[0],

@@ -7,11 +7,13 @@ Sources: Gao et al. 2021 (SimCSE, arXiv:2104.08821) for dropout views and hard n
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, ratio, round_ratio, traced
 from .contract import Objective, Term
 from .cross_entropy import cross_entropy
@@ -31,18 +33,19 @@ from .splicing import (
 )
 from .token_ids import TokenIds
 
-VIEWS = ("dropout", "deletion", "shuffling", "cropping", "masking")
-POOLINGS = ("first", "mean")  # of `contract.POOLINGS`: no special token ends a view
-LOSSES = ("info_nce", "symmetric_info_nce", "nt_xent")
+View = Literal["dropout", "deletion", "shuffling", "cropping", "masking"]
+Pooling = Literal["first", "mean"]  # of `prompt_forms.Pooling`: no special token ends a view
+Loss = Literal["info_nce", "symmetric_info_nce", "nt_xent"]
 
 
+@checked
 def contrastive(
     ids: TokenIds,
-    views: str = "dropout",
-    share: float = 0.2,
-    temperature: float | None = 0.05,
-    pooling: str = "first",
-    loss: str = "info_nce",
+    views: View = "dropout",
+    share: OpenShare = 0.2,
+    temperature: Positive | None = 0.05,
+    pooling: Pooling = "first",
+    loss: Loss = "info_nce",
 ) -> Objective:
     """Contrastive learning on two views of each text.
 
@@ -58,7 +61,7 @@ def contrastive(
         without dropout, whose views would be equal, is refused); "deletion" of random tokens,
         "shuffling" of all, "cropping" to a random passage, or "masking" of spans of three on
         average, each drawn anew for each view.
-      share: of the tokens deleted, cropped away or masked; in (0, 1).
+      share: of the tokens deleted, cropped away or masked.
       temperature: similarities are divided by it; None: the model's "logit_scale" is learned.
       pooling: a view's embedding is its "first" hidden state, of [CLS], or the "mean" of all.
       loss: "info_nce", the first view must select the second among the second views of all texts
@@ -75,8 +78,6 @@ def contrastive(
     Raises ValueError for unknown views, pooling or loss, a share or temperature out of range, or
     missing special tokens.
     """
-    if views not in VIEWS:
-        raise ValueError(f"views must be one of {VIEWS}, got {views!r}.")
     noise = _noise(ids, views, share)
     cls = jnp.array([ids.special("cls")], jnp.int32)
     return Objective(
@@ -92,12 +93,13 @@ def contrastive(
     )
 
 
+@checked
 def contrastive_pairs(
     ids: TokenIds,
     hard_negatives: bool = False,
-    temperature: float | None = None,
-    pooling: str = "first",
-    loss: str = "symmetric_info_nce",
+    temperature: Positive | None = None,
+    pooling: Pooling = "first",
+    loss: Loss = "symmetric_info_nce",
 ) -> Objective:
     """Contrastive learning on pairs of texts: a question and its answer, a docstring and its code.
 
@@ -200,13 +202,6 @@ def _form(ids: TokenIds, pooling: str) -> PromptForm:
 
 
 def _contrastive_loss(texts: int, temperature, pooling: str, name: str) -> Callable:
-    if pooling not in POOLINGS:
-        raise ValueError(f"pooling must be one of {POOLINGS}, got {pooling!r}.")
-    if name not in LOSSES:
-        raise ValueError(f"loss must be one of {LOSSES}, got {name!r}.")
-    if temperature is not None and not temperature > 0:
-        raise ValueError(f"temperature must be above 0, or None to learn it, got {temperature}.")
-
     def loss(outputs, batch) -> dict[str, Term]:
         top, slots_BxP = outputs.hidden["top"], batch["pools_slots"]
         pooled = _mean_of_segments(top, batch) if pooling == "mean" else at_slots(top, slots_BxP)
@@ -252,9 +247,10 @@ def _noise(ids: TokenIds, views: str, share: float) -> Noise:
     return crop(share)
 
 
-def crop(share: float) -> Noise:
+@checked
+def crop(share: OpenShare) -> Noise:
     """Crops each document by round(share * n) tokens; at least one token is left."""
-    away = ratio(share, "share", 0, 1)
+    away = ratio(share, "share")
     return Noise(lambda n: n, Partial(_crop, traced(away)[0]))
 
 

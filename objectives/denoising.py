@@ -3,19 +3,22 @@
 Sources: Raffel et al. 2020 (T5), section 3.3; Tay et al. 2022 (UL2) for the mode tokens.
 """
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Interval
 from jax.tree_util import Partial
 
+from ..constraints import Count, OpenShare, checked
 from .arithmetic import below, ratio, traced
 from .contract import Objective
 from .features import sequence_pair
 from .losses import token_loss
-from .noising import REPLACEMENTS, from_noise, iid_hidden, iid_told, permuted_tokens
+from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_told, permuted_tokens
 from .prompt_forms import PromptForm
 from .span_lengths import noise_counts, span_starts
 from .splicing import (
@@ -32,13 +35,17 @@ from .splicing import (
 )
 from .token_ids import TokenIds
 
+Placement = Literal["end", "anywhere"]
+MeanSpanLength = Annotated[float, Interval(ge=1, le=10**6)]
 
+
+@checked
 def span_corruption(
     ids: TokenIds,
-    noise_density: float = 0.15,
-    mean_span_length: float | tuple[int, int] = 3.0,
+    noise_density: OpenShare = 0.15,
+    mean_span_length: MeanSpanLength | Sequence[Count] = 3.0,
     mode: str | None = None,
-    placement: str = "end",
+    placement: Placement = "end",
 ) -> Objective:
     """T5's span corruption: each noise span becomes one sentinel; the targets are the spans.
 
@@ -49,8 +56,8 @@ def span_corruption(
 
     Args:
       ids: needs `sentinels`, as many as `lengths` gives, and the `mode` token if one is set.
-      noise_density: share of noise tokens, in (0, 1).
-      mean_span_length: in tokens, at least 1. Of a pair (low, high) of whole numbers the length of
+      noise_density: share of noise tokens.
+      mean_span_length: in tokens. Of a pair (low, high) of whole numbers the length of
         each span is drawn uniformly, and the last covers what noise is left; `lengths` are then
         those of the most spans.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
@@ -68,9 +75,7 @@ def span_corruption(
     Raises ValueError for a density or length out of range, an unknown placement, or a mode that
     the vocabulary does not have.
     """
-    density = ratio(noise_density, "noise_density", 0, 1)
-    if placement not in ("end", "anywhere"):
-        raise ValueError(f'placement must be "end" or "anywhere", got {placement!r}.')
+    density = ratio(noise_density, "noise_density")
     anywhere = int(placement == "anywhere")
     mean, span_range = _span_lengths(mean_span_length)
     numbers = traced(density, mean)
@@ -107,11 +112,12 @@ def span_corruption(
     )
 
 
+@checked
 def iid_denoising(
     ids: TokenIds,
-    noise_density: float = 0.15,
-    replace: str = "spans",
-    predict: str = "noise",
+    noise_density: OpenShare = 0.15,
+    replace: Replace = "spans",
+    predict: Literal["noise", "everything"] = "noise",
     mode: str | None = None,
 ) -> Objective:
     """Denoising of tokens that are hidden independently of each other, as in T5's ablation.
@@ -153,8 +159,6 @@ def iid_denoising(
     inputs do not show it ("random", "mask_or_random"), or tokens that the vocabulary lacks.
     """
     given = iid_hidden(ids, noise_density, replace)
-    if predict not in ("noise", "everything"):
-        raise ValueError(f'predict must be "noise" or "everything", got {predict!r}.')
     if predict == "noise" and REPLACEMENTS[replace].random_share:
         raise ValueError(
             f"With replace={replace!r} nothing in the inputs tells which tokens to predict: set "
@@ -183,26 +187,19 @@ def deshuffling(ids: TokenIds) -> Objective:
     return from_noise(ids, permuted_tokens())
 
 
-def _span_lengths(mean_span_length) -> tuple[Fraction, tuple[int, int] | None]:
+def _span_lengths(
+    mean_span_length: float | Sequence[int],
+) -> tuple[Fraction, tuple[int, int] | None]:
     """Returns (the mean, the range that lengths are drawn from or None)."""
-    drawn = None
-    if isinstance(mean_span_length, (tuple, list)):
-        if len(mean_span_length) != 2 or any(int(x) != x for x in mean_span_length):
-            raise ValueError(f"{_SPAN_LENGTHS}, got {mean_span_length}.")
-        drawn = int(mean_span_length[0]), int(mean_span_length[1])
-        if drawn[0] > drawn[1]:
-            raise ValueError(f"{_SPAN_LENGTHS}, got {mean_span_length}.")
-        mean = Fraction(sum(drawn), 2)
-    else:
-        mean = ratio(mean_span_length, "mean_span_length", 0, 10**6)
-    if (drawn or (mean,))[0] < 1:
-        raise ValueError(f"mean_span_length must be at least 1 token, got {mean_span_length}.")
-    return mean, drawn
-
-
-_SPAN_LENGTHS = (
-    "mean_span_length must be a number, or a pair (low, high) of whole numbers with low <= high"
-)
+    if not isinstance(mean_span_length, Sequence):
+        return ratio(mean_span_length, "mean_span_length"), None
+    if len(mean_span_length) != 2 or mean_span_length[0] > mean_span_length[1]:
+        raise ValueError(
+            "mean_span_length must be a number, or a pair (low, high) of whole numbers with "
+            f"low <= high, got {mean_span_length}."
+        )
+    low, high = map(int, mean_span_length)
+    return Fraction(low + high, 2), (low, high)
 
 
 class _Spans(NamedTuple):

@@ -5,12 +5,13 @@ Aghajanyan et al. 2022, "CM3: A Causal Masked Multimodal Model of the Internet",
 """
 
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from ..constraints import Count, Share, checked
 from .arithmetic import below, hits, share24
 from .contract import Objective
 from .features import target_sequence
@@ -41,8 +42,9 @@ _ORDERS = (
 )
 
 
+@checked
 def fill_in_the_middle(
-    ids: TokenIds, rate: float = 0.5, spm_rate: float = 0.5, spm: str = "spmv2"
+    ids: TokenIds, rate: Share = 0.5, spm_rate: Share = 0.5, spm: Literal["spm", "spmv2"] = "spmv2"
 ) -> Objective:
     """Fill-in-the-middle: the middle of a document is predicted last, given the text on both sides.
 
@@ -70,16 +72,14 @@ def fill_in_the_middle(
 
     Raises ValueError for a rate out of range, an unknown form, or ids without markers.
     """
-    if spm not in _SPM:
-        raise ValueError(f"spm must be one of {sorted(_SPM)}, got {spm!r}.")
     if len(ids.fim) != 3:
         raise ValueError(
             "Filling in the middle needs three markers (prefix, suffix, middle), the vocabulary "
             f'has {len(ids.fim)}: add "fim" to the vocabulary\'s specials.'
         )
     middles = _Middles(
-        rate=jnp.int32(share24(rate, "rate")),
-        spm_rate=jnp.int32(share24(spm_rate, "spm_rate")),
+        rate=jnp.int32(share24(rate)),
+        spm_rate=jnp.int32(share24(spm_rate)),
         spm=jnp.int32(_SPM[spm]),
         markers=jnp.array(ids.fim, jnp.int32),
         eos=jnp.int32(ids.eos),
@@ -127,7 +127,8 @@ def _move_middles(middles: _Middles, key, row, partner, lengths, max_documents):
     return target_sequence(splice(source, written, lengths["targets"]))
 
 
-def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
+@checked
+def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
     """CM3's causal masking: a few long spans are predicted last, each after its own sentinel.
 
     With text `a b c d e f`, spans b c and e, sentinels X and Y, and end-of-sequence /:
@@ -154,11 +155,10 @@ def causal_masking(ids: TokenIds, max_spans: int = 8) -> Objective:
 
     Raises ValueError for no spans, or more than the vocabulary has sentinels.
     """
-    if max_spans != int(max_spans) or not 1 <= max_spans <= len(ids.sentinels):
+    if max_spans > len(ids.sentinels):
         raise ValueError(
-            f"max_spans must be a whole number from 1 to the {len(ids.sentinels)} sentinels of "
-            f"the vocabulary, got {max_spans}: give the vocabulary more sentinels, or allow fewer "
-            "spans."
+            f"max_spans must be at most the {len(ids.sentinels)} sentinels of the vocabulary, got "
+            f"{max_spans}: give the vocabulary more sentinels, or allow fewer spans."
         )
     moved = _MovedSpans(
         counts=jnp.array(poisson_table(Fraction(1)), jnp.int32),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from ..constraints import OpenShare, checked
 from .arithmetic import below, ratio, round_ratio, traced
 from .contract import Objective
 from .features import sequence_pair, target_sequence
@@ -58,14 +59,15 @@ def _copy_row(key, row, partner, lengths, max_documents):
     return target_sequence(splice(row.tokens, piece(*document), lengths["targets"]))
 
 
-def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None) -> Objective:
+@checked
+def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = None) -> Objective:
     """Prefix language modelling: the beginning of a document is given, the rest predicted.
 
         inputs    a b c d /
         targets   e f /
 
     Args:
-      suffix_share: average share of tokens predicted, in (0, 1). Up to a half the suffix is uniform
+      suffix_share: average share of tokens predicted. Up to a half the suffix is uniform
         in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5; UL2's S-denoiser is 0.25.
         Above a half the prefix is, with the share of the prefix.
       mode: name of a mode token put before each document's inputs.
@@ -78,7 +80,7 @@ def prefix_lm(ids: TokenIds, suffix_share: float = 0.5, mode: str | None = None)
 
     Raises ValueError for a share out of range, or a mode that the vocabulary lacks.
     """
-    share = ratio(suffix_share, "suffix_share", 0, 1)
+    share = ratio(suffix_share, "suffix_share")
     kept = abs(1 - 2 * share)
     split = _Split(
         kept=traced(Fraction(kept))[0],

@@ -5,13 +5,15 @@ Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Interval
 from jax.tree_util import Partial
 
+from ..constraints import checked
 from .arithmetic import hits, share24
 from .contract import ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
@@ -21,7 +23,10 @@ from .splicing import documents, piece, splice
 from .token_ids import TokenIds
 
 
-def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
+@checked
+def masked_diffusion(
+    ids: TokenIds, lowest_rate: Annotated[float, Interval(ge=2**-24, lt=1)] = 0.001
+) -> Objective:
     """Masked diffusion: each document is masked at its own rate, uniform up to 1.
 
         inputs    a _ _ d _ f      (rate drawn: 0.57)
@@ -33,7 +38,7 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      lowest_rate: in (0, 1); 1 / rate stays below its inverse.
+      lowest_rate: 1 / rate stays below its inverse.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
     rates i32[D], 24-bit integers.
@@ -43,10 +48,8 @@ def masked_diffusion(ids: TokenIds, lowest_rate: float = 0.001) -> Objective:
 
     Raises ValueError for a rate out of range, or a vocabulary without mask.
     """
-    if not 2**-24 <= lowest_rate < 1:
-        raise ValueError(f"lowest_rate must be above 0 and below 1, got {lowest_rate}.")
     settings = _Masking(
-        lowest=np.int32(share24(lowest_rate, "lowest_rate")),
+        lowest=np.int32(share24(lowest_rate)),
         mask=np.int32(ids.special("mask")),
         text=np.array(ids.text, np.int32),
     )

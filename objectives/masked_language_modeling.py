@@ -6,13 +6,14 @@ Lan et al. 2020 (ALBERT) for `masked_lm`; Charpentier and Samuel 2024 (GPT-BERT)
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from ..constraints import Count, OpenShare, Share, checked
 from .arithmetic import below, hits, share24
 from .contract import Labels, ModelOutputs, Objective, Row, Term
 from .cross_entropy import binary_cross_entropy
@@ -24,17 +25,18 @@ from .splicing import documents, joined, piece, splice, with_specials
 from .token_ids import TokenIds
 
 
+@checked
 def masked_lm(
     ids: TokenIds,
-    rate: float = 0.15,
-    mask_share: float = 0.8,
-    random_share: float = 0.1,
-    selection: str = "exact",
+    rate: OpenShare = 0.15,
+    mask_share: Share = 0.8,
+    random_share: Share = 0.1,
+    selection: Literal["exact", "bernoulli"] = "exact",
     whole_words: bool = False,
     span_lengths: Sequence[float] | None = None,
     replace_together: bool = False,
-    max_predictions: int | None = None,
-    static_copies: int | None = None,
+    max_predictions: Count | None = None,
+    static_copies: Count | None = None,
     framed: bool = True,
 ) -> Objective:
     """BERT's masked language modelling: some tokens are masked, and predicted in place.
@@ -47,7 +49,7 @@ def masked_lm(
     Args:
       ids: needs `mask`, and `cls` and `sep` for the frame; only text tokens are ever chosen, or
         replace others.
-      rate: share of tokens chosen, in (0, 1): max(1, round(rate n)) in each document of n.
+      rate: share of tokens chosen: max(1, round(rate n)) in each document of n.
       mask_share, random_share: of the chosen tokens, the share that becomes the mask, and the
         share that becomes a random text token; the rest stays unchanged.
       selection: "exact", or "bernoulli": each token, word or span independently with
@@ -74,14 +76,13 @@ def masked_lm(
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
     replacement = _replacement(ids, mask_share, random_share, replace_together)
-    if static_copies is not None and static_copies < 1:
-        raise ValueError(f"static_copies must be at least 1 or None, got {static_copies}.")
     copies = None if static_copies is None else np.int32(static_copies)
     return _in_place(chosen, replacement, _framed_form(ids, framed), copies=copies)
 
 
+@checked
 def masked_next_token(
-    ids: TokenIds, rate: float = 0.15, mask_share: float = 0.8, random_share: float = 0.1
+    ids: TokenIds, rate: OpenShare = 0.15, mask_share: Share = 0.8, random_share: Share = 0.1
 ) -> Objective:
     """GPT-BERT's masked next-token prediction: a masked token is predicted one slot before it.
 
@@ -105,8 +106,9 @@ def masked_next_token(
     return _in_place(selection_of(ids, rate), replacement, form)
 
 
+@checked
 def replaced_token_detection(
-    ids: TokenIds, rate: float = 0.15, mask_share: float = 1.0, framed: bool = True
+    ids: TokenIds, rate: OpenShare = 0.15, mask_share: Share = 1.0, framed: bool = True
 ) -> Objective:
     """ELECTRA: a generator fills in masked tokens, a discriminator predicts which were replaced.
 
@@ -114,7 +116,7 @@ def replaced_token_detection(
     sample is not the original token, and the head "replaced" f32[B, T, 1] predicts it.
 
     Args:
-      rate: share of tokens chosen, in (0, 1): 0.15, and 0.25 for ELECTRA-large.
+      rate: share of tokens chosen: 0.15, and 0.25 for ELECTRA-large.
       mask_share: of the chosen tokens, the share that is masked; the rest stays unchanged, and is
         predicted as well.
       framed: as in `masked_lm`.
@@ -163,7 +165,7 @@ def _replacement(ids, mask_share, random_share, together=False) -> Replacement:
             "mask_share and random_share must not add up to more than 1, "
             f"got {mask_share} and {random_share}."
         )
-    shares = share24(mask_share, "mask_share"), share24(random_share, "random_share")
+    shares = share24(mask_share), share24(random_share)
     return Replacement(
         mask=np.int32(ids.special("mask")),
         text=np.array(ids.text, np.int32),

@@ -7,15 +7,17 @@ length of its member; nothing is drawn here.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
+from annotated_types import MinLen
 from jax import lax
 from jax.tree_util import Partial
 
+from ..constraints import Count, Natural, NonNegative, checked
 from .contract import (
     Builder,
     Corrupt,
@@ -26,15 +28,17 @@ from .contract import (
     joined_heads,
     joint_rows,
 )
-from .denoising import span_corruption
+from .denoising import Placement, span_corruption
 from .features import complete
 from .language_modeling import prefix_lm
 from .layouts import joint_slots
 from .token_ids import TokenIds
 
 
+@checked
 def mixture(
-    ids: TokenIds, members: Mapping[str, tuple[Builder, float | Callable[[int], float]]]
+    ids: TokenIds,
+    members: Annotated[Mapping[str, tuple[Builder, float | Callable[[int], float]]], MinLen(1)],
 ) -> Objective:
     """A mixture of objectives with rates.
 
@@ -56,8 +60,6 @@ def mixture(
     mixture (list its members instead), members that require different rows, or members that make
     different numbers of texts of a document.
     """
-    if not members:
-        raise ValueError("A mixture needs at least one member, got none.")
     built = []
     for name, (builder, rate) in _checked_members(members).items():
         try:
@@ -96,10 +98,6 @@ def mixture(
 
 def _checked_members(members) -> Mapping[str, tuple[Builder, Any]]:
     """Returns the members, if they are names with a builder and a rate; else raises ValueError."""
-    if not isinstance(members, Mapping):
-        raise ValueError(
-            f"Members must be name -> (builder, rate), got a {type(members).__name__}."
-        )
     for name, member in members.items():
         if not isinstance(member, tuple | list) or len(member) != 2:
             raise ValueError(f"Member {name!r} must be a pair (builder, rate), got {member!r}.")
@@ -112,7 +110,8 @@ def _checked_members(members) -> Mapping[str, tuple[Builder, Any]]:
     return members
 
 
-def turns(every: int, turn: int, of: int = 2) -> Callable[[int], float]:
+@checked
+def turns(every: Count, turn: Natural, of: Count = 2) -> Callable[[int], float]:
     """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps, else 0.
 
     AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modelling:
@@ -122,10 +121,8 @@ def turns(every: int, turn: int, of: int = 2) -> Callable[[int], float]:
 
     Raises ValueError when there is no such turn.
     """
-    if every < 1 or not 0 <= turn < of:
-        raise ValueError(
-            f"Got every={every}, turn={turn}, of={of}, expected every >= 1 and 0 <= turn < of."
-        )
+    if turn >= of:
+        raise ValueError(f"Got turn={turn}, of={of}, expected 0 <= turn < of.")
     return lambda step: float(step // every % of == turn)
 
 
@@ -277,11 +274,12 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
 }
 
 
+@checked
 def ul2(
     ids: TokenIds,
-    preset: str = "paper",
-    rates: tuple[float, ...] | None = None,
-    placement: str = "end",
+    preset: Literal["paper", "ul2r", "tutorial"] = "paper",
+    rates: Sequence[NonNegative] | None = None,
+    placement: Placement = "end",
 ) -> Objective:
     """UL2's mixture of denoisers.
 
@@ -301,8 +299,6 @@ def ul2(
     Raises ValueError for an unknown preset or placement, a wrong number of rates, or missing mode
     tokens.
     """
-    if preset not in _UL2_PRESETS:
-        raise ValueError(f"preset must be one of {sorted(_UL2_PRESETS)}, got {preset!r}.")
     denoisers = _UL2_PRESETS[preset]
     if rates is not None and len(rates) != len(denoisers):
         raise ValueError(

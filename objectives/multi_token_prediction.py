@@ -11,14 +11,18 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..constraints import AtLeastTwo, checked
 from .contract import VOCABULARY, Labels, Objective, Term
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropy, predictions, token_loss
 from .token_ids import TokenIds
 
 
+@checked
 def multi_token_prediction(
-    ids: TokenIds, tokens: int = 4, ahead_scale: float | Callable | None = None
+    ids: TokenIds,
+    tokens: AtLeastTwo = 4,
+    ahead_scale: float | Callable | None = None,
 ) -> Objective:
     """Causal language modelling that predicts `tokens` tokens from every slot.
 
@@ -29,7 +33,7 @@ def multi_token_prediction(
     each the mean over the slots with such a token in their own document.
 
     Args:
-      tokens: n, from 2.
+      tokens: n; with 1 it would be `causal_lm`.
       ahead_scale: what the mean of the terms beyond the first is multiplied by: DeepSeek-V3's
         lambda, 0.3 and later 0.1. A number, or a function of the step such as an optax schedule.
         None: each of them counts as much as the first, as in Gloeckle et al. 2024.
@@ -40,11 +44,7 @@ def multi_token_prediction(
     ['vocabulary', 'ahead_2', 'ahead_3']
 
     The scales of "ahead_2" and "ahead_3" are 1; with ahead_scale=0.3 they are 0.15.
-
-    Raises ValueError when tokens is below 2.
     """
-    if not isinstance(tokens, int) or tokens < 2:
-        raise ValueError(f"tokens must be a whole number from 2, got {tokens}; 1 is causal_lm.")
     scale = _scale_of_each(ahead_scale, tokens - 1)
 
     def loss(outputs, batch) -> dict[str, Term]:

@@ -11,20 +11,21 @@ Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tok
 
 import itertools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from ..constraints import OpenShare, checked
 from .arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
 from .contract import Array, Objective
 from .features import sequence_pair
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
-from .span_lengths import infilling_counts, mean_fits, poisson_lengths, poisson_table
+from .span_lengths import MeanOfPoisson, infilling_counts, mean_fits, poisson_lengths, poisson_table
 from .splicing import (
     Ends,
     documents,
@@ -178,7 +179,8 @@ class _Replacement(NamedTuple):
     random_share: float = 0.0  # share of the replacements that are random text instead
 
 
-REPLACEMENTS = {
+Replace = Literal["spans", "tokens", "mask", "mask_or_random", "random", "drop"]
+REPLACEMENTS: dict[Replace, _Replacement] = {
     "spans": _Replacement("sentinel", whole_runs=True),
     "tokens": _Replacement("sentinel"),
     "mask": _Replacement("mask"),
@@ -206,7 +208,8 @@ def most_hidden(n, density, xp=jnp):
     return xp.minimum(mean + isqrt(36 * variance, xp), n)
 
 
-def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
+@checked
+def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
     """Hides each token of text with the same probability, up to `most_hidden` of a document.
 
     Raises ValueError for a density out of range, an unknown replacement, or a vocabulary without
@@ -216,7 +219,7 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
     shows = kind.stand_in is not None or kind.random_share > 0
     stand_in = Partial(_from_table, _stand_ins(ids, kind))
     if kind.random_share:
-        share = jnp.int32(share24(kind.random_share, "random_share"))
+        share = jnp.int32(share24(kind.random_share))
         stand_in = Partial(_random_or, share, jnp.array(ids.text, jnp.int32), stand_in)
 
     def pieces(n: int) -> int:
@@ -231,7 +234,8 @@ def iid_hidden(ids: TokenIds, noise_density: float, replace: str) -> Noise:
     )
 
 
-def iid_told(ids: TokenIds, noise_density: float, replace: str) -> Noise:
+@checked
+def iid_told(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
     """Returns the tokens that `iid_hidden` hides with the same key, pieces after their sentinels.
 
     Where pieces are runs and text comes last, one more sentinel says so, as in T5's targets.
@@ -257,14 +261,12 @@ class _Hiding(NamedTuple):
     whole_runs: Any  # bool[] a run of hidden tokens is one piece
 
 
-def _iid_settings(ids: TokenIds, noise_density: float, replace: str):
-    """Returns (replacement, density, settings of the kernel), or raises ValueError."""
-    if replace not in REPLACEMENTS:
-        raise ValueError(f"replace must be one of {list(REPLACEMENTS)}, got {replace!r}.")
-    density = ratio(noise_density, "noise_density", 0, 1)
+def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
+    """Returns (replacement, density, settings of the kernel)."""
+    density = ratio(noise_density, "noise_density")
     hiding = _Hiding(
         density=traced(density)[0],
-        chance=jnp.int32(share24(float(density), "noise_density")),
+        chance=jnp.int32(share24(float(density))),
         text=jnp.array(ids.text, jnp.int32),
         whole_runs=np.bool_(REPLACEMENTS[replace].whole_runs),
     )
@@ -369,7 +371,10 @@ def _rotate(key, text: Text, count: int) -> Text:
 # --- spans, some of them empty -------------------------------------------------------------------
 
 
-def poisson_spans(ids: TokenIds, noise_density: float, mean_span_length: float) -> Noise:
+@checked
+def poisson_spans(
+    ids: TokenIds, noise_density: OpenShare, mean_span_length: MeanOfPoisson
+) -> Noise:
     """Returns the noise that replaces spans of Poisson lengths by one mask token each.
 
     An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered; the
@@ -380,7 +385,7 @@ def poisson_spans(ids: TokenIds, noise_density: float, mean_span_length: float) 
     Raises ValueError for a density or a length out of range, spans with too few tokens to
     separate them, or a vocabulary without the mask token.
     """
-    density = ratio(noise_density, "noise_density", 0, 1)
+    density = ratio(noise_density, "noise_density")
     mean = mean_fits(mean_span_length, density)
     fractions = density.as_integer_ratio(), mean.as_integer_ratio()
 

@@ -1,6 +1,6 @@
 """`PromptForm`: how a text becomes a prompt for a model that an objective trained."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 # What a model can be asked for (`inference.trained.MODES` describes each), and how.
 MODES = (
@@ -19,7 +19,8 @@ MODES = (
     "tag",
 )
 BLANKS = ("together", "in turn", "masks")
-POOLINGS = ("first", "mean", "last")
+Pooling = Literal["first", "mean", "last"]
+POOLINGS = get_args(Pooling)
 
 
 class PromptForm(NamedTuple):

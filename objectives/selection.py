@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .arithmetic import at_most, hits, isqrt, ratio, round_ratio, running_sum, share24, whole
+from ..constraints import Count, PositiveShare, checked
+from .arithmetic import at_most, hits, isqrt, ratio, round_ratio, running_sum, share24
 from .random_order import random_order
 from .splicing import documents, is_of_each, of_document
 from .token_ids import TokenIds
@@ -27,29 +28,25 @@ from .token_ids import TokenIds
 MOST_AFTER_A_SKIP = 16
 
 
-def geometric_lengths(p: float = 0.2, longest: int = 10) -> tuple[float, ...]:
+@checked
+def geometric_lengths(p: PositiveShare = 0.2, longest: Count = 10) -> tuple[float, ...]:
     """Returns SpanBERT's probabilities of span lengths: geometric, truncated after `longest` (mean 3.8).
 
-    Raises ValueError where p is not above 0 and at most 1, or `longest` is below 1.
+    A span ends with probability `p` after each token.
 
     >>> [round(x, 3) for x in geometric_lengths(0.5, 3)]
     [0.571, 0.286, 0.143]
     """
-    if not 0 < p <= 1:
-        raise ValueError(f"p must be above 0 and at most 1, got {p}: spans end with probability p.")
-    whole(longest, "longest", 1)
     return _normalised([p * (1 - p) ** k for k in range(longest)])
 
 
-def inverse_lengths(longest: int = 3) -> tuple[float, ...]:
+@checked
+def inverse_lengths(longest: Count = 3) -> tuple[float, ...]:
     """Returns ALBERT's probabilities of n-gram lengths, proportional to 1 / n.
-
-    Raises ValueError where `longest` is below 1.
 
     >>> [round(x, 3) for x in inverse_lengths(3)]
     [0.545, 0.273, 0.182]
     """
-    whole(longest, "longest", 1)
     return _normalised([1 / n for n in range(1, longest + 1)])
 
 
@@ -76,21 +73,17 @@ def selection_of(
     span_lengths: Sequence[float] | None = None,
     max_predictions: int | None = None,
 ) -> Selection:
-    """Returns the settings of a selection, checked; `masked_lm` describes them.
+    """Returns the settings of a selection; `masked_lm` describes them.
 
-    Raises ValueError for a rate outside (0, 1), an unknown selection, lengths that are
-    not probabilities, fewer than one prediction, or words in a vocabulary without word starts.
+    Raises ValueError for lengths that are not probabilities, or words in a vocabulary without word
+    starts.
     """
-    exact_rate = ratio(rate, "rate", 0, 1)
-    if selection not in ("exact", "bernoulli"):
-        raise ValueError(f"selection must be 'exact' or 'bernoulli', got {selection!r}.")
-    if max_predictions is not None:
-        whole(max_predictions, "max_predictions", 1)
+    exact_rate = ratio(rate, "rate")
     return Selection(
         text=np.array(ids.text, np.int32),
         rate=np.array(exact_rate.as_integer_ratio(), np.int32),
         most=np.int32(2**31 - 1 if max_predictions is None else max_predictions),
-        chance=None if selection == "exact" else np.int32(share24(rate, "rate")),
+        chance=None if selection == "exact" else np.int32(share24(rate)),
         word_starts=ids.flags("word_starts") if whole_words else None,
         spans=None if span_lengths is None else _span_laws(span_lengths),
     )

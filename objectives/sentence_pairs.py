@@ -10,13 +10,14 @@ sentence order prediction.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from ..constraints import checked
 from .arithmetic import below, running_sum
 from .contract import Objective, Row, Term, build, joined_heads, joint_rows
 from .cross_entropy import cross_entropy
@@ -38,11 +39,10 @@ from .token_ids import TokenIds
 
 FOLLOWS, FOLLOWS_NOT = 0, 1
 
-NEGATIVES = ("other", "same")
 
-
+@checked
 def next_sentence_prediction(
-    ids: TokenIds, negatives: str = "other", at_sentence_ends: bool = True
+    ids: TokenIds, negatives: Literal["other", "same"] = "other", at_sentence_ends: bool = True
 ) -> Objective:
     """BERT's next sentence prediction: B continues A, or is other text, 50/50.
 
@@ -66,10 +66,8 @@ def next_sentence_prediction(
     >>> next_sentence_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
 
-    Raises ValueError for missing special tokens or sentence ends, or other negatives.
+    Raises ValueError for missing special tokens or sentence ends.
     """
-    if negatives not in NEGATIVES:
-        raise ValueError(f"negatives must be one of {NEGATIVES}, got {negatives!r}.")
     if negatives == "other":
         return _pair_objective(
             ids, _draw_next_from_other, at_sentence_ends, next_sentence_form(ids)

@@ -13,8 +13,10 @@ Sequence-to-Sequence Pre-training", section 2.2.
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from typing import Annotated
 
 import jax.numpy as jnp
+from annotated_types import Interval
 from jax import lax
 
 from .arithmetic import at_most, below, isqrt, ratio, round_ratio
@@ -94,14 +96,15 @@ def infilling_counts(n, density, mean_span_length, xp=jnp):
     return hidden, xp.where(hidden > 0, xp.minimum(spans, n - hidden + 1), 0)
 
 
+MeanOfPoisson = Annotated[float, Interval(ge=1, le=20)]
+
+
 def mean_fits(mean_span_length: float, density: Fraction) -> Fraction:
     """Returns the mean of a Poisson law of span lengths as a fraction.
 
-    Raises ValueError when it is not in [1, 20], or too few tokens would be left between the spans.
+    Raises ValueError when too few tokens would be left between the spans.
     """
-    mean = ratio(mean_span_length, "mean_span_length", 0, 20 + 1e-9)
-    if mean < 1:
-        raise ValueError(f"mean_span_length must be at least 1 token, got {mean_span_length}.")
+    mean = ratio(mean_span_length, "mean_span_length")
     if density / mean > 1 - density:
         raise ValueError(
             f"A noise_density of {float(density):g} in spans of {float(mean):g} tokens gives more "

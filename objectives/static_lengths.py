@@ -6,9 +6,11 @@ including end-of-sequence, mode tokens and sentinels. One bisection inverts ever
 """
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from annotated_types import MinLen
+
+from ..constraints import Count, checked
 from .arithmetic import MAX_LENGTH
 from .contract import Member, Objective, members_of
 from .corruption import check_sentinels, lengths_of_documents
@@ -86,12 +88,13 @@ class RowGroup(NamedTuple):
         return max(self.raw_lengths)
 
 
+@checked
 def plan(
     objective: Objective,
     layout: Layout,
     ids: TokenIds,
-    shapes: Sequence[Mapping[str, int]],
-    max_documents: int = 1,
+    shapes: Annotated[Sequence[Mapping[str, Count]], MinLen(1)],
+    max_documents: Count = 1,
 ) -> tuple[RowGroup, ...]:
     """Assigns every member of a mixture to the smallest of the given shapes that suits it.
 
@@ -109,10 +112,6 @@ def plan(
     the vocabulary has.
     """
     _check_shapes(shapes)
-    if not isinstance(max_documents, int) or max_documents < 1:
-        raise ValueError(
-            f"max_documents must be a whole number of at least 1, got {max_documents!r}."
-        )
     shapes = [dict(shape) for shape in shapes]
     placed: list[list[tuple[int, Member, int]]] = [[] for _ in shapes]
     for number, member in enumerate(members_of(objective)):
@@ -156,19 +155,6 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
 
 
 def _check_shapes(shapes):
-    if not isinstance(shapes, Sequence) or not all(isinstance(s, Mapping) for s in shapes):
-        raise ValueError(
-            'Sequence lengths must be a mapping such as {"encoder": 512, "decoder": 128}, or a '
-            f"list of them, got {shapes!r}."
-        )
-    if not shapes:
-        raise ValueError("Sequence lengths must name at least one shape, got none.")
-    for shape in shapes:
-        for stack, slots in shape.items():
-            if not isinstance(slots, Integral) or isinstance(slots, bool) or slots < 1:
-                raise ValueError(
-                    f"The {stack} length must be a whole number above 0, got {slots!r}."
-                )
     for small, large in zip(shapes, shapes[1:]):
         if small.keys() != large.keys() or any(small[k] > large[k] for k in small):
             raise ValueError(

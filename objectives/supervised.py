@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from .arithmetic import whole
+from ..constraints import AtLeastTwo, Count, checked
 from .contract import COUNTED, NO_LABEL, Labels, ModelOutputs, Objective, Term
 from .cross_entropy import cross_entropy
 from .features import fit, input_sequence, labels_in_place, sequence_pair, target_sequence
@@ -38,7 +38,8 @@ from .token_ids import TokenIds
 THOUSANDTHS = 1000  # a number's label is in thousandths
 
 
-def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = None) -> Objective:
+@checked
+def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = None) -> Objective:
     """Text to text: the text is given, its answer is predicted.
 
         document   a b c d e
@@ -56,9 +57,8 @@ def text_to_text(ids: TokenIds, longest_answer: int = 64, mode: str | None = Non
     >>> text_to_text(ids, longest_answer=16).lengths(100)
     {'inputs': 101, 'targets': 17, 'both': 102}
 
-    Raises ValueError for a mode that the vocabulary lacks, or `longest_answer` below 1.
+    Raises ValueError for a mode that the vocabulary lacks.
     """
-    whole(longest_answer, "longest_answer", 1)
     settings = _Answering(longest=jnp.int32(longest_answer), ends=ends_of(ids, mode))
     modes = settings.ends.mode.size
 
@@ -100,7 +100,8 @@ def _divide(settings: _Answering, key, row, partner, lengths, max_documents):
     )
 
 
-def dialogue(ids: TokenIds, max_turns: int = 16) -> Objective:
+@checked
+def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
     """Instructions and dialogues for a decoder: all turns in order, with loss on answers alone.
 
         document   a b c d e f
@@ -112,16 +113,15 @@ def dialogue(ids: TokenIds, max_turns: int = 16) -> Objective:
 
     Args:
       ids: needs `sep`.
-      max_turns: the most turns of a dialogue; later ones are left out.
+      max_turns: the most turns of a dialogue, two or more; later ones are left out.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
     >>> dialogue(ids, max_turns=8).lengths(504)
     {'targets': 512}
 
-    Raises ValueError for a missing separator, or fewer than two turns.
+    Raises ValueError for a missing separator.
     """
-    whole(max_turns, "max_turns", 2)  # a question and its answer
     settings = _TakingTurns(
         sep=jnp.int32(ids.special("sep")),
         eos=jnp.int32(ids.eos),
@@ -159,7 +159,8 @@ def _take_turns(settings: _TakingTurns, key, row, partner, lengths, max_document
     return features | {"targets_weights": (live & counts[origin]).astype(jnp.int32)}
 
 
-def sequence_classification(ids: TokenIds, num_classes: int | None = None) -> Objective:
+@checked
+def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -> Objective:
     """Predicts the class of a text, from the hidden state of its [CLS].
 
         document   a b c
@@ -177,9 +178,9 @@ def sequence_classification(ids: TokenIds, num_classes: int | None = None) -> Ob
     >>> sequence_classification(ids, 3).lengths(126)
     {'inputs': 128, 'pools': 1}
 
-    Raises ValueError for missing special tokens, or fewer than two classes.
+    Raises ValueError for missing special tokens.
     """
-    classes = _number_of_classes(num_classes)
+    classes = COUNTED if num_classes is None else int(num_classes)
 
     def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
         logits, labels, weights = _pooled(outputs, batch)
@@ -239,7 +240,8 @@ def sequence_regression(ids: TokenIds) -> Objective:
     )
 
 
-def token_classification(ids: TokenIds, num_classes: int | None = None) -> Objective:
+@checked
+def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -> Objective:
     """Predicts the class of each token, from its own hidden state.
 
         document   a b c
@@ -257,9 +259,9 @@ def token_classification(ids: TokenIds, num_classes: int | None = None) -> Objec
     >>> token_classification(ids, 5).lengths(126)
     {'inputs': 128, 'labels': 126}
 
-    Raises ValueError for missing special tokens, or fewer than two classes.
+    Raises ValueError for missing special tokens.
     """
-    classes = _number_of_classes(num_classes)
+    classes = COUNTED if num_classes is None else int(num_classes)
 
     def loss(outputs: ModelOutputs, batch) -> dict[str, Term]:
         labels, slots, weights = predictions(batch)
@@ -285,10 +287,6 @@ def token_classification(ids: TokenIds, num_classes: int | None = None) -> Objec
 
 
 # --- parts ---------------------------------------------------------------------------------------
-
-
-def _number_of_classes(given: int | None) -> int:
-    return COUNTED if given is None else whole(given, "num_classes", 2)
 
 
 def _framed_lengths(n: int) -> dict[str, int]:

@@ -20,6 +20,7 @@ from datatrove.pipeline.dedup.minhash import MinhashConfig
 from datatrove.utils.hashing import HashConfig, create_hash_func
 from datatrove.utils.text import ngrams, simplify_text
 
+from ..constraints import Count, checked
 from ..data.finding import find_files, size_and_version
 from ..data.reading import FileRange, good, records
 from .blocks import Dropped, Pass, Step
@@ -48,8 +49,9 @@ def exact_duplicates() -> Step:
     return Step("exact_duplicates", block, passes, rule="duplicate")
 
 
+@checked
 def near_duplicates(
-    *, n_gram: int = 5, buckets: int = 14, hashes_per_bucket: int = 8, seed: int = 1
+    *, n_gram: Count = 5, buckets: Count = 14, hashes_per_bucket: Count = 8, seed: int = 1
 ) -> Step:
     """Keeps one of documents that share most of their n-grams, by MinHash (Broder 1997).
 
@@ -64,12 +66,7 @@ def near_duplicates(
       seed: of the hash functions.
 
     Drops the others as `near_duplicate`.
-
-    Raises ValueError for a number below 1.
     """
-    _check_at_least_1(
-        "near_duplicates", n_gram=n_gram, buckets=buckets, hashes_per_bucket=hashes_per_bucket
-    )
     config = MinhashConfig(
         n_grams=n_gram, num_buckets=buckets, hashes_per_bucket=hashes_per_bucket, seed=seed
     )
@@ -94,8 +91,9 @@ def near_duplicates(
     )
 
 
+@checked
 def decontaminate(
-    *, files: str | Sequence[str], text_field: str = "text", n_gram: int = 12
+    *, files: str | Sequence[str], text_field: str = "text", n_gram: Count = 12
 ) -> Step:
     """Drops documents that share an n-gram of words with evaluation texts.
 
@@ -109,7 +107,6 @@ def decontaminate(
     Texts of fewer words are looked for nowhere. Raises ValueError where no text has an n-gram, for one
     that is malformed, and as `sources.files`.
     """
-    _check_at_least_1("decontaminate", n_gram=n_gram)
     config = NGramsDecontConfig(n_grams=n_gram)
     known = {path: size_and_version(path) for path in find_files(files)}
 
@@ -122,12 +119,6 @@ def decontaminate(
         passes,
         version=[(path, size, str(version)) for path, (size, version) in known.items()],
     )
-
-
-def _check_at_least_1(step: str, **settings: int) -> None:
-    for name, value in settings.items():
-        if value < 1:
-            raise ValueError(f"duplicates.{step}.{name} must be at least 1, got {value}.")
 
 
 def _text(document: Document) -> str:

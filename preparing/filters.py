@@ -27,8 +27,9 @@ from datatrove.pipeline.filters import (
 from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.pipeline.formatters import PIIFormatter
 
+from ..constraints import PositiveShare, checked, name_of
 from ..data.whole_files import checksum
-from ..training.settings.bound import bound, name_of
+from ..training.settings.bound import bound
 from .blocks import Step
 from .words import WORDS
 
@@ -86,7 +87,8 @@ def _without_personal_data(
     return ips.format(_WITH_AT.sub(lambda word: emails.format(word[0]), text))
 
 
-def with_metadata(*, template: str, share: float = 1.0) -> Step:
+@checked
+def with_metadata(*, template: str, share: PositiveShare = 1.0) -> Step:
     r"""Puts a document's metadata before its text.
 
         filters.with_metadata.template = "{url}\n\n"
@@ -99,7 +101,7 @@ def with_metadata(*, template: str, share: float = 1.0) -> Step:
       template: a text with the names of fields of a record in braces.
       share: of the documents, drawn by a hash of their text.
 
-    Raises ValueError for a template without fields, and a share that is none.
+    Raises ValueError for a template without fields.
     """
     try:
         fields = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
@@ -110,8 +112,6 @@ def with_metadata(*, template: str, share: float = 1.0) -> Step:
             f"filters.with_metadata.template is {template!r}, expected a text with names of fields in "
             'braces, such as "{url}\\n\\n".'
         )
-    if not 0 < share <= 1:
-        raise ValueError(f"filters.with_metadata.share must be above 0 and at most 1, got {share}.")
     put = functools.partial(_with_metadata, template, fields, share)
     return Step("with_metadata", lambda folder, dropped: _Mend(put, dropped))
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
 
+from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Piece
 from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
 from ..tasks.vocabularies import VocabularySource, load_vocabulary
@@ -42,7 +43,8 @@ class Output(NamedTuple):
     next_command: Callable[[str], str]  # (its folder) -> the command that uses it
 
 
-def token_store(*, vocabulary: Callable, heldout_every: int = 100) -> Output:
+@checked
+def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Output:
     """Tokens for `--gin_file=corpora/token_store.gin`, with their vocabulary, and held-out documents.
 
     Args:
@@ -51,12 +53,8 @@ def token_store(*, vocabulary: Callable, heldout_every: int = 100) -> Output:
         whatever else there is; of a task that would have none, the document of the smallest hash, or
         the end of its only one.
 
-    Raises ValueError for a share that holds out all, and for documents without a token.
+    Raises ValueError for documents without a token.
     """
-    if heldout_every < 2:
-        raise ValueError(
-            f"outputs.token_store.heldout_every must be at least 2, got {heldout_every}."
-        )
 
     def begin(out: str, documents: str, tasks: int) -> None:
         texts = _Training(documents, tasks)

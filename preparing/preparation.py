@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..constraints import NonEmptyText, check_fields
 from ..training.settings.bound import flattened
 from ..training.settings.configuration import read_settings
 
@@ -26,7 +27,7 @@ class Preparation:
     )
     """
 
-    out: str  # the folder for the result and its report
+    out: NonEmptyText  # the folder for the result and its report
     source: Callable  # () -> blocks.Source
     steps: Sequence[Callable]  # each () -> blocks.Step, in order
     output: Callable  # () -> outputs.Output
@@ -66,22 +67,12 @@ def read_preparation(
 def check(preparation: Preparation) -> Preparation:
     """Raises ValueError for settings that nothing can be prepared by: got, expected, change."""
     p = preparation
-    if not isinstance(p.out, str) or not p.out:
-        raise ValueError(f"OUT must be a folder's name, got {p.out!r}.")
+    check_fields(p, "preparing.Preparation.")
     if "://" in p.out:
         raise ValueError(
             f"OUT is a folder on a disk that all workers share, got {p.out}: copy the finished store "
             "to the bucket."
         )
-    if not isinstance(p.steps, list | tuple) or not all(map(callable, p.steps)):
-        raise ValueError(
-            f"preparing.Preparation.steps must be a list of steps such as [@filters.clean], got {p.steps!r}."
-        )
-    for name in ("source", "output", "executor"):
-        if not callable(getattr(p, name)):
-            raise ValueError(
-                f"preparing.Preparation.{name} must be a function, got {getattr(p, name)!r}."
-            )
     return p
 
 

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from datatrove.pipeline.base import PipelineStep
 
+from ..constraints import name_of
 from ..data.whole_files import read_json, write_json
-from ..training.settings.bound import bound, name_of, parameters
+from ..training.settings.bound import bound, parameters
 from .blocks import Dropped, Pass, ReadDocuments, Source, Step, WriteDocuments, examples_in
 from .executors import run_tasks
 from .outputs import WRITTEN, Output

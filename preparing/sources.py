@@ -9,11 +9,12 @@ A source divides its text into tasks, by its sizes alone.
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
+from ..constraints import Count, checked
 from ..data.finding import find_files, size_and_version
 from ..data.reading import JSONL_SUFFIXES, Bad, FileRange, Record, malformed, records
 from .blocks import Source
@@ -22,12 +23,13 @@ from .repositories import Repository, documents, repositories_in
 MOST_TASKS = 512  # near duplicates are found with a file of each task open
 
 
+@checked
 def files(
     *,
     files: str | Sequence[str],
     text_field: str = "text",
-    on_malformed: str = "error",
-    task_bytes: int = 8 << 20,
+    on_malformed: Literal["error", "skip"] = "error",
+    task_bytes: Count = 8 << 20,
 ) -> Source:
     """Plain text, source code, JSONL, Parquet, Arrow, WARC and WET, each also as .gz or .zst.
 
@@ -38,9 +40,8 @@ def files(
       on_malformed: "error" ends at the first record that cannot be read, "skip" counts and shows them.
       task_bytes: of files that one task reads; more where there would be more than 512 tasks.
 
-    Raises ValueError and FileNotFoundError for settings that no file follows.
+    Raises ValueError and FileNotFoundError for patterns by which no file can be read.
     """
-    _check("files", on_malformed, task_bytes)
     known = {path: size_and_version(path) for path in find_files(files)}
     sizes = {path: size for path, (size, _) in known.items()}
     shares = shares_of(sizes, task_bytes)
@@ -54,13 +55,14 @@ def files(
     )
 
 
+@checked
 def repositories(
     *,
     folders: str | Sequence[str],
     files: str | Sequence[str] = "**/*.py",
     header: str = "# {repository}/{path}\n",
-    on_malformed: str = "error",
-    task_bytes: int = 8 << 20,
+    on_malformed: Literal["error", "skip"] = "error",
+    task_bytes: Count = 8 << 20,
 ) -> Source:
     """Source code by repository: a folder is a document, of its files one after another.
 
@@ -78,7 +80,6 @@ def repositories(
     Raises ValueError for a header with other names, and FileNotFoundError for a pattern that matches
     nothing; a folder without such files is left out.
     """
-    _check("repositories", on_malformed, task_bytes)
     try:
         header.format(path="", repository="")
     except (KeyError, IndexError, ValueError) as error:
@@ -151,15 +152,6 @@ def _judged(
         if isinstance(one, Document) and not one.text.strip():
             one = Bad(one.id, "empty", "no text")
         yield one
-
-
-def _check(source: str, on_malformed: str, task_bytes: int) -> None:
-    if on_malformed not in ("error", "skip"):
-        raise ValueError(
-            f"sources.{source}.on_malformed must be 'error' or 'skip', got {on_malformed!r}."
-        )
-    if task_bytes < 1:
-        raise ValueError(f"sources.{source}.task_bytes must be at least 1, got {task_bytes}.")
 
 
 def _counted(number: int, one: str, many: str, sizes: Mapping[str, int]) -> str:

@@ -87,7 +87,10 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
             r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: give the",
         ),
         ({"training__Run__sequence_lengths": {"decoder": 1}}, r"'span': Lengths .* too short"),
-        ({"training__Run__sequence_lengths": {"decoder": 0}}, r"whole number above 0, got 0"),
+        (
+            {"training__Run__sequence_lengths": {"decoder": 0}},
+            r"whole numbers of at least 1 .*{.decoder.: 0}",
+        ),
         (
             {"training__Run__sequence_lengths": {"encoder": 32}},
             r"stacks among \['decoder'.*encoder",
@@ -103,19 +106,37 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ({"mesh__make_mesh__fsdp": 0}, r"Mesh axes must be above 0"),
         ({"mesh__make_mesh__fsdp": -1}, r"at most one of them -1"),
         ({"optimizers__warmup_constant__warmup_steps": 12}, r"warmup_steps .* below the run's 12"),
-        ({"optimizers__adamw__clip_norm": 0}, r"clip_norm must be above 0, .* got 0"),
-        ({"models__decoder__num_layers": 0}, r"num_layers=0, expected a whole number"),
-        ({"optimizers__warmup_constant__peak": "0.1"}, r"peak must be a number, got '0.1'"),
+        ({"optimizers__adamw__clip_norm": 0}, r"clip_norm must be a number above 0 .* got 0"),
+        (
+            {"models__decoder__num_layers": 0},
+            r"decoder.num_layers must be a whole number of at least 1",
+        ),
+        (
+            {"optimizers__warmup_constant__peak": "0.1"},
+            r"peak must be a number of at least 0, got '0.1'",
+        ),
         ({"STEPS": 1, "optimizers__warmup_constant__warmup_steps": 1}, r"constant.warmup_steps"),
-        ({"training__Run__sequence_lengths": 128}, r"mapping such as .*, got 128"),
-        ({"training__Run__sequence_lengths": [128]}, r"mapping such as .*, got \[128\]"),
-        ({"training__Run__sequence_lengths": {"decoder": "64"}}, r"number above 0, got '64'"),
-        ({"training__Run__sequence_lengths": {"decoder": 64.0}}, r"number above 0, got 64.0"),
+        ({"training__Run__sequence_lengths": 128}, r"must be a mapping .*, got 128"),
+        ({"training__Run__sequence_lengths": [128]}, r"must be a mapping .*, got \[128\]"),
+        (
+            {"training__Run__sequence_lengths": {"decoder": "64"}},
+            r"whole numbers of at least 1, .*'64'",
+        ),
+        (
+            {"training__Run__sequence_lengths": {"decoder": 64.0}},
+            r"whole numbers of at least 1, .*64.0",
+        ),
         ({"training__Run__keep_every": 6}, r"keep_every = 6 .* checkpoint_every = 4 saves"),
         ({"training__Run__keep_best": 1}, r"evaluate_every = None they would have none: make"),
-        ({"training__Run__keep_best": 0}, r"keep_best must be a whole number above 0, got 0"),
-        ({"training__Run__rollback_sigmas": 0}, r"rollback_sigmas must be a number above 0, got 0"),
-        ({"training__Run__rollback_sigmas": True}, r"must be a number above 0, got True: give"),
+        (
+            {"training__Run__keep_best": 0},
+            r"keep_best must be a whole number of at least 1 or None, got 0",
+        ),
+        (
+            {"training__Run__rollback_sigmas": 0},
+            r"rollback_sigmas must be a number above 0 or None, got 0",
+        ),
+        ({"training__Run__rollback_sigmas": True}, r"must be a number above 0 or None, got True"),
         (
             {"training__Run__rollback_sigmas": 6, "training__Run__checkpoint_every": None},
             r"rollback_sigmas = 6 goes back to a checkpoint, and checkpoint_every = None saves none",
@@ -148,7 +169,7 @@ def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
     given = [x for x in run.arguments() if not x.startswith("--gin_file")]
     files = ["--gin_file=run.gin", f"--gin_search_paths=/absent,{tmp_path}/elsewhere"]
     said = fails(capsys, [*files, *given, "--gin_bindings=training.Run.batch_size = 0"])
-    assert "training.Run.batch_size must be a whole number above 0, got 0" in said
+    assert "training.Run.batch_size must be a whole number of at least 1, got 0" in said
     said = fails(capsys, [*files, *given, "--gin.utils.SaveCheckpointConfig.keep=5"])
     assert "SaveCheckpointConfig.keep is here: training.Run.keep_checkpoints, beside" in said
     said = fails(capsys, [*files, *given, "--gin_bindings=TRAIN_STEPS=5"])
@@ -241,7 +262,7 @@ def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
     )
     for arguments in ([], ["--gin_file=gin_configs/runs/decoder.gin"], ["--gin_file=mine.gin"]):
         said = fails(capsys, [*arguments, "--gin.training.Run.batch_size=0"])
-        assert "batch_size must be a whole number above 0" in said
+        assert "batch_size must be a whole number of at least 1" in said
     assert "runs/quickstart.gin" in fails(capsys, ["--gin_file=absent.gin"])
 
 

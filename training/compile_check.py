@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import Mesh
 
+from ..constraints import name_of
 from ..data.corpus import Corpus
 from ..models.experts import active_parameters
 from ..objectives.contract import column_of, with_counted_classes
@@ -25,7 +26,7 @@ from .devices.collectives import Traffic, traffic
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import Topology, devices_of
 from .planning import abstract_rows, abstract_state_of, check_run, compiled_step, plan
-from .settings.bound import bound, name_of
+from .settings.bound import bound
 from .settings.run import T5_VOCABULARY, Run
 from .state import parameter_count
 from .throughput import step_flops

@@ -5,82 +5,77 @@ returns an optax transformation. So a run states its length once. An optimizer's
 schedule, or a number for a constant one.
 """
 
-import math
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 import optax.contrib
 
+from ..constraints import Count, Natural, NonNegative, Positive, checked
 
-def warmup_cosine(total_steps: int, *, peak: float, warmup_steps: int, end_share: float = 0.1):
+Dtype = Literal["float32", "bfloat16"]
+
+
+@checked
+def warmup_cosine(
+    total_steps: int, *, peak: NonNegative, warmup_steps: Natural, end_share: NonNegative = 0.1
+):
     """Linear warm-up from 0 to `peak`, then a cosine down to `end_share * peak` at the last step."""
-    _check_warmup("warmup_cosine", peak, warmup_steps, total_steps)
-    _check_number("warmup_cosine.end_share", end_share)
+    _check_warmup("warmup_cosine", warmup_steps, total_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, total_steps, end_share * peak
     )
 
 
-def warmup_rsqrt(total_steps: int, *, scale: float = 1.0, warmup_steps: int = 10_000):
+@checked
+def warmup_rsqrt(total_steps: int, *, scale: NonNegative = 1.0, warmup_steps: Count = 10_000):
     """T5's: scale / sqrt(max(step, warmup_steps)). Raffel et al. 2020, section 3.1.2."""
     del total_steps
-    _check_number("warmup_rsqrt.scale", scale)
-    if not _is_number(warmup_steps) or warmup_steps < 1:  # the rate of step 0 would be infinite
-        raise ValueError(
-            f"optimizers.warmup_rsqrt.warmup_steps must be a number of 1 or more, got {warmup_steps!r}."
-        )
     return lambda step: scale / jnp.sqrt(jnp.maximum(step, warmup_steps))
 
 
-def warmup_constant(total_steps: int, *, peak: float, warmup_steps: int = 0):
+@checked
+def warmup_constant(total_steps: int, *, peak: NonNegative, warmup_steps: Natural = 0):
     """Linear warm-up from 0 to `peak`, then constant."""
-    _check_warmup("warmup_constant", peak, warmup_steps, total_steps)
+    _check_warmup("warmup_constant", warmup_steps, total_steps)
     return optax.join_schedules(
         [optax.linear_schedule(0.0, peak, max(warmup_steps, 1)), optax.constant_schedule(peak)],
         [warmup_steps],
     )
 
 
-def scheduled(learning_rate: Callable | float, total_steps: int) -> Callable[[int], float]:
+@checked
+def scheduled(learning_rate: Callable | NonNegative, total_steps: int) -> Callable[[int], float]:
     """Returns an optimizer's learning rate as a function of the steps taken before.
 
     >>> scheduled(0.1, 100)(50)
     0.1
-
-    Raises ValueError for what is neither a schedule nor a number of 0 or more.
     """
     if callable(learning_rate):
         return learning_rate(total_steps)
-    if not _is_number(learning_rate):
-        raise ValueError(
-            f"learning_rate must be a schedule, such as @optimizers.warmup_cosine, or a number of 0 or "
-            f"more, got {learning_rate!r}."
-        )
     return optax.constant_schedule(learning_rate)
 
 
+@checked
 def adamw(
     total_steps: int,
     *,
-    learning_rate: Callable | float,
+    learning_rate: Callable | NonNegative,
     b1: float = 0.9,
     b2: float = 0.98,
     eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    clip_norm: float | None = 1.0,
-    momentum_dtype: str = "float32",
+    weight_decay: NonNegative = 0.0,
+    clip_norm: Positive | None = 1.0,
+    momentum_dtype: Dtype = "float32",
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019), clipping the global norm first.
 
     Weight decay does not apply to norms and biases. First moments of `momentum_dtype` "bfloat16" take
     half of the memory of those of "float32"; second moments, whose changes are smaller than bfloat16
     can tell, stay float32.
-
-    Raises ValueError for another dtype, and for a weight decay below 0.
     """
-    _check_number("adamw.weight_decay", weight_decay)
     return _clipped(
         clip_norm,
         optax.adamw(
@@ -90,21 +85,22 @@ def adamw(
             eps=eps,
             weight_decay=weight_decay,
             mask=_decayed,
-            mu_dtype=_momentum_dtype("adamw", momentum_dtype),
+            mu_dtype=jnp.dtype(momentum_dtype),
         ),
     )
 
 
+@checked
 def muon(
     total_steps: int,
     *,
-    learning_rate: Callable | float,
+    learning_rate: Callable | NonNegative,
     beta: float = 0.95,
     b1: float = 0.9,
     b2: float = 0.95,
-    weight_decay: float = 0.1,
-    clip_norm: float | None = 1.0,
-    momentum_dtype: str = "float32",
+    weight_decay: NonNegative = 0.1,
+    clip_norm: Positive | None = 1.0,
+    momentum_dtype: Dtype = "float32",
 ) -> optax.GradientTransformation:
     """Muon (Jordan et al. 2024) for the matrices of layers, AdamW for all other parameters.
 
@@ -123,10 +119,7 @@ def muon(
       weight_decay: of Muon's matrices.
       clip_norm: the largest global norm of gradients; None: not clipped.
       momentum_dtype: as of `adamw`, of Muon's momentum and AdamW's first moments.
-
-    Raises ValueError as `adamw`.
     """
-    _check_number("muon.weight_decay", weight_decay)
     return _clipped(
         clip_norm,
         optax.contrib.muon(
@@ -137,7 +130,7 @@ def muon(
             adam_b2=b2,
             muon_weight_dimension_numbers=_matrices,
             consistent_rms=0.2,
-            mu_dtype=_momentum_dtype("muon", momentum_dtype),
+            mu_dtype=jnp.dtype(momentum_dtype),
         ),
     )
 
@@ -169,15 +162,16 @@ def _matrices(params):
     return jax.tree_util.tree_map_with_path(numbers, params)
 
 
+@checked
 def adafactor(
     total_steps: int,
     *,
-    learning_rate: Callable | float,
+    learning_rate: Callable | NonNegative,
     decay_rate: float = 0.8,
-    weight_decay: float | None = None,
+    weight_decay: NonNegative | None = None,
     multiply_by_parameter_scale: bool = True,
     min_dim_size_to_factor: int = 32,
-    clip_norm: float | None = None,
+    clip_norm: Positive | None = None,
 ) -> optax.GradientTransformation:
     """Adafactor (Shazeer & Stern 2018), its learning rate relative to each parameter's size.
 
@@ -189,8 +183,6 @@ def adafactor(
     Weight decay is as of `adamw`: a step subtracts `weight_decay * learning rate` times the parameter,
     except from norms and biases.
     """
-    if weight_decay is not None:
-        _check_number("adafactor.weight_decay", weight_decay)
     rate = scheduled(learning_rate, total_steps)
     # Optax's own is not multiplied by the learning rate: .1 would shrink weights by 10% in each step.
     decay = None if weight_decay is None else lambda step: weight_decay * rate(step)
@@ -217,38 +209,16 @@ def _decayed(params):
     return jax.tree_util.tree_map_with_path(is_matrix, params)
 
 
-def _momentum_dtype(optimizer: str, name: str):
-    if name not in ("float32", "bfloat16"):
-        raise ValueError(
-            f"optimizers.{optimizer}.momentum_dtype must be 'float32' or 'bfloat16', got {name!r}."
-        )
-    return jnp.dtype(name)
-
-
 def _clipped(clip_norm, transformation):
     if clip_norm is None:
         return transformation
-    if not clip_norm > 0:
-        raise ValueError(f"clip_norm must be above 0, or None for no clipping, got {clip_norm}.")
     return optax.chain(optax.clip_by_global_norm(clip_norm), transformation)
 
 
-def _check_warmup(schedule: str, peak: float, warmup_steps: int, total_steps: int):
-    _check_number(f"{schedule}.peak", peak)
-    if not isinstance(warmup_steps, int) or not 0 <= warmup_steps < total_steps:
+def _check_warmup(schedule: str, warmup_steps: int, total_steps: int):
+    if warmup_steps >= total_steps:
         raise ValueError(
-            f"optimizers.{schedule}.warmup_steps must be a whole number of at least 0 and below "
-            f"the run's {total_steps} steps, got {warmup_steps!r}: set it "
-            f"(--gin.optimizers.{schedule}.warmup_steps=5), or raise the steps."
+            f"optimizers.{schedule}.warmup_steps must be below the run's {total_steps} steps, got "
+            f"{warmup_steps}: set it (--gin.optimizers.{schedule}.warmup_steps=5), or raise the "
+            "steps."
         )
-
-
-def _check_number(name: str, value):
-    if not _is_number(value):
-        raise ValueError(f"optimizers.{name} must be a number of 0 or more, got {value!r}.")
-
-
-def _is_number(value) -> bool:
-    """Returns whether a value is finite and 0 or more."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 <= value < math.inf

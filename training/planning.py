@@ -1,7 +1,6 @@
 """`plan`: solves the lengths of a run and checks it, before any parameter exists."""
 
 import functools
-import math
 import os
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import objectives
+from ..constraints import check_fields
 from ..data.corpus import Corpus, checked_for
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
 from ..models import Model
@@ -24,11 +24,9 @@ from .devices.mesh import batch_shards, evaluation_mesh, replicated
 from .processes import first_process_first
 from .run_directory import is_run
 from .saved.warm_start import check_source
-from .settings.run import FIELDS, Run, is_required, padded_vocabulary, row_shapes
+from .settings.run import Run, padded_vocabulary, row_shapes
 from .state import Abstract, State, abstract_state
 from .step import Recipe, arranged, check_recipe, train_step
-
-WEIGHTS_OF_LOSSES = ("z_loss", "load_balance_loss", "router_z_loss")
 
 
 class Plan(NamedTuple):
@@ -103,8 +101,8 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     if trains:
         _check_attention(model, mesh)
     _check_experts(model, mesh)
-    losses = {name: getattr(run, name) for name in WEIGHTS_OF_LOSSES}
-    recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, **losses)
+    losses = run.z_loss, run.load_balance_loss, run.router_z_loss
+    recipe = Recipe(objective, model, ids, groups, optimizer, run.microbatches, *losses)
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)
     if trains:
@@ -173,74 +171,26 @@ def abstract_batch(plan: Plan) -> dict:
 
 # --- checks ----------------------------------------------------------------------------------------
 
-_COUNTS = (
-    "batch_size",
-    "steps",
-    "microbatches",
-    "data_shards",
-    "max_documents",
-    "vocabulary_rows",
-    "log_every",
-    "evaluate_every",
-    "checkpoint_every",
-    "keep_checkpoints",
-    "keep_every",
-    "keep_best",
-    "heldout_tokens",
-)
-
 
 def check_run(run: Run) -> None:
     """Raises ValueError for settings that are wrong for any corpus, objective and model, and for a warm
     start from what is not there."""
-    _check_fields(run)
+    check_fields(run, "training.Run.")
+    _check_together(run)
     run.optimizer(run.steps)
     if run.initial_run is not None and not is_run(
         run.run_dir
-    ):  # a run that has begun needs it no more
+    ):  # one that has begun needs it no more
         check_source(run.initial_run)
 
 
-def _check_fields(run: Run) -> None:
-    for name in _COUNTS:
-        count = getattr(run, name)
-        optional = not is_required(name) and FIELDS[name].default is None
-        if not (count is None and optional) and (
-            isinstance(count, bool) or not isinstance(count, int) or count < 1
-        ):
-            raise ValueError(
-                f"training.Run.{name} must be a whole number above 0, got {count!r}: give "
-                f"--gin.training.Run.{name}=NUMBER."
-            )
+def _check_together(run: Run) -> None:
     _check_kept(run)
-    _check_rollback(run)
-    for name in ("corpus", "objective", "model", "optimizer", "mesh", "evaluation_tasks"):
-        value = getattr(run, name)
-        if not callable(value) and not (value is None and name == "evaluation_tasks"):
-            raise ValueError(
-                f"training.Run.{name} must be a function, as in `training.Run.{name} = @MODULE.NAME`, "
-                f"got {value!r}."
-            )
-    if not isinstance(run.run_dir, str) or not run.run_dir:
-        raise ValueError(f"training.Run.run_dir must be a folder's name, got {run.run_dir!r}.")
-    if isinstance(run.seed, bool) or not isinstance(run.seed, int):
-        raise ValueError(f"training.Run.seed must be a whole number, got {run.seed!r}.")
-    for name in ("distributed", "mark_document_ends"):
-        value = getattr(run, name)
-        if not isinstance(value, bool) and not (value is None and name == "mark_document_ends"):
-            raise ValueError(f"training.Run.{name} must be True or False, got {value!r}.")
-    for name in WEIGHTS_OF_LOSSES:
-        weight = getattr(run, name)
-        if not isinstance(weight, int | float) or not 0 <= weight < math.inf:
-            raise ValueError(f"training.Run.{name} must be a number of 0 or more, got {weight!r}.")
-    project = run.wandb_project
-    if project is not None and (not isinstance(project, str) or not project):
+    if run.rollback_sigmas is not None and run.checkpoint_every is None:
         raise ValueError(
-            f"training.Run.wandb_project must be the name of a project, got {project!r}."
-        )
-    if not isinstance(run.initial_run, str | None):
-        raise ValueError(
-            f"training.Run.initial_run must be a folder's name, got {run.initial_run!r}."
+            f"training.Run.rollback_sigmas = {run.rollback_sigmas} goes back to a checkpoint, and "
+            "checkpoint_every = None saves none before the end: give "
+            "--gin.training.Run.checkpoint_every=NUMBER."
         )
     if "://" in str(run.run_dir):
         raise ValueError(
@@ -282,24 +232,6 @@ def _check_kept(run: Run) -> None:
             f"training.Run.keep_best = {run.keep_best} keeps checkpoints by their held-out loss, and "
             f"with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have none: make "
             "checkpoint_every a multiple of evaluate_every."
-        )
-
-
-def _check_rollback(run: Run) -> None:
-    """Raises ValueError for a roll-back after no loss, or to checkpoints of which there would be none."""
-    sigmas = run.rollback_sigmas
-    if sigmas is None:
-        return
-    is_number = isinstance(sigmas, int | float) and not isinstance(sigmas, bool)
-    if not is_number or not 0 < sigmas < math.inf:
-        raise ValueError(
-            f"training.Run.rollback_sigmas must be a number above 0, got {sigmas!r}: give the standard "
-            "deviations from which on a loss is a spike, such as 6."
-        )
-    if run.checkpoint_every is None:
-        raise ValueError(
-            f"training.Run.rollback_sigmas = {sigmas} goes back to a checkpoint, and checkpoint_every = "
-            "None saves none before the end: give --gin.training.Run.checkpoint_every=NUMBER."
         )
 
 

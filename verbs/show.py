@@ -22,6 +22,7 @@ import jax
 from rich.console import Console
 from rich.progress import track
 
+from ..constraints import name_of
 from ..data import whole_files
 from ..data.packing import resolve
 from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
@@ -40,7 +41,7 @@ from ..tasks.sample_text import SampleText
 from ..tasks.vocabularies import Vocabulary, special_tokens
 from ..training import run_directory
 from ..training.devices.compiled_programs import keep_compiled
-from ..training.settings.bound import bound, flattened, name_of
+from ..training.settings.bound import bound, flattened
 from ..training.settings.command_line import (
     GinArguments,
     add_gin_arguments,

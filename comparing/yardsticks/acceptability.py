@@ -10,10 +10,11 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...constraints import Count, checked
 from ...data.reading import FileRange, good, records
 from ...inference import Trained
 from ...tasks.python_library.python_sources import library_documents, split_documents
-from ..figures import HIGHER, Figure, check_at_least
+from ..figures import HIGHER, Figure
 from .parts.likelihoods import AFTER_READING, LikelihoodForm, log_probs, reading_of
 from .parts.python_pairs import MinimalPair, python_pairs
 from .subject import Subject
@@ -21,7 +22,8 @@ from .subject import Subject
 TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make of equal ones
 
 
-def minimal_pairs(subject: Subject, *, pairs: int = 32, blimp: str | None = None) -> list[Figure]:
+@checked
+def minimal_pairs(subject: Subject, *, pairs: Count = 32, blimp: str | None = None) -> list[Figure]:
     """Share of minimal pairs whose right text is likelier, the mean over kinds; a tie is half a point.
 
     A text's log-probability is the sum over its tokens; a masked model's pseudo-log-likelihood, of each
@@ -36,7 +38,6 @@ def minimal_pairs(subject: Subject, *, pairs: int = 32, blimp: str | None = None
     Raises ValueError for a model that predicts no text, files that hold no pairs, a run that was
     trained on the library's files that are held out here, and fewer pairs than 1.
     """
-    check_at_least(1, pairs=pairs)
     trained = subject.trained
     reading = reading_of(trained)
     given = blimp_pairs(blimp, pairs) if blimp else _own_pairs(subject, pairs)

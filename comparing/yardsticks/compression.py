@@ -7,15 +7,17 @@ documents are not counted. Bytes are those of the text in UTF-8.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, MultipleOf
 
+from ...constraints import AtLeastTwo, checked
 from ...data.corpus import Corpus
 from ...inference import Trained
 from ...inference.answering.scoring import hidden_log_probs
 from ...training.baselines import Tally, trivial_loss
-from ..figures import LOWER, NEITHER, Figure, check_at_least
+from ..figures import LOWER, NEITHER, Figure
 from .heldout_loss import ROW_TOKENS
 from .parts.likelihoods import (
     AFTER_READING,
@@ -63,13 +65,17 @@ class Nats(NamedTuple):
     error: float | None = None  # standard error of the total, where positions or masks were drawn
 
 
+Even = Annotated[int, Ge(2), MultipleOf(2)]
+
+
+@checked
 def bits_per_byte(
     subject: Subject,
     *,
-    tokens: int = 20_000,
-    row_tokens: int = ROW_TOKENS,
-    positions: int = 2000,
-    draws: int = 8,
+    tokens: AtLeastTwo = 20_000,
+    row_tokens: AtLeastTwo = ROW_TOKENS,
+    positions: AtLeastTwo = 2000,
+    draws: Even = 8,
 ) -> list[Figure]:
     """Bits per byte of held-out text; the unit is what they are of.
 
@@ -93,9 +99,8 @@ def bits_per_byte(
         stratified, and uniform in 1 … n, whose mean is the bound exactly (Nie et al. 2025,
         arXiv:2502.09992, equation 6).
 
-    Raises ValueError for a model that predicts no text, a corpus without text, and settings out of range.
+    Raises ValueError for a model that predicts no text, and a corpus without text.
     """
-    check_at_least(2, tokens=tokens, row_tokens=row_tokens, positions=positions, draws=draws)
     trained, corpus = subject.trained, subject.plan.corpus
     reading = reading_of(trained)
     rows = heldout_rows(corpus, tokens, row_tokens)
@@ -175,13 +180,12 @@ def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) ->
     return Nats(len(every) * float(nats.mean()), len(every) * float(error))
 
 
-def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: int) -> Nats:
+@checked
+def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: Even) -> Nats:
     """Returns the bound on the nats of all tokens that masked diffusion gives.
 
     Two independent estimates of each row are averaged; their differences give the standard error.
     """
-    if draws < 2 or draws % 2:
-        raise ValueError(f"Got draws={draws}, expected an even number of 2 or more.")
     random, hidden = np.random.default_rng(SEED), []
     for tokens in rows:
         strata = np.tile(np.arange(draws // 2), 2)

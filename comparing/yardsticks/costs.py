@@ -5,6 +5,7 @@ import statistics
 
 import jax
 
+from ...constraints import Count, checked
 from ...models.builders import abstract_params
 from ...training.devices.mesh import make_mesh
 from ...training.planning import Plan, open_batches
@@ -13,13 +14,14 @@ from ...training.state import unboxed
 from ...training.step import Recipe, constant_outputs, make_batches
 from ...training.throughput import step_flops
 from ..budgets import tokens_of
-from ..figures import NEITHER, Figure, check_at_least
+from ..figures import NEITHER, Figure
 from .subject import Subject
 
 NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the same for every run
 
 
-def cost(subject: Subject, *, steps: int = 8) -> list[Figure]:
+@checked
+def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     """What a run took to get where it is: FLOPs for each token of text, and what they paid for.
 
         cost                            FLOPs, forward and backward, for each token of text
@@ -34,10 +36,7 @@ def cost(subject: Subject, *, steps: int = 8) -> list[Figure]:
 
     Args:
       steps: whose batches are corrupted, to count their targets.
-
-    Raises ValueError where `steps` are fewer than 1.
     """
-    check_at_least(1, steps=steps)
     # The rows of a step are counted on one device: over those that there are they need not divide.
     plan = subject.plan._replace(mesh=make_mesh(devices=jax.devices()[:1]))
     step = subject.saved.step

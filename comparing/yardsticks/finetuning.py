@@ -1,23 +1,27 @@
 """Fine-tuning: how well a model learns a task with classes, by one recipe for all."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import MinLen
 
-from ..figures import NEITHER, Figure, check_at_least
+from ...constraints import Count, Positive, checked
+from ..figures import NEITHER, Figure
 from .parts.class_tasks import class_figures, class_task, classes_by_words
 from .parts.finetuning_recipe import finetuned
 from .subject import Subject
 
 
+@checked
 def finetune(
     subject: Subject,
     *,
     task: str = "python_modules",
-    steps: int = 100,
-    peaks: Sequence[float] = (3e-4, 1e-3, 3e-3),
-    batch_size: int = 16,
-    tokens: int = 96,
+    steps: Count = 100,
+    peaks: Annotated[Sequence[Positive], MinLen(1)] = (3e-4, 1e-3, 3e-3),
+    batch_size: Count = 16,
+    tokens: Count = 96,
     module: str | None = None,
     data_dir: str | None = None,
 ) -> list[Figure]:
@@ -33,11 +37,8 @@ def finetune(
       peaks: peak learning rates to choose from, by a part of the training examples.
       tokens: of a text at most; the others are cut off.
 
-    Raises ValueError for settings that are not above 0, and as `class_task`.
+    Raises ValueError as `class_task`.
     """
-    check_at_least(1, steps=steps, batch_size=batch_size, tokens=tokens)
-    if not isinstance(peaks, list | tuple) or not peaks or min(peaks) <= 0:
-        raise ValueError(f"Got peaks={peaks!r}, expected a list of learning rates above 0.")
     found = class_task(subject, task, module, data_dir)
     classes = found.classes
     learnt = finetuned(

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ...constraints import Count, checked
 from ...inference import Decoding, Options, Trained, answer
 from ...inference.prompting.prompts import completes
-from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from ..figures import HIGHER, NEITHER, Figure
 from .parts.python_prompts import Gap, continuations, continues_to_parse, hidden_lines, parses
 from .subject import Subject
 
@@ -26,7 +27,8 @@ class GapText(NamedTuple):
     text: str
 
 
-def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list[Figure]:
+@checked
+def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
     """How a model continues Python functions that it was not trained on, greedily and sampled.
 
         continuation                   edit similarity to the true text of as many tokens
@@ -44,9 +46,8 @@ def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> l
       prompts: beginnings of functions and classes.
       max_new: tokens that are written.
 
-    Raises ValueError for a model that cannot continue a text, saying which can, and settings below 1.
+    Raises ValueError for a model that cannot continue a text, saying which can.
     """
-    check_at_least(1, prompts=prompts, max_new=max_new)
     subject.check_library_unseen()
     trained, found = subject.trained, continuations(prompts)
 
@@ -63,7 +64,8 @@ def continuation(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> l
     )
 
 
-def infilling(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list[Figure]:
+@checked
+def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
     """How a model fills in a line of Python functions that were held out, greedily and sampled.
 
     The figures are those of `continuation`, of the hidden line; a function parses as it stands with
@@ -71,7 +73,6 @@ def infilling(subject: Subject, *, prompts: int = 64, max_new: int = 48) -> list
 
     Raises ValueError for a model that cannot fill in text, saying which can. Args: `continuation`.
     """
-    check_at_least(1, prompts=prompts, max_new=max_new)
     subject.check_library_unseen()
     trained, found = subject.trained, hidden_lines(prompts)
 

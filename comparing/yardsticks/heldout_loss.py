@@ -8,7 +8,11 @@ import math
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
+from annotated_types import MinLen
+
+from ...constraints import Count, checked
 from ...inference.prompting.windows import BeyondTraining
 from ...objectives import Objective, TokenIds
 from ...objectives.catalogue import CATALOGUE, find
@@ -18,19 +22,20 @@ from ...training.heldout import evaluator_under, recipe_under
 from ...training.planning import Plan
 from ...training.settings.configuration import read_fields
 from ...training.settings.run import longest_rows
-from ..figures import HIGHER, LOWER, NATS, Figure, check_at_least
+from ..figures import HIGHER, LOWER, NATS, Figure
 from .subject import Subject
 
 TOKENS = 20_000  # of held-out text
 ROW_TOKENS = 120  # with its special tokens a row fits the 128 slots of the small runs
 
 
+@checked
 def loss_under(
     subject: Subject,
     *,
-    objectives: Sequence[str],
-    tokens: int = TOKENS,
-    row_tokens: int = ROW_TOKENS,
+    objectives: Annotated[Sequence[str], MinLen(1)],
+    tokens: Count = TOKENS,
+    row_tokens: Count = ROW_TOKENS,
 ) -> list[Figure]:
     """Held-out loss under each of these objectives, nats per target.
 
@@ -48,12 +53,9 @@ def loss_under(
       tokens: of held-out text.
       row_tokens: of each row, before corruption.
 
-    Raises ValueError for a name that is none, settings below 1, or where the model computes none of the
+    Raises ValueError for a name that is none, or where the model computes none of the
     objectives.
     """
-    if isinstance(objectives, str) or not objectives:
-        raise ValueError(f"Got objectives={objectives!r}, expected a list such as ['causal_lm'].")
-    check_at_least(1, tokens=tokens, row_tokens=row_tokens)
     plan, names = subject.plan, [*map(find, objectives)]
     refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ...constraints import AtLeastTwo, checked
+from ...objectives.prompt_forms import Pooling
 from ...tasks import task_metrics
 from ...tasks.python_library.python_definitions import (
     DocstringPair,
@@ -18,20 +20,21 @@ from ...tasks.python_library.python_definitions import (
     pair_examples,
 )
 from ...tasks.python_library.python_passages import Tagged, tagged_examples
-from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from ..figures import HIGHER, NEITHER, Figure
 from .parts.bags_of_words import bags_of
 from .parts.class_tasks import ClassTask, class_figures, class_task, classes_by_words
-from .parts.frozen import chosen_layers, text_features, word_features
+from .parts.frozen import Layers, chosen_layers, text_features, word_features
 from .parts.probing import probed, standardisation
 from .subject import Subject
 
 
+@checked
 def classify(
     subject: Subject,
     *,
     task: str = "python_modules",
-    layers: Sequence[int] | None = None,
-    pooling: str = "mean",
+    layers: Layers | None = None,
+    pooling: Pooling = "mean",
     module: str | None = None,
     data_dir: str | None = None,
 ) -> list[Figure]:
@@ -43,7 +46,7 @@ def classify(
         training examples is taken.
       pooling: "mean", "first" or "last", see `comparing.yardsticks.parts.frozen.text_features`.
 
-    Raises ValueError for a layer that there is not, and another pooling.
+    Raises ValueError for a layer that there is not.
     """
     found = class_task(subject, task, module, data_dir)
     trained, layers = subject.trained, chosen_layers(subject.trained, layers)
@@ -55,7 +58,8 @@ def classify(
     )
 
 
-def tag(subject: Subject, *, layers: Sequence[int] | None = None) -> list[Figure]:
+@checked
+def tag(subject: Subject, *, layers: Layers | None = None) -> list[Figure]:
     """What is each word of a passage: keyword, name, string …? Accuracy of a probe on its state.
 
     "Bag of words" is here a guess of each word's most frequent kind. Args and errors: `classify`.
@@ -73,8 +77,9 @@ def tag(subject: Subject, *, layers: Sequence[int] | None = None) -> list[Figure
     )
 
 
+@checked
 def pairs(
-    subject: Subject, *, layers: Sequence[int] | None = None, pooling: str = "mean"
+    subject: Subject, *, layers: Layers | None = None, pooling: Pooling = "mean"
 ) -> list[Figure]:
     """Does a docstring belong to a piece of code? Accuracy of a probe on the states of both.
 
@@ -99,12 +104,13 @@ def pairs(
     return probe_figures("pairs", ClassTask({}, labels), of_model, by_words)
 
 
+@checked
 def retrieve(
     subject: Subject,
     *,
-    layers: Sequence[int] | None = None,
-    pooling: str = "mean",
-    candidates: int = 200,
+    layers: Layers | None = None,
+    pooling: Pooling = "mean",
+    candidates: AtLeastTwo = 200,
 ) -> list[Figure]:
     """Which of so many pieces of code belongs to a docstring? Mean reciprocal rank, nothing trained.
 
@@ -116,11 +122,10 @@ def retrieve(
       candidates: pieces of code to choose from; a rank among fewer is easier.
       others: as of `classify`.
 
-    Raises ValueError for fewer than 2 candidates or more than there are, and as `classify`.
+    Raises ValueError for more candidates than there are, and as `classify`.
     """
     subject.check_library_unseen()
     split = definition_examples()
-    check_at_least(2, candidates=candidates)
     if candidates > len(split["validation"]):
         raise ValueError(
             f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the held-out "

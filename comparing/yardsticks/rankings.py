@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...constraints import Count, Natural, checked
 from ...inference import few_shot_prompt
 from ...tasks import task_metrics
 from ...tasks.python_library.python_passages import (
@@ -11,19 +12,20 @@ from ...tasks.python_library.python_passages import (
     identifier_examples,
     most_frequent_name,
 )
-from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from ..figures import HIGHER, NEITHER, Figure
 from .parts.class_tasks import class_task
 from .parts.ranking import Question, answer_log_probs, share_right
 from .subject import Subject
 
 
+@checked
 def rank_classes(
     subject: Subject,
     *,
     task: str = "python_modules",
-    shots: int = 0,
+    shots: Natural = 0,
     template: str = "{text}\n# {answer}",
-    examples: int = 60,
+    examples: Count = 60,
     module: str | None = None,
     data_dir: str | None = None,
 ) -> list[Figure]:
@@ -40,11 +42,9 @@ def rank_classes(
       template: of an example, with {text} and {answer}.
       examples: the first so many of the validation split.
 
-    Raises ValueError for a model that gives no probability to text, settings out of range, a template
+    Raises ValueError for a model that gives no probability to text, a template
     without both fields, and as `class_task`.
     """
-    check_at_least(0, shots=shots)
-    check_at_least(1, examples=examples)
     if "{text}" not in template or not template.endswith("{answer}"):
         raise ValueError(
             f"Got the template {template!r}, expected {{text}} in it and {{answer}} at its end."
@@ -80,14 +80,14 @@ def rank_classes(
     ]
 
 
-def fill_in(subject: Subject, *, examples: int = 60) -> list[Figure]:
+@checked
+def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
     """Which name of a passage was blanked? Share of passages where the right one is likeliest.
 
     The answers are the names of the passage that may be blanked (`tasks.python_library.python_passages`), among which
     it is. The first figure ranks by log-probability, `/per_token` by that per token. The baseline is
     one drawn at random; beside it stands the most frequent name. Errors: `rank_classes`.
     """
-    check_at_least(1, examples=examples)
     subject.check_library_unseen()
     some = identifier_examples()["validation"][:examples]
     questions = [

@@ -1,12 +1,14 @@
 """Pairs of texts as an objective makes them, classified by the model and by their words alone."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from annotated_types import Ge
 
+from ...constraints import checked
 from ...data.corpus import Piece
 from ...data.packing import rows_of_documents, stacked
 from ...objectives import PromptForm, RowGroup, members_of
@@ -14,7 +16,7 @@ from ...objectives.losses import at_slots
 from ...training.evaluation import EVALUATION_SEED
 from ...training.planning import Plan
 from ...training.step import arranged
-from ..figures import HIGHER, NEITHER, Figure, check_at_least
+from ..figures import HIGHER, NEITHER, Figure
 from .parts.bags_of_words import Bags, bags_of
 from .parts.probing import best_probe
 from .subject import Subject
@@ -30,8 +32,12 @@ class TextPairs(NamedTuple):
     labels: np.ndarray  # i32[N]
 
 
+Enough = Annotated[int, Ge(50)]  # to measure, and to learn from
+
+
+@checked
 def pair_accuracy(
-    subject: Subject, *, pairs: int = 1000, training_pairs: int = 4000
+    subject: Subject, *, pairs: Enough = 1000, training_pairs: Enough = 4000
 ) -> list[Figure]:
     """Does the second text follow the first? Accuracy on the objective's own held-out pairs.
 
@@ -50,7 +56,6 @@ def pair_accuracy(
     Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 pairs of either
     kind.
     """
-    check_at_least(50, pairs=pairs, training_pairs=training_pairs)
     plan, decode = subject.plan, subject.trained.decode
     member, group, form = _pair_member(plan)
     length = plan.packing.limits[member].raw

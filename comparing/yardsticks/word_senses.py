@@ -9,15 +9,17 @@ import collections
 import re
 import tokenize
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from annotated_types import Ge
 
+from ...constraints import Count, checked
 from ...inference import Trained
 from ...inference.answering.states import text_row, token_states
 from ...tasks.python_library.python_passages import character_kinds, drawn_order, library_split
-from ..figures import HIGHER, NEITHER, Figure, check_at_least
-from .parts.frozen import chosen_layers
+from ..figures import HIGHER, NEITHER, Figure
+from .parts.frozen import Layers, chosen_layers
 from .subject import Subject
 
 PROSE, CODE = 0, 1
@@ -48,13 +50,14 @@ class Placed(NamedTuple):
     own: tuple[int, ...]  # the word's tokens
 
 
+@checked
 def word_in_context(
     subject: Subject,
     *,
-    words: int = 24,
-    uses: int = 12,
-    context: int = 24,
-    layers: Sequence[int] | None = None,
+    words: Count = 24,
+    uses: Annotated[int, Ge(4)] = 12,  # each half of them compares two of one meaning
+    context: Count = 24,
+    layers: Layers | None = None,
 ) -> list[Figure]:
     """Are the states of one word nearer in two uses of one meaning than of different meanings?
 
@@ -78,11 +81,9 @@ def word_in_context(
       context: tokens on either side of the word.
       layers: to measure; None: all.
 
-    Raises ValueError for a layer that there is not, fewer than 4 uses, and a vocabulary with which no
+    Raises ValueError for a layer that there is not, and a vocabulary with which no
     word has as many.
     """
-    check_at_least(1, words=words, context=context)
-    check_at_least(4, uses=uses)  # each half of them compares two of one meaning
     subject.check_library_unseen()
     trained = subject.trained
     layers = chosen_layers(trained, layers)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ...objectives.prompt_forms import Pooling
 from ..decoding.speculation import DraftCounts
 from ..prompting.items import text_of
 from ..prompting.prompts import BLANK, filled, infill_prompt, middle_prompt, next_blank, text_prompt
@@ -19,7 +20,7 @@ from ..trained import Trained, check_mode, prompt_form
 from .classifying import classify, judge, tag
 from .embeddings import embed
 from .generation import Answer, Decoding, Draft, generate
-from .masks import fill_masks, unmask
+from .masks import Order, fill_masks, unmask
 from .scoring import Scored, score
 
 
@@ -32,8 +33,8 @@ class Options:
     denoiser: str | None = None  # the mode token that is put before the text, such as UL2's "R"
     top: int = 5  # guesses for each mask, or classes of each text
     steps: int | None = None  # of unmasking; None: one for each mask
-    order: str = "confidence"  # of unmasking: or "random"
-    pooling: str | None = None  # of embeddings: "first", "mean" or "last"
+    order: Order = "confidence"  # of unmasking
+    pooling: Pooling | None = None  # of embeddings
     second: bool = False  # embeddings of second texts, of two towers
     on_text: Callable[[str], None] | None = None  # called with the answer so far of a single item
     on_batch: Callable[[int], None] | None = None  # called with the number of items answered

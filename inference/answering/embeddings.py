@@ -9,17 +9,19 @@ from collections.abc import Callable, Sequence
 import jax.numpy as jnp
 import numpy as np
 
-from ...objectives.prompt_forms import POOLINGS
+from ...constraints import checked
+from ...objectives.prompt_forms import Pooling
 from ..decoding.batching import by_length, encoder_batch, jitted
 from ..prompting.windows import check_texts
 from ..trained import Trained, prompt_form
 
 
+@checked
 def embed(
     trained: Trained,
     texts: Sequence[str],
     *,
-    pooling: str | None = None,
+    pooling: Pooling | None = None,
     second: bool = False,
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
@@ -44,10 +46,7 @@ def embed(
             f"Got pooling={pooling!r}, expected {prompt.pooling!r}, with which this model was trained: "
             "leave it out."
         )
-    pooling = prompt.pooling or pooling or "mean"
-    if pooling not in POOLINGS:
-        raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")
-    run = jitted(_embed, trained.model, prompt.head, pooling)
+    run = jitted(_embed, trained.model, prompt.head, prompt.pooling or pooling or "mean")
     if not all(text.strip() for text in texts):
         raise ValueError("Got an empty text, expected some words.")
     rows = [[*prompt.before, *trained.encode(text), *prompt.after] for text in texts]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 from ..decoding.batching import by_length, padded_length
 from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Prompts, decode_stream, decoding_form
@@ -34,25 +35,22 @@ class Decoding:
     Raises ValueError for values out of range, and for values that exclude each other.
     """
 
-    max_new: int = 64  # the most tokens of an answer
-    temperature: float = 0.0  # 0: greedy; this and the next four are those of `Sampling`
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float = 1.0
-    beams: int = 1  # width of the beam search; 1: no beam search
+    max_new: Count = 64  # the most tokens of an answer
+    temperature: NonNegative = 0.0  # 0: greedy; this and the next four are those of `Sampling`
+    top_k: Count | None = None
+    top_p: PositiveShare | None = None
+    min_p: Share | None = None
+    repetition_penalty: Positive = 1.0
+    beams: Count = 1  # width of the beam search; 1: no beam search
     length_penalty: float = 1.0  # of the beam search
-    samples: int = 1  # answers to each prompt; of a beam search its best ones
+    samples: Count = 1  # answers to each prompt; of a beam search its best ones
     stop_strings: tuple[str, ...] = ()  # an answer ends before the first of these
     seed: int = 0
-    batch_size: int = 32  # rows
+    batch_size: Count = 32  # rows
     own_drafts: bool = False  # speculative decoding by the model's own heads for tokens ahead
 
     def __post_init__(self):
-        for name in ("max_new", "beams", "samples", "batch_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"Got {name}={value!r}, expected a whole number of 1 or more.")
+        check_fields(self)
         if self.beams > 1 and (self.sampling != Sampling() or self.own_drafts):
             raise ValueError(
                 f"Got beams={self.beams} with sampling, a penalty or drafts, expected none of "

@@ -8,13 +8,14 @@ Letters: B rows, T slots, K masks of a row, V ids.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ...constraints import Count, NonNegative, checked
 from ...objectives import PromptForm
 from ..decoding.batching import by_length, encoder_batch, jitted, padded_rows
 from ..decoding.sampling import most_likely
@@ -22,7 +23,7 @@ from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
-ORDERS = ("confidence", "random")
+Order = Literal["confidence", "random"]
 
 
 class Guess(NamedTuple):
@@ -85,13 +86,14 @@ def fill_masks(
     return found
 
 
+@checked
 def unmask(
     trained: Trained,
     texts: Sequence[str],
     *,
-    steps: int | None = None,
-    order: str = "confidence",
-    temperature: float = 0.0,
+    steps: Count | None = None,
+    order: Order = "confidence",
+    temperature: NonNegative = 0.0,
     seed: int = 0,
     numbers: Sequence[int] | None = None,
     batch_size: int = 32,
@@ -107,14 +109,8 @@ def unmask(
       temperature: 0 takes the likeliest token of each mask.
       numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
 
-    Raises ValueError for a text without a mask, no steps, or another order.
+    Raises ValueError for a text without a mask.
     """
-    if order not in ORDERS:
-        raise ValueError(f"Got order={order!r}, expected one of {ORDERS}.")
-    if steps is not None and steps < 1:
-        raise ValueError(f"Got steps={steps}, expected 1 or more.")
-    if temperature < 0:
-        raise ValueError(f"Got temperature={temperature}, expected 0 or a number above.")
     prompt = prompt_form(trained, "unmask")
     read = [masked_text(trained, text, prompt) for text in texts]
     check_texts(trained, [one.tokens for one in read])

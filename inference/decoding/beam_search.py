@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ...constraints import Count, checked
 from .decoding import Prompts, next_batch, required_capacity
 
 _NEVER = -1e9
@@ -40,12 +41,13 @@ class BeamState(NamedTuple):
     improvable: Any  # bool[B]: a live beam may still beat a finished one
 
 
+@checked
 def beam_search(
     model,
     params,
     prompts: Prompts,
     *,
-    beams: int,
+    beams: Count,
     max_new: int,
     stop_ids: Sequence[int] = (),
     length_penalty: float = 1.0,
@@ -59,7 +61,7 @@ def beam_search(
     Args:
       model, params: what `inference.decoding.decoding.decoding_form` returns.
       prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns, B rows.
-      beams: K, 1 or more.
+      beams: K.
       max_new: the most tokens to generate for each beam.
       stop_ids: ids that end a continuation.
       length_penalty: the power of the length that log-probabilities are divided by: above 0 favours
@@ -73,8 +75,6 @@ def beam_search(
       ValueError: `beams` or `max_new` is below 1, or prompt and generated tokens exceed the model's
         positions.
     """
-    if beams < 1:
-        raise ValueError(f"Got beams={beams}, expected 1 or more.")
     capacity = required_capacity(model, prompts, max_new)
     search = _compiled(model, beams, tuple(stop_ids), capacity)
     return search(params, prompts, max_new, length_penalty, allowed_tokens)

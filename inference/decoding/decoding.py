@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ...constraints import Count, checked
 from ...models.uncached import without_cache
 from ...models.unrolled import next_token_only, unrolled
 from .batching import check_positions, jitted, padded_rows
@@ -238,13 +239,12 @@ def decode_stream(
             return
 
 
-def required_capacity(model, prompts: Prompts, max_new: int) -> int:
+@checked
+def required_capacity(model, prompts: Prompts, max_new: Count) -> int:
     """Returns the KV cache slots that prompts and `max_new` generated tokens take.
 
-    Raises ValueError where `max_new` is below 1, or the model has fewer positions than that.
+    Raises ValueError where the model has fewer positions than that.
     """
-    if max_new < 1:
-        raise ValueError(f"Got max_new={max_new}, expected 1 or more: the tokens to generate.")
     longest = prompts.batch["decoder_input_tokens"].shape[1]
     stacks = {"decoder": longest + max_new}
     if "encoder_input_tokens" in prompts.batch:

@@ -11,6 +11,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
+
 _NEVER = -1e30  # finite, so that a row with every id masked gives no nan
 
 
@@ -25,27 +27,14 @@ class Sampling:
     Raises ValueError for values out of range, and for filters with temperature 0.
     """
 
-    repetition_penalty: float = 1.0  # lowers ids that the row holds (Keskar et al. 2019); 1: off
-    temperature: float = 0.0  # logits are divided by it
-    top_k: int | None = None  # keeps the k most likely ids
-    top_p: float | None = None  # keeps the fewest ids that reach this probability (nucleus)
-    min_p: float | None = None  # keeps ids of at least this share of the top probability
+    repetition_penalty: Positive = 1.0  # lowers ids that the row holds (Keskar et al. 2019); 1: off
+    temperature: NonNegative = 0.0  # logits are divided by it
+    top_k: Count | None = None  # keeps the k most likely ids
+    top_p: PositiveShare | None = None  # keeps the fewest ids that reach this probability (nucleus)
+    min_p: Share | None = None  # keeps ids of at least this share of the top probability
 
     def __post_init__(self):
-        checks = [
-            ("repetition_penalty", self.repetition_penalty > 0, "a number above 0; 1 is none"),
-            (
-                "temperature",
-                self.temperature >= 0,
-                "0 for the most likely token, or a number above",
-            ),
-            ("top_k", self.top_k is None or self.top_k >= 1, "a whole number of 1 or more"),
-            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1"),
-        ]
-        for name, sound, expected in checks:
-            if not sound:
-                raise ValueError(f"Got {name}={getattr(self, name)!r}, expected {expected}.")
+        check_fields(self)
         if not self.temperature and (self.top_k, self.top_p, self.min_p) != (None, None, None):
             raise ValueError(
                 "Got top_k, top_p or min_p with temperature=0, which takes the most likely token: "

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ...constraints import Count, checked
 from ...models.unrolled import next_token_only, sequential_module, unrolled
 from .batching import check_positions
 from .decoding import Decoded, Prompts, next_batch, required_capacity, row_keys
@@ -383,17 +384,13 @@ def sequential_drafter(model) -> Drafter:
     return Drafter(number, start, draft)
 
 
-def model_drafter(model, number: int) -> Drafter:
+@checked
+def model_drafter(model, number: Count) -> Drafter:
     """Drafts by a smaller model of the same vocabulary, `number` tokens a step.
 
-        small, small_params = decoding_form(small, small_params)
-        speculate(model, params, model_drafter(small, 4), small_params, prompts, max_new=100)
-
-    Raises:
-      ValueError: a number below 1.
+    small, small_params = decoding_form(small, small_params)
+    speculate(model, params, model_drafter(small, 4), small_params, prompts, max_new=100)
     """
-    if number < 1:
-        raise ValueError(f"Got {number} drafts a step, expected 1 or more.")
 
     def start(params, prompts, capacity):
         return model.prefill(params, prompts.batch, capacity)[1]

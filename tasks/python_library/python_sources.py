@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from ...constraints import AtLeastTwo, checked
+
 # Tests, generated tables and other people's packages teach little or are not there everywhere.
 SKIPPED_FOLDERS = frozenset(
     [
@@ -61,16 +63,15 @@ def library_documents() -> list[Document]:
     return sorted(documents)
 
 
+@checked
 def split_documents(
-    documents: Sequence[Document], heldout_every: int = HELDOUT_EVERY
+    documents: Sequence[Document], heldout_every: AtLeastTwo = HELDOUT_EVERY
 ) -> dict[str, list[Document]]:
     """Documents to train on and held out: one in `heldout_every`, by a hash of its name.
 
     Raises:
-        ValueError: fewer than 2, or no document on one side.
+        ValueError: no document on one side.
     """
-    if heldout_every < 2:
-        raise ValueError(f"heldout_every must be at least 2, got {heldout_every}.")
     split: dict[str, list[Document]] = {"train": [], "heldout": []}
     for document in documents:
         held = zlib.crc32(document.name.encode()) % heldout_every == 0

@@ -17,23 +17,26 @@ al. 2023, "StarCoder: may the source be with you!".
 
 import zlib
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
+from ...constraints import Share, checked
 from ...objectives import TokenIds, fill_in_the_middle
 from ..vocabularies.tokenization import Tokenizer
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
 
 
+@checked
 def character_infilling(
     *,
     name: str,
     text: str = "targets",
     feature: str = "targets",
-    rate: float = 0.5,
-    spm_rate: float = 0.5,
-    spm: str = "spmv2",
+    rate: Share = 0.5,
+    spm_rate: Share = 0.5,
+    spm: Literal["spm", "spmv2"] = "spmv2",
     sentinels: int = 128,
 ) -> Callable[..., tf.data.Dataset]:
     """A preprocessor from texts to token ids with the middle last.
@@ -52,14 +55,14 @@ def character_infilling(
         sentinels: how many (`special_tokens.token_ids`).
 
     Raises:
-        ValueError: when the dataset is made: settings out of range, a vocabulary without markers,
-            or one that does not give back a text from its parts.
+        ValueError: when the dataset is made: a vocabulary without markers, or one that does not
+            give back a text from its parts.
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
         vocabulary = output_features[feature].vocabulary
         tokenizer, ids = tokenizer_and_ids(vocabulary, sentinels=sentinels)
-        fill_in_the_middle(ids, rate, spm_rate, spm)  # has the same settings, and refuses the same
+        fill_in_the_middle(ids)  # refuses ids without markers
         _check_parts(tokenizer)
         longest = sequence_length[feature] if sequence_length else None
 

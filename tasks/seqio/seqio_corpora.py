@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from ...constraints import Count, checked
 from ...data.corpus import Corpus
 from ...training.run_directory import save_classes
 from ..vocabularies import Factory, Vocabulary, VocabularySource
 from .quiet_tensorflow import keep_off_accelerators, seqio
 from .seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
-from .seqio_examples import PairExamples, TaskExamples, TextExamples, pair_reader
+from .seqio_examples import Answers, PairExamples, TaskExamples, TextExamples, pair_reader
 from .seqio_streams import MixtureStream, heldout_documents
 from .seqio_tasks import (
     check_task,
@@ -79,6 +80,7 @@ def seqio_mixture(
     return corpus._replace(summary=corpus.summary + _unread(tasks, feature))
 
 
+@checked
 def seqio_pairs(
     run_dir: str,
     *,
@@ -87,9 +89,9 @@ def seqio_pairs(
     split: str = "train",
     heldout_split: str = "validation",
     module: str | Sequence[str] | None = None,
-    given_tokens: int = 448,
-    answer_tokens: int = 64,
-    answers: str = "text",
+    given_tokens: Count = 448,
+    answer_tokens: Count = 64,
+    answers: Answers = "text",
     classes: Sequence[str] = (),
     data_dir: str | None = None,
     use_cached: bool = False,
@@ -120,11 +122,6 @@ def seqio_pairs(
         ValueError, FileNotFoundError: as `seqio_mixture`; a task without `inputs` and `targets`, a
         target that is none of the classes.
     """
-    if min(given_tokens, answer_tokens) < 1:
-        raise ValueError(
-            f"Got given_tokens={given_tokens} and answer_tokens={answer_tokens}, expected 1 or "
-            "more of each."
-        )
     splits, features = (split, heldout_split), ("inputs", "targets")
     add_cache_dirs(cache_dirs)
     tasks, rates, held = _found(

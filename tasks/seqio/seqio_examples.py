@@ -3,10 +3,11 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from ...constraints import checked
 from ...data.corpus import Piece, in_parts
 from ...data.ids_on_disk import text_checker
 from ...objectives import TokenIds
@@ -23,7 +24,11 @@ UNIT = 2048  # examples
 PairReader = Callable[[np.ndarray, np.ndarray], Piece]
 
 
-def pair_reader(answers: str, tokenizer: Tokenizer, classes: Sequence[str]) -> PairReader:
+Answers = Literal["text", "class", "number", "tags"]
+
+
+@checked
+def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) -> PairReader:
     """(given, answer), as token ids of a task -> the document, as `objectives.supervised` reads it.
 
     Args:
@@ -32,7 +37,7 @@ def pair_reader(answers: str, tokenizer: Tokenizer, classes: Sequence[str]) -> P
         classes: names in order; the label is the index.
 
     Raises:
-        ValueError: another kind of answers, or one that needs classes without any.
+        ValueError: answers that need classes without any.
     """
     numbers = {name: k for k, name in enumerate(classes)}
     if answers in ("class", "tags") and not classes:
@@ -69,15 +74,7 @@ def pair_reader(answers: str, tokenizer: Tokenizer, classes: Sequence[str]) -> P
         labels = [[number_of(n), *[NO_LABEL] * len(p)][: len(p)] for n, p in zip(names, pieces)]
         return Piece(np.concatenate(pieces), True, labels=np.concatenate(labels).astype(np.int32))
 
-    readers = {
-        "text": in_parts,
-        "class": as_class,
-        "number": as_number,
-        "tags": as_tags,
-    }
-    if answers not in readers:
-        raise ValueError(f"Got answers={answers!r}, expected one of {list(readers)}.")
-    return readers[answers]
+    return {"text": in_parts, "class": as_class, "number": as_number, "tags": as_tags}[answers]
 
 
 class TaskExamples:

@@ -24,7 +24,7 @@ from ...models.directories import own_file
 from ...objectives import TokenIds, check_token_ids
 from ...training.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ..progress_bar import progress_bar
-from .sentencepiece_training import train_sentencepiece
+from .sentencepiece_training import ModelType, train_sentencepiece
 from .special_tokens import DEFAULT_SPECIALS, codec, special_names, token_ids
 from .tokenization import (
     Tokenizer,
@@ -71,7 +71,7 @@ def trained(
     source: VocabularySource,
     *,
     size: int = 4096,
-    model_type: str = "bpe",
+    model_type: ModelType = "bpe",
     sentinels: int = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:

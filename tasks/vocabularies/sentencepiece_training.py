@@ -4,20 +4,25 @@ import io
 import random
 import re
 from collections.abc import Iterable
+from typing import Literal
 
+from ...constraints import checked
 from ...data.whole_files import write_bytes
 
 SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
 _CHUNK = 1000  # characters that the trainer sees as one sentence
 _PRINTABLE_ASCII = "".join(map(chr, range(33, 127)))
 
+ModelType = Literal["bpe", "unigram"]
 
+
+@checked
 def train_sentencepiece(
     texts: Iterable[str],
     path: str,
     *,
     size: int = 4096,
-    model_type: str = "bpe",
+    model_type: ModelType = "bpe",
     sample_characters: int = 3_000_000,
 ) -> None:
     """Trains a vocabulary on a sample of `texts` and writes it to `path` (a `.model` file).
@@ -37,12 +42,10 @@ def train_sentencepiece(
         sample_characters: how much text to train on, spread evenly over what there is.
 
     Raises:
-        ValueError: no text, an unknown kind, or a size too small or too large for the text.
+        ValueError: no text, or a size too small or too large for the text.
     """
     import sentencepiece
 
-    if model_type not in ("bpe", "unigram"):
-        raise ValueError(f"Got model_type={model_type!r}, expected 'bpe' or 'unigram'.")
     if size < SMALLEST_SIZE:
         raise ValueError(
             f"Got a vocabulary size of {size}, expected at least {SMALLEST_SIZE} (256 bytes, the "

@@ -115,7 +115,10 @@ def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
     assert module.diffusion_nats(None, rows, 8) == pytest.approx((expected, 0.0))
     rough = module.diffusion_nats(None, rows * 200, 2)
     assert rough.error > 0 and rough.total == pytest.approx(200 * expected, abs=4 * rough.error)
-    with pytest.raises(ValueError, match="draws=3, expected an even number"):
+    with pytest.raises(
+        ValueError,
+        match="draws must be a whole number of at least 2 and that is a multiple of 2, got 3",
+    ):
         module.diffusion_nats(None, rows, 3)
 
 

@@ -64,9 +64,11 @@ def test_constant_states_learn_the_most_frequent_class_and_no_more(monkeypatch):
 
 def test_errors():
     subject = subject_of(trained("decoder", "causal_lm"))
-    with pytest.raises(ValueError, match="steps=0"):
+    with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
         yardstick.finetune(subject, steps=0)
-    with pytest.raises(ValueError, match="learning rates above 0"):
+    with pytest.raises(
+        ValueError, match=r"peaks must be a list of numbers above 0, not empty, got \[0.0\]"
+    ):
         yardstick.finetune(subject, peaks=[0.0])
     with pytest.raises(ValueError, match="no SeqIO task or mixture 'none_such'"):
         yardstick.finetune(subject, task="none_such")

@@ -105,7 +105,7 @@ def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
     said = "No mean: it cannot compute causal_lm. An encoder predicts in place"
     assert math.isnan(summary.value) and summary.note.startswith(said)
     assert one.name == "loss_under/masked_lm"
-    with pytest.raises(ValueError, match="row_tokens=0, expected a whole number, 1 or more"):
+    with pytest.raises(ValueError, match="row_tokens must be a whole number of at least 1, got 0"):
         loss_under(subject("encoder"), objectives=["masked_lm"], tokens=TOKENS, row_tokens=0)
 
 

@@ -71,7 +71,7 @@ def test_settings_that_no_yardstick_can_have_are_named(name, short):
             wrong = ((), "all")
         for value in wrong:
             with pytest.raises(
-                ValueError, match=f"Got {setting}={re.escape(repr(value))}, expected"
+                ValueError, match=f"{name}.{setting} must be .*, got {re.escape(repr(value))}"
             ):
                 YARDSTICKS[name](subject, **needed.get(name, {}) | {setting: value})
 

@@ -69,7 +69,7 @@ def test_errors():
     with pytest.raises(ValueError, match="Got 3 training examples, expected 5"):
         probing.fit_probe(np.ones((3, 1)), np.zeros(3, int), 2)
     subject = subject_of(trained("encoder", "masked_lm"))
-    with pytest.raises(ValueError, match="pooling='max'"):
+    with pytest.raises(ValueError, match="pooling must be 'first', 'mean' or 'last', got 'max'"):
         probes.classify(subject, pooling="max")
     with pytest.raises(ValueError, match="layer 9"):
         probes.tag(subject, layers=[9])

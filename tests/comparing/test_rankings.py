@@ -135,11 +135,11 @@ def test_errors():
     subject = subject_of(trained("encoder", "sequence_classification", num_classes=3))
     with pytest.raises(ValueError, match="mode 'classify', expected one that writes"):
         rankings.rank_classes(subject, examples=1)
-    with pytest.raises(ValueError, match="shots=-1"):
+    with pytest.raises(ValueError, match="shots must be a whole number of at least 0, got -1"):
         rankings.rank_classes(subject, shots=-1)
     with pytest.raises(ValueError, match="{answer} at its end"):
         rankings.rank_classes(subject, template="{answer} {text}")
-    with pytest.raises(ValueError, match="examples=0"):
+    with pytest.raises(ValueError, match="examples must be a whole number of at least 1, got 0"):
         rankings.fill_in(subject, examples=0)
     responds = trained("encoder_decoder", "text_to_text")
     with pytest.raises(ValueError, match="expected one that infills"):

@@ -101,7 +101,7 @@ def test_figures_of_other_tasks_have_other_units(monkeypatch):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="pairs=10, expected a whole number, 50 or more"):
+    with pytest.raises(ValueError, match="pairs must be a whole number of at least 50, got 10"):
         pair_accuracy(subject(next_sentence_prediction), pairs=10, training_pairs=320)
     causal = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
     other = types.SimpleNamespace(plan=causal, trained=types.SimpleNamespace(decode=str))

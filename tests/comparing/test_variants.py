@@ -95,7 +95,7 @@ other_norm.__name__ = "norm"
 @pytest.mark.parametrize(
     "changed, expected",
     [
-        (dict(variants={}), "variants must be named lists of gin lines, at least one"),
+        (dict(variants={}), "variants must be a mapping to lists of texts, not empty, got {}"),
         (
             dict(variants={"a/b": [], "A_b": []}),
             "'a/b' and 'A_b', which would share the folder runs/A_b",
@@ -103,19 +103,22 @@ other_norm.__name__ = "norm"
         (dict(variants={"掩码": [], "因果": []}), "share the folder runs/__: .* digits of ASCII"),
         (dict(variants={"..": []}), "cannot name a folder"),
         (dict(variants={"a\n": []}), "variants has the name 'a.*n', expected a text"),
-        (dict(variants={"a": "STEPS = 2"}), r"variants\['a'\] must be a list of gin files"),
+        (
+            dict(variants={"a": "STEPS = 2"}),
+            "variants must be a mapping to lists of texts, .*'STEPS = 2'",
+        ),
         (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
-        (dict(seeds=[]), "seeds must be a list of whole numbers"),
+        (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0, not empty, got"),
         (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
         (dict(yardsticks=[Bound(small.norm, power="two")]), "norm.power must be a whole number"),
         (dict(yardsticks=[loss_under]), "loss_under has no value for its objectives"),
-        (dict(yardsticks=[]), "yardsticks must be a list of functions, at least one"),
+        (dict(yardsticks=[]), "yardsticks must be a list of functions, not empty, got"),
         (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
         (
             dict(yardsticks=[small.norm, other_norm]),
             "two functions named norm, of tests.comparing.sm",
         ),
-        (dict(base=[]), "base has no run"),
+        (dict(base=[]), "base must be a list of texts, not empty"),
         (
             dict(variants={"a": ["X = %EQUAL_FLOPS"]}),
             "'a'. has %EQUAL_FLOPS, which makes it equal to",
@@ -125,8 +128,11 @@ other_norm.__name__ = "norm"
             "Got both %EQUAL_PARAMETERS and %EQUAL_FLOPS in one variant",
         ),
         (dict(base=["X = %EQUAL_FLOPS"]), "base has %EQUAL_FLOPS, which is solved for a variant"),
-        (dict(budget=700), "budget must be a function such as @budgets.text_tokens"),
-        (dict(budget={}), "budget must be a function .*, or several by name, got {}"),
+        (
+            dict(budget=700),
+            "budget must be a function .*, or a mapping to functions, not empty, got 700",
+        ),
+        (dict(budget={}), "budget must be a function .*, not empty, got {}"),
         (dict(budget={"a": 700}), "budget must be a function .*, got {'a': 700}"),
         (dict(budget={"": len}), "budget has the name '', expected a text of one line"),
         (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!', which would share"),
@@ -206,7 +212,9 @@ def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
 
 @pytest.mark.parametrize("number", [0, -3000])
 def test_a_budget_of_no_tokens_is_refused(planned, number):
-    with pytest.raises(ValueError, match=f"number = {number:,}, expected 1 or more"):
+    with pytest.raises(
+        ValueError, match=f"text_tokens.number must be a whole number of at least 1, got {number}"
+    ):
         budgets.text_tokens(planned, number=number)
 
 

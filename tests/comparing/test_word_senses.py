@@ -124,7 +124,7 @@ def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, m
 def test_errors(uses, monkeypatch):
     with pytest.raises(ValueError, match="No word stands 4000 times in each meaning"):
         measured("encoder", uses, monkeypatch, uses=4000)
-    with pytest.raises(ValueError, match="uses=3, expected a whole number, 4"):
+    with pytest.raises(ValueError, match="uses must be a whole number of at least 4, got 3"):
         measured("encoder", uses, monkeypatch, uses=3)
     with pytest.raises(ValueError, match="layer 7, expected one of"):
         measured("encoder", uses, monkeypatch, layers=[7])

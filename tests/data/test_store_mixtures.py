@@ -229,7 +229,7 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
             opened(given)
     with pytest.raises(ValueError, match="rates and a temperature"):
         opened(dict(zip(stores, (1, 1))), temperature=2.0)
-    with pytest.raises(ValueError, match="temperature must be above 0, got 0"):
+    with pytest.raises(ValueError, match="temperature must be a number above 0, got 0"):
         opened(stores, temperature=0.0)
     with pytest.raises(ValueError, match="seed of a corpus must be 0 or more, got -1"):
         opened(stores, seed=-1).train(0, 1)

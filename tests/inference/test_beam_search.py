@@ -187,5 +187,5 @@ def test_eight_devices_equal_one():
 
 def test_zero_beams_are_refused():
     model, params = small_form()
-    with pytest.raises(ValueError, match="beams=0, expected 1 or more"):
+    with pytest.raises(ValueError, match="beams must be a whole number of at least 1, got 0"):
         beam_search(model, params, prompts_of(model, ROWS), beams=0, max_new=2)

@@ -391,7 +391,7 @@ def test_more_slots_than_positions_are_refused():
 
 def test_missing_prompts_keys_and_lengths_are_refused():
     model, params = form("llama3")
-    with pytest.raises(ValueError, match="max_new=0, expected 1 or more"):
+    with pytest.raises(ValueError, match="max_new must be a whole number of at least 1, got 0"):
         decode(model, params, prompts_of(model, PROMPTS), max_new=0)
     with pytest.raises(ValueError, match=r"temperature=0\.5 and no keys"):
         drawn = Sampling(temperature=0.5)

@@ -207,13 +207,16 @@ def test_answers_beyond_the_positions_are_refused():
 @pytest.mark.parametrize(
     "settings, said",
     [
-        (dict(max_new=0), "max_new=0"),
-        (dict(batch_size=1.5), "batch_size=1.5"),
+        (dict(max_new=0), "max_new must be a whole number of at least 1, got 0"),
+        (dict(batch_size=1.5), "batch_size must be a whole number of at least 1, got 1.5"),
         (dict(beams=2, temperature=1.0), "beams=2 with sampling"),
         (dict(beams=2, own_drafts=True), "beams=2"),
         (dict(samples=2), "temperature=0"),
         (dict(beams=2, samples=3), "at most the 2 beams"),
-        (dict(top_k=0, temperature=1.0), "top_k=0"),
+        (
+            dict(top_k=0, temperature=1.0),
+            "top_k must be a whole number of at least 1 or None, got 0",
+        ),
         (dict(top_p=0.5), "temperature=0"),
     ],
 )

@@ -254,9 +254,9 @@ def test_masks_and_padding_are_never_written():
 def test_what_unmask_refuses():
     one = model("masked_diffusion")
     for settings, said in (
-        (dict(order="first"), "order='first'"),
-        (dict(steps=0), "steps=0"),
-        (dict(temperature=-1), "temperature=-1"),
+        (dict(order="first"), "order must be 'confidence' or 'random', got 'first'"),
+        (dict(steps=0), "steps must be a whole number of at least 1 or None, got 0"),
+        (dict(temperature=-1), "temperature must be a number of at least 0, got -1"),
     ):
         with pytest.raises(ValueError, match=said):
             unmask(one, ["[MASK]"], **settings)

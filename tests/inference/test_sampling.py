@@ -172,13 +172,25 @@ def test_each_row_is_drawn_by_its_own_key():
 @pytest.mark.parametrize(
     "values, said",
     [
-        (dict(repetition_penalty=0.0), "repetition_penalty=0.0, expected a number above 0"),
-        (dict(temperature=-0.1), "temperature=-0.1, expected 0"),
-        (dict(temperature=1.0, top_k=0), "top_k=0, expected a whole number of 1 or more"),
-        (dict(temperature=1.0, top_p=0.0), "top_p=0.0, expected above 0 and at most 1"),
-        (dict(temperature=1.0, top_p=1.1), "top_p=1.1, expected above 0 and at most 1"),
-        (dict(temperature=1.0, min_p=-0.1), "min_p=-0.1, expected from 0 to 1"),
-        (dict(temperature=1.0, min_p=1.1), "min_p=1.1, expected from 0 to 1"),
+        (dict(repetition_penalty=0.0), "repetition_penalty must be a number above 0, got 0.0"),
+        (dict(temperature=-0.1), "temperature must be a number of at least 0, got -0.1"),
+        (
+            dict(temperature=1.0, top_k=0),
+            "top_k must be a whole number of at least 1 or None, got 0",
+        ),
+        (
+            dict(temperature=1.0, top_p=0.0),
+            "top_p must be a number above 0 and at most 1, or None, got 0.0",
+        ),
+        (
+            dict(temperature=1.0, top_p=1.1),
+            "top_p must be a number above 0 and at most 1, or None, got 1.1",
+        ),
+        (
+            dict(temperature=1.0, min_p=-0.1),
+            "min_p must be a number of at least 0 and at most 1, or None, got -0.1",
+        ),
+        (dict(temperature=1.0, min_p=1.1), "min_p must be .* at most 1, or None, got 1.1"),
         (dict(top_k=3), "with temperature=0"),
         (dict(top_p=0.3), "with temperature=0"),
         (dict(min_p=0.3), "with temperature=0"),

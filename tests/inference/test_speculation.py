@@ -348,7 +348,7 @@ def test_unsupported_drafts_are_refused():
         own_drafts(*made("llama3"))
     with pytest.raises(ValueError, match="positions='relative', expected another"):
         own_drafts(*made("sequential modules, relative"))
-    with pytest.raises(ValueError, match="Got 0 drafts a step"):
+    with pytest.raises(ValueError, match="number must be a whole number of at least 1, got 0"):
         model_drafter(form("llama3")[0], 0)
     plain, four = speculator("llama3 with another")
     with pytest.raises(ValueError, match="repetition_penalty=1.2, expected 1"):

@@ -81,9 +81,9 @@ def test_relative_biases_begin_with_those_of_near_keys():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"init_locality": -1.0}, "Got init_locality=-1.0, expected a number of 0 or more"),
-        ({"init_locality": True}, "Got init_locality=True, expected a number"),
-        ({"init_locality": float("nan")}, "Got init_locality=nan, expected a number of 0 or more"),
+        ({"init_locality": -1.0}, "init_locality must be a number of at least 0, got -1.0"),
+        ({"init_locality": True}, "init_locality must be a number of at least 0, got True"),
+        ({"init_locality": float("nan")}, "init_locality must be a number of at least 0, got nan"),
         (
             {"init_locality": 1.0, "positions": "rotary"},
             "Got init_locality=1.0, expected positions='relative' with it",

@@ -43,9 +43,9 @@ def test_whole_numbers_stay_whole():
         (masked_lm, {"stages": 1}, "stages must be a whole number of at least 2, got 1"),
         (masked_lm, {"last": 0.30}, "from one value of rate to another, got 0.3 and 0.3"),
         (masked_lm, {"last": 0.1234}, "at most 3 decimals, got first=0.3 and last=0.1234"),
-        (masked_lm, {"last": 1.5}, "rate must be above 0 and below 1, got"),
+        (masked_lm, {"last": 1.5}, "masked_lm.rate must be a number above 0 and below 1, got"),
         (causal_lm, {}, "cannot set 'rate' to 0.3: .*unexpected keyword argument"),
-        (ul2, {"setting": "rates"}, "cannot set 'rates' to 0.3: .*Give a parameter .* a number"),
+        (ul2, {"setting": "rates"}, "ul2.rates must be a list of numbers .*, got 0.3"),
         (no_number, {}, "annealed takes an objective that is no mixture, got one of 7 members"),
     ],
 )

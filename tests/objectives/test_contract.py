@@ -61,9 +61,9 @@ def test_overlapping_or_outlying_ids_are_refused(change, message):
 
 def test_importing_objectives_loads_no_data_or_configuration_library():
     program = (
-        "import sys, objectives\n"
-        "loaded = {'tensorflow', 'seqio', 'flax', 'gin', 'models', 'tasks', 'training'}\n"
-        "print(sorted(loaded & set(sys.modules)))"
+        "import sys, pretrax.objectives\n"
+        "own = {'pretrax.models', 'pretrax.tasks', 'pretrax.training'}\n"
+        "print(sorted((own | {'tensorflow', 'seqio', 'flax', 'gin'}) & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert run.stdout.strip() == "[]", run.stdout + run.stderr

@@ -420,14 +420,18 @@ def test_rows_of_another_member_leave_the_gradient_finite():
 @pytest.mark.parametrize(
     "build, changes, message",
     [
-        (masked_lm, {"rate": 1.5}, "rate must be above 0 and below 1, got 1.5"),
-        (masked_lm, {"mask_share": 1.1}, "more than 1"),
-        (masked_lm, {"mask_share": -0.1}, "mask_share must be from 0 to 1"),
+        (masked_lm, {"rate": 1.5}, "masked_lm.rate must be a number above 0 and below 1, got 1.5"),
+        (masked_lm, {"mask_share": 1.1}, "mask_share must be .* at most 1, got 1.1"),
+        (
+            masked_lm,
+            {"mask_share": -0.1},
+            "mask_share must be a number of at least 0 and at most 1",
+        ),
         (masked_lm, {"mask_share": 0.8, "random_share": 0.3}, "more than 1, got 0.8 and 0.3"),
-        (masked_lm, {"static_copies": 0}, "static_copies must be at least 1"),
-        (masked_next_token, {"rate": 0}, "rate must be above 0"),
-        (replaced_token_detection, {"mask_share": 2}, "more than 1"),
-        (masked_diffusion, {"lowest_rate": 0}, "lowest_rate must be above 0"),
+        (masked_lm, {"static_copies": 0}, "static_copies must be a whole number of at least 1"),
+        (masked_next_token, {"rate": 0}, "rate must be a number above 0"),
+        (replaced_token_detection, {"mask_share": 2}, "mask_share must be .* at most 1, got 2"),
+        (masked_diffusion, {"lowest_rate": 0}, "lowest_rate must be a number"),
         (masked_diffusion, {"lowest_rate": 1}, "below 1, got 1"),
     ],
 )

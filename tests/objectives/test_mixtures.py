@@ -175,12 +175,12 @@ def test_one_loss_function_is_called_once():
 @pytest.mark.parametrize(
     "members, message",
     [
-        ({}, "at least one member"),
+        ({}, "members must be a mapping, not empty, got {}"),
         ({"a": (span_corruption, 0)}, "'a' must be a number above 0, .* got 0"),
         ({"a": (span_corruption, -1)}, "above 0, .* got -1"),
         ({"a": (span_corruption, float("nan"))}, "above 0, .* got nan"),
         ({"inner": (ul2, 1)}, "'inner' is itself a mixture"),
-        ([("a", span_corruption, 1)], "got a list"),
+        ([("a", span_corruption, 1)], r"members must be a mapping, not empty, got \[\("),
         ({"a": span_corruption}, r"'a' must be a pair \(builder, rate\)"),
         ({"a": (span_corruption, "2")}, "number above 0, .* got '2'"),
         ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective for a builder"),
@@ -192,7 +192,7 @@ def test_bad_members_are_refused(members, message):
 
 
 def test_bad_presets_and_rates_are_refused():
-    with pytest.raises(ValueError, match=r"\['paper', 'tutorial', 'ul2r'\], got 'papers'"):
+    with pytest.raises(ValueError, match="must be 'paper', 'ul2r' or 'tutorial', got 'papers'"):
         ul2(IDS, preset="papers")
     with pytest.raises(ValueError, match="rates needs 7 numbers.*got 3"):
         ul2(IDS, rates=(1, 2, 3))
@@ -208,8 +208,12 @@ def test_a_missing_mode_token_is_refused():
 def test_members_that_take_turns():
     rate = turns(10, turn=1, of=3)
     assert [rate(step) for step in (0, 9, 10, 19, 20, 40)] == [0, 0, 1, 1, 0, 1]
-    for bad in ({"every": 0, "turn": 0}, {"every": 5, "turn": 2}):
-        with pytest.raises(ValueError, match="0 <= turn < of"):
+    for bad, expected in (
+        ({"every": 0, "turn": 0}, "every must be a whole number of at least 1, got 0"),
+        ({"every": 5, "turn": -1}, "turn must be a whole number of at least 0, got -1"),
+        ({"every": 5, "turn": 2}, "0 <= turn < of"),
+    ):
+        with pytest.raises(ValueError, match=expected):
             turns(**bad)
 
 

@@ -145,5 +145,5 @@ def test_one_head_of_logits_is_in_memory_at_a_time():
 
 @pytest.mark.parametrize("tokens", [1, 2.5])
 def test_a_single_token_is_causal_lm(tokens):
-    with pytest.raises(ValueError, match="whole number from 2"):
+    with pytest.raises(ValueError, match="tokens must be a whole number of at least 2"):
         multi_token_prediction(IDS, tokens=tokens)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from pretrax.objectives import bitmap, geometric_lengths, inverse_lengths
+from pretrax.objectives import bitmap, geometric_lengths, inverse_lengths, masked_lm
 from pretrax.objectives.arithmetic import isqrt
 from pretrax.objectives.selection import choose, quota, selection_of
 from tests.objectives.registry import IDS
@@ -291,8 +291,9 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"rate": 0}, "rate must be above 0"),
-        ({"rate": 1}, "rate must be above 0 and below 1"),
+        ({"rate": 0}, "rate must be a number above 0 and below 1, got 0"),
+        ({"rate": 1}, "rate must be a number above 0 and below 1, got 1"),
+        ({"rate": True}, "rate must be a number above 0 and below 1, got True"),
         ({"selection": "some"}, "'exact' or 'bernoulli', got 'some'"),
         ({"max_predictions": 0}, "max_predictions must be a whole number of at least 1"),
         ({"span_lengths": (0.5, 0.4)}, "sum to 1"),
@@ -303,13 +304,13 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        selection_of(IDS, **settings)
+        masked_lm(IDS, **settings)
 
 
 def test_span_lengths_that_are_no_probabilities_are_refused():
     assert geometric_lengths(1, 3) == (1, 0, 0)
     for p in (0, 1.5):
-        with pytest.raises(ValueError, match=f"p must be above 0 and at most 1, got {p}"):
+        with pytest.raises(ValueError, match=f"p must be a number above 0 and at most 1, got {p}"):
             geometric_lengths(p)
     for lengths in (geometric_lengths, inverse_lengths):
         with pytest.raises(ValueError, match="longest must be a whole number of at least 1, got 0"):

@@ -198,7 +198,10 @@ unframed = functools.partial(masked_lm, framed=False)
 @pytest.mark.parametrize(
     "build, message",
     [
-        (lambda: next_sentence_prediction(IDS, negatives="random"), "negatives must be one of"),
+        (
+            lambda: next_sentence_prediction(IDS, negatives="random"),
+            "negatives must be 'other' or 'same', got 'random'",
+        ),
         (lambda: sentence_order_prediction(IDS._replace(cls=None)), "special token 'cls'"),
         (lambda: sentence_order_prediction(IDS._replace(sentence_ends=b"")), "sentence_ends"),
         (lambda: then(IDS, masked_lm, span_corruption), "leave its inputs in place"),

@@ -63,7 +63,7 @@ def test_counts_are_t5s_at_every_length(mean, density):
 @pytest.mark.parametrize("mean, density", UL2_SETTINGS)
 def test_counts_of_the_kernel_are_those_of_the_host(mean, density):
     n = np.arange(1, 4097)
-    pairs = [ratio(x, "x", 0, 100).as_integer_ratio() for x in (density, mean)]
+    pairs = [ratio(x, "x").as_integer_ratio() for x in (density, mean)]
     device = jax.jit(lambda n: noise_counts(n, *jnp.array(pairs, jnp.int32)))(n)
     for got, expected in zip(device, noise_counts(n, *pairs, xp=np)):
         np.testing.assert_array_equal(got, expected)
@@ -95,11 +95,13 @@ def test_round_ratio_rounds_half_to_even(a, b):
 
 
 def test_settings_mean_the_decimal_that_was_written():
-    assert ratio(0.15, "noise_density", 0, 1) == Fraction(3, 20)
-    assert ratio("1/3", "noise_density", 0, 1) == Fraction(1, 3)
+    assert ratio(0.15, "noise_density") == Fraction(3, 20)
+    assert ratio(Fraction(1, 3), "noise_density") == Fraction(1, 3)
 
 
-@pytest.mark.parametrize("density", [0, 1, -0.1, 1.5, "much", 0.12345, float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    "density", [0, 1, -0.1, 1.5, "much", 0.12345, 1e-12, float("nan"), float("inf")]
+)
 def test_bad_densities_are_refused(density):
     with pytest.raises(ValueError, match="noise_density"):
         span_corruption(IDS, density)
@@ -164,7 +166,7 @@ def test_masks_placed_anywhere_are_uniform_over_all_with_those_counts(n, density
 
 
 def _pairs(density, mean):
-    return [ratio(x, "x", 0, 100).as_integer_ratio() for x in (density, mean)]
+    return [ratio(x, "x").as_integer_ratio() for x in (density, mean)]
 
 
 def _runs(mask):
@@ -192,7 +194,7 @@ def test_a_short_document_loses_more_than_its_end_when_spans_stand_anywhere():
 
 
 def test_an_unknown_placement_is_refused():
-    with pytest.raises(ValueError, match='placement must be "end" or "anywhere", got \'start\''):
+    with pytest.raises(ValueError, match="placement must be 'end' or 'anywhere', got 'start'"):
         span_corruption(IDS, placement="start")
 
 

@@ -209,13 +209,19 @@ def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("Some text.")
     for flag, words in (
         ("--gin.OUT='s3://bucket/store'", "OUT is a folder on a disk that all workers share"),
-        ("--gin.preparing.Preparation.steps='clean'", "must be a list of steps"),
+        (
+            "--gin.preparing.Preparation.steps='clean'",
+            "steps must be a list of functions, got 'clean'",
+        ),
         ("--gin.preparing.Preparation.steps=[@filters.cleaned]", "list @filters.rule instead, and"),
         (
             "--gin.preparing.Preparation.steps=[@filters.clean, @executors.cores]",
             "steps[1] is preparing.executors.cores, which returns int, expected Step",
         ),
-        ("--gin.outputs.token_store.heldout_every=1", "must be at least 2, got 1"),
+        (
+            "--gin.outputs.token_store.heldout_every=1",
+            "must be a whole number of at least 2, got 1",
+        ),
         ("--gin.sources.files.on_malformed='drop'", "must be 'error' or 'skip', got 'drop'"),
     ):
         with pytest.raises(SystemExit):

@@ -71,9 +71,21 @@ def test_templates_that_do_not_fit_a_value():
     "step, settings, words",
     [
         (filters.length, {"least": 3, "most": 2}, "least is 3, more than its most, 2"),
-        (duplicates.near_duplicates, {"n_gram": 0}, "n_gram must be at least 1, got 0"),
-        (duplicates.near_duplicates, {"buckets": 0}, "buckets must be at least 1, got 0"),
-        (duplicates.decontaminate, {"files": "a", "n_gram": 0}, "n_gram must be at least 1, got 0"),
+        (
+            duplicates.near_duplicates,
+            {"n_gram": 0},
+            "n_gram must be a whole number of at least 1, got 0",
+        ),
+        (
+            duplicates.near_duplicates,
+            {"buckets": 0},
+            "buckets must be a whole number of at least 1, got 0",
+        ),
+        (
+            duplicates.decontaminate,
+            {"files": "a", "n_gram": 0},
+            "n_gram must be a whole number of at least 1, got 0",
+        ),
     ],
 )
 def test_numbers_that_make_no_sense(step, settings, words):
@@ -87,7 +99,7 @@ def test_numbers_that_make_no_sense(step, settings, words):
         ({"template": "none"}, "names of fields in"),
         ({"template": "{0}"}, "names of fields in"),
         ({"template": "{url"}, "template is '{url': expected '}'"),
-        ({"template": "{url}", "share": 0}, "share must be above 0"),
+        ({"template": "{url}", "share": 0}, "share must be a number above 0"),
     ],
 )
 def test_templates_that_name_no_field_are_refused(settings, words):

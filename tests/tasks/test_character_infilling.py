@@ -156,9 +156,11 @@ def test_the_halves_of_a_text_are_cut_each_in_its_own_way():
 
 
 def test_settings_and_vocabularies_that_cannot_be_infilled(t5_like):
-    with pytest.raises(ValueError, match="rate must be from 0 to 1"):
+    with pytest.raises(
+        ValueError, match="rate must be a number of at least 0 and at most 1, got 2"
+    ):
         read(TEXTS, rate=2)
-    with pytest.raises(ValueError, match="spm must be one of"):
+    with pytest.raises(ValueError, match="spm must be 'spm' or 'spmv2', got 'psm'"):
         read(TEXTS, spm="psm")
     spaced = seqio.SentencePieceVocabulary(t5_like)
     with pytest.raises(ValueError, match="puts a space before every text"):

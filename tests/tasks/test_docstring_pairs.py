@@ -158,5 +158,5 @@ def test_pairs_that_cannot_be(tmp_path):
         docstring_pairs(str(tmp_path), vocabulary=trained, docstring_tokens=0)
     with pytest.raises(ValueError, match="at most 2047 together"):
         docstring_pairs(str(tmp_path), vocabulary=trained, code_tokens=4000)
-    with pytest.raises(ValueError, match="heldout_every must be at least 2"):
+    with pytest.raises(ValueError, match="heldout_every must be a whole number of at least 2"):
         docstring_pairs(str(tmp_path), vocabulary=trained, heldout_every=1)

@@ -170,7 +170,7 @@ def test_the_settings_of_the_run_are_checked_first(monkeypatch):
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, mesh=make_mesh, vocabulary_rows="all")
     with pytest.raises(
-        ValueError, match="vocabulary_rows must be a whole number above 0, got 'all'"
+        ValueError, match="vocabulary_rows must be a whole number of at least 1 or None, got 'all'"
     ):
         compile_check.check(run, Topology("TPU v5e", (2, 4)))
 

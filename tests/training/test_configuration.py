@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax import models, objectives
+from pretrax import constraints, models, objectives
 from pretrax.training import Bound, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
@@ -101,7 +101,7 @@ def test_runs_are_read_apart_from_each_other():
     assert dataclasses.replace(second, model=first.model) == first
 
 
-@pytest.mark.parametrize("module", [bound, config_file, run], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [bound, config_file, constraints, run], ids=lambda m: m.__name__)
 def test_docstring_examples_hold(module):
     names = {"models": models, "TokenIds": objectives.TokenIds}
     tested = doctest.testmod(module, extraglobs=names)
@@ -340,7 +340,7 @@ def test_a_mistake_names_its_remedy(files, bindings, expected):
     "line, expected",
     [
         ("mesh.make_mesh.data = 'a'", "mesh.make_mesh.data must be a whole number, got 'a'"),
-        ("FILES = 3", "text_files.files must be a text or a list, got 3"),
+        ("FILES = 3", "text_files.files must be a text or a list of texts, got 3"),
         ("corpora.text_files.seed = 'a'", "corpora.text_files.seed must be a whole number"),
         ("vocabularies.trained.size = True", "trained.size must be a whole number, got True"),
     ],

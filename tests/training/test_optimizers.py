@@ -180,12 +180,12 @@ def test_a_warm_up_that_does_not_fit_is_an_error(warmup_steps):
         (
             warmup_rsqrt,
             {"warmup_steps": 0},
-            "warmup_rsqrt.warmup_steps must be a number of 1 or more",
+            "warmup_rsqrt.warmup_steps must be a whole number of at least 1",
         ),
         (
             warmup_rsqrt,
             {"scale": -1.0},
-            "warmup_rsqrt.scale must be a number of 0 or more, got -1.0",
+            "warmup_rsqrt.scale must be a number of at least 0, got -1.0",
         ),
         (warmup_constant, {"peak": float("nan")}, "warmup_constant.peak must be a number"),
         (warmup_cosine, {"peak": -0.1, "warmup_steps": 2}, "warmup_cosine.peak must be a number"),
@@ -216,7 +216,10 @@ def test_a_learning_rate_is_a_schedule_or_a_number():
         updates, _ = optimizer.update(params, optimizer.init(params), params)
         np.testing.assert_allclose(updates["bias"], -1.0, rtol=1e-5)
     for rate in ("0.1", -0.1, None, True, float("nan")):
-        with pytest.raises(ValueError, match="learning_rate must be a schedule"):
+        with pytest.raises(
+            ValueError,
+            match="adamw.learning_rate must be a function .* or a number of at least 0, got",
+        ):
             adamw(10, learning_rate=rate)
 
 

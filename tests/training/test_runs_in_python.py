@@ -130,7 +130,7 @@ def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path)
     late = Bound(warmup_constant, peak=0.1, warmup_steps=99)
     adamw_late = Bound(adamw, learning_rate=late)
     unread = dict(corpus=lambda run_dir: pytest.fail("read"), run_dir=str(tmp_path))
-    with pytest.raises(ValueError, match="warmup_steps must be a whole number"):
+    with pytest.raises(ValueError, match="warmup_steps must be below the run's"):
         tiny.planned(dataclasses.replace(run, optimizer=adamw_late, **unread))
 
 
@@ -140,7 +140,9 @@ def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path):
     plan = planning.plan(nowhere, corpus)
     assert not (tmp_path / "run").exists()
     assert plan.recipe.groups[0].stacks["decoder"] == 32 and plan.schedules[0].rows == 8
-    with pytest.raises(ValueError, match="batch_size must be a whole number above 0, got True"):
+    with pytest.raises(
+        ValueError, match="batch_size must be a whole number of at least 1, got True"
+    ):
         tiny.planned(dataclasses.replace(run, batch_size=True))
     for field, value in (("steps", None), ("objective", "ul2"), ("run_dir", ""), ("seed", 0.5)):
         with pytest.raises(ValueError, match=f"training.Run.{field} must be"):
@@ -150,5 +152,5 @@ def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path):
         tiny.planned(absent)
     (tmp_path / "config.gin").touch()  # a run that has begun
     tiny.planned(absent)
-    with pytest.raises(ValueError, match="z_loss must be a number of 0 or more, got -1"):
+    with pytest.raises(ValueError, match="z_loss must be a number of at least 0, got -1"):
         tiny.planned(dataclasses.replace(run, z_loss=-1))

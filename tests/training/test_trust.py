@@ -59,7 +59,7 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
         (
             [
                 "from pretrax import training",
-                "training.Run.corpus = @training.settings.bound.importlib.reload",
+                "training.Run.corpus = @training.settings.configuration.importlib.reload",
             ],
             r"line 3 names 'reload' of importlib(.|\n)*--trust=importlib",
         ),

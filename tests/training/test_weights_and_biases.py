@@ -132,6 +132,6 @@ def test_without_the_package_a_run_with_a_project_is_not_trained_but_evaluated(r
     with pytest.raises(ValueError, match=r"'trials' needs .*pip install -e '.\[wandb\]'"):
         train(run)
     for project in ("", 3):
-        with pytest.raises(ValueError, match="must be the name of a project"):
+        with pytest.raises(ValueError, match="wandb_project must be a text, not empty"):
             tiny.planned(dataclasses.replace(run, wandb_project=project))
     assert open_trackers(dataclasses.replace(run, wandb_project=None)) == []

@@ -5,14 +5,12 @@ made later. A `Bound` is equal to another of the same
 function and settings, so that runs can be compared field by field, written to a file, and read back.
 """
 
-import importlib
 import inspect
-import numbers
-import types
-import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
+
+from ...constraints import check_settings, name_of, selector_of
 
 
 class Bound:
@@ -30,7 +28,7 @@ class Bound:
     A setting may be a `Call`: the function is given its result.
 
     Raises ValueError, when it is called, for a parameter that has no value or two, and for a setting
-    that is of another type than the function's annotation: a number, a text, a bool or a function.
+    that the function's annotation does not admit (`constraints`).
     """
 
     __slots__ = ("function", "settings")
@@ -44,13 +42,14 @@ class Bound:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         settings = {name: _called(value) for name, value in self.settings.items()} | kwargs
         _check_parameters(self.function, args, settings)
-        _check_types(self.function, self.settings)
+        check_settings(self.function, settings)
         return self.function(*args, **settings)
 
     def check(self, *args: Any) -> None:
         """Raises ValueError where a call with these arguments would do so for its settings."""
         _check_parameters(self.function, args, self.settings)
-        _check_types(self.function, self.settings)
+        known = {name: x for name, x in self.settings.items() if not _is_later(x)}
+        check_settings(self.function, known)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"A {type(self).__name__} cannot be changed: make another one.")
@@ -86,20 +85,6 @@ def bound(value: Callable) -> Bound:
     return value if isinstance(value, Bound) else Bound(value)
 
 
-def name_of(function: Callable) -> str:
-    """Returns the module and name of a function, without "pretrax." for our own.
-
-    >>> from pretrax.training.optimizers import adamw
-    >>> name_of(adamw), name_of(len)
-    ('training.optimizers.adamw', 'len')
-    """
-    name = getattr(function, "__qualname__", None)
-    if name is None:
-        return repr(function)
-    module = getattr(function, "__module__", None) or "builtins"
-    return f"{module}.{name}".removeprefix("builtins.").removeprefix("pretrax.")
-
-
 def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
     """Returns the parameters that can be given by name; None for **kwargs or an unknown signature."""
     try:
@@ -109,42 +94,6 @@ def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
     if any(p.kind is p.VAR_KEYWORD for p in found.values()):
         return None
     return {n: p for n, p in found.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-
-
-def import_name(function: Callable) -> tuple[str, str] | None:
-    """Returns the module to import a function from, and its name there; None where it has none.
-
-    Within pretrax that is the outermost package that exports it, and so it is where a module is
-    private, which another version may have elsewhere:
-
-    >>> from pretrax import models
-    >>> import_name(models.decoder), import_name(lambda ids: ids)
-    (('pretrax.models', 'decoder'), None)
-    >>> import optax                       # it is defined in optax.schedules._schedule
-    >>> import_name(optax.linear_schedule)
-    ('optax', 'linear_schedule')
-    """
-    module = getattr(function, "__module__", None) or ""
-    name = getattr(function, "__qualname__", "")
-    parts = module.split(".")
-    private = next((i for i, part in enumerate(parts) if part.startswith("_")), 0)
-    own = range(2, len(parts)) if parts[0] == "pretrax" else range(0)
-    above = [".".join(parts[:n]) for n in (*own, *range(1, private + 1))]
-    for source in [*above, module]:
-        if source not in ("", "__main__") and _holds(source, name, function):
-            return source, name
-    return None
-
-
-def selector_of(function: Callable) -> str:
-    """Returns how gin files that import the function's module name it.
-
-    >>> from pretrax import models
-    >>> selector_of(models.decoder)
-    'models.decoder'
-    """
-    module, name = import_name(function) or ("", name_of(function))
-    return f"{module.rpartition('.')[2]}.{name}".removeprefix(".")
 
 
 def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -213,65 +162,11 @@ def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, An
             f"{name_of(function)} is given its {' and '.join(twice)} by the run: do not set it."
         )
     if missing:
-        flag = f"--gin.{selector_of(function)}.{missing[0]}=VALUE"
         raise ValueError(
-            f"{name_of(function)} has no value for its {' and '.join(missing)}: give {flag}. "
+            f"{name_of(function)} has no value for its {' and '.join(missing)}: give "
+            f"--gin.{selector_of(function)}.{missing[0]}=VALUE. "
             f"Its parameters: {', '.join(known)}."
         )
-
-
-# What a value of an annotation is, in words.
-_PLAIN: dict[Any, str] = {
-    **{int: "a whole number", float: "a number", str: "a text", bool: "True or False"},
-    **{type(None): "None", Sequence: "a list", Mapping: "a mapping", Callable: "a function"},
-}
-
-
-def _check_types(function: Callable, settings: Mapping[str, Any]) -> None:
-    """Raises ValueError for a setting that no plain annotation of the function admits."""
-    try:
-        hints = typing.get_type_hints(function) if inspect.isfunction(function) else {}
-    except (
-        NameError,
-        TypeError,
-        AttributeError,
-    ):  # a user's annotations may name what is not there
-        return
-    for name, value in settings.items():
-        hint = hints.get(name, Any)
-        kinds = typing.get_args(hint) if _is_union(hint) else (hint,)
-        if isinstance(value, Call) or any(_admits(kind, value) for kind in kinds):
-            continue
-        words = [_PLAIN[typing.get_origin(kind) or kind] for kind in kinds]
-        raise ValueError(
-            f"{selector_of(function)}.{name} must be {' or '.join(words)}, got {value!r}."
-        )
-
-
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (typing.Union, types.UnionType)
-
-
-def _admits(kind: Any, value: Any) -> bool:
-    """Whether an annotation may be of this value; one that is not plain admits all."""
-    if kind in (int, float):
-        numbers_of = numbers.Integral if kind is int else numbers.Real
-        return isinstance(value, numbers_of) and not isinstance(value, bool)
-    if kind in (str, bool, type(None)):
-        return isinstance(value, kind)
-    origin = typing.get_origin(kind) or kind
-    if origin is Callable:
-        return callable(value)
-    if origin in (Sequence, Mapping):
-        return isinstance(value, origin) and not isinstance(value, str)
-    return True
-
-
-def _holds(module: str, name: str, function: Callable) -> bool:
-    try:
-        return getattr(importlib.import_module(module), name, None) is function
-    except ImportError:
-        return False
 
 
 def _called(value: Any) -> Any:
@@ -283,6 +178,15 @@ def _called(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(_called, value))
     return value
+
+
+def _is_later(value: Any) -> bool:
+    """Returns whether a value is a `Call` or holds one, and so is known at the call."""
+    if isinstance(value, Mapping):
+        return any(map(_is_later, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_is_later, value))
+    return isinstance(value, Call)
 
 
 def _rebuilt(kind: type[Bound], function: Callable, settings: dict) -> Bound:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...constraints import import_name, name_of
 from ...data import whole_files
 from .. import run_directory
-from .bound import Bound, Call, bound, functions_in, import_name, name_of, parameters, plain
+from .bound import Bound, Call, bound, functions_in, parameters, plain
 from .run import Run, fields_of
 
 # Fields of a run that are written as macros.

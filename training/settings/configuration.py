@@ -26,11 +26,12 @@ from typing import Any, NamedTuple
 from gin import config_parser
 
 from ... import training
+from ...constraints import name_of, selector_of
 from ...models.directories import check_links
 from .. import run_directory
 from ..devices import mesh
 from . import trust
-from .bound import Bound, Call, name_of, parameters, selector_of
+from .bound import Bound, Call, parameters
 from .run import FIELDS, Run, is_required
 from .user_modules import import_module
 

@@ -21,6 +21,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...constraints import Count, NonEmptyText, NonNegative, Positive
+from ...data.packing import Policy
 from ...objectives import TokenIds
 from ...objectives.mixtures import longest
 from ..devices.mesh import make_mesh
@@ -34,51 +36,52 @@ class Run:
     """All settings of a training run: data, objective, model, optimizer, rows, devices, schedule."""
 
     # Where
-    run_dir: str  # a directory on disk, for everything that the run writes
+    run_dir: NonEmptyText  # a directory on disk, for everything that the run writes
     checkpoint_dir: str | None = None  # None: in run_dir; "gs://…" where several hosts write
-    keep_checkpoints: int = 3  # the number of latest ones that are kept, and beside them:
-    keep_every: int | None = None  # those of a multiple of so many steps; None: no others
-    keep_best: int | None = None  # so many with the lowest held-out loss; None: no others
+    keep_checkpoints: Count = 3  # the number of latest ones that are kept, and beside them:
+    keep_every: Count | None = None  # those of a multiple of so many steps; None: no others
+    keep_best: Count | None = None  # so many with the lowest held-out loss; None: no others
 
     # Data
     corpus: Callable  # run_dir -> data.corpus.Corpus
-    data_shards: int = 1  # shards of the document stream, at least one per host; with batch_size they fix its order
-    heldout_tokens: int = (
+    # Shards of the document stream, at least one per host; with batch_size they fix its order.
+    data_shards: Count = 1
+    heldout_tokens: Count = (
         20_000  # of held-out text, on which each member of the objective is evaluated
     )
 
     # Objective
     objective: Callable  # TokenIds -> objectives.Objective
-    packing: str | None = None  # a policy of `data.packing`; None: the objective's
-    max_documents: int = 16  # per row, under the policies "whole" and "isolate"
+    packing: Policy | None = None  # of documents, see `data.packing`; None: the objective's
+    max_documents: Count = 16  # per row, under the policies "whole" and "isolate"
     mark_document_ends: bool | None = (
         None  # end-of-sequence after each; None: the objective's choice
     )
 
     # Model
     model: Callable  # (rows of the embedding, heads of the objective) -> models.Model
-    vocabulary_rows: int | None = (
+    vocabulary_rows: Count | None = (
         None  # of the embedding; None: the vocabulary size, rounded up to 128
     )
     initial_run: str | None = None  # warm start: a run or imported model whose parameters it takes
 
     # Optimization
     optimizer: Callable  # steps -> optax.GradientTransformation
-    steps: int  # total optimizer steps
-    z_loss: float = 0.0  # weight of the squared log-partition, in the term `tokens`
-    load_balance_loss: float = 0.01  # weights of the losses of a sparse model's routers:
-    router_z_loss: float = 0.001  # see `training.router_terms`
-    rollback_sigmas: float | None = (
+    steps: Count  # total optimizer steps
+    z_loss: NonNegative = 0.0  # weight of the squared log-partition, in the term `tokens`
+    load_balance_loss: NonNegative = 0.01  # weights of the losses of a sparse model's routers:
+    router_z_loss: NonNegative = 0.001  # see `training.router_terms`
+    rollback_sigmas: Positive | None = (
         None  # a loss so many standard deviations above its mean is a spike; None: no roll-back
     )
     seed: int = 0  # of initial parameters, noise and dropout; the corpus has its own
 
     # Rows
     sequence_lengths: (
-        Mapping[str, int] | Sequence[Mapping[str, int]]
+        Mapping[str, Count] | Sequence[Mapping[str, Count]]
     )  # of row groups: smallest first
-    batch_size: int  # rows of a step, over all devices and row groups
-    microbatches: int = (
+    batch_size: Count  # rows of a step, over all devices and row groups
+    microbatches: Count = (
         1  # of a step, whose gradients are computed one after another, to save memory
     )
 
@@ -87,12 +90,12 @@ class Run:
     distributed: bool = False  # several processes, see `training.processes.join_processes`
 
     # Schedule, in steps
-    log_every: int = 10
-    evaluate_every: int | None = None  # None: at the end
-    checkpoint_every: int | None = None  # None: at the end
+    log_every: Count = 10
+    evaluate_every: Count | None = None  # None: at the end
+    checkpoint_every: Count | None = None  # None: at the end
     evaluation_tasks: Callable | None = None  # run_dir -> downstream tasks, scored at evaluations
     hooks: Sequence[Callable] = ()  # Plan -> training.hooks.Hook: what else happens at intervals
-    wandb_project: str | None = None  # of Weights & Biases, which is given the metrics too
+    wandb_project: NonEmptyText | None = None  # of Weights & Biases, which is given the metrics too
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(Run)}

@@ -8,8 +8,9 @@ user trusts by name (`--trust=MODULE`), or has named on the same command line.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from ...constraints import import_name
 from .. import run_directory
-from .bound import functions_in, import_name
+from .bound import functions_in
 
 # Module -> its functions that describe a run; of an empty tuple all that it exports. None of them
 # runs code that its settings name, but by the setting `MODULE`, and none writes outside of the run.

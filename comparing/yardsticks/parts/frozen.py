@@ -1,18 +1,21 @@
 """Features of texts and words from a frozen model, layer by layer."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import MinLen
 
 from ....inference import Trained
 from ....inference.answering.states import TextStates, check_layers, layers_of, states
+from ....objectives.prompt_forms import Pooling
 from ....tasks.python_library.python_passages import Tagged
 
-POOLINGS = ("mean", "first", "last")
+Layers = Annotated[Sequence[int], MinLen(1)]
 
 
 def text_features(
-    trained: Trained, texts: Sequence[str], layers: Sequence[int], pooling: str
+    trained: Trained, texts: Sequence[str], layers: Sequence[int], pooling: Pooling
 ) -> dict[int, np.ndarray]:
     """Returns f32[N, E] of the texts by layer.
 
@@ -20,10 +23,8 @@ def text_features(
       pooling: "mean" of the states of a text's own tokens, or the "first" or "last" slot of its row,
         such as that of [CLS].
 
-    Raises ValueError for another pooling, and as `inference.answering.states.states`.
+    Raises ValueError as `inference.answering.states.states`.
     """
-    if pooling not in POOLINGS:
-        raise ValueError(f"Got pooling={pooling!r}, expected one of {POOLINGS}.")
 
     def pooled(found: TextStates) -> np.ndarray:
         if pooling == "mean":
@@ -65,8 +66,6 @@ def chosen_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
     """Returns the layers that a yardstick reads; None: all. Raises ValueError for others."""
     if layers is None:
         return layers_of(trained)
-    if not isinstance(layers, list | tuple) or not layers:
-        raise ValueError(f"Got layers={layers!r}, expected a list such as [0, -1].")
     check_layers(trained, layers)
     return list(layers)
 

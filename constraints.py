@@ -1,0 +1,249 @@
+"""The types, ranges and choices of settings, declared in annotations and checked in one place.
+
+    @checked
+    def masking(ids, rate: OpenShare = 0.15, replace: Literal["mask", "random"] = "mask"): ...
+
+    masking(ids, rate=1.5)
+    # ValueError: mine.masking.rate must be a number above 0 and below 1, got 1.5.
+
+Ranges are written in the vocabulary of `annotated_types`, choices as `typing.Literal`. Functions
+that are called with settings are decorated by `checked`, dataclasses of settings call
+`check_fields`, and `training.settings.bound.Bound` checks what gin binds to any function, before it
+is called. A number is a Python or NumPy number and no bool; one with a range is finite. What an
+annotation says beyond numbers, texts, bools, functions, lists and mappings is not checked, nor is
+what relates two settings.
+
+This module imports no other of ours, and every package may import it.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import math
+import numbers
+import operator
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt, MinLen, MultipleOf
+
+# Ranges that many settings have. Others are written where they are needed: `Annotated[int, Ge(4)]`.
+Count = Annotated[int, Ge(1)]
+AtLeastTwo = Annotated[int, Ge(2)]
+Natural = Annotated[int, Ge(0)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+Share = Annotated[float, Interval(ge=0, le=1)]
+PositiveShare = Annotated[float, Interval(gt=0, le=1)]
+OpenShare = Annotated[float, Interval(gt=0, lt=1)]
+NonEmptyText = Annotated[str, MinLen(1)]
+
+_Function = TypeVar("_Function", bound=Callable)
+
+
+def checked(function: _Function) -> _Function:
+    """Returns the function, whose arguments are checked against its annotations at every call.
+
+    >>> @checked
+    ... def halves(size: Count): ...
+    >>> halves(0)
+    Traceback (most recent call last):
+    ValueError: constraints.halves.size must be a whole number of at least 1, got 0.
+    """
+    names = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: Any, **settings: Any) -> Any:
+        check_settings(call, dict(zip(names, args)) | settings)
+        return function(*args, **settings)
+
+    return typing.cast(_Function, call)
+
+
+def check_fields(settings: Any, prefix: str = "") -> None:
+    """Checks the fields of a dataclass, which errors name with this prefix."""
+    names = (field.name for field in dataclasses.fields(settings))
+    check_settings(type(settings), {name: getattr(settings, name) for name in names}, prefix)
+
+
+def check_settings(owner: Callable, values: Mapping[str, Any], prefix: str | None = None) -> None:
+    """Raises ValueError for a value that its annotation, of a function or a dataclass, excludes.
+
+    Args:
+      prefix: what errors name settings with; None: the function's name, as gin has it.
+    """
+    hints = _hints(owner)
+    for name, value in values.items():
+        if name in hints and not _admits(hints[name], value):
+            where = f"{selector_of(owner)}." if prefix is None else prefix
+            raise ValueError(f"{where}{name} must be {_words(hints[name])}, got {value!r}.")
+
+
+@functools.cache
+def _hints(owner: Callable) -> dict[str, Any]:
+    if not (inspect.isfunction(owner) or dataclasses.is_dataclass(owner)):
+        return {}
+    try:
+        return typing.get_type_hints(owner, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # a user's may name what is not there
+        return {}
+
+
+# --- what annotations admit ----------------------------------------------------------------------
+
+# Constraint -> how a value is compared with which attribute of it, and what that is in words.
+_RANGES: dict[type, tuple[Callable[[Any, Any], bool], str, str]] = {
+    Gt: (operator.gt, "gt", " above {:,}"),
+    Ge: (operator.ge, "ge", " of at least {:,}"),
+    Lt: (operator.lt, "lt", " below {:,}"),
+    Le: (operator.le, "le", " at most {:,}"),
+    MultipleOf: (lambda value, of: value % of == 0, "multiple_of", " that is a multiple of {}"),
+    MinLen: (lambda value, least: len(value) >= least, "min_length", ", not empty"),
+}
+# Types in words, one and several.
+_WORDS: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("a text", "texts"),
+    bool: ("True or False", "True or False"),
+    type(None): ("None", "None"),
+    Callable: ("a function (in gin: @MODULE.NAME)", "functions"),
+    Mapping: ("a mapping", "mappings"),
+    Sequence: ("a list", "lists"),
+}
+
+
+def _admits(kind: Any, value: Any) -> bool:
+    """Returns whether a value is of an annotation; one that is not plain admits all."""
+    if typing.get_origin(kind) is Annotated:
+        return _admits(kind.__origin__, value) and _within(kind, value)
+    if kind in (int, float):
+        numbers_of = numbers.Integral if kind is int else numbers.Real
+        return isinstance(value, numbers_of) and not isinstance(value, bool)
+    if kind in (str, bool, type(None)):
+        return isinstance(value, kind)
+    origin, args = _origin(kind), typing.get_args(kind)
+    if origin is typing.Union:
+        return any(_admits(one, value) for one in args)
+    if origin is Literal:
+        return any(isinstance(value, type(one)) and value == one for one in args)
+    if origin is Callable:
+        return callable(value)
+    if origin is Sequence:
+        is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+        return is_list and all(_admits(args[0] if args else Any, one) for one in value)
+    if origin is Mapping:
+        inner = args[1] if args else Any
+        return isinstance(value, Mapping) and all(_admits(inner, one) for one in value.values())
+    return True
+
+
+def _origin(kind: Any) -> Any:
+    """Returns what an annotation is of; of `tuple[X, ...]` and `list[X]` too it is Sequence."""
+    origin = typing.get_origin(kind) or kind
+    if origin is types.UnionType:
+        return typing.Union
+    args = typing.get_args(kind)
+    return Sequence if origin is list or (origin is tuple and args[1:] == (...,)) else origin
+
+
+def _within(kind: Any, value: Any) -> bool:
+    is_number = isinstance(value, numbers.Real)
+    if is_number and not -math.inf < value < math.inf:
+        return False
+    return all(_RANGES[type(one)][0](value, limit) for one, limit in _limits(kind))
+
+
+def _limits(kind: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields the constraints of an annotation and their limits."""
+    for metadata in kind.__metadata__:
+        for one in metadata if isinstance(metadata, GroupedMetadata) else (metadata,):
+            if type(one) in _RANGES:
+                yield one, getattr(one, _RANGES[type(one)][1])
+
+
+def _words(kind: Any, several: bool = False) -> str:
+    """Returns what an annotation admits, in words.
+
+    >>> _words(OpenShare | None), _words(Sequence[Count])
+    ('a number above 0 and below 1, or None', 'a list of whole numbers of at least 1')
+    """
+    if typing.get_origin(kind) is Annotated:
+        limits = [_RANGES[type(one)][2].format(limit) for one, limit in _limits(kind)]
+        return _words(kind.__origin__, several) + " and".join(limits)
+    origin, args = _origin(kind), typing.get_args(kind)
+    if origin is typing.Union:
+        each = [_words(one, several) for one in args]
+        is_long = any(" and " in one or ", " in one for one in each)
+        return (", or " if is_long else " or ").join(each)
+    if origin is Literal:
+        return " or ".join(filter(None, (", ".join(map(repr, args[:-1])), repr(args[-1]))))
+    words = _WORDS[origin][several] if origin in _WORDS else "of another kind"
+    inner = args[origin is Mapping] if args and origin in (Sequence, Mapping) else Any
+    if _admits(inner, object()):  # of anything
+        return words
+    return f"{words} {'of' if origin is Sequence else 'to'} {_words(inner, True)}"
+
+
+# --- the names of functions ----------------------------------------------------------------------
+
+
+def name_of(function: Callable) -> str:
+    """Returns the module and name of a function, without "pretrax." for our own.
+
+    >>> from pretrax.training.optimizers import adamw
+    >>> name_of(adamw), name_of(len)
+    ('training.optimizers.adamw', 'len')
+    """
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return repr(function)
+    module = getattr(function, "__module__", None) or "builtins"
+    return f"{module}.{name}".removeprefix("builtins.").removeprefix("pretrax.")
+
+
+def import_name(function: Callable) -> tuple[str, str] | None:
+    """Returns the module to import a function from, and its name there; None where it has none.
+
+    Within pretrax that is the outermost package that exports it, and so it is where a module is
+    private, which another version may have elsewhere:
+
+    >>> from pretrax import models
+    >>> import_name(models.decoder), import_name(lambda ids: ids)
+    (('pretrax.models', 'decoder'), None)
+    >>> import optax                       # it is defined in optax.schedules._schedule
+    >>> import_name(optax.linear_schedule)
+    ('optax', 'linear_schedule')
+    """
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", "")
+    parts = module.split(".")
+    private = next((i for i, part in enumerate(parts) if part.startswith("_")), 0)
+    own = range(2, len(parts)) if parts[0] == "pretrax" else range(0)
+    above = [".".join(parts[:n]) for n in (*own, *range(1, private + 1))]
+    for source in [*above, module]:
+        if source not in ("", "__main__") and _holds(source, name, function):
+            return source, name
+    return None
+
+
+def selector_of(function: Callable) -> str:
+    """Returns a function's module and name, as gin files name it.
+
+    >>> from pretrax import models
+    >>> selector_of(models.decoder)
+    'models.decoder'
+    """
+    module, name = import_name(function) or ("", name_of(function))
+    return f"{module.rpartition('.')[2]}.{name}".lstrip(".")
+
+
+def _holds(module: str, name: str, function: Callable) -> bool:
+    try:
+        return getattr(importlib.import_module(module), name, None) is function
+    except ImportError:
+        return False

@@ -1,0 +1,146 @@
+"""What annotations declare of settings, and where it is checked."""
+
+import importlib
+import inspect
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import pytest
+from annotated_types import Interval, MinLen
+
+from pretrax import constraints, models, objectives
+from pretrax.constraints import (
+    Count,
+    NonEmptyText,
+    NonNegative,
+    OpenShare,
+    check_settings,
+    checked,
+    import_name,
+)
+from pretrax.models.config import Config
+from pretrax.training.settings.bound import Bound, Call
+from pretrax.training.settings.run import Run
+from tests.objectives.registry import IDS
+from tests.test_imports import modules_without_tasks
+
+
+@checked
+def setting(
+    count: Count = 1,
+    *,
+    share: OpenShare | None = None,
+    rate: Callable | NonNegative = 0.0,
+    choice: Literal["a", "b", "c"] = "a",
+    names: Annotated[Sequence[str], MinLen(1)] = ("x",),
+    widths: Mapping[str, Count] = {"x": 1},  # noqa: B006
+    pair: tuple[int, int] = (1, 2),  # what is not plain is not checked
+    layers: Annotated[int, Interval(ge=0, le=4096)] = 0,
+    tail: tuple[float, ...] = (),
+    switch: bool = False,
+    text: NonEmptyText = "x",
+):
+    """Has a setting of each kind."""
+    return count
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(dict(count=x) for x in (1, 7, np.int64(3), np.uint8(3), 10**400)),
+        *(dict(share=x) for x in (None, 0.5, np.float32(0.5), np.float64(0.1))),
+        *(dict(rate=x) for x in (0, 0.0, 3, len, lambda step: step)),
+        *(dict(names=x) for x in (["a", "b"], ("a",), np.array(["a"]))),
+        *(dict(widths=x) for x in ({}, {"x": 3})),
+        *(dict(tail=x) for x in ((), (1.0, 2), [3.0], np.ones(3))),
+        *(dict(pair="any"), dict(layers=4096), dict(switch=True), dict(choice="c")),
+    ],
+)
+def test_what_is_admitted(given):
+    assert setting(**given) == given.get("count", 1)
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        (dict(count=0), "count must be a whole number of at least 1, got 0"),
+        (dict(count=True), "count must be a whole number of at least 1, got True"),
+        (dict(count=1.0), "count must be a whole number of at least 1, got 1.0"),
+        (dict(count="1"), "count must be a whole number of at least 1, got '1'"),
+        (dict(share=1), "share must be a number above 0 and below 1, or None, got 1"),
+        (dict(share=float("nan")), "share must be .*, got nan"),
+        (dict(share="0.5"), "share must be .*, got '0.5'"),
+        (dict(rate=float("inf")), "rate must be a function .* or a number of at least 0, got inf"),
+        (dict(choice="d"), "choice must be 'a', 'b' or 'c', got 'd'"),
+        (dict(choice=1), "choice must be 'a', 'b' or 'c', got 1"),
+        (dict(names=[]), r"names must be a list of texts, not empty, got \[\]"),
+        (dict(names="x"), "names must be a list .*, got 'x'"),
+        (dict(names=["x", 1]), r"names must be a list .*, got \['x', 1\]"),
+        (dict(text=""), "text must be a text, not empty, got ''"),
+        (dict(widths={"x": 0}), "widths must be a mapping to whole numbers of at least 1, got"),
+        (dict(widths=[1]), r"widths must be a mapping .*, got \[1\]"),
+        (dict(layers=4097), "layers must be .* of at least 0 and at most 4,096, got 4097"),
+        (dict(tail=8.0), "tail must be a list of numbers, got 8.0"),
+        (dict(tail=("a",)), "tail must be a list of numbers, got"),
+        (dict(switch=1), "switch must be True or False, got 1"),
+    ],
+)
+def test_what_is_refused_is_named_with_what_was_expected(given, expected):
+    with pytest.raises(ValueError, match=f"^test_constraints.setting.{expected}"):
+        setting(**given)
+    with pytest.raises(ValueError, match=expected):  # by gin, before it is called
+        Bound(setting, **given).check()
+
+
+def test_positional_arguments_are_checked_too():
+    with pytest.raises(ValueError, match="setting.count must be"):
+        setting(0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'counts'"):
+        setting(counts=0)
+
+
+def test_the_result_of_a_call_is_checked_when_there_is_one():
+    later = Bound(setting, names=[Call(str)], count=Call(int))
+    later.check()
+    with pytest.raises(ValueError, match="names must be|count must be"):
+        later()
+
+
+def test_annotations_that_name_what_is_not_there_admit_all():
+    def mine(x: "absent.Thing"):  # noqa: F821
+        """As of a user's module."""
+
+    check_settings(mine, {"x": object()})
+
+
+def test_a_checked_function_is_the_one_that_its_module_has():
+    build = objectives.span_corruption
+    assert import_name(build) == ("pretrax.objectives", "span_corruption")
+    assert pickle.loads(pickle.dumps(build)) is build
+    assert pickle.loads(pickle.dumps(Bound(build, mode="R"))) == Bound(build, mode="R")
+    assert [*inspect.signature(build).parameters][:2] == ["ids", "noise_density"]
+    assert build.__module__ == "pretrax.objectives.denoising"
+
+
+def test_a_builder_that_is_called_as_a_library_names_its_setting():
+    with pytest.raises(ValueError, match="^objectives.span_corruption.noise_density must be a num"):
+        objectives.span_corruption(IDS, noise_density=2.0)
+    with pytest.raises(ValueError, match="^models.decoder.num_layers must be a whole number"):
+        models.decoder(64, num_layers=0)
+
+
+def test_defaults_are_what_their_annotations_admit():
+    """And no annotation of a checked function is unreadable, which would check nothing."""
+    owners = [Run, Config]
+    for module in map(importlib.import_module, modules_without_tasks()):
+        for function in filter(inspect.isfunction, vars(module).values()):
+            if function.__code__.co_filename == constraints.__file__ != module.__file__:
+                owners += [function] if hasattr(function, "__wrapped__") else []
+    assert len(owners) > 50
+    for owner in owners:
+        assert constraints._hints(owner), owner
+        defaults = {name: p.default for name, p in inspect.signature(owner).parameters.items()}
+        given = {name: x for name, x in defaults.items() if x is not inspect.Parameter.empty}
+        check_settings(owner, given)
