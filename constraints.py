@@ -93,7 +93,7 @@ def _hints(owner: Callable) -> dict[str, Any]:
         return {}
 
 
-# --- what annotations admit ----------------------------------------------------------------------
+# --- what annotations admit ---------------------------------------------------------------------
 
 # Constraint -> how a value is compared with which attribute of it, and what that is in words.
 _RANGES: dict[type, tuple[Callable[[Any, Any], bool], str, str]] = {
@@ -189,7 +189,7 @@ def _words(kind: Any, several: bool = False) -> str:
     return f"{words} {'of' if origin is Sequence else 'to'} {_words(inner, True)}"
 
 
-# --- the names of functions ----------------------------------------------------------------------
+# --- the names of functions ---------------------------------------------------------------------
 
 
 def name_of(function: Callable) -> str:

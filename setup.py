@@ -98,7 +98,8 @@ setup(
     description="Pre-training objectives in JAX: declared once, run anywhere.",
     license="MIT",
     python_requires=">=3.11",
-    # The folders of the repository are the packages of `pretrax`: objectives/ is pretrax.objectives.
+    # The folders of the repository are the packages of `pretrax`: objectives/ is
+    # pretrax.objectives.
     package_dir={"pretrax": "."},
     packages=["pretrax"]
     + [

@@ -1,12 +1,13 @@
 """Attention alone, forward and backward: how long it takes, or how much memory, plain and fused.
 
-    python benchmarks/attention.py                                  # on the accelerator that is here
-    python benchmarks/attention.py --compile=h100:1                 # what one elsewhere would take
-    python benchmarks/attention.py --slots 128 --heads=2 --repeats=1      # in seconds, on a CPU
+    python benchmarks/attention.py                                  # on the accelerator that is
+    here python benchmarks/attention.py --compile=h100:1                 # what one elsewhere would
+    take python benchmarks/attention.py --slots 128 --heads=2 --repeats=1      # in seconds, on a
+    CPU
 
-Of one row in bfloat16. "T5" is bidirectional with T5's bias and its gradient, "causal" has no bias, and
-beside it is JAX's own: on GPUs cuDNN's flash attention, elsewhere XLA's. Memory is what a program takes
-beside its inputs and outputs.
+Of one row in bfloat16. "T5" is bidirectional with T5's bias and its gradient, "causal" has no bias,
+and beside it is JAX's own: on GPUs cuDNN's flash attention, elsewhere XLA's. Memory is what a
+program takes beside its inputs and outputs.
 """
 
 import argparse
@@ -78,7 +79,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-# --- what is measured ------------------------------------------------------------------------------
+# --- what is measured -----------------------------------------------------------------------------
 
 
 def inputs(kind: str, slots: int, options) -> tuple:
@@ -156,7 +157,7 @@ def too_many(error: Exception) -> str:
     return "too many"
 
 
-# --- how it is shown -------------------------------------------------------------------------------
+# --- how it is shown ------------------------------------------------------------------------------
 
 
 def ratios(plain, fused, of_jax) -> tuple[float | str, float | str]:

@@ -2,9 +2,9 @@
 
     python benchmarks/train_step.py --torch
 
-Each model is drawn at random and written for `transformers`, and both take steps of AdamW on the same
-batch from there: forward pass, loss, gradients and update. The two are in processes of their own and
-take turns; the losses of the first step must agree. Of each the median counts.
+Each model is drawn at random and written for `transformers`, and both take steps of AdamW on the
+same batch from there: forward pass, loss, gradients and update. The two are in processes of their
+own and take turns; the losses of the first step must agree. Of each the median counts.
 """
 
 import json

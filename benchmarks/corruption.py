@@ -82,7 +82,7 @@ def rates(tokens: int, seconds: list[float]) -> tuple[float, float]:
     return tokens / min(seconds), tokens / statistics.median(seconds)
 
 
-# --- bare calls ----------------------------------------------------------------------------------
+# --- bare calls ---------------------------------------------------------------------------------
 
 
 def bare_calls(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
@@ -192,7 +192,7 @@ def row_lengths(objective, decoder: int | None):
     return len(group.members), group.raw_lengths, group.features
 
 
-# --- pipelines -----------------------------------------------------------------------------------
+# --- pipelines ----------------------------------------------------------------------------------
 
 
 def pipelines(options: argparse.Namespace) -> dict[str, tuple[float, float] | str]:
@@ -314,7 +314,7 @@ def t5_pipelines(t5: types.ModuleType, features):
     return (lambda dataset: denoise(rows(dataset))), denoise, cached_rows
 
 
-# --- report --------------------------------------------------------------------------------------
+# --- report -------------------------------------------------------------------------------------
 
 
 def report(results, options) -> None:

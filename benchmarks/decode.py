@@ -7,8 +7,8 @@ Models of the first table are drawn at random and written for `transformers` to 
 make the same tokens greedily. The two take turns, and of each the best time counts. Without
 `transformers` ours is measured alone.
 
-Where other work shares the cores, threads of one library wait for each other, and `transformers` was
-seen to take tens of times as long. Then give both a single core, and compare CPU time:
+Where other work shares the cores, threads of one library wait for each other, and `transformers`
+was seen to take tens of times as long. Then give both a single core, and compare CPU time:
 
     taskset -c 0 python benchmarks/decode.py
 """
@@ -93,7 +93,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def best_of(repeats: int, *calls) -> list[np.ndarray]:
-    """[seconds, CPU seconds] of each call, the least of either. They take turns, compiled before."""
+    """[seconds, CPU seconds] of each call, the least of either. They take turns, compiled
+    before."""
     for call in calls:
         call()
     times = [[] for _ in calls]
@@ -111,7 +112,7 @@ def made(found) -> list[list[int]]:
     return [row[start:end].tolist() for row, start, end in zip(tokens, starts, ends)]
 
 
-# --- beside transformers -------------------------------------------------------------------------
+# --- beside transformers ------------------------------------------------------------------------
 
 
 def beside_transformers(console: Console, options) -> None:
@@ -205,7 +206,7 @@ def generated(model, rows, new: int) -> list[list[int]]:
     return found[:, -new:].tolist()
 
 
-# --- drafts of a model's own ---------------------------------------------------------------------
+# --- drafts of a model's own --------------------------------------------------------------------
 
 
 def with_own_drafts(console: Console, options) -> None:

@@ -5,8 +5,8 @@
 
 Documents have the lengths of the functions of Python's library (four characters a token), or are
 log-normal with a median of 200 tokens, like web text. The useful share is that of all slots of the
-model's stacks which hold a token. `greedy` is SeqIO's packer: it corrupts documents first, keeps one
-row open, and closes it when the next document does not fit.
+model's stacks which hold a token. `greedy` is SeqIO's packer: it corrupts documents first, keeps
+one row open, and closes it when the next document does not fit.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def new_table(title: str) -> Table:
     return table
 
 
-# --- documents -----------------------------------------------------------------------------------
+# --- documents ----------------------------------------------------------------------------------
 
 
 def python_functions() -> np.ndarray:
@@ -118,7 +118,7 @@ class Stream:
         self._number = int(state["number"])
 
 
-# --- how full ------------------------------------------------------------------------------------
+# --- how full -----------------------------------------------------------------------------------
 
 
 def filled(objective, layout, shape, lengths) -> tuple[list[float], float]:
@@ -168,7 +168,7 @@ def limits_of(policy, objective, layout, shape):
     return plan_packing(policy, objective, layout, groups).limits[0]
 
 
-# --- how fast ------------------------------------------------------------------------------------
+# --- how fast -----------------------------------------------------------------------------------
 
 
 def reader_speed(limits, policy, lengths, options) -> float:

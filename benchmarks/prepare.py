@@ -4,16 +4,16 @@
     python benchmarks/prepare.py --documents=60        # in seconds
 
 The text is Python's library and pydoc's topics, which every machine has. Planted beside it, from a
-seed: copies; copies in which a share of the words is another one; and junk of several kinds. Recall is
-the share of the planted that leave in the step that they were planted for; precision is the share of
-planted families among what this step drops. What else it drops is counted, and of near duplicates how
-many share at least 0.7 of their 5-grams with a document that was kept.
+seed: copies; copies in which a share of the words is another one; and junk of several kinds. Recall
+is the share of the planted that leave in the step that they were planted for; precision is the
+share of planted families among what this step drops. What else it drops is counted, and of near
+duplicates how many share at least 0.7 of their 5-grams with a document that was kept.
 
-Then, on one core, of whose time that of other programs is left out: documents and tokens a second of
-the whole chain, of reading and tokenising alone, and of the same by datatrove's own reader and
-tokeniser, all with one Hugging Face tokenizer; then with one SentencePiece vocabulary, and of T5's chain
-with it: a SeqIO task that reads the same texts from a TFRecord file, tokenises them and appends
-end-of-sequence. T5's writes nothing.
+Then, on one core, of whose time that of other programs is left out: documents and tokens a second
+of the whole chain, of reading and tokenising alone, and of the same by datatrove's own reader and
+tokeniser, all with one Hugging Face tokenizer; then with one SentencePiece vocabulary, and of T5's
+chain with it: a SeqIO task that reads the same texts from a TFRecord file, tokenises them and
+appends end-of-sequence. T5's writes nothing.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-# --- what is planted -----------------------------------------------------------------------------
+# --- what is planted ----------------------------------------------------------------------------
 
 
 def plant(texts: dict[str, str], number: int) -> dict[str, Planted]:
@@ -130,7 +130,7 @@ def write(file: Path, texts: dict[str, str], planted: dict[str, Planted]) -> Non
     file.write_text("".join(lines))
 
 
-# --- the chain -----------------------------------------------------------------------------------
+# --- the chain ----------------------------------------------------------------------------------
 
 
 def run_chain(
@@ -171,7 +171,7 @@ def one_core() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-# --- what is printed -----------------------------------------------------------------------------
+# --- what is printed ----------------------------------------------------------------------------
 
 
 def print_found(

@@ -1,12 +1,14 @@
-"""How fast a token store is opened, resumed and read, and that its order does not depend on who reads.
+"""How fast a token store is opened, resumed and read, and that its order does not depend on who
+reads.
 
     python benchmarks/token_store.py
     python benchmarks/token_store.py --documents=100000 --tokens=100000 --repeats=1     # in seconds
 
-The large store has as many documents as C4, 365 million, without text: its tokens are sparse files of
-zeros, which take no space, and its index 1.5 GB. It is opened by a process of its own, whose time begins when
-its imports are done, and whose memory is all that it has, of which a third of a GB is jax and NumPy. Rows are those of span corruption
-at 512 tokens, of documents with log-normal lengths, a median of 200 tokens.
+The large store has as many documents as C4, 365 million, without text: its tokens are sparse files
+of zeros, which take no space, and its index 1.5 GB. It is opened by a process of its own, whose
+time begins when its imports are done, and whose memory is all that it has, of which a third of a GB
+is jax and NumPy. Rows are those of span corruption at 512 tokens, of documents with log-normal
+lengths, a median of 200 tokens.
 """
 
 import argparse
@@ -75,7 +77,7 @@ def log_normal(n: int) -> np.ndarray:
     return np.clip(lengths, 4, files.LONGEST).astype(int)
 
 
-# --- a large store without text ------------------------------------------------------------------
+# --- a large store without text -----------------------------------------------------------------
 
 
 def write_large(path: str, documents: int) -> files.Counts:
@@ -123,7 +125,8 @@ def opening(path: str, counts: files.Counts) -> Table:
 
 
 def open_and_resume(path: str) -> list[tuple[str, float, float, float]]:
-    """Returns the seconds to a first document, those of CPU time, and the process's peak memory, GB."""
+    """Returns the seconds to a first document, those of CPU time, and the process's peak memory,
+    GB."""
     read = STEPS * DOCUMENTS_OF_A_STEP
     drift = np.random.default_rng(0).integers(-3000, 3000, 64)
     rows = []
@@ -144,7 +147,7 @@ def open_and_resume(path: str) -> list[tuple[str, float, float, float]]:
     return rows
 
 
-# --- a small store with text ---------------------------------------------------------------------
+# --- a small store with text --------------------------------------------------------------------
 
 
 def write_small(path: str, tokens: int) -> None:

@@ -27,7 +27,8 @@ TIMED = 20  # steps that a pilot times
 
 @checked
 def text_tokens(plan: Plan, *, number: Count) -> int:
-    """Returns the steps that read `number` tokens of text, before corruption; the last one reaches it.
+    """Returns the steps that read `number` tokens of text, before corruption; the last one reaches
+    it.
 
     The tokens of the first `COUNTED` steps are counted in the rows that they will read.
     """
@@ -61,8 +62,9 @@ def model_flops(plan: Plan, *, number: float) -> int:
 def seconds(plan: Plan, *, number: float) -> int:
     """Returns the steps that take `number` seconds on this machine, by a pilot of a few steps.
 
-    The pilot runs alone, on the cores that a run of the comparison will have. To compile, evaluate and
-    save is not counted. What it gives differs from time to time; a comparison keeps what it gave first.
+    The pilot runs alone, on the cores that a run of the comparison will have. To compile, evaluate
+    and save is not counted. What it gives differs from time to time; a comparison keeps what it
+    gave first.
     """
     of_a_step = _seconds_of_a_step(plan)
     steps = round(number / of_a_step)

@@ -118,9 +118,9 @@ def learning_curves(run_dir: str | Path) -> dict[str, Curve]:
     """Returns what a run logged while it trained, over the tokens of text it had read.
 
     "loss" is its training loss; "heldout/…" is there where held-out text was evaluated more than
-    once, and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means over
-    `POINTS` groups of equally many points, so that little noise and few bytes remain. Points that
-    are not finite are left out.
+    once, and "metric/…" of what is no loss, such as an accuracy. Curves of many points are means
+    over `POINTS` groups of equally many points, so that little noise and few bytes remain. Points
+    that are not finite are left out.
     """
     entries, metrics = read_metrics(run_dir), _metrics(run_dir)
     tokens = tokens_by_step(entries)

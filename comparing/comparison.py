@@ -92,7 +92,8 @@ def check(comparison: Comparison) -> Comparison:
 
 
 def _mistakes(c: Comparison) -> Iterator[str]:
-    """Yields the mistakes of a comparison. What follows one takes for granted that there is none."""
+    """Yields the mistakes of a comparison. What follows one takes for granted that there is
+    none."""
     if "://" in c.directory:
         yield f"directory is on this machine's disk, got {c.directory}"
     for of, named in (("variants", c.variants), ("budget", c.budget)):
@@ -105,8 +106,8 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     yield from _mistakes_of_yardsticks(c.yardsticks)
     if c.reference is not None and isinstance(c.budget, Mapping):
         yield (
-            f"reference = {c.reference!r} goes with one budget: variants of several are not compared "
-            "in pairs, a law is fitted to them. Leave it out"
+            f"reference = {c.reference!r} goes with one budget: variants of several are not "
+            "compared in pairs, a law is fitted to them. Leave it out"
         )
     if c.reference is not None and c.reference not in c.variants:
         yield (
@@ -130,8 +131,8 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
         folder = folder_of(name)
         if len(name) > 60 or folder.startswith("."):
             yield (
-                f"variants has {name!r}, which cannot name a folder: give a name of 60 characters or "
-                "fewer that begins with no dot"
+                f"variants has {name!r}, which cannot name a folder: give a name of 60 characters "
+                "or fewer that begins with no dot"
             )
         if other := folders.get(folder.lower()):
             yield (
@@ -153,6 +154,6 @@ def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
         other = functions.setdefault(function.__name__, function)
         if other is not function:
             yield (
-                f"yardsticks has two functions named {function.__name__}, of {other.__module__} and "
-                f"{function.__module__}, whose figures would have one name: rename one"
+                f"yardsticks has two functions named {function.__name__}, of {other.__module__} "
+                f"and {function.__module__}, whose figures would have one name: rename one"
             )

@@ -120,7 +120,7 @@ def check_unchanged(
             )
 
 
-# --- planning ------------------------------------------------------------------------------------
+# --- planning -----------------------------------------------------------------------------------
 
 
 def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:

@@ -1,4 +1,5 @@
-"""Sizes that a comparison solves, so that a variant equals the reference in parameters or FLOPs a token.
+"""Sizes that a comparison solves, so that a variant equals the reference in parameters or FLOPs a
+token.
 
     "causal": ["models/decoder_tiny.gin", "models.decoder.mlp_dim = %EQUAL_PARAMETERS"]
 

@@ -98,8 +98,8 @@ def write(directory: str | Path, results: Results) -> None:
 def read(directory: str | Path) -> Results:
     """Returns what `write` wrote; a figure that was no finite number is nan.
 
-    Raises ValueError, naming the file, where one is missing or damaged, and for runs of other variants
-    than those of the comparison.
+    Raises ValueError, naming the file, where one is missing or damaged, and for runs of other
+    variants than those of the comparison.
     """
     folder = Path(directory)
     if not (folder / COMPARISON).exists():
@@ -147,8 +147,8 @@ def _check_variants(results: Results) -> None:
 def read_record(path: Path, build: Callable[[Any], One]) -> One:
     """Returns what `build` makes of the value of a JSON file.
 
-    Raises ValueError, naming the file, where it is damaged, or holds what `build` cannot take, as one
-    that another version wrote may.
+    Raises ValueError, naming the file, where it is damaged, or holds what `build` cannot take, as
+    one that another version wrote may.
     """
     value = whole_files.read_json(path)
     try:

@@ -1,11 +1,11 @@
 """Statistics over seeds: intervals of means, paired differences, which of them hold.
 
 Two variants trained with one seed share their data order and, where the shapes agree, their first
-parameters, so that differences are taken seed by seed. All differences of a comparison are one family:
-the chance that any of them is claimed where there is none is at most 5%.
+parameters, so that differences are taken seed by seed. All differences of a comparison are one
+family: the chance that any of them is claimed where there is none is at most 5%.
 
-Student's t throughout, which takes differences over seeds to be normal; Holm (1979) corrects for the
-size of the family; SciPy computes what they follow from.
+Student's t throughout, which takes differences over seeds to be normal; Holm (1979) corrects for
+the size of the family; SciPy computes what they follow from.
 """
 
 import bisect
@@ -70,8 +70,8 @@ def differences(figures: Mapping[str, Values], reference: str | None) -> list[Di
     """Returns the paired differences of all variants from `reference`, or of all pairs where it is
     None, at each of these yardsticks: one family.
 
-    Seeds that one of a pair lacks are left out of that pair; a pair without a common seed is left out.
-    Values that are not finite count as missing.
+    Seeds that one of a pair lacks are left out of that pair; a pair without a common seed is left
+    out. Values that are not finite count as missing.
     """
     pairs = [
         (name, variant, other, common)
@@ -109,8 +109,8 @@ def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, 
 
 
 def _paired(values: Values, variant: str, other: str) -> np.ndarray:
-    """Returns the differences f64[seeds] over the seeds for which both have a finite value, by seed; 0 of
-    values that are equal but for rounding."""
+    """Returns the differences f64[seeds] over the seeds for which both have a finite value, by
+    seed; 0 of values that are equal but for rounding."""
     first, second = values[variant], values[other]
     both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     known = [(a, b) for a, b in both if math.isfinite(a - b)]
@@ -123,8 +123,8 @@ def has_spread(values: np.ndarray) -> bool:
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Returns the p-value of a two-sided paired t-test; nan where differences have no spread: however
-    alike they are, their noise is unknown."""
+    """Returns the p-value of a two-sided paired t-test; nan where differences have no spread:
+    however alike they are, their noise is unknown."""
     if not has_spread(differences):
         return math.nan
     from scipy import special
@@ -139,8 +139,8 @@ def standard_error(values: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values corrected for their number by Holm's step-down procedure; one that is nan stays
-    so, and counts.
+    """Returns p-values corrected for their number by Holm's step-down procedure; one that is nan
+    stays so, and counts.
 
     >>> holm([0.01, 0.04, 0.03, math.nan])
     [0.04, 0.09, 0.09, nan]
@@ -154,8 +154,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(differences: np.ndarray, level: float) -> int | None:
-    """Returns the least number of seeds whose paired t-test at `level` finds a difference as large and
-    as noisy as these with a chance of `POWER`; None: more than `MOST_SEEDS`, or unknown.
+    """Returns the least number of seeds whose paired t-test at `level` finds a difference as large
+    and as noisy as these with a chance of `POWER`; None: more than `MOST_SEEDS`, or unknown.
 
     The size observed is an estimate itself, and of a difference that was picked for its size too
     large: this is a number to plan with, not a promise.
@@ -170,8 +170,9 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
 
 
 def power(effect: float, seeds: int, level: float) -> float:
-    """Returns the chance that a two-sided paired t-test at `level` finds an `effect` (mean difference /
-    standard deviation of the differences, not negative) with so many seeds, in its own direction."""
+    """Returns the chance that a two-sided paired t-test at `level` finds an `effect` (mean
+    difference / standard deviation of the differences, not negative) with so many seeds, in its own
+    direction."""
     from scipy import stats
 
     # The other direction's tail is what "two-sided" would add.

@@ -1,4 +1,5 @@
-"""Comparisons and the runs of their variants, read from gin files and checked to share their data."""
+"""Comparisons and the runs of their variants, read from gin files and checked to share their
+data."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ def read_comparison(
     known = sorted(path.stem for path in (GIN_CONFIGS / "comparisons").glob("*.gin"))
     if not name.endswith(".gin") and name not in known:
         raise ValueError(
-            f"There is no comparison {name!r}: give one of {', '.join(known)}, or a file of yours that "
-            "ends in .gin."
+            f"There is no comparison {name!r}: give one of {', '.join(known)}, or a file of yours "
+            "that ends in .gin."
         )
     file = name if name.endswith(".gin") else f"comparisons/{name}.gin"
     trusted = (*trusted, "pretrax.comparing")
@@ -61,20 +62,20 @@ def runs_of_variants(
     """Returns {variant: run}: the base's lines, then the variant's. Steps and seed are the base's.
 
     Args:
-      solved: by variant, the `matching.solved_line` of those that have one. A number that has not been
-        solved is 1, so that all else can be checked.
+      solved: by variant, the `matching.solved_line` of those that have one. A number that has not
+        been solved is 1, so that all else can be checked.
 
-    Raises ValueError, naming the variant, for lines that cannot be read, for those that set what the
-    comparison sets, and for variants without common data; and for a base whose runs would share their
-    checkpoints.
+    Raises ValueError, naming the variant, for lines that cannot be read, for those that set what
+    the comparison sets, and for variants without common data; and for a base whose runs would share
+    their checkpoints.
     """
     c = comparison
     base = read_lines(c.base, search_paths)
     if elsewhere := base.get("checkpoint_dir"):
         raise ValueError(
-            f"comparing.Comparison.base sets training.Run.checkpoint_dir = {elsewhere!r}, in which all runs "
-            "would overwrite each other's checkpoints: leave it out. Each run has its own below "
-            f"{c.directory}."
+            f"comparing.Comparison.base sets training.Run.checkpoint_dir = {elsewhere!r}, in which "
+            "all runs would overwrite each other's checkpoints: leave it out. Each run has its own "
+            f"below {c.directory}."
         )
     found = {}
     for name, one in trained_variants(c).items():
@@ -87,9 +88,10 @@ def runs_of_variants(
             raise ValueError(f"The variant {name!r}: {error}") from error
         if changed := [field for field in _SOLVED if fields.get(field) != base.get(field)]:
             raise ValueError(
-                f"The variant {name!r} sets training.Run.{changed[0]} = {fields.get(changed[0])!r}, "
-                "which a comparison sets by its directory, its budget and its seeds: leave it out, and "
-                "name files of models/ and objectives/ instead of a whole run."
+                f"The variant {name!r} sets training.Run.{changed[0]} = "
+                f"{fields.get(changed[0])!r}, which a comparison sets by its directory, its budget "
+                "and its seeds: leave it out, and name files of models/ and objectives/ instead of "
+                "a whole run."
             )
         found[name] = run
     _check_common_data(found)
@@ -105,8 +107,8 @@ def _check_common_data(runs: Mapping[str, Run]) -> None:
         differing = [key for key in {**now, **also} if now.get(key, "") != also.get(key, "")]
         if differing:
             raise ValueError(
-                f"The variants {first!r} and {name!r} have no common data, so no figure of theirs can be "
-                "compared: "
+                f"The variants {first!r} and {name!r} have no common data, so no figure of theirs "
+                "can be compared: "
                 + "; ".join(
                     f"{key} is {now.get(key, 'not set')!r} and {also.get(key, 'not set')!r}"
                     for key in differing

@@ -1,8 +1,8 @@
 """The data of a run, independent of its source: `Corpus`, its streams and documents.
 
-`tasks.corpora` (text files, token stores, Python's own library), `tasks.seqio.seqio_corpora` (SeqIO)
-and `data.store_mixtures` (token stores, as ids alone) each provide functions that return a `Corpus`;
-a run names one of them.
+`tasks.corpora` (text files, token stores, Python's own library), `tasks.seqio.seqio_corpora`
+(SeqIO) and `data.store_mixtures` (token stores, as ids alone) each provide functions that return a
+`Corpus`; a run names one of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,8 +41,8 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Piece:
 class DocumentStream(Protocol):
     """An endless, deterministic, resumable stream of tokenised documents.
 
-    A thread reads it ahead of the steps (`training.read_ahead`); what several streams share, such as a
-    cache of files, must bear that others are read on the main thread.
+    A thread reads it ahead of the steps (`training.read_ahead`); what several streams share, such
+    as a cache of files, must bear that others are read on the main thread.
     """
 
     def next_document(self) -> Piece:
@@ -64,8 +64,8 @@ class DocumentStream(Protocol):
         corpus cannot change its number of shards, as one that does not define this.
         """
         raise ValueError(
-            f"The run was begun with data_shards = {len(states)}, and this corpus cannot change it: "
-            "set it back, or start a new run directory. A token store can."
+            f"The run was begun with data_shards = {len(states)}, and this corpus cannot change "
+            "it: set it back, or start a new run directory. A token store can."
         )
 
     def begin_step(self, step: int) -> None:

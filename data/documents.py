@@ -1,4 +1,5 @@
-"""Documents that are shuffled one by one: the text of a run, small stores, files of other programs."""
+"""Documents that are shuffled one by one: the text of a run, small stores, files of other
+programs."""
 
 import dataclasses
 import zlib
@@ -74,7 +75,8 @@ def split_heldout(
         return documents.take(~held), documents.take(held)
     if documents.tokens < 2:
         raise ValueError(
-            f"{documents.name}: got {documents.tokens} token, expected at least 2, to hold some out."
+            f"{documents.name}: got {documents.tokens} token, expected at least 2, to hold some "
+            "out."
         )
     kept = max(1, int(documents.tokens * (1 - 1 / every)))
     starts, ends, closed = documents.starts, documents.ends, documents.closed

@@ -1,8 +1,8 @@
 """A folder on a disk or in a bucket: `Folder("stores/mine")`, `Folder("gs://bucket/stores/mine")`.
 
-Addresses of buckets are those of fsspec, which finds their file systems by them: `gs://`, `s3://`, and
-`memory://` for tests. Files on a disk are mapped to memory; of a bucket's files, ranges are read, many
-at once.
+Addresses of buckets are those of fsspec, which finds their file systems by them: `gs://`, `s3://`,
+and `memory://` for tests. Files on a disk are mapped to memory; of a bucket's files, ranges are
+read, many at once.
 """
 
 import os

@@ -54,9 +54,9 @@ def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
         if is_special.any():
             at = int(np.argmax(is_special))
             raise ValueError(
-                f"{where}: {int(is_special.sum())} of {len(tokens)} ids are special ids, the first is "
-                f"{int(tokens[at])} at {at}; text is [{first}, {last}). Documents hold text alone: "
-                "leave out end-of-sequence, padding and mask ids, they are added later."
+                f"{where}: {int(is_special.sum())} of {len(tokens)} ids are special ids, the first "
+                f"is {int(tokens[at])} at {at}; text is [{first}, {last}). Documents hold text "
+                "alone: leave out end-of-sequence, padding and mask ids, they are added later."
             )
 
     return check

@@ -1,8 +1,8 @@
 """Packing: documents into rows, before corruption.
 
-A row is cut for one member of a mixture, and that member's `objective.lengths` measures every document
-before corruption: a row takes what fits the planned features, and nothing is truncated later. There
-are four policies:
+A row is cut for one member of a mixture, and that member's `objective.lengths` measures every
+document before corruption: a row takes what fits the planned features, and nothing is truncated
+later. There are four policies:
 
     concatenate   documents end to end and cut, all of a row one segment: attention crosses their
                   borders (GPT-2; with end-of-sequence between, RoBERTa's FULL-SENTENCES)
@@ -12,9 +12,9 @@ are four policies:
     single        one document a row, or one piece of a longer one
 
 The rows of a step come from different documents, since neighbouring parts of one document teach
-little more than one of them. So some hundred pieces wait for a row: each row begins with the oldest,
-and the rest of a document that it cuts waits behind all others. `concatenate` and `isolate` continue
-a row with documents that were not read yet.
+little more than one of them. So some hundred pieces wait for a row: each row begins with the
+oldest, and the rest of a document that it cuts waits behind all others. `concatenate` and `isolate`
+continue a row with documents that were not read yet.
 
 Source: Liu et al. 2019, "RoBERTa", section 4.2, for FULL-SENTENCES; Ding et al. 2024, "Fewer
 Truncations Improve Language Modeling", for best-fit packing.
@@ -231,7 +231,8 @@ class ShardReader:
     def row(self, limits: Limits) -> PackedRow:
         """Returns the next row, of the member with these limits.
 
-        No piece is in two of `rows_of_a_step` successive rows, unless `whole` finds many small ones.
+        No piece is in two of `rows_of_a_step` successive rows, unless `whole` finds many small
+        ones.
         """
         self._waiting.gather()
         return _packed(self._fill(self._waiting, limits), self._column)
@@ -264,7 +265,8 @@ class ShardReader:
         self, states: Sequence[Mapping[str, np.ndarray]], shard: int, num_shards: int
     ) -> None:
         """Continues where the readers of another number of shards, of all of which these are the
-        states, were together: the pieces that wait are shared among the new shards, the oldest first.
+        states, were together: the pieces that wait are shared among the new shards, the oldest
+        first.
 
         Raises ValueError as `restore`, and as `DocumentStream.reshard`.
         """
@@ -276,8 +278,8 @@ class ShardReader:
     def _pieces_of(self, state: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         if state.get("order") != ORDER:
             raise ValueError(
-                "It was saved by another version of pretrax, which read the rows of a step in another "
-                "order. Continue this run with that version, or start a new run directory."
+                "It was saved by another version of pretrax, which read the rows of a step in "
+                "another order. Continue this run with that version, or start a new run directory."
             )
         columns = np.stack([state[name] for name in self._columns()])
         return np.split(columns, np.cumsum(state["waiting_lengths"]), axis=1)[:-1]
@@ -317,8 +319,9 @@ def columns_of(
             )
         if not piece.ends:
             raise ValueError(
-                f"The objective reads the {column} of whole documents, and this corpus cut one after "
-                f"{piece.tokens.size} tokens: give shorter documents, and held-out ones of their own."
+                f"The objective reads the {column} of whole documents, and this corpus cut one "
+                f"after {piece.tokens.size} tokens: give shorter documents, and held-out ones of "
+                "their own."
             )
         columns = np.stack([piece.tokens, further]).astype(np.int32)
     if not piece.ends or end_of_document is None:
@@ -357,7 +360,7 @@ def rows_of(texts: Sequence[np.ndarray], members, length: int) -> Row:
     return stacked(one_document, members, length)
 
 
-# --- policies: (pieces that wait, limits) -> the documents of one row ----------------------------
+# --- policies: (pieces that wait, limits) -> the documents of one row ---------------------------
 
 
 def _concatenate(waiting: "_Waiting", limits: Limits) -> list[np.ndarray]:
@@ -409,7 +412,7 @@ def _packed(pieces: Sequence[np.ndarray], column: str | None) -> PackedRow:
     return row._replace(**{column: more[0]}) if column else row
 
 
-# --- capacity ------------------------------------------------------------------------------------
+# --- capacity -----------------------------------------------------------------------------------
 
 
 def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> Limits:
@@ -432,7 +435,8 @@ def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> 
 
 
 def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
-    """Returns the slots of a document that add up over a row; each document reuses the sentinels."""
+    """Returns the slots of a document that add up over a row; each document reuses the
+    sentinels."""
     lengths = objective.lengths(n)
     streams = {name: slots for name, slots in lengths.items() if name not in ("sentinels", "both")}
     return {"tokens": n} | streams | layout.lengths(lengths)
@@ -460,7 +464,7 @@ class _Remaining:
         self._left = [left - taken[n] for left, taken in zip(self._left, self._limits.taken)]
 
 
-# --- waiting pieces ------------------------------------------------------------------------------
+# --- waiting pieces -----------------------------------------------------------------------------
 
 
 class _Waiting:
@@ -498,8 +502,8 @@ class _Waiting:
         return self._remove(i) if i >= 0 else None
 
     def unread(self, at_most: int) -> np.ndarray | None:
-        """Returns the next piece of the source, whose rest beyond `at_most` tokens waits; None where
-        `at_most` is 0 or the source has ended."""
+        """Returns the next piece of the source, whose rest beyond `at_most` tokens waits; None
+        where `at_most` is 0 or the source has ended."""
         piece = next(self._source, None) if at_most else None
         return piece if piece is None else self._cut(piece, at_most)
 

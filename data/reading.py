@@ -128,7 +128,7 @@ def unpacked(path: str) -> str:
     return path.lower().removesuffix(".gz").removesuffix(".zst")
 
 
-# --- bytes and lines ------------------------------------------------------------------------------
+# --- bytes and lines -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -257,7 +257,7 @@ def decoded(line: bytes | None) -> str:
         raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start})") from None
 
 
-# --- JSONL ----------------------------------------------------------------------------------------
+# --- JSONL ---------------------------------------------------------------------------------------
 
 
 def json_lines(
@@ -334,7 +334,7 @@ def check_is_text(text: str, what: str) -> None:
         raise ValueError(f"{what} holds half a surrogate pair, which is no text") from None
 
 
-# --- other formats --------------------------------------------------------------------------------
+# --- other formats -------------------------------------------------------------------------------
 
 
 def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) -> str:

@@ -1,11 +1,11 @@
 """The order in which a corpus is read: records, shuffled as a function of their position alone.
 
-A record is a document or a piece of one. A corpus gives its records in blocks (`Records`): those that
-a token store has on disk, or 256 documents of any kind (`data.documents`). Every epoch passes over all
-records once, in an order drawn from (seed, epoch): blocks are permuted, 64 successive ones of that
-order make a group, and the records of a group are permuted. So any position is found without reading
-those before it, neighbours in the order are of 64 places of the corpus, and a corpus of one group (up
-to 16,384 records) is permuted as a whole.
+A record is a document or a piece of one. A corpus gives its records in blocks (`Records`): those
+that a token store has on disk, or 256 documents of any kind (`data.documents`). Every epoch passes
+over all records once, in an order drawn from (seed, epoch): blocks are permuted, 64 successive ones
+of that order make a group, and the records of a group are permuted. So any position is found
+without reading those before it, neighbours in the order are of 64 places of the corpus, and a
+corpus of one group (up to 16,384 records) is permuted as a whole.
 
 Shard s of S reads the positions s, s + S, s + 2 S, … The number of shards may change: the new ones
 share what the old ones had not read (`Unread`).
@@ -34,7 +34,8 @@ class DocumentArrays:
     """Documents, or pieces of them, in memory or mapped: each says where its columns are."""
 
     name: str  # for error messages
-    # "tokens", "parts" and "labels", where there are: piece i has columns[block[i]][name][start:end]
+    # "tokens", "parts" and "labels", where there are: piece i has
+    # columns[block[i]][name][start:end]
     columns: Sequence[Mapping[str, np.ndarray]]
     block: np.ndarray  # int64 [pieces]
     starts: np.ndarray  # int64 [pieces]
@@ -99,7 +100,8 @@ class Shuffled:
         self._lock = threading.Lock()  # of the groups: training reads ahead on a thread
 
     def group(self, position: int) -> tuple[int, DocumentArrays]:
-        """Returns the first position of the group that holds `position`, and its permuted records."""
+        """Returns the first position of the group that holds `position`, and its permuted
+        records."""
         epoch, at = divmod(position, self.size)
         _, ends = self._epoch(epoch)
         number = int(np.searchsorted(ends, at, side="right"))
@@ -135,8 +137,8 @@ class Shuffled:
 
 
 def _permutation(key: tuple[int, ...], n: int) -> np.ndarray:
-    # Raw Philox bits and a stable sort: NumPy promises the same bits in every version, which it does
-    # not for Generator.permutation.
+    # Raw Philox bits and a stable sort: NumPy promises the same bits in every version, which it
+    # does not for Generator.permutation.
     bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
     return np.argsort(bits, kind="stable")
 
@@ -197,7 +199,8 @@ class RecordStream(DocumentStream):
         self._start([], 0)
 
     def _start(self, earlier: list[np.ndarray], read: int) -> None:
-        """Continues after `read` records, where `earlier` numbers of shards had read so many each."""
+        """Continues after `read` records, where `earlier` numbers of shards had read so many
+        each."""
         self._earlier, self._read = earlier, read
         self._unread = functools.reduce(Unread.after, map(list, earlier), ALL)
         # From this one on, none is taken.
@@ -247,8 +250,8 @@ class RecordStream(DocumentStream):
     def _check(self, state: Mapping[str, np.ndarray]) -> None:
         if "read" not in state:
             raise ValueError(
-                "It was saved by an earlier version of pretrax, which read documents in another order. "
-                "Continue this run with that version, or start a new run directory."
+                "It was saved by an earlier version of pretrax, which read documents in another "
+                "order. Continue this run with that version, or start a new run directory."
             )
         if int(state["fingerprint"]) != self.fingerprint:
             raise ValueError(

@@ -50,8 +50,8 @@ def token_store(
 
 
 def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenStore]:
-    """Returns the stores, opened. Raises ValueError where they have no training text, are of several
-    vocabularies, or have different columns."""
+    """Returns the stores, opened. Raises ValueError where they have no training text, are of
+    several vocabularies, or have different columns."""
     paths = [stores] if isinstance(stores, str) else list(stores)
     if not paths:
         raise ValueError("stores is empty: give the folder of a token store.")
@@ -67,8 +67,8 @@ def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenSt
     for other in others:
         if (other.ids, other.columns) != (first.ids, first.columns):
             raise ValueError(
-                f"{other.folder.path} has other token ids or columns than {first.folder.path}: write "
-                "both with one vocabulary."
+                f"{other.folder.path} has other token ids or columns than {first.folder.path}: "
+                "write both with one vocabulary."
             )
     return opened
 
@@ -154,10 +154,10 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
 class MixedStream(DocumentStream):
     """One shard's endless stream over several streams of records, at rates of tokens.
 
-    The store of each document is drawn: shard s of S draws number s, s + S, … of the seed, and takes
-    the next of its records of the store that is drawn. So each store is read in its own order,
-    whatever the rates, and they may change at any time. A store of long documents is drawn less
-    often in proportion, so that rates are shares of tokens.
+    The store of each document is drawn: shard s of S draws number s, s + S, … of the seed, and
+    takes the next of its records of the store that is drawn. So each store is read in its own
+    order, whatever the rates, and they may change at any time. A store of long documents is drawn
+    less often in proportion, so that rates are shares of tokens.
     """
 
     def __init__(
@@ -175,18 +175,20 @@ class MixedStream(DocumentStream):
 
     @staticmethod
     def check(rates: Sequence[Rate], step: int) -> np.ndarray:
-        """Returns the rates at a step, f64[stores]. Raises ValueError for one below 0, or none above."""
+        """Returns the rates at a step, f64[stores]. Raises ValueError for one below 0, or none
+        above."""
         try:
             now = np.asarray([float(rate(step) if callable(rate) else rate) for rate in rates])
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"The rates of the stores are {list(rates)}, expected of each a number, or a function "
-                f"that gives one of the step, such as @optax.linear_schedule() in gin: {error}."
+                f"The rates of the stores are {list(rates)}, expected of each a number, or a "
+                "function that gives one of the step, such as @optax.linear_schedule() in gin: "
+                f"{error}."
             ) from error
         if not (np.isfinite(now).all() and (now >= 0).all() and now.sum() > 0):
             raise ValueError(
-                f"The rates of the stores came to {now.tolist()} at step {step}, expected none below 0 "
-                "and some above: change them, or their schedule."
+                f"The rates of the stores came to {now.tolist()} at step {step}, expected none "
+                "below 0 and some above: change them, or their schedule."
             )
         return now
 
@@ -205,7 +207,8 @@ class MixedStream(DocumentStream):
             self._limits = self._drawn_below(step)
 
     def _drawn_below(self, step: int) -> np.ndarray:
-        """Returns for each store but the last the number below which it, or one before, is drawn."""
+        """Returns for each store but the last the number below which it, or one before, is
+        drawn."""
         shares = self.check(self._rates, step) / np.asarray(self._mean_tokens)
         return np.cumsum(shares / shares.sum())[:-1]
 
@@ -245,9 +248,9 @@ class MixedStream(DocumentStream):
         known = {f"{stream.fingerprint:08x}" for stream in self._streams}
         if "draw" not in state or not known >= {name[:8] for name in state if "." in name}:
             raise ValueError(
-                f"The saved data position belongs to other data than {', '.join(self._names)} as they "
-                "are now (another store or seed): bring back what the run was started with, with a "
-                "rate of 0 for a store that it shall read no more."
+                f"The saved data position belongs to other data than {', '.join(self._names)} as "
+                "they are now (another store or seed): bring back what the run was started with, "
+                "with a rate of 0 for a store that it shall read no more."
             )
 
 

@@ -1,17 +1,20 @@
 """Token files of other programs, read as they are: Megatron's, nanoGPT's and datatrove's.
 
-    NAME.bin, NAME.idx    Megatron-Core's IndexedDataset: the .idx begins with MMIDIDX, a version and the
-                          code of the ids' dtype, and has the lengths and places of sequences, and the
-                          first sequence of each document and the end
+    NAME.bin, NAME.idx    Megatron-Core's IndexedDataset: the .idx begins with MMIDIDX, a version
+    and the
+                          code of the ids' dtype, and has the lengths and places of sequences, and
+                          the first sequence of each document and the end
     NAME.bin              nanoGPT's: uint16 ids, where the end-of-sequence id ends each document
     NAME.ds, NAME.ds.index
                           datatrove's: uint16 or uint32 ids, and where each document ends, as uint64
 
-The end-of-sequence id at the end of a document is left out, as in all documents here; packing appends
-it where the objective wants it. The ids' meaning is not in these files: it comes with a vocabulary.
+The end-of-sequence id at the end of a document is left out, as in all documents here; packing
+appends it where the objective wants it. The ids' meaning is not in these files: it comes with a
+vocabulary.
 
-Sources: `megatron/core/datasets/indexed_dataset.py` in NVIDIA/Megatron-LM, `data/openwebtext/prepare.py`
-in karpathy/nanoGPT, `src/datatrove/pipeline/tokens/tokenizer.py` in huggingface/datatrove.
+Sources: `megatron/core/datasets/indexed_dataset.py` in NVIDIA/Megatron-LM,
+`data/openwebtext/prepare.py` in karpathy/nanoGPT, `src/datatrove/pipeline/tokens/tokenizer.py` in
+huggingface/datatrove.
 """
 
 import os
@@ -36,7 +39,8 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
 
     Args:
         path: the `.bin` or the `.ds`; what lies beside it says which program's it is.
-        ids: those of the vocabulary that it was tokenised with; `eos` is what ends a document in it.
+        ids: those of the vocabulary that it was tokenised with; `eos` is what ends a document in
+          it.
 
     Raises:
         ValueError, FileNotFoundError: the file, what was got, what is expected.
@@ -132,8 +136,8 @@ def _mapped(path: str, dtype: np.dtype, tokens: int) -> np.ndarray:
     size = os.path.getsize(path)
     if size != tokens * dtype.itemsize or not size:
         raise ValueError(
-            f"{path}: got {size:,} bytes, expected {tokens:,} ids of {dtype}, and some: it is empty "
-            "or cut short."
+            f"{path}: got {size:,} bytes, expected {tokens:,} ids of {dtype}, and some: it is "
+            "empty or cut short."
         )
     return np.asarray(np.memmap(path, dtype, mode="r"))  # slices of a memmap take longer
 

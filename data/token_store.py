@@ -45,8 +45,8 @@ class TokenStore:
             table = self.folder.read(f"{split}.blocks")
         if zlib.crc32(table) != self.splits[split]["blocks_crc32"]:
             raise ValueError(
-                f"{self.folder.where(split)}.blocks is not as it was written: its checksum differs. "
-                "Bring it back from a copy."
+                f"{self.folder.where(split)}.blocks is not as it was written: its checksum "
+                "differs. Bring it back from a copy."
             )
         return StoreRecords(self, split, np.frombuffer(table, block_dtype(self.columns)))
 
@@ -59,8 +59,8 @@ class TokenStore:
 def open_store(path: str | os.PathLike) -> TokenStore:
     """Opens a token store; reads its description alone.
 
-    Raises ValueError for a folder that is no finished store, a damaged one, or one of another version
-    of the format.
+    Raises ValueError for a folder that is no finished store, a damaged one, or one of another
+    version of the format.
     """
     folder = Folder(path)
     try:
@@ -68,12 +68,13 @@ def open_store(path: str | os.PathLike) -> TokenStore:
     except (FileNotFoundError, NotADirectoryError):
         if folder.exists("tokens.npy"):
             raise ValueError(
-                f"{folder.path} is a token array of an earlier version, which is read no more: write "
-                "its documents anew with `data.token_store_files.write_store`."
+                f"{folder.path} is a token array of an earlier version, which is read no more: "
+                "write its documents anew with `data.token_store_files.write_store`."
             ) from None
         raise ValueError(
-            f"{folder.path} is no finished token store: it holds no {STORE}, which is written last. "
-            "Give the folder that `pretrax prepare` or `write_store` has filled, or write it anew."
+            f"{folder.path} is no finished token store: it holds no {STORE}, which is written "
+            "last. Give the folder that `pretrax prepare` or `write_store` has filled, or write it "
+            "anew."
         ) from None
     return TokenStore(
         folder,
@@ -91,16 +92,16 @@ def _all_there(folder: Folder) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"The token store {folder.path} lacks a file that its {STORE} names ({error}): bring it "
-            "back from a copy, or write the store anew."
+            f"The token store {folder.path} lacks a file that its {STORE} names ({error}): bring "
+            "it back from a copy, or write the store anew."
         ) from error
 
 
 class StoreRecords:
     """The records of a split of a store, or of some of its blocks, as `Records`.
 
-    Of a store on a disk the columns are mapped, and a block's checksums are verified when it is first
-    read; of one in a bucket they are read, and verified whenever they are.
+    Of a store on a disk the columns are mapped, and a block's checksums are verified when it is
+    first read; of one in a bucket they are read, and verified whenever they are.
     """
 
     def __init__(self, store: TokenStore, split: str, blocks: np.ndarray):
@@ -162,7 +163,7 @@ class StoreRecords:
                 name, start, end = self._range(row, kind)
                 raise ValueError(
                     f"{self._folder.where(name)} is not as it was written: its block of bytes "
-                    f"{start:,} to {end:,} has another checksum. Bring the file back from a copy, or "
-                    "write the store anew."
+                    f"{start:,} to {end:,} has another checksum. Bring the file back from a copy, "
+                    "or write the store anew."
                 )
         self._verified[block] = True

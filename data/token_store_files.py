@@ -2,9 +2,11 @@
 
 A store is a folder on a disk or in a bucket:
 
-    store.json              {"format": 2, "ids": {…}, "columns": […], "about": {…}, "vocabulary": […],
+    store.json
+    {"format": 2, "ids": {…}, "columns": […], "about": {…}, "vocabulary": […],
                              "splits": {"train": {…}, "heldout": {…}}, "crc32": …}
-    train.blocks            for each block: its file, its first token and record there, its numbers of
+    train.blocks            for each block: its file, its first token and record there, its numbers
+    of
                             tokens and records, and CRC-32s (`block_dtype`)
     train/00003-0000.tokens uint16 or int32, little-endian: the tokens of records, one after another
     train/00003-0000.index  uint32 for each record: 2 · tokens, and 1 more where its document ends
@@ -15,14 +17,14 @@ A store is a folder on a disk or in a bucket:
     vocabulary.json, …      the vocabulary's own files
 
 A record is a document, or a piece of one of more than `LONGEST` tokens, so that long documents are
-shuffled with others. Consecutive records make a block: 256 of them, or fewer that have 2**20 tokens,
-or the last ones of a part. A block is what is read, checked and shuffled at once, and lies in one
-file; files of tokens are of at most 2**28 bytes.
+shuffled with others. Consecutive records make a block: 256 of them, or fewer that have 2**20
+tokens, or the last ones of a part. A block is what is read, checked and shuffled at once, and lies
+in one file; files of tokens are of at most 2**28 bytes.
 
-Parts are logical: a part is written by one process, whichever it is, and says that it is complete by
-its `.json`, which comes last. So the same parts give the same bytes whatever the number of processes,
-and a part whose process was killed is written again, in place of what was left. `seal` merges the
-parts and writes `store.json` last; a folder without it is not a store yet.
+Parts are logical: a part is written by one process, whichever it is, and says that it is complete
+by its `.json`, which comes last. So the same parts give the same bytes whatever the number of
+processes, and a part whose process was killed is written again, in place of what was left. `seal`
+merges the parts and writes `store.json` last; a folder without it is not a store yet.
 
     with StoreWriter("stores/mine", "train", part=0, ids=ids) as writer:
         writer.add(Piece(np.array([5, 6, 7]), ends=True))
@@ -100,8 +102,9 @@ class StoreWriter:
       longest: tokens of the longest record, into which longer documents are cut; for held-out text
         2048, so that a few thousand tokens of it are of many documents. None: none is cut.
 
-    Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns, from
-    `add` for an id that text may not hold, or other columns, and at the end for a document without one.
+    Raises FileExistsError for a folder that is a finished store, ValueError for unknown columns,
+    from `add` for an id that text may not hold, or other columns, and at the end for a document
+    without one.
     """
 
     def __init__(
@@ -198,8 +201,8 @@ class StoreWriter:
     def _check_end(self) -> None:
         if self._closed and not self._closed[-1]:
             raise ValueError(
-                f"The last document for {self._name} has no end, and would be joined with the first of "
-                "the next part: give its last piece with ends=True."
+                f"The last document for {self._name} has no end, and would be joined with the "
+                "first of the next part: give its last piece with ends=True."
             )
 
     def _write_block(self) -> None:
@@ -274,9 +277,9 @@ def seal(
       about: the source of the text and how it was made, as JSON values.
       vocabulary: the names of the vocabulary's files, which are in the folder already.
 
-    Raises ValueError for a part that is missing or damaged, written parts beyond these numbers, parts
-    of different vocabularies or columns, splits without tokens and missing files of the vocabulary;
-    FileExistsError where the store is finished.
+    Raises ValueError for a part that is missing or damaged, written parts beyond these numbers,
+    parts of different vocabularies or columns, splits without tokens and missing files of the
+    vocabulary; FileExistsError where the store is finished.
     """
     folder = Folder(path)
     _check_unfinished(folder)
@@ -321,8 +324,8 @@ def write_store(
         write_store("data/mine", [np.array([5, 6, 7]), np.array([8])], ids)
         -> {"train": Counts(documents=2, tokens=4, records=2)}
 
-    On a disk the folder appears whole or not at all, and replaces an existing one. The documents have
-    the columns of the first.
+    On a disk the folder appears whole or not at all, and replaces an existing one. The documents
+    have the columns of the first.
 
     Args:
       path, ids, longest: as for `StoreWriter`.
@@ -346,7 +349,8 @@ def write_store(
 
 @contextlib.contextmanager
 def _replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a folder beside `path`, on a disk, which takes its place when a store is written there.
+    """Yields a folder beside `path`, on a disk, which takes its place when a store is written
+    there.
 
     Another process may be doing the same.
     """
@@ -373,8 +377,8 @@ def _check_number(folder: Folder, split: str, parts: int) -> None:
     found = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
     if beyond := sorted(int(name[1]) for name in found if name and int(name[1]) >= parts):
         raise ValueError(
-            f"{folder.where(split)} holds part {beyond[0]}, and {parts} parts are to be counted, from "
-            f"0: give {{{split!r}: {beyond[-1] + 1}}}, or delete {beyond[0]:05d}.json."
+            f"{folder.where(split)} holds part {beyond[0]}, and {parts} parts are to be counted, "
+            f"from 0: give {{{split!r}: {beyond[-1] + 1}}}, or delete {beyond[0]:05d}.json."
         )
 
 
@@ -393,7 +397,8 @@ def _part(folder: Folder, split: str, number: int) -> _Part:
             raise ValueError(f"{folder.where(name)}.blocks is damaged: its checksum differs.")
     except FileNotFoundError:
         raise ValueError(
-            f"Part {number} of {split!r} in {folder.path} is not complete: start again what writes it."
+            f"Part {number} of {split!r} in {folder.path} is not complete: start again what writes "
+            "it."
         ) from None
     except ValueError as error:
         raise ValueError(f"{error} Delete {name}.json, and write the part again.") from error
@@ -448,8 +453,8 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
         raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error
     if format_ != FORMAT:
         raise ValueError(
-            f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it with "
-            "the version of pretrax that wrote it, or write it anew."
+            f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it "
+            "with the version of pretrax that wrote it, or write it anew."
         )
     if checksum != _checksum({"format": FORMAT, **described}):
         raise ValueError(f"{folder.where(name)} is damaged: its checksum differs.")

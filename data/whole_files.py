@@ -31,8 +31,8 @@ def read_json(path: str | os.PathLike) -> Any:
 def damaged(path: str | os.PathLike, why: object) -> ValueError:
     """An error that says which file of a directory cannot be read."""
     return ValueError(
-        f"{os.fspath(path)} is damaged ({why}): bring it back from a copy, or start anew in another "
-        "run directory."
+        f"{os.fspath(path)} is damaged ({why}): bring it back from a copy, or start anew in "
+        "another run directory."
     )
 
 
@@ -58,7 +58,8 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     """Writes a file whole or not at all, also where several processes write it at once.
 
-    Missing folders are made. A reader, or a process that is killed, finds the old file or the new one.
+    Missing folders are made. A reader, or a process that is killed, finds the old file or the new
+    one.
 
     Raises:
         OSError: the folder cannot be written.

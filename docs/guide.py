@@ -2,9 +2,10 @@
 
     python docs/guide.py
 
-reads docs/comparisons/NAME/, the comparison.json, runs.jsonl and results.jsonl that `pretrax compare`
-leaves in a directory, and writes docs/comparisons/NAME.md and the tables of docs/choosing.md. Where
-nothing has been measured, or too little to tell, a cell says so; the other columns are the literature's.
+reads docs/comparisons/NAME/, the comparison.json, runs.jsonl and results.jsonl that
+`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md and the tables of
+docs/choosing.md. Where nothing has been measured, or too little to tell, a cell says so; the other
+columns are the literature's.
 """
 
 import re
@@ -68,11 +69,11 @@ TASKS = (
         "classify texts",
         "objectives",
         "finetune",
-        "Masked LM, which does better than causal LM in most such tasks from 210M to 1B; causal first, "
-        "then masked, is better still for equal compute ({clm_mlm}). Replaced token detection where "
-        "compute is short ({electra}).",
-        "Span corruption, fine-tuned, has been scaled to 11B ({t5}); causal models of this size are mostly "
-        "prompted. We know of no comparison at equal cost.",
+        "Masked LM, which does better than causal LM in most such tasks from 210M to 1B; causal "
+        "first, then masked, is better still for equal compute ({clm_mlm}). Replaced token "
+        "detection where compute is short ({electra}).",
+        "Span corruption, fine-tuned, has been scaled to 11B ({t5}); causal models of this size "
+        "are mostly prompted. We know of no comparison at equal cost.",
     ),
     Task(
         "tag words",
@@ -85,23 +86,24 @@ TASKS = (
         "judge pairs of texts",
         "objectives",
         "pairs",
-        "Masked LM, without next sentence prediction ({roberta}), or with sentence order prediction, "
-        "which helps tasks of several sentences ({albert}).",
+        "Masked LM, without next sentence prediction ({roberta}), or with sentence order "
+        "prediction, which helps tasks of several sentences ({albert}).",
         "As for classifying.",
     ),
     Task(
         "fill in what is missing",
         "objectives",
         "fill_in",
-        "Masked LM for a known number of tokens ({bert}); span corruption for a span of unknown length "
-        "({t5}).",
+        "Masked LM for a known number of tokens ({bert}); span corruption for a span of unknown "
+        "length ({t5}).",
         "UL2, which was trained at 20B ({ul2}); for a decoder, fill-in-the-middle ({fim}).",
     ),
     Task(
         "embed and retrieve",
         "objectives",
         "retrieve",
-        "Masked LM, then contrastive learning: its states by themselves are poor embeddings ({simcse}).",
+        "Masked LM, then contrastive learning: its states by themselves are poor embeddings "
+        "({simcse}).",
         "A causal model of 7B, fine-tuned contrastively, makes strong embeddings ({e5}).",
     ),
     Task(
@@ -116,16 +118,16 @@ TASKS = (
         "objectives",
         None,
         "UL2's mixture was ahead of objectives like T5's and GPT's over a range of tasks ({ul2}).",
-        "Masked objectives that read the question from both sides, then fine-tuning on many prompted "
-        "tasks: the best at 5B; causal LM where there is no such fine-tuning ({wang}).",
+        "Masked objectives that read the question from both sides, then fine-tuning on many "
+        "prompted tasks: the best at 5B; causal LM where there is no such fine-tuning ({wang}).",
     ),
     Task(
         "complete code at a cursor",
         "fill_in_the_middle",
         "infilling",
         "Causal LM with fill-in-the-middle, which did not harm writing left to right ({fim}).",
-        "The same, and several tokens ahead, which help at code the more the larger the model, up to "
-        "13B ({mtp}).",
+        "The same, and several tokens ahead, which help at code the more the larger the model, up "
+        "to 13B ({mtp}).",
     ),
 )
 
@@ -133,8 +135,8 @@ SETTINGS = (
     Setting(
         "masking rate",
         "masking_rate",
-        ".15 is not best for all: .40 was better for models of BERT-large's size, and larger models want "
-        "more ({mask15}).",
+        ".15 is not best for all: .40 was better for models of BERT-large's size, and larger "
+        "models want more ({mask15}).",
     ),
     Setting(
         "masking rate on a schedule",
@@ -149,8 +151,8 @@ SETTINGS = (
     Setting(
         "span length",
         "span_length",
-        "Little between 2 and 10; 3 slightly ahead of single tokens, 10 slightly behind in some tasks "
-        "({t5}).",
+        "Little between 2 and 10; 3 slightly ahead of single tokens, 10 slightly behind in some "
+        "tasks ({t5}).",
     ),
     Setting(
         "share of the prefix", "prefix_share", "Half on average ({t5}), three quarters ({ul2})."
@@ -171,7 +173,8 @@ SETTINGS = (
     Setting(
         "experts",
         "experts",
-        "As good as a dense decoder of as many active parameters, from a third of the tokens ({olmoe}).",
+        "As good as a dense decoder of as many active parameters, from a third of the tokens "
+        "({olmoe}).",
     ),
     Setting(
         "architecture, equal parameters",
@@ -263,8 +266,8 @@ def _measured(found: Found, task: Task) -> str:
 
 
 def leaders(told: Summary, column: Column) -> str:
-    """Returns which variant is best, from which others it cannot be told, with which it was not compared,
-    as a comparison with a reference does not, and what it is worth."""
+    """Returns which variant is best, from which others it cannot be told, with which it was not
+    compared, as a comparison with a reference does not, and what it is worth."""
     best = column.best
     assert best is not None  # of two variants or more
     holds = {
@@ -294,7 +297,8 @@ def leaders(told: Summary, column: Column) -> str:
 
 
 def _passes(column: Column, variant: str, level: float) -> bool:
-    """Returns whether a variant's interval lies on the better side of a level; False without one."""
+    """Returns whether a variant's interval lies on the better side of a level; False without
+    one."""
     one = column.estimates[variant]
     return one.low > level if column.better == HIGHER else one.high < level
 

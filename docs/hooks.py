@@ -28,12 +28,13 @@ FROM_THE_ROOT = {
 }
 
 
-# --- what MkDocs calls ---------------------------------------------------------------------------
+# --- what MkDocs calls --------------------------------------------------------------------------
 
 
 @event_priority(100)  # before mkdocstrings reads its configuration
 def on_config(config):
-    """Gives mkdocstrings the folders as a package `pretrax`, and lists results and the reference."""
+    """Gives mkdocstrings the folders as a package `pretrax`, and lists results and the
+    reference."""
     global _copy  # lives as long as the build
     _copy = tempfile.TemporaryDirectory(prefix="pretrax-docs-")
     package = Path(_copy.name) / "pretrax"
@@ -79,7 +80,7 @@ def on_page_markdown(markdown, page, config, files):
     return re.sub(r"<!-- table: (\w+) -->", lambda m: TABLES[m[1]](), markdown)
 
 
-# --- API reference -------------------------------------------------------------------------------
+# --- API reference ------------------------------------------------------------------------------
 
 
 def modules(package: str) -> list[str]:
@@ -114,7 +115,7 @@ def summary(module: str) -> str:
     return text.split("\n\n")[0].replace("\n", " ")
 
 
-# --- tables --------------------------------------------------------------------------------------
+# --- tables -------------------------------------------------------------------------------------
 
 
 def objectives() -> str:

@@ -66,8 +66,8 @@ def mode_of(trained: Trained) -> str:
 
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
-    """Returns whether training prompted the model so; True where nothing is known of its training, and
-    of hidden states, which any model has."""
+    """Returns whether training prompted the model so; True where nothing is known of its training,
+    and of hidden states, which any model has."""
     trained_for = {form.mode for form in trained.prompt_forms}
     same_form = {"mask", "unmask"} if mode in ("mask", "unmask") else {mode}
     return mode == "states" or not trained_for or bool(trained_for & same_form)

@@ -123,8 +123,8 @@ class Outputs(NamedTuple):
 
     hidden: dict  # {'top': [B, T, E]} in the compute dtype, after the final norm; see `objectives`
     head: Callable  # (name, hidden [..., E]) -> float32 [..., V]; an unknown name is a ValueError
-    # (name, hidden) -> the same as a `Projection`, or None for a head that is none. Losses then need no
-    # array [B, T, V].
+    # (name, hidden) -> the same as a `Projection`, or None for a head that is none. Losses then
+    # need no array [B, T, V].
     projection: Callable | None = None
     routing: Routing | None = None  # statistics of the routers of sparse layers
     z_loss: float = 0.0  # set by a training step: weight of the squared log-partition in the loss
@@ -201,10 +201,10 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
       heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once;
         'classes' or 'token_classes', of an imported classifier.
       ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
-        of num_layers - 1 (Gloeckle et al. 2024), or 'sequential', a module for each on the states of
-        the one before (DeepSeek-V3). Not used without such heads.
-      settings: any field of `models.config.Config`; emb_dim, num_heads, head_dim and mlp_dim must be
-        set.
+        of num_layers - 1 (Gloeckle et al. 2024), or 'sequential', a module for each on the states
+        of the one before (DeepSeek-V3). Not used without such heads.
+      settings: any field of `models.config.Config`; emb_dim, num_heads, head_dim and mlp_dim must
+        be set.
 
     Returns:
       A `Model` of layout 'decoder'.
@@ -277,8 +277,8 @@ def _with_classes(heads, settings: dict) -> dict:
     wanted = found | ({settings["num_classes"]} if settings.get("num_classes") else set())
     if len(wanted) > 1:
         raise ValueError(
-            f"Got heads and a setting of {' and '.join(map(str, sorted(wanted)))} classes, expected "
-            "one number: leave out the model's num_classes, which the objective sets."
+            f"Got heads and a setting of {' and '.join(map(str, sorted(wanted)))} classes, "
+            "expected one number: leave out the model's num_classes, which the objective sets."
         )
     return settings | {"num_classes": wanted.pop()} if found else settings
 
@@ -328,7 +328,8 @@ def forward_flops(config, lengths):
 
 @functools.lru_cache(maxsize=64)
 def model_of(config: Config) -> Model:
-    """Returns the `Model` of a `Config`, always the same one, so that compiled programs are reused."""
+    """Returns the `Model` of a `Config`, always the same one, so that compiled programs are
+    reused."""
     layout = "encoder_decoder" if config.num_encoder_layers else "decoder"
     layout = layout if config.num_decoder_layers else "encoder"
     ahead = tuple(f"ahead_{k + 2}" for k in range(config.num_ahead))
@@ -404,8 +405,8 @@ def single_transformer(model: Model, params: dict) -> Part:
         return Part(model.config, params, ())
     if model.part is None:
         raise ValueError(
-            "The model is no single Transformer, expected an encoder, a decoder, an encoder-decoder or "
-            "ELECTRA's discriminator: transformers has no other."
+            "The model is no single Transformer, expected an encoder, a decoder, an "
+            "encoder-decoder or ELECTRA's discriminator: transformers has no other."
         )
     return model.part(params)
 
@@ -425,7 +426,8 @@ def abstract_params(model: Model):
 
 
 def with_capacity(cache, capacity):
-    """Returns the cache with self-attention padded to `capacity` slots; cross-attention as it is."""
+    """Returns the cache with self-attention padded to `capacity` slots; cross-attention as it
+    is."""
 
     def padded(path, cached):
         if "self_attention" not in jax.tree_util.keystr(path):

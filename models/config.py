@@ -59,7 +59,8 @@ class Config:
     num_heads: Size  # H; num_heads * head_dim need not be emb_dim
     head_dim: Size  # d
     mlp_dim: Size  # M, of each projection into the MLP
-    # G, key heads, each shared by H / G consecutive query heads (arXiv:2305.13245); None: num_heads.
+    # G, key heads, each shared by H / G consecutive query heads (arXiv:2305.13245); None:
+    # num_heads.
     num_kv_heads: Size | None = None
     # One projection for each name of ACTIVATIONS; their values are multiplied: ('gelu', 'linear')
     # is a gated MLP (arXiv:2002.05202), ('relu',) is a plain one.
@@ -68,16 +69,16 @@ class Config:
     # --- sparse layers: see `models.experts`
     num_experts: SizeOrZero = 0  # N, MLPs of width mlp_dim, in place of a layer's one; 0: none
     experts_per_token: Size = 2  # K, of the N, that process each token
-    # A token's K weights sum to 1, as in Mixtral. False with K = 1, as in Switch: a weight that is always
-    # 1 gives the router no gradient of the loss.
+    # A token's K weights sum to 1, as in Mixtral. False with K = 1, as in Switch: a weight that is
+    # always 1 gives the router no gradient of the loss.
     normalize_expert_weights: bool = True
     sparse_every: Size = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 
     # --- norms and biases
     norm: Literal["rms", "layer"] = "rms"  # "layer" subtracts the mean first
     # "before": pre-norm, of each sublayer's input and after the last layer. "after": post-norm, of
-    # the sum with the residual stream, as in BERT and BART. "output": of each sublayer's output, as in
-    # OLMo 2; "both": of its input and its output, as in Gemma 2; after the last layer too.
+    # the sum with the residual stream, as in BERT and BART. "output": of each sublayer's output, as
+    # in OLMo 2; "both": of its input and its output, as in Gemma 2; after the last layer too.
     norm_place: Literal["before", "after", "output", "both"] = "before"
     norm_epsilon: Positive = 1e-6
     zero_centered_norms: bool = False  # they scale by 1 + their parameter, as in Gemma
@@ -123,9 +124,9 @@ class Config:
     vocabulary_bias: bool = False
     logit_softcap: Positive | None = None
     num_classes: SizeOrZero = 0  # of the heads "classes" and "token_classes"; 1: regression
-    # The activation of the layer before "classes": BERT's pooler has tanh. "normed": that of the MLP,
-    # and a norm, before "token_classes" as well, as in ModernBERT. "none": a classifier without a bias
-    # alone, as decoders have it.
+    # The activation of the layer before "classes": BERT's pooler has tanh. "normed": that of the
+    # MLP, and a norm, before "token_classes" as well, as in ModernBERT. "none": a classifier
+    # without a bias alone, as decoders have it.
     classifier_layer: Literal["tanh", "relu", "gelu_exact", "normed", "none"] = "tanh"
 
     # --- initial weights
@@ -134,12 +135,12 @@ class Config:
     init_stddev: Positive | None = None
     # Divides weights that write to the residual stream by the root of their number (GPT-2).
     init_scaled_by_depth: bool = False
-    # Of relative positions, above 0: how strongly each head begins by attending to a near key of its
-    # own, see `models.positions.local_biases`. 0: heads begin by attending to all keys alike.
+    # Of relative positions, above 0: how strongly each head begins by attending to a near key of
+    # its own, see `models.positions.local_biases`. 0: heads begin by attending to all keys alike.
     init_locality: NonNegative = 0.0
-    # Keys of cross-attention begin with the weights of queries, so that a token attends to the encoder's
-    # slots of the same token: T5's sentinel to the blank that it fills. Mimetic initialisation does so
-    # to self-attention (Trockman & Kolter 2023, arXiv:2305.09828).
+    # Keys of cross-attention begin with the weights of queries, so that a token attends to the
+    # encoder's slots of the same token: T5's sentinel to the blank that it fills. Mimetic
+    # initialisation does so to self-attention (Trockman & Kolter 2023, arXiv:2305.09828).
     init_matching: bool = False
 
     # --- training

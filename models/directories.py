@@ -5,7 +5,8 @@ from pathlib import Path
 
 
 def check_links(directory: str | os.PathLike) -> None:
-    """Raises ValueError where a file or folder within a directory is not its own; see `own_file`."""
+    """Raises ValueError where a file or folder within a directory is not its own; see
+    `own_file`."""
     for folder, folders, files in os.walk(os.fspath(directory)):
         for name in (*folders, *files):
             own_file(directory, os.path.relpath(os.path.join(folder, name), directory))
@@ -25,8 +26,8 @@ def own_file(directory: str | os.PathLike, name: str) -> Path:
     target = Path(os.path.realpath(path))
     if not any(target.is_relative_to(own) for own in (root, root.parent.parent / "blobs")):
         raise ValueError(
-            f"{path} leads to {target}, outside of its directory: expected a file of {directory}. If "
-            "it is a link that you made, replace it by what it leads to."
+            f"{path} leads to {target}, outside of its directory: expected a file of {directory}. "
+            "If it is a link that you made, replace it by what it leads to."
         )
     if target.is_fifo():  # whose reader waits for ever
         raise ValueError(f"{path} is a named pipe, expected a file: delete it.")

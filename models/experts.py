@@ -3,15 +3,15 @@
 Letters: B rows, T slots, E width of the residual stream, M width of an expert, N experts, K experts
 of a token, A = B · T · K assignments of a token to an expert, S = T or 1 draws of dropout.
 
-A router gives every token a probability for each expert; its top K process it, and their outputs are
-summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No expert has a
+A router gives every token a probability for each expert; its top K process it, and their outputs
+are summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No expert has a
 capacity, and no token is dropped: assignments are sorted by expert, and one grouped product
 multiplies each group by its own expert's weights (Gale et al. 2022, arXiv:2211.15841). Padding is
 processed by no expert.
 
-On a mesh, experts are sharded over the mesh axis of "experts". Each device gathers the tokens of the
-devices along it, computes what its own experts contribute to them, and the contributions are summed
-where the tokens came from.
+On a mesh, experts are sharded over the mesh axis of "experts". Each device gathers the tokens of
+the devices along it, computes what its own experts contribute to them, and the contributions are
+summed where the tokens came from.
 """
 
 import functools
@@ -70,8 +70,8 @@ class Experts(nn.Module):
         c = self.config
         init = partitioned(weights(c), "embed", None)
         router_ExN = self.param("router", init, (c.emb_dim, c.num_experts))
-        # In float32, which a TPU and a GPU would round for their products: rounded logits choose other
-        # experts (arXiv:2101.03961, section 2.4).
+        # In float32, which a TPU and a GPU would round for their products: rounded logits choose
+        # other experts (arXiv:2101.03961, section 2.4).
         logits_BxTxN = jnp.einsum(
             "bte,en->btn",
             x_BxTxE.astype(jnp.float32),
@@ -96,7 +96,8 @@ class Experts(nn.Module):
         return self.param(name, partitioned(init, *axes), shape).astype(c.dtype)
 
     def _kept(self, shape):
-        """Returns the factors of dropout within experts, alike for those of a token; None: all are 1.
+        """Returns the factors of dropout within experts, alike for those of a token; None: all are
+        1.
 
         Drawn here, and not where experts are computed, so that they are the same on every mesh.
         """
@@ -124,8 +125,9 @@ def _contributions(
 ):
     """Returns what the experts of these kernels contribute: f32[B, T, E].
 
-    They are those from number `first` on, and tokens of others get zeros; None: they are all. Products
-    are saved for the gradient where they are all: else most rows of the arrays are of no expert here.
+    They are those from number `first` on, and tokens of others get zeros; None: they are all.
+    Products are saved for the gradient where they are all: else most rows of the arrays are of no
+    expert here.
     """
     saved = functools.partial(checkpoint_name, name=SAVED) if first is None else lambda y: y
     *kernels_in, kernel_out = kernels

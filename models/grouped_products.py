@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 SAVED = "grouped_product"  # the name of results that rematerialisation policies save
-# Rows of one product, where blocks are multiplied one after another. On a GPU the start of a product
-# takes longest.
+# Rows of one product, where blocks are multiplied one after another. On a GPU the start of a
+# product takes longest.
 _BLOCK_OF_A_CPU, _BLOCK_OF_A_GPU = 128, 512
 
 
@@ -21,10 +21,10 @@ def grouped_product(x_AxI, kernels_NxIxO, sizes_N):
     The groups are consecutive, `sizes_N` i32 are their numbers of rows, in all at most A; the rows
     after them are zeros. Sums are in float32.
 
-    On TPUs it is `jax.lax.ragged_dot`, which skips what is in no group. Elsewhere XLA makes of that a
-    product of all rows with all matrices: of 65,536 rows and 64 matrices of 2048 x 1024 the compiler
-    of jax 0.10.2 for an H100 has an array of 16 GiB. There, blocks of rows are multiplied one after
-    another.
+    On TPUs it is `jax.lax.ragged_dot`, which skips what is in no group. Elsewhere XLA makes of that
+    a product of all rows with all matrices: of 65,536 rows and 64 matrices of 2048 x 1024 the
+    compiler of jax 0.10.2 for an H100 has an array of 16 GiB. There, blocks of rows are multiplied
+    one after another.
     """
     return _product(x_AxI, kernels_NxIxO, sizes_N)
 

@@ -1,7 +1,7 @@
 """Heads other than the vocabulary projection: small modules from hidden states to a loss's inputs.
 
-Each takes hidden states [..., E]. The vocabulary projection is in `models.transformer`, since it may
-share the embedding.
+Each takes hidden states [..., E]. The vocabulary projection is in `models.transformer`, since it
+may share the embedding.
 """
 
 import math
@@ -39,7 +39,8 @@ def projection(states, embedding_VxE, finish: Callable) -> Projection:
 
 @jax.custom_vjp
 def _gathered(kernel_ExV):
-    # Once, before the loss takes it piece by piece: in that loop XLA would gather it for every piece.
+    # Once, before the loss takes it piece by piece: in that loop XLA would gather it for every
+    # piece.
     return constrain(kernel_ExV, None, "vocab")
 
 
@@ -154,7 +155,8 @@ def dense(features, dtype, axes=("embed", "mlp"), **settings):
 
 
 def _normed_layer(c: Config, hidden):
-    """Returns ModernBERT's prediction head: a linear layer, the MLP's activation and a layer norm."""
+    """Returns ModernBERT's prediction head: a linear layer, the MLP's activation and a layer
+    norm."""
     x = dense(c.emb_dim, c.dtype, name="pooler", use_bias=c.biases)(hidden)
     scale = nn.with_logical_partitioning(nn.initializers.ones, ("embed",))
     norm = nn.LayerNorm(c.norm_epsilon, c.dtype, use_bias=c.biases, scale_init=scale, name="norm")

@@ -20,7 +20,8 @@ def layer_states(config: Config, params: dict, batch: dict) -> jax.Array:
     """
     if config.scan_layers:
         raise ValueError(
-            "Got scan_layers=True, expected False: give (model, params) of models.unrolled.unrolled."
+            "Got scan_layers=True, expected False: give (model, params) of "
+            "models.unrolled.unrolled."
         )
     network = Transformer(dataclasses.replace(config, remat_policy="none"))
     hidden, captured = network.apply(

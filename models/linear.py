@@ -44,13 +44,15 @@ def project(x, kernel, dtype=None, axes=1):
 
 
 def activated(activations, projections):
-    """Returns the product of an MLP's projections, each after its activation: `act(x W0) * x W1`."""
+    """Returns the product of an MLP's projections, each after its activation:
+    `act(x W0) * x W1`."""
     pairs = zip(activations, projections, strict=True)
     return functools.reduce(operator.mul, (ACTIVATIONS[name](y) for name, y in pairs))
 
 
 def broadcast(x, like):
-    """Returns x with leading axes of 1 up to the rank of `like` (rank promotion may be an error)."""
+    """Returns x with leading axes of 1 up to the rank of `like` (rank promotion may be an
+    error)."""
     return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
 
 

@@ -26,9 +26,9 @@ def electra(
 
         models.electra(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=12)
 
-    The generator predicts the masked tokens; a sample of its predictions replaces the masks, and the
-    discriminator predicts for each token whether it was replaced. No gradient passes through the
-    sample. Both share the token embedding (arXiv:2003.10555, 3.2).
+    The generator predicts the masked tokens; a sample of its predictions replaces the masks, and
+    the discriminator predicts for each token whether it was replaced. No gradient passes through
+    the sample. Both share the token embedding (arXiv:2003.10555, 3.2).
 
     Args:
       generator_share: heads and MLP width of the generator, relative to the discriminator's: 1/4
@@ -46,8 +46,8 @@ def electra(
     config = encoder_config(vocab_size, **encoder_settings)
     if config.embedding_dim is not None:
         raise ValueError(
-            f"Got embedding_dim={config.embedding_dim}, expected None: the embedding that generator and "
-            "discriminator share is as wide as the discriminator."
+            f"Got embedding_dim={config.embedding_dim}, expected None: the embedding that "
+            "generator and discriminator share is as wide as the discriminator."
         )
     num_heads = max(round(config.num_heads * generator_share), 1)
     small = dataclasses.replace(
@@ -171,9 +171,10 @@ def two_towers(
 
         models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)
 
-    The texts of a pair are consecutive segments of a row: the first tower encodes the first of them,
-    the second tower the others. Both run over the whole row, since the lengths of the texts differ
-    from row to row; each slot takes the state of its own tower, projected (arXiv:2103.00020).
+    The texts of a pair are consecutive segments of a row: the first tower encodes the first of
+    them, the second tower the others. Both run over the whole row, since the lengths of the texts
+    differ from row to row; each slot takes the state of its own tower, projected
+    (arXiv:2103.00020).
 
     Args:
       heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` requires them.

@@ -22,8 +22,8 @@ NUM_BUCKETS, MAX_DISTANCE = 32, 128  # T5's relative positions
 class RelativeBias(nn.Module):
     """T5's bias on attention scores, by the bucket of `key index - query index`: [H, T, T].
 
-    An index is a slot of the row. Documents packed in a row are contiguous and do not attend to each
-    other, so slots differ by as much as positions within a document do.
+    An index is a slot of the row. Documents packed in a row are contiguous and do not attend to
+    each other, so slots differ by as much as positions within a document do.
 
     Without a length: by difference, from -MAX_DISTANCE to MAX_DISTANCE, [H, D]; `bias_at` looks up
     those of queries in any slots.
@@ -69,11 +69,11 @@ def local_biases(heads, strength, bidirectional):
         # [[-2, 0, -2, -4, -6], [-6, -4, -2, 0, -2], [0, -.5, -1, -1.5, -2], [-2, -1.5, -1, -.5, 0]]
 
     Head 0 prefers the key just before the query, head 1 the one just after it, the next two those
-    two slots away, and so on; where all keys are before the query, head h the one h + 1 slots before.
-    A slot farther from there costs the first two heads `strength`, each later pair a quarter of it, but
-    8 at most, so that training can bring back any key. Heads that begin as a convolution are those of
-    ConViT (d'Ascoli et al. 2021, arXiv:2103.10697), penalties that grow with the distance ALiBi's (Press
-    et al. 2022, arXiv:2108.12409).
+    two slots away, and so on; where all keys are before the query, head h the one h + 1 slots
+    before. A slot farther from there costs the first two heads `strength`, each later pair a
+    quarter of it, but 8 at most, so that training can bring back any key. Heads that begin as a
+    convolution are those of ConViT (d'Ascoli et al. 2021, arXiv:2103.10697), penalties that grow
+    with the distance ALiBi's (Press et al. 2022, arXiv:2108.12409).
     """
     pair, second = np.divmod(np.arange(heads), 2)
     preferred_H = np.where(second, 1, -1) * (pair + 1) if bidirectional else -1 - np.arange(heads)
@@ -87,7 +87,8 @@ def local_biases(heads, strength, bidirectional):
 
 
 def rotated_right(values_HxN, rows):
-    """Returns a matrix [H, rows, N - 1] whose row i is the list rotated right by i, the last left out.
+    """Returns a matrix [H, rows, N - 1] whose row i is the list rotated right by i, the last left
+    out.
 
     rotated_right(jnp.array([[0, 1, 2, 3]]), 3)     # [[[0, 1, 2], [3, 0, 1], [2, 3, 0]]]
     """

@@ -77,8 +77,8 @@ def open_t5x(directory: str) -> Checkpoint:
       incomplete, or not of the shape in the checkpoint.
 
     Raises:
-      ValueError: there is no such directory, or no file `checkpoint` in it; that file is damaged, or
-        written by TensorFlow, Orbax or another program; or a zarr folder is missing.
+      ValueError: there is no such directory, or no file `checkpoint` in it; that file is damaged,
+        or written by TensorFlow, Orbax or another program; or a zarr folder is missing.
     """
     path = Path(directory)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -111,10 +111,11 @@ def open_t5x(directory: str) -> Checkpoint:
 
 
 def links(config: Config) -> list[Link]:
-    """Returns the links between T5X's tensors and our arrays, for a model that `check_config` accepts.
+    """Returns the links between T5X's tensors and our arrays, for a model that `check_config`
+    accepts.
 
-    Shapes of their tensors: kernels [inputs, outputs], with the heads of attention joined: query, key and
-    value [E, H * d], out [H * d, E]; embedding [V, E]; rel_embedding [H, 32]; scales [E].
+    Shapes of their tensors: kernels [inputs, outputs], with the heads of attention joined: query,
+    key and value [E, H * d], out [H * d, E]; embedding [V, E]; rel_embedding [H, 32]; scales [E].
     """
     result = [Link("token_embedding", "token_embedder.embedding", TABLE)]
     for stack, attentions in (
@@ -169,9 +170,9 @@ def read_params(
         report: https://github.com/google-research/t5x/issues/1226.
 
     Raises:
-      ValueError: at the call, for a model that T5X does not have (as `check_config`), for layers that
-        T5X scanned, for tensors missing or left over, and for shapes that do not fit, by name; and
-        while reading, as `open_t5x` describes.
+      ValueError: at the call, for a model that T5X does not have (as `check_config`), for layers
+        that T5X scanned, for tensors missing or left over, and for shapes that do not fit, by name;
+        and while reading, as `open_t5x` describes.
     """
     config = check_config(model)
     linked = list(named_tensors(links(config), config))
@@ -195,8 +196,8 @@ def check_config(model: Model) -> Config:
     config = model.config
     if config is None or model.layout != "encoder_decoder":
         raise ValueError(
-            f"Got a model of layout {model.layout!r}, expected one of `models.encoder_decoder`: T5X "
-            "checkpoints of another kind are not read."
+            f"Got a model of layout {model.layout!r}, expected one of `models.encoder_decoder`: "
+            "T5X checkpoints of another kind are not read."
         )
     fixed = {name: getattr(config, name) for name in (*VARIED, *TRAINING_FIELDS)}
     for name in ("vocab_size", "heads", "num_ahead", "ahead"):
@@ -221,8 +222,8 @@ def vocabulary_rows(source: Checkpoint) -> int:
     name = "token_embedder.embedding"
     if name not in source.shapes:
         raise ValueError(
-            f"{source.path} holds no {name}, expected the parameters of T5X's `network.Transformer`: "
-            "a checkpoint of another kind is not read."
+            f"{source.path} holds no {name}, expected the parameters of T5X's "
+            "`network.Transformer`: a checkpoint of another kind is not read."
         )
     return source.shapes[name][0]
 
@@ -238,21 +239,22 @@ def _target(path: Path) -> Mapping[str, Any]:
     data = file.read_bytes()
     if data.startswith(b"model_checkpoint_path"):
         raise ValueError(
-            f"{file} was written by TensorFlow, expected T5X: take the checkpoint of the same model "
-            "under gs://t5-data/pretrained_models/t5x."
+            f"{file} was written by TensorFlow, expected T5X: take the checkpoint of the same "
+            "model under gs://t5-data/pretrained_models/t5x."
         )
     try:
         contents = serialization.msgpack_restore(data)
     except Exception as error:  # msgpack and flax raise many kinds of errors
         raise ValueError(
-            f"{file} is damaged, or not msgpack ({error or type(error).__name__}): download it again."
+            f"{file} is damaged, or not msgpack ({error or type(error).__name__}): download it "
+            "again."
         ) from error
     tree = contents.get("optimizer", contents) if isinstance(contents, Mapping) else None
     target = tree.get("target") if isinstance(tree, Mapping) else None
     if not isinstance(target, Mapping) or not target:
         raise ValueError(
-            f"{file} has no parameters under 'optimizer', 'target', nor under 'target' alone: take a "
-            "checkpoint of a T5X run that was saved with its parameters."
+            f"{file} has no parameters under 'optimizer', 'target', nor under 'target' alone: take "
+            "a checkpoint of a T5X run that was saved with its parameters."
         )
     return target
 

@@ -82,8 +82,8 @@ class Transformer(nn.Module):
         caches = self.is_mutable_collection("cache") and not self.is_initializing()
         if caches and c.scan_layers:
             raise ValueError(
-                "Got scan_layers=True, expected False: scanned layers have no KV cache. Decode with "
-                "models.unrolled.unrolled(model, params)."
+                "Got scan_layers=True, expected False: scanned layers have no KV cache. Decode "
+                "with models.unrolled.unrolled(model, params)."
             )
         if c.num_encoder_layers and "encoder_input_tokens" in batch:
             encoded_BxSxE = self._run(self.encoder, "encoder", batch)["top"]
@@ -166,7 +166,8 @@ def embed_tokens(module, table_VxE, tokens_BxT):
 
 @jax.custom_vjp
 def _looked_up(table_VxE, tokens_BxT):
-    # A lookup in a sharded table makes XLA fall back to copying the whole activation to every device.
+    # A lookup in a sharded table makes XLA fall back to copying the whole activation to every
+    # device.
     return constrain(table_VxE, None, None)[tokens_BxT]
 
 
@@ -628,7 +629,8 @@ class MLP(nn.Module):
 
 
 class Norm(nn.Module):
-    """RMS norm (arXiv:1910.07467), or layer norm (arXiv:1607.06450), which first subtracts the mean.
+    """RMS norm (arXiv:1910.07467), or layer norm (arXiv:1607.06450), which first subtracts the
+    mean.
 
     Over the last axis, in float32, times a learned scale; layer norms have a bias with `biases`.
     """
@@ -654,7 +656,8 @@ class Norm(nn.Module):
 
 
 def _length_of_bias(c: Config, x_BxTxE, cache_slots):
-    """Returns the length of the relative bias, or None: with a cache, or fused, it is by distance."""
+    """Returns the length of the relative bias, or None: with a cache, or fused, it is by
+    distance."""
     return x_BxTxE.shape[1] if cache_slots is None and c.attention == "plain" else None
 
 

@@ -41,7 +41,8 @@ def without_cache(model: Model) -> Model:
 
 
 def _with_capacity(name: str, x, capacity: int):
-    """A feature of the decoder with `capacity` slots; new ones are padding, which sees itself alone."""
+    """A feature of the decoder with `capacity` slots; new ones are padding, which sees itself
+    alone."""
     missing = capacity - x.shape[-1]
     if not name.startswith(("decoder_", "cross_")):
         return x

@@ -32,8 +32,8 @@ def annealed(
         annealed(ids, masked_lm, "rate", first=0.30, last=0.15, steps=1000)
 
     It is a mixture of the objective at `stages` values, evenly spaced. At each step the two nearest
-    ones share the rows, so that the mean over rows is the value on the line. Held-out text is scored
-    under each of them.
+    ones share the rows, so that the mean over rows is the value on the line. Held-out text is
+    scored under each of them.
 
     Args:
       ids: for the builder.
@@ -55,13 +55,13 @@ def annealed(
     values = _between(first, last, stages)
     if (values[0], values[-1]) != (first, last):
         raise ValueError(
-            f"annealed takes numbers of at most {_DIGITS} decimals, got first={first} and last={last}: "
-            "round them."
+            f"annealed takes numbers of at most {_DIGITS} decimals, got first={first} and "
+            f"last={last}: round them."
         )
     if len(values) < 2:
         raise ValueError(
-            f"annealed goes from one value of {setting} to another, got {first} and {last}: give two "
-            "values, or the objective by itself."
+            f"annealed goes from one value of {setting} to another, got {first} and {last}: give "
+            "two values, or the objective by itself."
         )
     at = _positions(first, last, values) * steps
     members = {}
@@ -71,8 +71,8 @@ def annealed(
             built = build(one, ids)
         except TypeError as error:
             raise ValueError(
-                f"annealed cannot set {setting!r} to {value}: {error}. Give a parameter of the builder "
-                "that is a number."
+                f"annealed cannot set {setting!r} to {value}: {error}. Give a parameter of the "
+                "builder that is a number."
             ) from None
         if built.members:
             raise ValueError(
@@ -97,7 +97,8 @@ def _positions(first: float, last: float, values: list) -> np.ndarray:
 
 
 def _share_of(stage: int, at: np.ndarray) -> Callable[[int], float]:
-    """The share of rows of a stage at a step: 1 where the line has its value, 0 at its neighbours'."""
+    """The share of rows of a stage at a step: 1 where the line has its value, 0 at its
+    neighbours'."""
     peak = np.zeros(at.size)
     peak[stage] = 1.0
     return lambda step: float(np.interp(step, at, peak))

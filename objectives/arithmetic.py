@@ -90,7 +90,8 @@ def below(bits, n):
 def at_most(table, x):
     """Returns i32[...]: how many of a short ascending table are at most x, an integer array.
 
-    A few dozen comparisons in one loop over x: a binary search is a loop for each halving, with gathers.
+    A few dozen comparisons in one loop over x: a binary search is a loop for each halving, with
+    gathers.
 
     >>> at_most(jnp.array([3, 7]), jnp.array([2, 3, 9]))
     Array([0, 1, 2], dtype=int32)

@@ -95,8 +95,8 @@ def text_infilling(
       mean_span_length: of the Poisson law, in tokens. All places for
         spans are equally likely, with at least one token between two spans.
 
-    The length of inputs is a bound: in one document of e**18, which draws more short spans than that,
-    the last span covers all tokens that are left.
+    The length of inputs is a bound: in one document of e**18, which draws more short spans than
+    that, the last span covers all tokens that are left.
 
     >>> text_infilling(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
@@ -113,8 +113,9 @@ def sentence_permutation(ids: TokenIds) -> Objective:
         inputs    c d . a b . /
         targets   a b . c d . /
 
-    A sentence ends with an id in the vocabulary's `sentence_ends`, of several in a row with the last;
-    the rest of the document is a sentence too. All orders are equally likely, the original included.
+    A sentence ends with an id in the vocabulary's `sentence_ends`, of several in a row with the
+    last; the rest of the document is a sentence too. All orders are equally likely, the original
+    included.
 
     >>> sentence_permutation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}

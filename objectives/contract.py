@@ -105,7 +105,8 @@ class Labels:
     """The labels that a term scores, from which its baseline follows.
 
     The baseline of a loss predicts classes by their frequencies among the training targets, and
-    numbers by their mean; that of a metric, which counts hits, always names the most frequent class.
+    numbers by their mean; that of a metric, which counts hits, always names the most frequent
+    class.
     """
 
     values: Array  # i32[B, N] classes, or f32[B, N] numbers
@@ -118,7 +119,8 @@ class Labels:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Term:
-    """One term of a loss, or a metric, kept as sums so that accumulation and sharding change nothing.
+    """One term of a loss, or a metric, kept as sums so that accumulation and sharding change
+    nothing.
 
     The total is the sum over terms of `scale * (sums + z_losses).sum() / weights.sum()`.
 
@@ -132,7 +134,8 @@ class Term:
     # not part of the loss.
     scale: Any = _static(default=1.0)
     labels: Labels | None = None
-    # f32[B] what a run's z-loss adds to `sums` in the loss (`objectives.cross_entropy`); None: nothing.
+    # f32[B] what a run's z-loss adds to `sums` in the loss (`objectives.cross_entropy`); None:
+    # nothing.
     z_losses: Array | None = None
 
 
@@ -260,8 +263,8 @@ def joint_rows(kinds: Iterable[str]) -> str:
         raise ValueError(f"rows must be one of {list(ROWS)}, got {sorted(unknown)}.")
     if {"parts", "labels"} <= kinds:
         raise ValueError(
-            f"One objective asks for {ROWS['parts']}, another for {ROWS['labels']}: no corpus gives "
-            "both, so train them in two runs."
+            f"One objective asks for {ROWS['parts']}, another for {ROWS['labels']}: no corpus "
+            "gives both, so train them in two runs."
         )
     return max(kinds, key=list(ROWS).index)
 
@@ -276,8 +279,8 @@ def joined_heads(objectives: Iterable[Objective]) -> dict[str, int | None]:
         for name, classes in objective.heads.items():
             if heads.setdefault(name, classes) != classes:
                 raise ValueError(
-                    f"Two objectives share the head {name!r}, and one has {heads[name]} classes, the "
-                    f"other {classes}: give them the same number."
+                    f"Two objectives share the head {name!r}, and one has {heads[name]} classes, "
+                    f"the other {classes}: give them the same number."
                 )
     return heads
 
@@ -309,9 +312,10 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
         return objective
     if count < 2:
         raise ValueError(
-            f"The objective predicts one of the classes of the corpus, which names {count}, expected 2 "
-            "or more: name them (seqio_corpora.seqio_pairs.classes), take a corpus that counts them "
-            "(--gin_file=corpora/labelled_text.gin), or give the objective its num_classes."
+            f"The objective predicts one of the classes of the corpus, which names {count}, "
+            "expected 2 or more: name them (seqio_corpora.seqio_pairs.classes), take a corpus that "
+            "counts them (--gin_file=corpora/labelled_text.gin), or give the objective its "
+            "num_classes."
         )
     heads = {name: count if size == COUNTED else size for name, size in objective.heads.items()}
     members = tuple(
@@ -332,8 +336,8 @@ def check_classes(labels: Array, num_classes: int) -> None:
     wrong = labels[(labels != NO_LABEL) & ((labels < 0) | (labels >= num_classes))]
     if wrong.size:
         raise ValueError(
-            f"Got the label {wrong[0]}, expected a class of 0 … {num_classes - 1}: count classes from "
-            "0, or raise num_classes."
+            f"Got the label {wrong[0]}, expected a class of 0 … {num_classes - 1}: count classes "
+            "from 0, or raise num_classes."
         )
 
 
@@ -342,7 +346,7 @@ def check_parts(parts: Array, num_parts: int) -> None:
     most = 1 + int(parts.max(initial=0))
     if most > num_parts:
         raise ValueError(
-            f"Got a document of {most} parts, expected at most {num_parts}, since this objective would "
-            "leave out the others: give documents of fewer parts, or choose an objective that reads "
-            "more of them, such as dialogue."
+            f"Got a document of {most} parts, expected at most {num_parts}, since this objective "
+            "would leave out the others: give documents of fewer parts, or choose an objective "
+            "that reads more of them, such as dialogue."
         )

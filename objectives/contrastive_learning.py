@@ -111,8 +111,8 @@ def contrastive_pairs(
       ids: needs `cls`.
       hard_negatives: a document has a third part, unlike the first (SimCSE's supervised form): one
         more text that must lie far from the first of every document.
-      temperature, pooling, loss: as in `contrastive`. CLIP is symmetric, with a learned temperature;
-        SimCSE's supervised form has hard negatives, 0.05, and "info_nce".
+      temperature, pooling, loss: as in `contrastive`. CLIP is symmetric, with a learned
+        temperature; SimCSE's supervised form has hard negatives, 0.05, and "info_nce".
 
     A document without one of the parts does not count. Features as in `contrastive`, with a
     segment and a pool for each text.
@@ -167,7 +167,8 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
 
 
 def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
-    """Returns SimCLR's NT-Xent of N pairs (left_i, right_i): f32[N] in nats, the mean of both anchors.
+    """Returns SimCLR's NT-Xent of N pairs (left_i, right_i): f32[N] in nats, the mean of both
+    anchors.
 
     Args as in `info_nce`. Each of the two must select the other among all live embeddings but
     itself: 2N - 1, and the hard negatives beyond.
@@ -190,7 +191,7 @@ def _unit(x):
     return x * jax.lax.rsqrt(jnp.sum(x * x, -1, keepdims=True) + 1e-12)
 
 
-# --- the loss ------------------------------------------------------------------------------------
+# --- the loss -----------------------------------------------------------------------------------
 
 
 def _heads(temperature) -> dict[str, None]:
@@ -232,7 +233,7 @@ def _mean_of_segments(top_BxTxd, batch):
     return jnp.einsum("bpt,btd->bpd", share, top_BxTxd)
 
 
-# --- views of one text ---------------------------------------------------------------------------
+# --- views of one text --------------------------------------------------------------------------
 
 
 def _noise(ids: TokenIds, views: str, share: float) -> Noise:
@@ -276,7 +277,7 @@ def _two_views(apply, cls, key, row, partner, lengths, max_documents):
     return _texts_of_rows(source, cls_at, body, [present] * 2, present, lengths)
 
 
-# --- several texts in one document ---------------------------------------------------------------
+# --- several texts in one document --------------------------------------------------------------
 
 
 def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
@@ -290,7 +291,8 @@ def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
 
 
 def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, lengths):
-    """Returns features of rows in which text k of document d is segment k + 1 + d * (number of texts).
+    """Returns features of rows in which text k of document d is segment k + 1 + d * (number of
+    texts).
 
     `opened`: bool[D] for each text: it begins with [CLS].
     """

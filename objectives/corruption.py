@@ -1,4 +1,5 @@
-"""Corrupts batches of rows by an objective, each with its partner, after checking what can be checked."""
+"""Corrupts batches of rows by an objective, each with its partner, after checking what can be
+checked."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -52,8 +53,8 @@ def _check_arguments(corrupt: Callable) -> None:
     except TypeError:
         raise ValueError(
             f"An objective's corrupt takes (key, row, partner, lengths, max_documents), got "
-            f"{inspect.signature(corrupt)}: a function of rows of one document, (key, row, partner, "
-            "lengths), is lifted to packed rows by `objectives.each_document`."
+            f"{inspect.signature(corrupt)}: a function of rows of one document, (key, row, "
+            "partner, lengths), is lifted to packed rows by `objectives.each_document`."
         ) from None
 
 

@@ -1,9 +1,9 @@
 """Cross-entropy, of logits, and under a projection whose logits are never all in memory.
 
-The logits of a batch are its largest array by far: [B, K, V]. `projected_cross_entropy` forms them for
-a few slots at a time. Where the loss is differentiated, the same pass also forms the gradient of these
-slots, while their logits are at hand: three matrix products, as many as with the logits of all slots,
-and none computed twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
+The logits of a batch are its largest array by far: [B, K, V]. `projected_cross_entropy` forms them
+for a few slots at a time. Where the loss is differentiated, the same pass also forms the gradient
+of these slots, while their logits are at hand: three matrix products, as many as with the logits of
+all slots, and none computed twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
 """
 
 import functools
@@ -15,14 +15,15 @@ from jax import lax
 
 from .contract import Array, ClassProjection
 
-# Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of width 64
-# and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148 at once.
-# Elsewhere it should be large enough for arithmetic to outweigh reading the projection.
+# Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of
+# width 64 and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148
+# at once. Elsewhere it should be large enough for arithmetic to outweigh reading the projection.
 _CPU_SLOTS, _SLOTS = 256, 2048
 
 
 def cross_entropy(logits, labels):
-    """Returns cross-entropy in nats and log-partition, f32[...], from logits [..., V] and labels [...].
+    """Returns cross-entropy in nats and log-partition, f32[...], from logits [..., V] and labels
+    [...].
 
     Written with a comparison instead of a gather, so that logits may be sharded over V.
     """
@@ -124,8 +125,8 @@ _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 def _sums_and_gradient(finish, z_loss, row_shards, labels_NxBxC, given: _Given):
     """Returns the sums, and (labels, given, the gradient of all sums' sum, the losses of slots)."""
-    # The kernel's gradient is summed over a shard's own rows in the loop, and over shards once, after
-    # it. In the loop XLA would sum over all devices for each piece.
+    # The kernel's gradient is summed over a shard's own rows in the loop, and over shards once,
+    # after it. In the loop XLA would sum over all devices for each piece.
     shards = (row_shards, given.states_NxBxCxE.shape[1] // row_shards)
 
     def kernel_gradient(states_BxCxE, of_products_BxCxV):
@@ -180,8 +181,8 @@ def _backward(finish, z_loss, row_shards, saved, cotangents: Sums):
         sums = functools.partial(_plain_sums, finish, z_loss, row_shards, labels_NxBxC)
         return jax.vjp(sums, given)[1](cotangents)[0]
 
-    # Of a mean all cotangents are one. XLA sees that by itself when it compiles a step, and drops the
-    # other gradient, if they are one array, compared as integers: floats may be NaN.
+    # Of a mean all cotangents are one. XLA sees that by itself when it compiles a step, and drops
+    # the other gradient, if they are one array, compared as integers: floats may be NaN.
     bits = functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32)
     of_rows = [bits(x_B) for x_B in {id(x): x for x in jax.tree.leaves(cotangents)}.values()]
     equal = [jnp.all(x_B == of_rows[0][0]) for x_B in of_rows]

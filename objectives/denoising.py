@@ -138,8 +138,8 @@ def iid_denoising(
       noise_density: probability that a text token is hidden, in (0, 1). The number of hidden tokens
         is bounded by its mean plus six standard deviations, so that lengths can be planned: in less
         than one document of a million further tokens stay text.
-      replace: the replacement of hidden tokens in the inputs: one sentinel for each run of them, one
-        for each token, the mask token, nothing, or random text. "mask_or_random" is T5's
+      replace: the replacement of hidden tokens in the inputs: one sentinel for each run of them,
+        one for each token, the mask token, nothing, or random text. "mask_or_random" is T5's
         BERT-style noise: one mask in ten is random text instead.
       predict: "noise" or "everything".
       mode: name of a mode token put before each document's inputs.
@@ -172,14 +172,15 @@ def iid_denoising(
 
 
 def deshuffling(ids: TokenIds) -> Objective:
-    """T5's deshuffling: the inputs are a document's tokens in random order, the targets the document.
+    """T5's deshuffling: the inputs are a document's tokens in random order, the targets the
+    document.
 
         inputs    d a f c b e /
         targets   a b c d e f /
 
-    All orders are equally likely, but for tokens that draw the same 16 random bits, which keep their
-    order: successive inputs do in 0.4% of the cases in a document of 512 tokens, in 6% in one of 8,192.
-    End-of-sequence stays at the end.
+    All orders are equally likely, but for tokens that draw the same 16 random bits, which keep
+    their order: successive inputs do in 0.4% of the cases in a document of 512 tokens, in 6% in one
+    of 8,192. End-of-sequence stays at the end.
 
     >>> deshuffling(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -250,7 +251,8 @@ def _corrupt_spans(settings: _Spans, key, row, partner, lengths, max_documents):
 def _draw_spans(key, number, n, settings: _Spans, size):
     """Draws the spans of document `number` of n tokens, with its own key."""
     anywhere = settings.anywhere
-    # One-dimensional bits, noise and text alternating: the first do not depend on the number of bits.
+    # One-dimensional bits, noise and text alternating: the first do not depend on the number of
+    # bits.
     bits = jax.random.bits(jax.random.fold_in(key, number), (2 * size,), jnp.uint32)
     noise_bits, text_bits = bits.reshape(size, 2).T
     noise, spans = noise_counts(n, settings.density, settings.mean)

@@ -12,9 +12,9 @@
     rates      rates                                      probabilities as 24-bit integers
 
 An objective's `lengths` gives the slots of each stream. Segment ids number the documents of a row
-from 1, 0 is padding. Labels are compact, with weights 1 and then 0; pool k is that of segment k + 1,
-and its weight is 0 or 1. Loss weights are a column of their own: no token id decides whether a target
-counts.
+from 1, 0 is padding. Labels are compact, with weights 1 and then 0; pool k is that of segment k +
+1, and its weight is 0 or 1. Loss weights are a column of their own: no token id decides whether a
+target counts.
 """
 
 import difflib
@@ -52,8 +52,8 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
             raise ValueError(unknown("feature", name, STREAM_OF))
         if name not in planned:
             raise ValueError(
-                f"The feature {name!r} is of the stream {STREAM_OF[name]!r}, which `lengths` does not "
-                "give slots."
+                f"The feature {name!r} is of the stream {STREAM_OF[name]!r}, which `lengths` does "
+                "not give slots."
             )
         if tuple(x.shape) != planned[name]:
             raise ValueError(

@@ -137,8 +137,8 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         weights   1 0 1 0 1 0 1 1 1 0 1 1
 
     The number of spans is Poisson(1), at least 1 and at most `max_spans`. The ends of all spans
-    of a document of n tokens are a uniform choice among its n + 1 positions: the paper's uniform draw
-    of both ends, given that no two spans intersect or touch and that none is empty.
+    of a document of n tokens are a uniform choice among its n + 1 positions: the paper's uniform
+    draw of both ends, given that no two spans intersect or touch and that none is empty.
 
     Sentinels have no loss, since their positions are random. As in the published code
     end-of-sequence closes each span: a token without loss could not teach where a span ends.

@@ -57,7 +57,7 @@ class LawExamples(NamedTuple):
     max_documents: int
 
 
-# --- examples ------------------------------------------------------------------------------------
+# --- examples -----------------------------------------------------------------------------------
 
 
 def text_row(
@@ -132,8 +132,8 @@ def _hashed(case: LawExamples, name: str) -> Any:
         hash(function)
     except TypeError:
         raise Broken(
-            f"`{name}` is a {type(function).__name__}, which has no hash, expected a function, or an "
-            "object with a hash: of a dataclass, set frozen=True."
+            f"`{name}` is a {type(function).__name__}, which has no hash, expected a function, or "
+            "an object with a hash: of a dataclass, set frozen=True."
         ) from None
     return function
 
@@ -152,7 +152,7 @@ def corrupted(case: LawExamples, **changes) -> dict[str, np.ndarray]:
     return jax.tree.map(np.asarray, corrupt(case.keys, case.rows))
 
 
-# --- laws ----------------------------------------------------------------------------------------
+# --- laws ---------------------------------------------------------------------------------------
 
 
 def lengths_never_decrease(case: LawExamples, longest: int = 600) -> None:
@@ -282,8 +282,9 @@ def documents_stay_apart(case: LawExamples) -> None:
                 found = set(every[f"{stream}_segments"][row].tolist()) - {0}
                 if len(documents) > 1 and found == {1}:
                     raise Broken(
-                        f"A row of {len(documents)} documents has {stream} of segment 1 alone: write "
-                        "the function for one document, and lift it with objectives.each_document."
+                        f"A row of {len(documents)} documents has {stream} of segment 1 alone: "
+                        "write the function for one document, and lift it with "
+                        "objectives.each_document."
                     )
     several = [i for i, documents in enumerate(case.documents) if len(documents) > 1]
     last = np.max(case.rows.segments, axis=1, keepdims=True)
@@ -310,9 +311,9 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
             mine = (a > 0) & (a <= segments_of_one * (n - 1))
             if (a[mine] != b[mine]).any() or (before[name][row] != after[name][row])[mine].any():
                 raise Broken(
-                    f"{name} of a document change with another document of its row: a packed row of "
-                    f"{list(map(len, case.documents[row]))} tokens leaks. Write the function for one "
-                    "document, and lift it with objectives.each_document."
+                    f"{name} of a document change with another document of its row: a packed row "
+                    f"of {list(map(len, case.documents[row]))} tokens leaks. Write the function "
+                    "for one document, and lift it with objectives.each_document."
                 )
 
 
@@ -353,13 +354,13 @@ def segments_are_of_documents(case: LawExamples) -> None:
             for found, documents in zip(most, case.documents):
                 if found > each * len(documents):
                     raise Broken(
-                        f"{stream}_segments count to {found} in a row of {len(documents)} documents, "
-                        f"expected at most {each * len(documents)}: a document has as many segments "
-                        "as `lengths` gives it pools, or one."
+                        f"{stream}_segments count to {found} in a row of {len(documents)} "
+                        f"documents, expected at most {each * len(documents)}: a document has as "
+                        "many segments as `lengths` gives it pools, or one."
                     )
 
 
-# --- laws of the loss ----------------------------------------------------------------------------
+# --- laws of the loss ---------------------------------------------------------------------------
 
 
 class AnyStates:
@@ -439,14 +440,15 @@ def _compiled_loss(loss: Any, heads, size: int):
 
 
 def check_shapes(terms: Mapping[str, Term], rows: int) -> None:
-    """Raises Broken for terms, or their shapes, that have not one sum and one weight for each row."""
+    """Raises Broken for terms, or their shapes, that have not one sum and one weight for each
+    row."""
     for name, term in terms.items():
         for part in ("sums", "weights"):
             shape = jnp.shape(getattr(term, part))
             if shape != (rows,):
                 raise Broken(
-                    f"The loss term {name!r} has {part} of shape {list(shape)}, expected [{rows}]: one "
-                    "for each row of the batch, added up over its slots."
+                    f"The loss term {name!r} has {part} of shape {list(shape)}, expected [{rows}]: "
+                    "one for each row of the batch, added up over its slots."
                 )
 
 
@@ -526,7 +528,8 @@ USUAL: dict[str, Callable[[LawExamples], None]] = {
 
 
 def check_objective(objective: Objective, ids: TokenIds) -> None:
-    """Raises ValueError, saying what is wrong, for an objective that would train wrongly in silence.
+    """Raises ValueError, saying what is wrong, for an objective that would train wrongly in
+    silence.
 
     Rows of a few dozen tokens go through `REQUIRED`; it takes some seconds.
     """

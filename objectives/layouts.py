@@ -1,8 +1,9 @@
 """Layouts: an objective's features arranged for an encoder-decoder, a decoder or an encoder.
 
 An objective says what is given and what is predicted, independent of architecture. A layout
-arranges that as a model's batch, under SeqIO's names. Every attention pattern (causal, bidirectional,
-prefix, cross, with packed documents) is, for each query, one interval of keys [start, end).
+arranges that as a model's batch, under SeqIO's names. Every attention pattern (causal,
+bidirectional, prefix, cross, with packed documents) is, for each query, one interval of keys
+[start, end).
 """
 
 import functools
@@ -28,8 +29,8 @@ class Layout(NamedTuple):
 def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
     if set(_streams(n)) != {"inputs", "targets"}:
         raise ValueError(
-            f"An encoder-decoder needs inputs and targets alone, the objective gives {_streams(n)}: "
-            "use a decoder or encoder model, or another objective."
+            "An encoder-decoder needs inputs and targets alone, the objective gives "
+            f"{_streams(n)}: use a decoder or encoder model, or another objective."
         )
     return {"encoder": n["inputs"], "decoder": n["targets"]}
 

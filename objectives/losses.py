@@ -49,7 +49,8 @@ def token_loss(
 def head_cross_entropy(
     outputs: ModelOutputs, head: str, states, labels, weights, z_loss: float = 0.0
 ) -> Sums:
-    """Returns the sums, f32[B], of the cross-entropy of labels i32[B, K] under a head of states [B, K, d].
+    """Returns the sums, f32[B], of the cross-entropy of labels i32[B, K] under a head of states [B,
+    K, d].
 
     Without the logits of all slots in memory, where the model gives the head as a `Projection`.
     """

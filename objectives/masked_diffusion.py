@@ -99,7 +99,8 @@ def _mask_at_drawn_rates(settings: _Masking, key, row, partner, lengths, max_doc
 
 
 def _product24(a, b):
-    """Returns the integer part of a b / 2**24, exactly, for 24-bit integers; a b itself overflows an int32.
+    """Returns the integer part of a b / 2**24, exactly, for 24-bit integers; a b itself overflows
+    an int32.
 
     >>> int(_product24(2**23, 2**24 - 1)) == 2**23 - 1
     True

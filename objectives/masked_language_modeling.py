@@ -59,7 +59,8 @@ def masked_lm(
       span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities; see
         `geometric_lengths` and `inverse_lengths`. The last one is trimmed to the number, as in
         SpanBERT's published code, within a word too.
-      replace_together: draw once for a whole word or span whether it is masked, replaced or unchanged.
+      replace_together: draw once for a whole word or span whether it is masked, replaced or
+        unchanged.
       max_predictions: the most labels of a document.
       static_copies: None draws anew in every epoch (RoBERTa). A number draws from that many fixed
         masks of each row (BERT's published data has 10).
@@ -71,8 +72,8 @@ def masked_lm(
     >>> masked_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 76}
 
-    Raises ValueError for settings out of range, or a vocabulary without mask, without [CLS] or [SEP]
-    for the frame, or without word starts for whole words.
+    Raises ValueError for settings out of range, or a vocabulary without mask, without [CLS] or
+    [SEP] for the frame, or without word starts for whole words.
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
     replacement = _replacement(ids, mask_share, random_share, replace_together)
@@ -242,7 +243,8 @@ def _replace(key, tokens, chosen, unit, replacement: Replacement):
 
 
 def _static_key(key, row: Row, copies):
-    """Returns one of `copies` keys derived from the row's tokens, wherever the row is in the data."""
+    """Returns one of `copies` keys derived from the row's tokens, wherever the row is in the
+    data."""
     slot = jnp.arange(row.tokens.size, dtype=jnp.uint32)
     mixed = row.tokens.astype(jnp.uint32) * np.uint32(0x9E3779B1) + slot * np.uint32(0x85EBCA77)
     for shift, odd in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):  # a hash in the manner of MurmurHash

@@ -1,7 +1,7 @@
 """Mixtures: a mixture of objectives is an objective.
 
-The member of a row is data (`Row.member`), chosen when the row is cut, so that every row has the raw
-length of its member; nothing is drawn here.
+The member of a row is data (`Row.member`), chosen when the row is cut, so that every row has the
+raw length of its member; nothing is drawn here.
 """
 
 import dataclasses
@@ -112,7 +112,8 @@ def _checked_members(members) -> Mapping[str, tuple[Builder, Any]]:
 
 @checked
 def turns(every: Count, turn: Natural, of: Count = 2) -> Callable[[int], float]:
-    """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps, else 0.
+    """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps, else
+    0.
 
     AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modelling:
 
@@ -154,7 +155,8 @@ def _rows_of(members: list[Member]) -> str:
 
 
 def _check_pools(members: list[Member]) -> None:
-    """Raises ValueError where losses would find another number of pools a document than their own."""
+    """Raises ValueError where losses would find another number of pools a document than their
+    own."""
     pools = {m.name: m.objective.lengths(2).get("pools", 0) for m in members}
     if len({n for n in pools.values() if n > 1}) > 1:
         raise ValueError(

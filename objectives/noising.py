@@ -71,8 +71,8 @@ def _as_it_is(key, text: Text, count: int) -> Text:
 def in_turn(*noises: Noise) -> Noise:
     """Returns the noise that applies these one after another, each with its own key.
 
-    A row has the capacity of the input and of the result: in between, no document may be longer. Their
-    sentinels are counted from the first one on in each.
+    A row has the capacity of the input and of the result: in between, no document may be longer.
+    Their sentinels are counted from the first one on in each.
 
     Raises ValueError for noises that lengthen a document before another shortens it.
     """
@@ -83,8 +83,8 @@ def in_turn(*noises: Noise) -> Noise:
     for n in range(1, _TRIED):
         if max(every := lengths(n)) > max(n, every[-1]):
             raise ValueError(
-                f"In turn these noises make {every} tokens of a document, more in between than a row "
-                "has room for: put the one that lengthens documents last."
+                f"In turn these noises make {every} tokens of a document, more in between than a "
+                "row has room for: put the one that lengthens documents last."
             )
     counts = [(i, noise.sentinels) for i, noise in enumerate(noises) if noise.sentinels]
 
@@ -108,7 +108,7 @@ def _apply_in_turn(applies, key, text: Text, count: int) -> Text:
     return text
 
 
-# --- from noise to objective ---------------------------------------------------------------------
+# --- from noise to objective --------------------------------------------------------------------
 
 
 def from_noise(
@@ -168,7 +168,7 @@ def _corrupt_text(to_inputs, to_targets, ends: Ends, key, row, partner, lengths,
     )
 
 
-# --- tokens hidden independently of each other ---------------------------------------------------
+# --- tokens hidden independently of each other --------------------------------------------------
 
 
 class _Replacement(NamedTuple):
@@ -322,7 +322,7 @@ def _random_or(share, text_range, otherwise, key, piece_N):
     return jnp.where(hits(which, share), random, otherwise(key, piece_N))
 
 
-# --- another order -------------------------------------------------------------------------------
+# --- another order ------------------------------------------------------------------------------
 
 
 def permuted_tokens() -> Noise:
@@ -349,7 +349,8 @@ def _permute_sentences(ends_V, key, text: Text, count: int) -> Text:
 
 
 def _permuted(key, text: Text, starts, count: int) -> Text:
-    """Returns the text with its units in random order within documents; `starts` bool[N]: of units."""
+    """Returns the text with its units in random order within documents; `starts` bool[N]: of
+    units."""
     unit = jnp.maximum(running_sum(starts) - 1, 0)
     bits = jax.random.bits(key, unit.shape, jnp.uint32)[unit]
     return Text(text.tokens[_order(bits, text, count)], text.segments)
@@ -368,7 +369,7 @@ def _rotate(key, text: Text, count: int) -> Text:
     return Text(*splice(text.tokens, whole, text.tokens.size))
 
 
-# --- spans, some of them empty -------------------------------------------------------------------
+# --- spans, some of them empty ------------------------------------------------------------------
 
 
 @checked
@@ -453,7 +454,7 @@ def _infill(settings: _Infilling, key, text: Text, count: int) -> Text:
     return Text(jnp.where(live, tokens, 0), jnp.where(live, number + 1, 0))
 
 
-# --- helpers -------------------------------------------------------------------------------------
+# --- helpers ------------------------------------------------------------------------------------
 
 
 def _of(values_D, text: Text):

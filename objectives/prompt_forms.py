@@ -43,8 +43,8 @@ class PromptForm(NamedTuple):
     blanks: str = "together"
     shift: int = 0  # slots from a mask to the slot that predicts its token
     head: str | None = None  # None: the vocabulary projection; of "embed": no head
-    # Of "embed", "pair" and "classify": what the loss read of a text, its "first" slot, the "mean" of
-    # all or the "last"; None: each slot by itself, and "embed" takes the mean.
+    # Of "embed", "pair" and "classify": what the loss read of a text, its "first" slot, the "mean"
+    # of all or the "last"; None: each slot by itself, and "embed" takes the mean.
     pooling: str | None = None
     independent: bool = False  # of "classify": each class has a probability of its own
     classes: tuple[str, ...] = ()  # names of the head's classes, where the objective has them

@@ -1,7 +1,7 @@
 """Random order, by sorting.
 
-XLA sorts one array of numbers some six times as fast as an array with others moved along, on a CPU. So
-a slot's group, its random bits and its own number are put into one number.
+XLA sorts one array of numbers some six times as fast as an array with others moved along, on a CPU.
+So a slot's group, its random bits and its own number are put into one number.
 """
 
 import jax.numpy as jnp
@@ -14,9 +14,9 @@ def random_order(bits_N, group_N, groups: int):
     """Returns the slots of group 0 in random order, then those of group 1, and so on.
 
     Slots are ordered by the upper 16 bits, and those that drew the same by their number: a unit of
-    successive slots with the same bits stays together. So of n slots of a group with separate draws, a
-    share of some n / 2**17 comes right after one that drew the same, in the order of their numbers: 0.4% of
-    512, 6% of 8,192.
+    successive slots with the same bits stays together. So of n slots of a group with separate
+    draws, a share of some n / 2**17 comes right after one that drew the same, in the order of their
+    numbers: 0.4% of 512, 6% of 8,192.
 
     >>> bits = jnp.array([3, 1, 2, 1, 0], jnp.uint32) << 16
     >>> random_order(bits, jnp.array([0, 0, 0, 1, 1]), 2)

@@ -1,8 +1,8 @@
 """Random selection of a document's tokens: single tokens, whole words, or spans of either.
 
 Tokens are grouped in units (a token, a word, a cell of a random tiling), and units are taken in
-random order while they fit the document's quota. So the number of chosen tokens is known in advance,
-and nothing loops over tokens.
+random order while they fit the document's quota. So the number of chosen tokens is known in
+advance, and nothing loops over tokens.
 
 Sources: Devlin et al. 2019 (BERT) and its published code for the count and for words, which it
 skips when they do not fit; Joshi et al. 2020 (SpanBERT), whose published code trims the last span,
@@ -30,7 +30,8 @@ MOST_AFTER_A_SKIP = 16
 
 @checked
 def geometric_lengths(p: PositiveShare = 0.2, longest: Count = 10) -> tuple[float, ...]:
-    """Returns SpanBERT's probabilities of span lengths: geometric, truncated after `longest` (mean 3.8).
+    """Returns SpanBERT's probabilities of span lengths: geometric, truncated after `longest` (mean
+    3.8).
 
     A span ends with probability `p` after each token.
 
@@ -134,7 +135,8 @@ def choose(key, tokens, segments, count: int, selection: Selection):
 
     Returns:
       chosen bool[L]: of text tokens only. In each document `quota` of them, the last span trimmed;
-        of words fewer, where the remaining ones do not fit, or the beginning of one where none fits.
+        of words fewer, where the remaining ones do not fit, or the beginning of one where none
+        fits.
       unit i32[L]: the slot where each token's own unit starts.
     """
     text = selection.text
@@ -195,7 +197,8 @@ def _drawn_length(draw, law):
 
 
 def _take_tokens(bits, candidate, segments, quota_D):
-    """Returns bool[L]: the first `quota_D` candidates of each document, in the order of their bits."""
+    """Returns bool[L]: the first `quota_D` candidates of each document, in the order of their
+    bits."""
     rank = _random_ranks(bits, candidate, segments, quota_D.size)
     candidates_D = _sum_of_each(candidate, segments, quota_D.size)
     end_D = jnp.cumsum(candidates_D)
@@ -266,7 +269,8 @@ def _more_that_fit(taken, sizes, drawn, quota_D):
 
 
 def _random_ranks(bits, candidate, segments, count: int):
-    """Returns u32[L]: sorted by them, candidates come first, by document, in random order within it.
+    """Returns u32[L]: sorted by them, candidates come first, by document, in random order within
+    it.
 
     One number holds the document and the random bits, since sorting one operand is fastest.
     """

@@ -56,9 +56,9 @@ def next_sentence_prediction(
         cut anywhere.
 
     Other text starts at a place from which as much follows as is left of the document, if there is
-    one. B has the same length in both cases, so that lengths reveal nothing; the rest of the document
-    is left out. A pair does not count where there is no text for B, or where the text that does not
-    follow equals the one that does.
+    one. B has the same length in both cases, so that lengths reveal nothing; the rest of the
+    document is left out. A pair does not count where there is no text for B, or where the text that
+    does not follow equals the one that does.
 
     Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
     pools_weights i32[P]: the slot of each document's [CLS], its label, whether it counts.
@@ -127,13 +127,13 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     makes = one.lengths(100)
     if makes.get("pools", 1) > 1:
         raise ValueError(
-            f"The first objective of `then` makes {makes['pools']} segments of a document, expected "
-            "one: the second would leave out the others."
+            f"The first objective of `then` makes {makes['pools']} segments of a document, "
+            "expected one: the second would leave out the others."
         )
     if both := sorted((makes.keys() & needs.keys() & COLUMNS.keys()) - {"inputs"}):
         raise ValueError(
-            f"Both objectives of `then` write {both}, so that the second would overwrite those of the "
-            "first: expected different features."
+            f"Both objectives of `then` write {both}, so that the second would overwrite those of "
+            "the first: expected different features."
         )
 
     def lengths(n: int) -> dict[str, int]:
@@ -144,8 +144,8 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
         ours, theirs = one.loss(outputs, batch), two.loss(outputs, batch)
         if both := sorted(ours.keys() & theirs.keys()):
             raise ValueError(
-                f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one would "
-                "be lost: expected terms of different names."
+                f"Both objectives of `then` have a term {both[0]!r} in their loss, so that one "
+                "would be lost: expected terms of different names."
             )
         return ours | theirs
 
@@ -199,7 +199,7 @@ def pair_loss(outputs, batch) -> dict[str, Term]:
     }
 
 
-# --- from two texts to features ------------------------------------------------------------------
+# --- from two texts to features -----------------------------------------------------------------
 
 
 def _form(ids: TokenIds, *classes: str) -> PromptForm:
@@ -264,7 +264,7 @@ def _corrupt_pairs(draw, settings: _Pairs, key, row, partner, lengths, max_docum
     }
 
 
-# --- choices of the two texts --------------------------------------------------------------------
+# --- choices of the two texts -------------------------------------------------------------------
 # Each returns A and B as pieces [D, 1] of the source, labels i32[D], and bool[D] whether they count.
 
 
@@ -351,8 +351,8 @@ def _cuts(bits_DxC, ends, document: Documents):
 def _start_of(bits_D, ends, document: Documents, length):
     """Returns a position i32[D] in each document from which `length` tokens follow.
 
-    Drawn from the positions at which it may be cut, each equally likely; where too little follows all
-    of them, it is the first. In a document of a single token it is the end.
+    Drawn from the positions at which it may be cut, each equally likely; where too little follows
+    all of them, it is the first. In a document of a single token it is the end.
     """
     places = _places(ends, document, 1)
     last = document.length - jnp.maximum(length, 1)
@@ -372,14 +372,16 @@ class _Places(NamedTuple):
 
 
 def _places(ends, document: Documents, at_least: int) -> _Places:
-    """Returns the slots after sentence ends; all, in documents with fewer than `at_least` of those."""
+    """Returns the slots after sentence ends; all, in documents with fewer than `at_least` of
+    those."""
     places = _Places(running_sum(ends), jnp.ones_like(document.length, bool))
     _, total = _numbers(places, document, document.length - 1)
     return places._replace(at_ends=total >= at_least)
 
 
 def _numbers(places: _Places, document: Documents, last_D):
-    """Returns the number of each document's first place, and of those up to position `last`: i32[D]."""
+    """Returns the number of each document's first place, and of those up to position `last`:
+    i32[D]."""
     start, last = document.start, document.start + jnp.maximum(last_D, 0)
     first, beyond = (
         jnp.where(places.at_ends, jnp.where(x > 0, places.ends[x - 1], 0), x) for x in (start, last)

@@ -32,8 +32,8 @@ def noise_counts(n, density, mean_span_length, xp=jnp):
       density, mean_span_length: (numerator, denominator) pairs, traced or not.
       xp: numpy on the host, jax.numpy in a kernel; the results are equal.
 
-    A document of one token has no noise. Where there are too few other tokens to separate the spans,
-    there are as many spans as fit. (T5's code crashes there.)
+    A document of one token has no noise. Where there are too few other tokens to separate the
+    spans, there are as many spans as fit. (T5's code crashes there.)
 
     >>> [int(x) for x in noise_counts(568, (3, 20), (3, 1), np)]
     [85, 28]
@@ -77,9 +77,9 @@ def infilling_counts(n, density, mean_span_length, xp=jnp):
     """Returns (noise tokens, most spans) of a document of n tokens under text infilling.
 
     There is at most one span between two tokens that stay. And more spans than the bound would be
-    needed to cover the noise tokens in one document of e**18 only: k spans cover a Poisson number of
-    tokens of mean k * mean, which is six standard deviations below its mean with a probability below
-    e**-18.
+    needed to cover the noise tokens in one document of e**18 only: k spans cover a Poisson number
+    of tokens of mean k * mean, which is six standard deviations below its mean with a probability
+    below e**-18.
 
     >>> [int(x) for x in infilling_counts(512, (3, 10), (3, 1), np)]
     [154, 84]
@@ -115,7 +115,8 @@ def mean_fits(mean_span_length: float, density: Fraction) -> Fraction:
 
 
 def poisson_table(mean: Fraction) -> list[int]:
-    """Returns the 24-bit probabilities that a Poisson number is at most 0, 1, … 62, exactly rounded.
+    """Returns the 24-bit probabilities that a Poisson number is at most 0, 1, … 62, exactly
+    rounded.
 
     >>> [round(p / 2**24, 3) for p in poisson_table(Fraction(3))[:4]]
     [0.05, 0.199, 0.423, 0.647]
@@ -133,6 +134,7 @@ def poisson_table(mean: Fraction) -> list[int]:
 
 
 def poisson_lengths(bits, table):
-    """Returns i32[...] Poisson numbers up to 63 from uint32 bits, by the inverse of a `poisson_table`."""
+    """Returns i32[...] Poisson numbers up to 63 from uint32 bits, by the inverse of a
+    `poisson_table`."""
     drawn = (bits >> 8).astype(jnp.int32)
     return at_most(table, drawn)

@@ -1,8 +1,9 @@
 """Splicing: features built from pieces, which are copied from the row or are special tokens.
 
 Every rearrangement of text (a span cut out, a prefix split off, a middle moved to the end) is a
-list of pieces. Comparisons with their starts, or one short scatter and a running sum, assign each slot
-of the output to its piece; the rest is gathers. Nothing here loops over tokens or draws randomness.
+list of pieces. Comparisons with their starts, or one short scatter and a running sum, assign each
+slot of the output to its piece; the rest is gathers. Nothing here loops over tokens or draws
+randomness.
 """
 
 import functools
@@ -54,8 +55,8 @@ def is_of_each(segments_L, count: int):
 def of_document(values_D, segments):
     """Returns i32[N]: the value of each slot's document; 0 for padding.
 
-    By comparisons, since XLA would put the operand of a gather inside of its loop on a CPU, and compute
-    the values of the document again for each token: a third of the time of i.i.d. noise.
+    By comparisons, since XLA would put the operand of a gather inside of its loop on a CPU, and
+    compute the values of the document again for each token: a third of the time of i.i.d. noise.
     """
     return _column_sums(jnp.where(is_of_each(segments, values_D.size), values_D[:, None], 0))
 
@@ -75,7 +76,8 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
 
 
 def document_bits(key, count: int, shape: tuple = ()):
-    """Returns u32[count, *shape]: random bits for each document, which depend on its number alone."""
+    """Returns u32[count, *shape]: random bits for each document, which depend on its number
+    alone."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
@@ -178,8 +180,8 @@ _FEW_PIECES = 32  # with more, XLA computes their starts again for each slot
 def framed(text, present_D, before, after, size: int):
     """Writes each document of a row between special tokens.
 
-    As a `splice` of three pieces a document, but documents keep their order, so that comparisons with
-    their ends find each slot: with 16 documents a row, BART takes .8 of the time on a CPU.
+    As a `splice` of three pieces a document, but documents keep their order, so that comparisons
+    with their ends find each slot: with 16 documents a row, BART takes .8 of the time on a CPU.
 
     Args:
       text: (tokens, segments) i32[N] each.
@@ -209,7 +211,8 @@ def framed(text, present_D, before, after, size: int):
 
 
 def with_specials(tokens_L, *specials):
-    """Returns the row's tokens followed by special tokens, and the index where each of those begins.
+    """Returns the row's tokens followed by special tokens, and the index where each of those
+    begins.
 
     >>> with_specials(jnp.array([7, 8]), jnp.array([99, 98]), 1)
     (Array([ 7,  8, 99, 98,  1], dtype=int32), (2, 4))
@@ -225,7 +228,8 @@ def with_specials(tokens_L, *specials):
 def _column_sums(x_PN):
     """Returns i32[N]: the sums over the first axis of integers or bools.
 
-    In blocks, since XLA takes a sum of more than 32 numbers in two rounds on a CPU, at 20 times the cost.
+    In blocks, since XLA takes a sum of more than 32 numbers in two rounds on a CPU, at 20 times the
+    cost.
     """
     blocks = (x_PN[i : i + _BLOCK] for i in range(0, x_PN.shape[0], _BLOCK))
     return functools.reduce(jnp.add, (jnp.sum(x, axis=0, dtype=jnp.int32) for x in blocks))

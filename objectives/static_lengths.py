@@ -55,8 +55,8 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
         low, high = (middle, high) if fits(middle) else (low, middle)
     if high == MAX_LENGTH:
         raise ValueError(
-            f"A document of {low} tokens fits {budget}: the slots that `lengths` gives a stack must "
-            "grow with the document."
+            f"A document of {low} tokens fits {budget}: the slots that `lengths` gives a stack "
+            "must grow with the document."
         )
     return low
 

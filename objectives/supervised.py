@@ -6,8 +6,8 @@
     sequence_regression      this is fine                        and so is a number
     token_classification     Ada met Alan                        a label for each token
 
-Sources: Raffel et al. 2020 (T5) for text to text; Devlin et al. 2019 (BERT), sections 3.2 and 4, for
-the heads on an encoder; the loss on answers alone is Ouyang et al. 2022's (InstructGPT).
+Sources: Raffel et al. 2020 (T5) for text to text; Devlin et al. 2019 (BERT), sections 3.2 and 4,
+for the heads on an encoder; the loss on answers alone is Ouyang et al. 2022's (InstructGPT).
 """
 
 from typing import Any, NamedTuple
@@ -286,7 +286,7 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
     )
 
 
-# --- parts ---------------------------------------------------------------------------------------
+# --- parts --------------------------------------------------------------------------------------
 
 
 def _framed_lengths(n: int) -> dict[str, int]:

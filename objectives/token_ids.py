@@ -31,7 +31,8 @@ class TokenIds(NamedTuple):
     sentence_ends: bytes = b""
 
     def mode(self, name: str) -> int:
-        """Returns the id of the mode token `name`; raises ValueError when the vocabulary has none."""
+        """Returns the id of the mode token `name`; raises ValueError when the vocabulary has
+        none."""
         known = dict(self.modes)
         if name not in known:
             raise ValueError(
@@ -46,7 +47,8 @@ class TokenIds(NamedTuple):
         return () if name is None else (self.mode(name),)
 
     def special(self, name: str) -> int:
-        """Returns the id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has none."""
+        """Returns the id of "mask", "cls" or "sep"; raises ValueError when the vocabulary has
+        none."""
         found = getattr(self, name)
         if found is None:
             raise ValueError(
@@ -56,12 +58,14 @@ class TokenIds(NamedTuple):
         return found
 
     def flags(self, name: str) -> np.ndarray:
-        """Returns bool[size] of "word_starts" or "sentence_ends"; raises ValueError when unknown."""
+        """Returns bool[size] of "word_starts" or "sentence_ends"; raises ValueError when
+        unknown."""
         packed = getattr(self, name)
         if not packed:
             raise ValueError(
                 f"The objective asks for the {name} of the vocabulary, which has none: "
-                "make it with `tasks.vocabularies.special_tokens.token_ids`, or leave the setting out."
+                "make it with `tasks.vocabularies.special_tokens.token_ids`, or leave the setting "
+                "out."
             )
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
 
@@ -74,7 +78,8 @@ def bitmap(flags) -> bytes:
 def specimen_ids(size: int) -> TokenIds:
     """Returns a vocabulary with everything that an objective may ask for, to check or to plan with.
 
-    Its first 60% of ids are text, of which every second begins a word, and every eighth ends a sentence.
+    Its first 60% of ids are text, of which every second begins a word, and every eighth ends a
+    sentence.
 
     Raises ValueError for fewer than 50 ids, which leave too few for text or sentinels.
     """

@@ -3,9 +3,9 @@
     from pretrax import preparing
     preparing.Preparation.steps = [@filters.gopher_repetition, @duplicates.near_duplicates]
 
-A `Preparation` is a value: a source, steps, an output and an executor, each a function with settings.
-Its parts live in `sources`, `filters`, `duplicates`, `outputs` and `executors`, which need the extra
-`prepare`.
+A `Preparation` is a value: a source, steps, an output and an executor, each a function with
+settings. Its parts live in `sources`, `filters`, `duplicates`, `outputs` and `executors`, which
+need the extra `prepare`.
 """
 
 from .preparation import Preparation

@@ -1,8 +1,8 @@
 """What pipelines are made of: a source, steps, passes, and the documents between them.
 
 A *step* is what a user names: a filter, a deduplication. Where a document's fate depends on the
-others, as a duplicate's does, it has *passes* over all documents first. Then its *block*, a datatrove
-`PipelineStep`, runs over the documents of each task, which a *share* of the source gave.
+others, as a duplicate's does, it has *passes* over all documents first. Then its *block*, a
+datatrove `PipelineStep`, runs over the documents of each task, which a *share* of the source gave.
 """
 
 import io
@@ -51,7 +51,8 @@ class Source(NamedTuple):
 
 
 class Dropped:
-    """Keeps the first dropped documents of each rule; datatrove takes it for an exclusion writer."""
+    """Keeps the first dropped documents of each rule; datatrove takes it for an exclusion
+    writer."""
 
     def __init__(self, folder: str, rule: str):
         self._folder, self._rule = folder, rule

@@ -56,13 +56,15 @@ def near_duplicates(
     """Keeps one of documents that share most of their n-grams, by MinHash (Broder 1997).
 
     Two documents that share a share s of their n-grams (Jaccard) are found with probability
-    1 - (1 - s^hashes)^buckets: .92 at s = .8 and .56 at .7 for the settings of FineWeb, which are the
-    defaults. Of documents linked by such pairs, one is kept. Texts are compared in lower case, without
-    punctuation and accents, with every number as 0; those of fewer than `n_gram` words are kept.
+    1 - (1 - s^hashes)^buckets: .92 at s = .8 and .56 at .7 for the settings of FineWeb, which are
+    the defaults. Of documents linked by such pairs, one is kept. Texts are compared in lower case,
+    without punctuation and accents, with every number as 0; those of fewer than `n_gram` words are
+    kept.
 
     Args:
       n_gram: words of an n-gram.
-      buckets, hashes_per_bucket: groups of hashes; a pair is found where all of one group are equal.
+      buckets, hashes_per_bucket: groups of hashes; a pair is found where all of one group are
+      equal.
       seed: of the hash functions.
 
     Drops the others as `near_duplicate`.
@@ -104,8 +106,8 @@ def decontaminate(
 
     Drops documents as `contaminated`.
 
-    Texts of fewer words are looked for nowhere. Raises ValueError where no text has an n-gram, for one
-    that is malformed, and as `sources.files`.
+    Texts of fewer words are looked for nowhere. Raises ValueError where no text has an n-gram, for
+    one that is malformed, and as `sources.files`.
     """
     config = NGramsDecontConfig(n_grams=n_gram)
     known = {path: size_and_version(path) for path in find_files(files)}
@@ -146,8 +148,8 @@ class _Index(NGramsDecontFilter):
                 hashes |= {of(" ".join(one)) for one in ngrams(words, self.config.n_grams)}
         if not hashes:
             raise ValueError(
-                f"The evaluation texts of duplicates.decontaminate have no {self.config.n_grams} words "
-                "in a row: give longer ones, or lower n_gram."
+                f"The evaluation texts of duplicates.decontaminate have no {self.config.n_grams} "
+                "words in a row: give longer ones, or lower n_gram."
             )
         with self.index_folder.open("texts.index.hashes", "wb") as file:
             file.write(np.array(sorted(hashes), np.uint64).tobytes())

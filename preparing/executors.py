@@ -133,16 +133,17 @@ def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> Non
         waiting = still
         if waiting and not runs:
             raise ValueError(
-                f"{len(waiting):,} of {executor.world_size:,} tasks have not come to their end, and nothing "
-                f"runs them any more: see their logs in {executor.logging_dir.path}. The same command "
-                "goes on."
+                f"{len(waiting):,} of {executor.world_size:,} tasks have not come to their end, "
+                f"and nothing runs them any more: see their logs in {executor.logging_dir.path}. "
+                "The same command goes on."
             )
         if waiting:
             time.sleep(_LOOK)
 
 
 def _is_running(executor: PipelineExecutor) -> bool:
-    """Whether jobs that an executor has submitted wait or run; Ray's `run` has waited for its own."""
+    """Whether jobs that an executor has submitted wait or run; Ray's `run` has waited for its
+    own."""
     job = getattr(executor, "job_id", None)
     if job is None:
         return False
@@ -196,8 +197,8 @@ class _Local(PipelineExecutor):
             pool.shutdown()
         except BrokenProcessPool:
             raise ValueError(
-                "A worker process was ended from outside, as Linux does where memory is short: the same "
-                f"command goes on; give it fewer --workers. What workers wrote: {errors}."
+                "A worker process was ended from outside, as Linux does where memory is short: the "
+                f"same command goes on; give it fewer --workers. What workers wrote: {errors}."
             ) from None
         finally:
             held.close()  # which ends workers in the middle of a task
@@ -214,8 +215,8 @@ class _ThisProcess(_Local):
 
 
 def _start_forkserver(errors: str) -> None:
-    """Starts what workers are forked from, where it does not run yet: it leaves Ctrl-C to this process,
-    and what goes wrong before a worker begins is written to a file."""
+    """Starts what workers are forked from, where it does not run yet: it leaves Ctrl-C to this
+    process, and what goes wrong before a worker begins is written to a file."""
     os.makedirs(os.path.dirname(errors), exist_ok=True)
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     own = os.dup(2)

@@ -46,8 +46,8 @@ def clean() -> Step:
     >>> cleaned("a\x00b  \r\nc\n\n\n\n\n\nd\n")
     'ab\nc\n\n\nd'
 
-    Line ends become "\n" without spaces before them, more than two blank lines become two, and a text
-    has no blank lines around it. Indentation stays. Drops what is then `empty`.
+    Line ends become "\n" without spaces before them, more than two blank lines become two, and a
+    text has no blank lines around it. Indentation stays. Drops what is then `empty`.
     """
     return Step("clean", lambda folder, dropped: _Mend(_cleaned, dropped))
 
@@ -94,8 +94,8 @@ def with_metadata(*, template: str, share: PositiveShare = 1.0) -> Step:
         filters.with_metadata.template = "{url}\n\n"
 
     With the address of a page before it, models learned from a third less text (Gao et al. 2025,
-    arXiv:2501.01956), if the last tenth of training had none: hence `share`. A document that lacks one
-    of the fields stays as it is.
+    arXiv:2501.01956), if the last tenth of training had none: hence `share`. A document that lacks
+    one of the fields stays as it is.
 
     Args:
       template: a text with the names of fields of a record in braces.
@@ -109,7 +109,8 @@ def with_metadata(*, template: str, share: PositiveShare = 1.0) -> Step:
         raise ValueError(f"filters.with_metadata.template is {template!r}: {error}.") from error
     if not fields or not all(map(str.isidentifier, fields)):
         raise ValueError(
-            f"filters.with_metadata.template is {template!r}, expected a text with names of fields in "
+            f"filters.with_metadata.template is {template!r}, expected a text with names of fields "
+            "in "
             'braces, such as "{url}\\n\\n".'
         )
     put = functools.partial(_with_metadata, template, fields, share)
@@ -134,7 +135,8 @@ def _with_metadata(
 
 
 def length(*, least: int = 0, most: int | None = None) -> Step:
-    """Drops documents of fewer characters than `least` (`too_short`) or more than `most` (`too_long`).
+    """Drops documents of fewer characters than `least` (`too_short`) or more than `most`
+    (`too_long`).
 
     Raises ValueError for numbers between which there is none.
     """
@@ -154,9 +156,9 @@ def rule(*, function: Callable[[str, dict], Any]) -> Step:
     """Drops what a function of yours does not keep.
 
     Args:
-      function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. It is looked up by
-        name in each worker, so it is defined at the top of a module. Where that file has changed, the
-        step is done again.
+      function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. It is looked up
+        by name in each worker, so it is defined at the top of a module. Where that file has
+        changed, the step is done again.
     """
     own = bound(function).function
     name = name_of(own).rpartition(".")[2]
@@ -182,7 +184,8 @@ def gopher_quality(
     min_stop_words: int = 2,
     stop_words: Sequence[str] | None = None,
 ) -> Step:
-    """Drops what reads unlike prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, section A.1.1).
+    """Drops what reads unlike prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, section
+    A.1.1).
 
     A setting of 0 switches its rule off.
 
@@ -257,7 +260,8 @@ def c4(
     curly_bracket: bool = True,
     policy: bool = True,
 ) -> Step:
-    """Drops lines and documents of web pages by the rules of C4 (Raffel et al. 2020, arXiv:1910.10683, 2.2).
+    """Drops lines and documents of web pages by the rules of C4 (Raffel et al. 2020,
+    arXiv:1910.10683, 2.2).
 
     The lines that stay lose their indentation. C4's list of bad words is not here.
 
@@ -293,7 +297,8 @@ def fineweb_quality(
     duplicate_line_characters: float = 0.01,
     line_ends_per_word: float = 0.3,
 ) -> Step:
-    """Drops lists and fragments by FineWeb's own rules (Penedo et al. 2024, arXiv:2406.17557, section 3.6).
+    """Drops lists and fragments by FineWeb's own rules (Penedo et al. 2024, arXiv:2406.17557,
+    section 3.6).
 
     Args:
       lines_with_punctuation: least share of lines that end a sentence.
@@ -314,7 +319,8 @@ def fineweb_quality(
 
 
 def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int = 1_000) -> Step:
-    """Drops documents that are in none of some languages, as lingua identifies them, without a download.
+    """Drops documents that are in none of some languages, as lingua identifies them, without a
+    download.
 
     Args:
       keep: ISO 639-1 codes, such as ["en", "de"].
@@ -339,8 +345,8 @@ def _check_languages(keep: Sequence[str]) -> None:
     unknown = [code for code in keep if code not in codes]
     if not keep or isinstance(keep, str) or unknown:
         raise ValueError(
-            f"filters.language.keep must be a list of ISO 639-1 codes such as ['en'], got {keep!r}; "
-            f"known: {', '.join(sorted(codes))}."
+            "filters.language.keep must be a list of ISO 639-1 codes such as ['en'], got "
+            f"{keep!r}; known: {', '.join(sorted(codes))}."
         )
 
 
@@ -378,7 +384,8 @@ def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
 
 
 class _C4(C4QualityFilter):
-    """datatrove's, which also counts the documents it changes, and drops those it leaves no line."""
+    """datatrove's, which also counts the documents it changes, and drops those it leaves no
+    line."""
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         text = doc.text

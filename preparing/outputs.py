@@ -45,13 +45,14 @@ class Output(NamedTuple):
 
 @checked
 def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Output:
-    """Tokens for `--gin_file=corpora/token_store.gin`, with their vocabulary, and held-out documents.
+    """Tokens for `--gin_file=corpora/token_store.gin`, with their vocabulary, and held-out
+    documents.
 
     Args:
       vocabulary: a factory of `tasks.vocabularies`, which is given a sample of the documents.
-      heldout_every: one document in so many is held out, by a hash of its text, so that it is held out
-        whatever else there is; of a task that would have none, the document of the smallest hash, or
-        the end of its only one.
+      heldout_every: one document in so many is held out, by a hash of its text, so that it is held
+        out whatever else there is; of a task that would have none, the document of the smallest
+        hash, or the end of its only one.
 
     Raises ValueError for documents without a token.
     """
@@ -87,8 +88,8 @@ def documents() -> Output:
         lambda out, documents: _Counted(WriteDocuments(os.path.join(out, "documents"))),
         lambda out, tasks, about: None,
         lambda out: (  # which makes tokens of them as they are
-            f"pretrax prepare --gin.FILES=\"'{out}/documents/*'\" --gin.OUT=\"'{out.rstrip('/')}_tokens'\" "
-            "--gin.preparing.Preparation.steps=[]"
+            f"pretrax prepare --gin.FILES=\"'{out}/documents/*'\" "
+            f"--gin.OUT=\"'{out.rstrip('/')}_tokens'\" --gin.preparing.Preparation.steps=[]"
         ),
     )
 

@@ -58,8 +58,8 @@ def read_preparation(
     found = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
     if missing := [name for name in FIELDS if name not in found]:
         raise ValueError(
-            f"The gin files give no {', no '.join(missing)}: bind preparing.Preparation.{missing[0]}, "
-            f"or include {DEFAULT!r} at the head of yours."
+            f"The gin files give no {', no '.join(missing)}: bind "
+            f"preparing.Preparation.{missing[0]}, or include {DEFAULT!r} at the head of yours."
         )
     return check(Preparation(**found))
 
@@ -70,8 +70,8 @@ def check(preparation: Preparation) -> Preparation:
     check_fields(p, "preparing.Preparation.")
     if "://" in p.out:
         raise ValueError(
-            f"OUT is a folder on a disk that all workers share, got {p.out}: copy the finished store "
-            "to the bucket."
+            f"OUT is a folder on a disk that all workers share, got {p.out}: copy the finished "
+            "store to the bucket."
         )
     return p
 

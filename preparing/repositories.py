@@ -1,7 +1,8 @@
 """Source code by repository: the files of a folder as one document.
 
-A model that is to use a project's other files must see them together in training: DeepSeek-Coder (Guo
-et al. 2024, arXiv:2401.14196, section 2.2), StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173).
+A model that is to use a project's other files must see them together in training: DeepSeek-Coder
+(Guo et al. 2024, arXiv:2401.14196, section 2.2), StarCoder2 (Lozhkov et al. 2024,
+arXiv:2402.19173).
 """
 
 import ast
@@ -31,7 +32,8 @@ def repositories_in(folders: str | Sequence[str], files: str | Sequence[str]) ->
       folders: paths or glob patterns, a list or separated by commas.
       files: patterns below each folder, likewise.
 
-    Raises FileNotFoundError for a pattern that no folder matches, and where no folder has such a file.
+    Raises FileNotFoundError for a pattern that no folder matches, and where no folder has such a
+    file.
     """
     found: list[Repository] = []
     for pattern in listed(folders):

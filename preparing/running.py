@@ -50,13 +50,14 @@ class Stage(NamedTuple):
 
 
 def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
-    """Calls the functions of a preparation. Raises ValueError for one that returns something else."""
+    """Calls the functions of a preparation. Raises ValueError for one that returns something
+    else."""
     for k, step in enumerate(preparation.steps):
         function = bound(step).function
         if "text" in (parameters(function) or ()):
             raise ValueError(
-                f"preparing.Preparation.steps[{k}] is {name_of(function)}, a function of a text: list "
-                f"@filters.rule instead, and set filters.rule.function = @{name_of(function)}."
+                f"preparing.Preparation.steps[{k}] is {name_of(function)}, a function of a text: "
+                f"list @filters.rule instead, and set filters.rule.function = @{name_of(function)}."
             )
     return (
         _made_by("source", preparation.source, Source),
@@ -189,7 +190,8 @@ def _clear(out: str) -> None:
 
 
 def finish(out: str) -> None:
-    """Keeps the logs of all tasks in one file, and removes what a finished preparation needs no more."""
+    """Keeps the logs of all tasks in one file, and removes what a finished preparation needs no
+    more."""
     work = os.path.join(out, WORK)
     if not os.path.isdir(work):
         return
@@ -219,7 +221,8 @@ def log_folder(folder: str, name: str) -> str:
 
 
 def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str) -> StepReport:
-    """Returns what the block of a number did in all tasks of a pass, which datatrove has counted."""
+    """Returns what the block of a number did in all tasks of a pass, which datatrove has
+    counted."""
     totals: dict[str, int] = {}
     for rank in range(tasks):
         stats = read_json(os.path.join(log, "stats", f"{rank:05d}.json"))[block]["stats"]

@@ -37,7 +37,8 @@ def files(
       files: paths or glob patterns (`**` for any depth), a list or separated by commas; with a
         protocol, such as s3://, in a bucket; a folder that Hugging Face's `datasets` saved.
       text_field: the field or column that holds the text; the others are the document's metadata.
-      on_malformed: "error" ends at the first record that cannot be read, "skip" counts and shows them.
+      on_malformed: "error" ends at the first record that cannot be read, "skip" counts and shows
+        them.
       task_bytes: of files that one task reads; more where there would be more than 512 tasks.
 
     Raises ValueError and FileNotFoundError for patterns by which no file can be read.
@@ -72,13 +73,14 @@ def repositories(
 
     Args:
       folders: paths or glob patterns of folders, such as "repos/*", a list or separated by commas.
-      files: patterns below each folder, a list or separated by commas; compressed files are unpacked.
+      files: patterns below each folder, a list or separated by commas; compressed files are
+        unpacked.
       header: what stands before each file: a text with "{path}" and "{repository}".
       on_malformed: "error" ends at the first file that is no text, "skip" counts and shows them.
       task_bytes: of files that one task reads; more where there would be more than 512 tasks.
 
-    Raises ValueError for a header with other names, and FileNotFoundError for a pattern that matches
-    nothing; a folder without such files is left out.
+    Raises ValueError for a header with other names, and FileNotFoundError for a pattern that
+    matches nothing; a folder without such files is left out.
     """
     try:
         header.format(path="", repository="")
@@ -210,7 +212,8 @@ def shares_of(sizes: dict[str, int], share_bytes: int) -> list[list[FileRange]]:
     """Returns what each task reads: consecutive files, and ranges of long ones that can be split.
 
     >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12, "d.txt": 9}, 6)
-    [[FileRange('a.txt'), FileRange('b.txt')], [FileRange('c.jsonl', 0, 6)], [FileRange('c.jsonl', 6, 12)], [FileRange('d.txt')]]
+    [[FileRange('a.txt'), FileRange('b.txt')], [FileRange('c.jsonl', 0, 6)], [FileRange('c.jsonl',
+    6, 12)], [FileRange('d.txt')]]
     """
     share_bytes = max(share_bytes, -(-sum(sizes.values()) // (MOST_TASKS - 1)))
     shares: list[list[FileRange]] = [[]]

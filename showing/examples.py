@@ -106,11 +106,12 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
     )
 
 
-# --- hidden and predicted tokens, exactly, for any objective --------------------------------------
+# --- hidden and predicted tokens, exactly, for any objective -------------------------------------
 
 
 def hidden_tokens(view: ModelView) -> np.ndarray:
-    """Returns bool[rows, L]: tokens that are predicted in place, or predicted and not among the inputs.
+    """Returns bool[rows, L]: tokens that are predicted in place, or predicted and not among the
+    inputs.
 
     Without inputs (causal language modelling) nothing is hidden; everything is predicted.
     """
@@ -198,7 +199,7 @@ def _span_numbers(view: ModelView, ids: TokenIds, row: int, hidden) -> np.ndarra
     return numbers
 
 
-# --- tokens ----------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 class _Describer:
@@ -274,7 +275,7 @@ def _is_part(reader: Reader, token: int) -> bool:
     return token not in reader.names and "\ufffd" in reader.decode([token])
 
 
-# --- stacks ----------------------------------------------------------------------------------------
+# --- stacks ---------------------------------------------------------------------------------------
 
 
 def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackView:

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
-# v0 … v7: of series that are told apart by colour; after Okabe and Ito (2008), for all kinds of eyes.
+# v0 … v7: of series that are told apart by colour; after Okabe and Ito (2008), for all kinds of
+# eyes.
 STYLE = """
 :root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
   --line:#dcdfe6; --first:#3f6fd9; --second:#d9622b; --chip:#eceef3;

@@ -13,7 +13,8 @@ BARS = 48  # of a histogram, at most
 
 
 def chart_of_noise(figures: NoiseFigures) -> str:
-    """The lengths of hidden spans, with their law where it is known, and where in a row they are."""
+    """The lengths of hidden spans, with their law where it is known, and where in a row they
+    are."""
     panels = (_draw_spans, _draw_where)
     return drawn([functools.partial(draw, figures=figures) for draw in panels], WIDTH, height=2.1)
 

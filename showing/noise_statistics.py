@@ -53,7 +53,8 @@ def rows_of(tokens: np.ndarray, length: int, count: int) -> list[list[np.ndarray
 def measure_each(
     members: Iterable[ShownObjective], stream: np.ndarray, *, rows: int, **settings
 ) -> list[NoiseFigures]:
-    """Measures each member of a mixture on its share of `rows`, or 64; for `settings` see `measure`."""
+    """Measures each member of a mixture on its share of `rows`, or 64; for `settings` see
+    `measure`."""
     return [
         measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
         for member in members
@@ -118,7 +119,8 @@ def slots_used(view: ModelView) -> dict[str, SlotUse]:
 
 
 def _along(marks: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """f[BINS]: the share of marks among the tokens `of`, in each of as many stretches of the row."""
+    """f[BINS]: the share of marks among the tokens `of`, in each of as many stretches of the
+    row."""
     bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
     total, found = (
         np.bincount(bin_of_slot, weights=x.sum(axis=0), minlength=BINS) for x in (of, marks)
@@ -126,7 +128,7 @@ def _along(marks: np.ndarray, of: np.ndarray) -> np.ndarray:
     return found / np.maximum(total, 1)
 
 
-# --- spans -----------------------------------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------------
 
 
 def span_lengths(hidden: np.ndarray) -> list[np.ndarray]:

@@ -75,7 +75,7 @@ def page(heading: Heading, examples: Sequence[Example], figures: Sequence[NoiseF
     return html.document(heading.name, heading.facts, body, made_by, STYLE)
 
 
-# --- examples --------------------------------------------------------------------------------------
+# --- examples -------------------------------------------------------------------------------------
 
 
 def legend(examples: Iterable[Example]) -> str:
@@ -149,7 +149,7 @@ def pattern(attention: AttentionPattern) -> str:
     )
 
 
-# --- statistics ------------------------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------------------
 
 
 def counted_on(stream: str, figures: Sequence[NoiseFigures]) -> str:

@@ -102,7 +102,8 @@ def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed:
 
     Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
     slots that the longest takes. Where the objective reads parts, a document has two, of about the
-    same length (`halves`); where it reads labels, all are 0. If the subject is a mixture as a whole, its members take turns.
+    same length (`halves`); where it reads labels, all are 0. If the subject is a mixture as a
+    whole, its members take turns.
     """
     L = max(sum(map(len, row)) for row in rows)
     tokens, segments = np.zeros((2, len(rows), L), np.int32)
@@ -138,7 +139,8 @@ def view_of(subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed:
 
 
 def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
-    """i32[rows, L]: 1 from the sentence's end on that is nearest to a document's middle, before it 0.
+    """i32[rows, L]: 1 from the sentence's end on that is nearest to a document's middle, before it
+    0.
 
     Where no sentence ends, it is the middle itself.
     """
@@ -162,7 +164,7 @@ def _run(lengths, stacks, layout, max_documents, corrupt, bos, keys, rows):
     return features, jax.vmap(lambda row: arrange(row, dict(stacks), bos, max_documents))(features)
 
 
-# --- which places give a loss --------------------------------------------------------------------
+# --- which places give a loss -------------------------------------------------------------------
 
 
 class _Outputs(NamedTuple):
@@ -182,7 +184,8 @@ def places_with_loss(objective: Objective, batch: dict) -> np.ndarray:
 
 
 def further_targets(objective: Objective, batch: dict) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns (ids, weights) of each term that predicts other tokens than the targets of the batch."""
+    """Returns (ids, weights) of each term that predicts other tokens than the targets of the
+    batch."""
     targets = predictions(batch)[0]
     labels = jax.device_get(_labels(objective.loss, tuple(objective.heads), batch))
     return {

@@ -36,7 +36,8 @@ SETTINGS = {
 
 
 def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
-    """Returns the SVG of panels side by side, each drawn by a function of its axes; sizes in inches."""
+    """Returns the SVG of panels side by side, each drawn by a function of its axes; sizes in
+    inches."""
     import matplotlib  # here: half a second that the terminal does not need
 
     matplotlib.use("Agg")

@@ -152,7 +152,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-# --- tokens ----------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def style(token: Token) -> str:
@@ -195,7 +195,7 @@ def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
     return [line for block in blocks for line in block if line.plain.strip()]
 
 
-# --- numbers ---------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def tracks(stack: StackView) -> Table:
@@ -247,7 +247,7 @@ def pool_words(pool: Pool) -> str:
     return f"slot {pool.slot}" + ("" if pool.label is None else f": {pool.label}")
 
 
-# --- attention -------------------------------------------------------------------------------------
+# --- attention ------------------------------------------------------------------------------------
 
 
 def _panel(attention: AttentionPattern) -> Panel:

@@ -1,4 +1,5 @@
-"""Models of Hugging Face and T5X with their vocabularies: what an import makes a run directory of."""
+"""Models of Hugging Face and T5X with their vocabularies: what an import makes a run directory
+of."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -112,7 +113,8 @@ def _prompt_forms(
                 f"Got problem_type='regression' with {found.config.num_classes} numbers in "
                 f"{source.path / 'config.json'}, expected one number: more are not supported."
             )
-        # Of causal states the last alone has read the whole text; "classifier_pooling" is ModernBERT's.
+        # Of causal states the last alone has read the whole text; "classifier_pooling" is
+        # ModernBERT's.
         pooling = "last"
         if found.model.layout == "encoder":
             pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
@@ -154,12 +156,13 @@ def t5x_preset(file: str) -> Callable[..., Model]:
 
 
 def _fitting(vocabulary: Vocabulary | None, model: Model) -> Vocabulary | None:
-    """Returns the vocabulary. Raises ValueError where its text has ids that the model never learned."""
+    """Returns the vocabulary. Raises ValueError where its text has ids that the model never
+    learned."""
     if vocabulary is not None and vocabulary.ids.text[1] > model.vocab_size:
         raise ValueError(
             f"The tokenizer {vocabulary.about.get('vocabulary', 'of the run')} has text ids up to "
-            f"{vocabulary.ids.text[1] - 1}, the model's embedding {model.vocab_size} rows, so it is "
-            "not the one that the model was trained with: give that one. Rows are added for ids of "
-            "--sentinels and --specials alone."
+            f"{vocabulary.ids.text[1] - 1}, the model's embedding {model.vocab_size} rows, so it "
+            "is not the one that the model was trained with: give that one. Rows are added for ids "
+            "of --sentinels and --specials alone."
         )
     return vocabulary

@@ -105,7 +105,8 @@ def open_vocabulary(
     Without either it is one of Python's library, learned once and kept in the folder `cache`;
     `notice` is called with a line for the user before that is learned.
 
-    Raises ValueError, FileNotFoundError where `run` is no run, or has no vocabulary, or `name` none.
+    Raises ValueError, FileNotFoundError where `run` is no run, or has no vocabulary, or `name`
+    none.
     """
     if run is not None:
         check_is_run(run)

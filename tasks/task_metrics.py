@@ -71,14 +71,15 @@ def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """The correlation of two classes by Matthews (1975), from -1 to 1; 0.0 where a side is constant.
+    """The correlation of two classes by Matthews (1975), from -1 to 1; 0.0 where a side is
+    constant.
 
     >>> got = matthews([1, 1, 1, 0, 0], [1, 1, 0, 0, 0])
     >>> {name: round(x, 4) for name, x in got.items()}  # 2 * 2 - 0 * 1, over sqrt(2 * 3 * 3 * 2)
     {'matthews': 0.6667}
 
-    Predictions that are no label of the targets count as the other class. Raises ValueError for targets
-    of more than two classes.
+    Predictions that are no label of the targets count as the other class. Raises ValueError for
+    targets of more than two classes.
     """
     pairs = _pairs(targets, predictions)
     labels = sorted(set(targets))
@@ -218,8 +219,8 @@ def _pairs(targets: Sequence, predictions: Sequence) -> list[tuple]:
     """Returns (target, prediction) of each example."""
     if len(targets) != len(predictions):
         raise ValueError(
-            f"Got {len(targets)} targets and {len(predictions)} predictions, expected equal numbers: "
-            "one prediction for each example."
+            f"Got {len(targets)} targets and {len(predictions)} predictions, expected equal "
+            "numbers: one prediction for each example."
         )
     if not len(targets):
         raise ValueError(

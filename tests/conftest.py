@@ -54,8 +54,9 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="module")
 def programs_of_few_files():
-    """Lets go of compiled programs: Linux lets a process map 65,530 pieces of memory (vm.max_map_count),
-    each program takes some, and where none are left LLVM ends in a segmentation fault."""
+    """Lets go of compiled programs: Linux lets a process map 65,530 pieces of memory
+    (vm.max_map_count), each program takes some, and where none are left LLVM ends in a segmentation
+    fault."""
     yield
     maps = pathlib.Path("/proc/self/maps")
     if not maps.exists() or maps.read_bytes().count(b"\n") > 20_000:

@@ -206,8 +206,8 @@ def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
     lines = "".join(f"models.encoder_decoder.{k} = {v!r}\n" for k, v in settings.items())
     preset = tmp_path / "small.gin"
     preset.write_text(
-        "from __gin__ import dynamic_registration\nfrom pretrax import models\nfrom pretrax import training\n"
-        f"training.Run.model = @models.encoder_decoder\n{lines}"
+        "from __gin__ import dynamic_registration\nfrom pretrax import models\nfrom pretrax import "
+        f"training\ntraining.Run.model = @models.encoder_decoder\n{lines}"
     )
     run(f"--from=t5x:{tmp_path}/checkpoint_7", f"--to={tmp_path}/run", f"--model={preset}")
     found = open_run(str(tmp_path / "run"))
@@ -293,7 +293,7 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
 
 
-# --- vocabularies --------------------------------------------------------------------------------
+# --- vocabularies -------------------------------------------------------------------------------
 
 
 def word_pieces(path):
@@ -461,7 +461,8 @@ def bart_model(rows=600):
     ],
 )
 def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train, tmp_path, capsys):
-    """Of the gin files it names the last before the run's own is `train`, and they set up a step."""
+    """Of the gin files it names the last before the run's own is `train`, and they set up a
+    step."""
     vocabulary = given_tokenizer(make, tmp_path, *flags)
     said = capsys.readouterr().out
     assert "the model's embedding 600 rows: " in said
@@ -545,7 +546,7 @@ def test_the_first_t5_is_read_as_it_was_published(tmp_path):
     assert_equal(open_run(f"{tmp_path}/run").params, params)
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- what is refused ----------------------------------------------------------------------------
 
 
 def changed(directory, change):

@@ -116,7 +116,7 @@ def test_the_site_builds_without_warnings(tmp_path):
     )
 
 
-# --- the reader's folder -------------------------------------------------------------------------
+# --- the reader's folder ------------------------------------------------------------------------
 
 RUNS = {  # what commands suppose to be there, beside the quickstart: model, objective, settings
     "decoder": ("decoder", "causal_lm", {}),
@@ -185,7 +185,7 @@ def write_files(here: Path, texts: list[str]):
     (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
 
 
-# --- what runs -----------------------------------------------------------------------------------
+# --- what runs ----------------------------------------------------------------------------------
 
 # Runs that are trained; the others are planned: read, their corpus opened, all of it checked.
 TRAINED = {  # by one of their arguments

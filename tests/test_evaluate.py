@@ -1,4 +1,5 @@
-"""The command line of `evaluate.py`, SeqIO tasks as it reads them, and fine-tuning that is scored."""
+"""The command line of `evaluate.py`, SeqIO tasks as it reads them, and fine-tuning that is
+scored."""
 
 import json
 import re
@@ -100,7 +101,7 @@ def fails(capsys, *arguments) -> str:
     return re.sub(r"\s+", " ", error)
 
 
-# --- tasks of SeqIO ------------------------------------------------------------------------------
+# --- tasks of SeqIO -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["colours", "colours_ids"])
@@ -172,7 +173,7 @@ def test_tasks_that_cannot_be_scored(settings, said):
         evaluation_tasks("", **settings)
 
 
-# --- the command line ----------------------------------------------------------------------------
+# --- the command line ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +307,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
         assert said in fails(capsys, *arguments)
 
 
-# --- held-out text -------------------------------------------------------------------------------
+# --- held-out text ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -334,7 +335,7 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
         assert int(targets.replace(",", "")) == score.targets and float(perplexity) > 1
 
 
-# --- yardsticks ----------------------------------------------------------------------------------
+# --- yardsticks ---------------------------------------------------------------------------------
 
 
 def words(subject, *, of: str = "checkpoint", times: int = 1) -> list[Figure]:
@@ -366,7 +367,7 @@ def test_yardsticks_by_name(answering, capsys, monkeypatch):
         assert said in fails(capsys, *arguments, f"--gin.{setting}")
 
 
-# --- fine-tuning that is scored as it goes -------------------------------------------------------
+# --- fine-tuning that is scored as it goes ------------------------------------------------------
 
 FINETUNING = """
 from __gin__ import dynamic_registration

@@ -1,4 +1,5 @@
-"""What imports what: one way, without circles, and no TensorFlow outside `tasks`; one name for one thing."""
+"""What imports what: one way, without circles, and no TensorFlow outside `tasks`; one name for one
+thing."""
 
 import ast
 import functools
@@ -93,7 +94,8 @@ def test_imports_within_the_package_are_relative(package):
 
 
 def test_imports_from_outside_are_of_pretrax():
-    """In a checkout `import models` would work too, and make every class and cache a second time."""
+    """In a checkout `import models` would work too, and make every class and cache a second
+    time."""
     for file in {*ROOT.glob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")}:
         names = {name.partition(".")[0] for name in imported(file)}
         assert not names & set(PACKAGES), file

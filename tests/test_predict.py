@@ -79,7 +79,7 @@ def fails(capsys, *arguments) -> str:
     return re.sub(r"\s+", " ", error)
 
 
-# --- what each run does --------------------------------------------------------------------------
+# --- what each run does -------------------------------------------------------------------------
 
 BOTH = ["Ada", "so it"]
 
@@ -91,7 +91,8 @@ def slow(*case):
 @pytest.mark.parametrize(
     "name, arguments, announced, form",
     [
-        ("causal", BOTH, "continue — goes on from a text, prompted as in training.", r"Ada.*\nso it"),
+        ("causal", BOTH, "continue — goes on from a text, prompted as in "
+                         "training.", r"Ada.*\nso it"),
         slow("elsewhere", ["Ada"], "continue — goes on from a text, since it is of layout", "Ada"),
         slow("blanks", ["a <extra_id_0> b <extra_id_1>"], "infill — fills blanks", "a .* b .*"),
         slow("pairs", ["a", "--mode=embed"], "embed — gives each text an embedding", "1 embedding"),
@@ -124,7 +125,8 @@ def slow(*case):
         ("respond", ["Ada", "--score", "--target=tea"], "score",
          r"nats over 4 tokens, .*: 'tea'"),
         ("prefix", ["Ada", "--mode=respond"],
-         "respond — answers a text with a text, which it was not trained for, but for: complete.", ".*"),
+         "respond — answers a text with a text, which it was not trained for, but for: "
+         "complete.", ".*"),
     ],
 )  # fmt: skip
 def test_each_run_does_what_it_was_trained_for(run_of, said, name, arguments, announced, form):
@@ -154,7 +156,7 @@ def test_devices_change_nothing(run_of, said, monkeypatch, name):
     assert each == spread == said(*asked)
 
 
-# --- many at once --------------------------------------------------------------------------------
+# --- many at once -------------------------------------------------------------------------------
 
 
 def write_items(path, items):
@@ -265,7 +267,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
     assert [(x["text"], x["answer"]) for x in found] == [(x["text"], x["answer"]) for x in whole]
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- what is refused ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -320,7 +322,8 @@ def test_killed_and_started_again(run_of, said, tmp_path):
             "prefix",
             ["a <extra_id_0>"],
             "Got a text with blanks, 'a <extra_id_0>', in mode 'complete', which continues a text. "
-            "Should they be filled? Then this model has not learned to; one that span_corruption or ul2",
+            "Should they be filled? Then this model has not learned to; one that span_corruption "
+            "or ul2",
         ),
         ("ul2", ["<extra_id_0>", "--mode=complete"], "in mode 'infill': give --mode=infill. To"),
         (

@@ -26,7 +26,7 @@ def fails(capsys, *arguments) -> str:
     return said
 
 
-# --- what is printed -------------------------------------------------------------------------------
+# --- what is printed ------------------------------------------------------------------------------
 
 
 def test_the_list_has_every_objective(capsys):
@@ -93,8 +93,8 @@ def test_a_text_of_ones_own_is_needless(capsys):
 def test_an_objective_of_ones_own(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
-        "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax import training\n"
-        "training.Run.objective = @objectives.causal_masking\n"
+        "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax "
+        "import training\ntraining.Run.objective = @objectives.causal_masking\n"
     )
     said = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
     assert "causal_masking  on a decoder" in said
@@ -130,7 +130,7 @@ def test_tensorflow_is_not_loaded():
     assert said.stdout.strip() == f"set() {len(CATALOGUE)}", said.stderr
 
 
-# --- mistakes --------------------------------------------------------------------------------------
+# --- mistakes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

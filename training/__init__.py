@@ -3,8 +3,8 @@
     run = training.Run(run_dir="runs/mine", corpus=…, objective=…, model=…, …)
     planned = training.plan(run, training.open_corpus(run))
 
-`pretrax.training.trainer.train` trains a run; `pretrax.training.settings.configuration` reads one from
-gin files.
+`pretrax.training.trainer.train` trains a run; `pretrax.training.settings.configuration` reads one
+from gin files.
 """
 
 from .hooks import Hook

@@ -19,8 +19,8 @@ from ..objectives import Labels
 class Tally:
     """Counts of labels, which are summed over batches."""
 
-    # Of classes f32[C], the summed weights of each. Of numbers f32[3]: the sum of their weights, and
-    # the weighted sums of the numbers and of their squares.
+    # Of classes f32[C], the summed weights of each. Of numbers f32[3]: the sum of their weights,
+    # and the weighted sums of the numbers and of their squares.
     totals: Any
     numbers: bool = dataclasses.field(metadata={"static": True})
 

@@ -2,9 +2,9 @@
 
 The member of a row is a function of the row's number alone, and each row takes as much text as its
 member's limits allow (`data.packing`), so that no token is ever dropped and few slots are padding.
-The stream of documents is split into logical shards; a process reads the shards whose rows its devices
-hold. The data position (what each shard has read, and the pieces waiting for a row) is part of the
-training state.
+The stream of documents is split into logical shards; a process reads the shards whose rows its
+devices hold. The data position (what each shard has read, and the pieces waiting for a row) is part
+of the training state.
 """
 
 import functools
@@ -59,8 +59,8 @@ def schedule(
         raise ValueError(
             f"batch_size must be a multiple of {multiple} and at least "
             f"{multiple * len(groups)} ({multiple} rows for each of {len(groups)} row groups), "
-            f"got {batch_size}: change --gin.training.Run.batch_size, .data_shards or the row groups "
-            "(.sequence_lengths)."
+            f"got {batch_size}: change --gin.training.Run.batch_size, .data_shards or the row "
+            "groups (.sequence_lengths)."
         )
     rates = [member.rate for member in members_of(objective)]
     if len(groups) > 1 and any(map(callable, rates)):
@@ -90,28 +90,29 @@ def _check_rows(
         if len(schedules) > 1 and abs(actual - planned) > planned / 5:
             names = ", ".join(repr(members[number].name) for number in one.members)
             warnings.warn(
-                f"The rates of {names} come to {planned:.2g} of all rows, and they get {one.rows} of "
-                f"{batch_size}, {actual:.2g}: the rows of a row group are whole multiples. Raise "
-                "batch_size, or let them share a row group (.sequence_lengths).",
+                f"The rates of {names} come to {planned:.2g} of all rows, and they get {one.rows} "
+                f"of {batch_size}, {actual:.2g}: the rows of a row group are whole multiples. "
+                "Raise batch_size, or let them share a row group (.sequence_lengths).",
                 stacklevel=2,
             )
 
 
 def _check_shares(schedule: GroupSchedule, members: Sequence[Member]) -> None:
-    """Raises ValueError for a constant rate that comes to no rows; warns where it comes to others."""
+    """Raises ValueError for a constant rate that comes to no rows; warns where it comes to
+    others."""
     if any(map(callable, schedule.rates)):
         return
     for number, rate in zip(schedule.members, schedule.rates):
         planned, actual = rate / sum(schedule.rates), schedule.share(number)
         if not actual:
             raise ValueError(
-                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, expected "
-                f"at least 1 of {PERIOD}: raise it, or leave the member out."
+                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, "
+                f"expected at least 1 of {PERIOD}: raise it, or leave the member out."
             )
         if abs(actual - planned) > planned / 10:
             warnings.warn(
-                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, of which "
-                f"it gets {actual:.2g}: rates are kept to whole rows of {PERIOD}.",
+                f"The rate of {members[number].name!r} is {planned:.2g} of its row group's rows, "
+                f"of which it gets {actual:.2g}: rates are kept to whole rows of {PERIOD}.",
                 stacklevel=2,
             )
 
@@ -157,7 +158,8 @@ def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
 
 
 class Batches:
-    """An endless iterator over steps: a batch of rows for every row group, sharded over the mesh."""
+    """An endless iterator over steps: a batch of rows for every row group, sharded over the
+    mesh."""
 
     def __init__(
         self,
@@ -230,8 +232,8 @@ class Batches:
         self.step = step
 
     def skip(self, count: int) -> None:
-        """Reads the batches of the next steps, so many, and leaves them out: the same steps come again
-        with the text after them."""
+        """Reads the batches of the next steps, so many, and leaves them out: the same steps come
+        again with the text after them."""
         step = self.step
         for _ in range(count):
             for shard in self._readers:

@@ -113,8 +113,8 @@ def check_leaks(recipe: Recipe, batch: dict) -> None:
 
 def _leak(stack: str, slot: int, document: int, at: int, of: int) -> str:
     message = (
-        f"The model's output at slot {at}, of document {of}, depends on input {slot} of the {stack}, "
-        f"of document {document}, "
+        f"The model's output at slot {at}, of document {of}, depends on input {slot} of the "
+        f"{stack}, of document {document}, "
     )
     if document != of:
         return message + (

@@ -2,8 +2,9 @@
 
     pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8
 
-What cannot be seen from a run's numbers: whether its mesh suits the slice, how much memory the compiled
-step takes on a chip, and what it sends between chips. No corpus is opened, and nothing is trained.
+What cannot be seen from a run's numbers: whether its mesh suits the slice, how much memory the
+compiled step takes on a chip, and what it sends between chips. No corpus is opened, and nothing is
+trained.
 """
 
 import dataclasses
@@ -77,10 +78,11 @@ class Check(NamedTuple):
 def check(run: Run, topology: Topology) -> Check:
     """Returns what the compiler says of a run's step on a topology. Takes a minute or more.
 
-    The vocabulary is a stand-in of the run's `vocabulary_rows`, or of T5's size, and a run that counts
-    its classes is given two.
+    The vocabulary is a stand-in of the run's `vocabulary_rows`, or of T5's size, and a run that
+    counts its classes is given two.
 
-    Raises ValueError as `topologies.devices_of` and `planning.plan` do, and for a mesh of other devices.
+    Raises ValueError as `topologies.devices_of` and `planning.plan` do, and for a mesh of other
+    devices.
     """
     planned = plan(*_elsewhere(run, devices_of(topology)))
     state, mesh = abstract_state_of(planned).shapes, planned.mesh
@@ -128,14 +130,15 @@ def check(run: Run, topology: Topology) -> Check:
 
 
 def _elsewhere(run: Run, devices) -> tuple[Run, Corpus, Mesh]:
-    """Returns the run, a corpus of which nothing but its ids is known, and the mesh of these devices."""
+    """Returns the run, a corpus of which nothing but its ids is known, and the mesh of these
+    devices."""
     mesh = bound(run.mesh).function
     try:
         inspect.signature(mesh).bind_partial(devices=devices)
     except TypeError:
         raise ValueError(
-            f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, as mesh.make_mesh "
-            "does: those of a topology are not found in this process."
+            f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, as "
+            "mesh.make_mesh does: those of a topology are not found in this process."
         ) from None
     without_source = dataclasses.replace(run, initial_run=None)
     check_run(without_source)

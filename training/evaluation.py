@@ -1,10 +1,11 @@
-"""Held-out loss and metrics of every member of the objective, beside a baseline on the same targets.
+"""Held-out loss and metrics of every member of the objective, beside a baseline on the same
+targets.
 
-The baseline is the loss of a model that ignores its input. It predicts the labels of a term by their
-frequency, or mean, among the training targets (`training.baselines`); of a metric, such as an
+The baseline is the loss of a model that ignores its input. It predicts the labels of a term by
+their frequency, or mean, among the training targets (`training.baselines`); of a metric, such as an
 accuracy, they are all taken for the most frequent one. A term without labels is
-computed for outputs that are equal everywhere: with one embedding for all texts a contrastive loss is
-the logarithm of the number of texts in the batch.
+computed for outputs that are equal everywhere: with one embedding for all texts a contrastive loss
+is the logarithm of the number of texts in the batch.
 
 All members are given the same held-out text, cut to their own raw lengths, with noise that depends
 on the row's number alone: the figures of two checkpoints, or two runs, can be compared.
@@ -139,7 +140,8 @@ class Evaluator:
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
         with placed_on(self._mesh):  # keys made elsewhere are of another type, and traced anew
-            # A key is the same among more. Their number is one of few, for each of which JAX compiles.
+            # A key is the same among more. Their number is one of few, for each of which JAX
+            # compiles.
             number = 1 << (len(packed) - 1).bit_length()
             keys = jax.random.split(jax.random.key(EVALUATION_SEED), number)
             for i in range(0, len(packed), size):

@@ -40,7 +40,8 @@ def evaluator_of_training(
     console: Console,
     wall_time: WallTime,
 ) -> Callable[[int, dict], Evaluation]:
-    """Returns (step, params) -> the figures on held-out text and of `score_tasks`, which it writes."""
+    """Returns (step, params) -> the figures on held-out text and of `score_tasks`, which it
+    writes."""
     heldout = heldout_evaluator(plan)
 
     def evaluate(step: int, params: dict) -> Evaluation:
@@ -77,8 +78,8 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
 
     Args:
       tokens: of held-out text.
-      row_tokens: the raw length of all rows, whatever the objective's members and the model are: two
-        runs with one corpus are given the same rows.
+      row_tokens: the raw length of all rows, whatever the objective's members and the model are:
+        two runs with one corpus are given the same rows.
 
     Raises ValueError for an objective that the model or the corpus cannot have (`recipe_under`).
     """
@@ -100,8 +101,8 @@ def recipe_under(
     """Returns the recipe of the run's model with another objective, its packing, and the id after
     every document; packing and ids are those that the objective has by itself.
 
-    Raises ValueError where the layouts do not fit, the model lacks a head or positions, the vocabulary
-    sentinels, or the corpus what the objective reads.
+    Raises ValueError where the layouts do not fit, the model lacks a head or positions, the
+    vocabulary sentinels, or the corpus what the objective reads.
     """
     model, ids = plan.recipe.model, plan.recipe.ids
     check_columns(plan.corpus, objective)

@@ -51,8 +51,8 @@ def take_steps(
     reports: Reports,
     profiled: Steps | None = None,
 ) -> Stopped:
-    """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early, and after a
-    loss spike, where the run says so, it goes back to a checkpoint.
+    """Takes the remaining steps of a run; at SIGTERM it saves a checkpoint and stops early, and
+    after a loss spike, where the run says so, it goes back to a checkpoint.
 
     Args:
       plan: of the run.
@@ -173,8 +173,8 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
     skipped = sum(one.skipped for one in spikes.since(step))
     print_warning(
         reports.console,
-        f"{spike} The run goes back to the checkpoint of step {step}, and skips the {skipped} batches "
-        "that were read since.",
+        f"{spike} The run goes back to the checkpoint of step {step}, and skips the {skipped} "
+        "batches that were read since.",
     )
     return resumed.state
 

@@ -22,7 +22,8 @@ Dtype = Literal["float32", "bfloat16"]
 def warmup_cosine(
     total_steps: int, *, peak: NonNegative, warmup_steps: Natural, end_share: NonNegative = 0.1
 ):
-    """Linear warm-up from 0 to `peak`, then a cosine down to `end_share * peak` at the last step."""
+    """Linear warm-up from 0 to `peak`, then a cosine down to `end_share * peak` at the last
+    step."""
     _check_warmup("warmup_cosine", warmup_steps, total_steps)
     return optax.warmup_cosine_decay_schedule(
         0.0, peak, warmup_steps, total_steps, end_share * peak
@@ -72,9 +73,9 @@ def adamw(
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov & Hutter 2019), clipping the global norm first.
 
-    Weight decay does not apply to norms and biases. First moments of `momentum_dtype` "bfloat16" take
-    half of the memory of those of "float32"; second moments, whose changes are smaller than bfloat16
-    can tell, stay float32.
+    Weight decay does not apply to norms and biases. First moments of `momentum_dtype` "bfloat16"
+    take half of the memory of those of "float32"; second moments, whose changes are smaller than
+    bfloat16 can tell, stay float32.
     """
     return _clipped(
         clip_norm,
@@ -105,11 +106,11 @@ def muon(
     """Muon (Jordan et al. 2024) for the matrices of layers, AdamW for all other parameters.
 
     The momentum of a matrix is orthogonalised and scaled to the size that AdamW's updates have
-    (`0.2 * sqrt(max(inputs, outputs))`, Liu et al. 2025, arXiv:2502.16982, section 2.2), so that one
-    learning rate serves both. The heads of an attention layer are one matrix; each layer of a
-    scanned stack, and each expert, has its own. Embeddings, output layers, routers, norms, biases, and
-    parameters of modules of one's own are AdamW's, without weight decay and with Nesterov's momentum, which
-    Muon's has too (NAdam, Dozat 2016). The global norm is clipped first.
+    (`0.2 * sqrt(max(inputs, outputs))`, Liu et al. 2025, arXiv:2502.16982, section 2.2), so that
+    one learning rate serves both. The heads of an attention layer are one matrix; each layer of a
+    scanned stack, and each expert, has its own. Embeddings, output layers, routers, norms, biases,
+    and parameters of modules of one's own are AdamW's, without weight decay and with Nesterov's
+    momentum, which Muon's has too (NAdam, Dozat 2016). The global norm is clipped first.
 
     Args:
       total_steps: of the run.
@@ -176,15 +177,16 @@ def adafactor(
     """Adafactor (Shazeer & Stern 2018), its learning rate relative to each parameter's size.
 
     The second moments of an array with two dimensions of at least `min_dim_size_to_factor` are
-    factored into rows and columns. T5X's limit is 128 on kernels of width heads × head_dim; here heads
-    have a dimension of their own, hence the lower one. A parameter's size, and the clipping of
-    its update, are taken over all layers of a scanned stack together.
+    factored into rows and columns. T5X's limit is 128 on kernels of width heads × head_dim; here
+    heads have a dimension of their own, hence the lower one. A parameter's size, and the clipping
+    of its update, are taken over all layers of a scanned stack together.
 
-    Weight decay is as of `adamw`: a step subtracts `weight_decay * learning rate` times the parameter,
-    except from norms and biases.
+    Weight decay is as of `adamw`: a step subtracts `weight_decay * learning rate` times the
+    parameter, except from norms and biases.
     """
     rate = scheduled(learning_rate, total_steps)
-    # Optax's own is not multiplied by the learning rate: .1 would shrink weights by 10% in each step.
+    # Optax's own is not multiplied by the learning rate: .1 would shrink weights by 10% in each
+    # step.
     decay = None if weight_decay is None else lambda step: weight_decay * rate(step)
     return _clipped(
         clip_norm,
@@ -200,7 +202,8 @@ def adafactor(
 
 
 def _decayed(params):
-    """Returns True for matrices, which weight decay shrinks; scanned norms and biases have rank 2."""
+    """Returns True for matrices, which weight decay shrinks; scanned norms and biases have rank
+    2."""
 
     def is_matrix(path, x):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -51,10 +51,11 @@ def open_corpus(run: Run) -> Corpus:
 
 
 def plan_evaluation(run: Run) -> Plan:
-    """Returns the plan of a run that has begun, on the devices that there are, whichever it was trained on.
+    """Returns the plan of a run that has begun, on the devices that there are, whichever it was
+    trained on.
 
-    What is evaluated is padded to their number: only the rows of a training step must divide over them,
-    and only training needs the kernels of fused attention.
+    What is evaluated is padded to their number: only the rows of a training step must divide over
+    them, and only training needs the kernels of fused attention.
     """
     return _plan(run, open_corpus(run), evaluation_mesh(run.mesh), trains=False)
 
@@ -169,12 +170,12 @@ def abstract_batch(plan: Plan) -> dict:
     return jax.eval_shape(arrange, keys, rows)
 
 
-# --- checks ----------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def check_run(run: Run) -> None:
-    """Raises ValueError for settings that are wrong for any corpus, objective and model, and for a warm
-    start from what is not there."""
+    """Raises ValueError for settings that are wrong for any corpus, objective and model, and for a
+    warm start from what is not there."""
     check_fields(run, "training.Run.")
     _check_together(run)
     run.optimizer(run.steps)
@@ -208,8 +209,8 @@ def _check_together(run: Run) -> None:
     processes = jax.process_count()
     if processes > 1 and not run.distributed:
         raise ValueError(
-            f"There are {processes} processes: set training.Run.distributed = True, so that they save "
-            "and stop together."
+            f"There are {processes} processes: set training.Run.distributed = True, so that they "
+            "save and stop together."
         )
     if processes > 1 and run.evaluation_tasks is not None:
         raise ValueError(
@@ -223,15 +224,15 @@ def _check_kept(run: Run) -> None:
     saved, evaluated = run.checkpoint_every, run.evaluate_every
     if run.keep_every is not None and (saved is None or run.keep_every % saved):
         raise ValueError(
-            f"training.Run.keep_every = {run.keep_every} keeps checkpoints of a multiple of so many steps, "
-            f"and checkpoint_every = {saved} saves them at others: make keep_every a multiple of "
-            "checkpoint_every."
+            f"training.Run.keep_every = {run.keep_every} keeps checkpoints of a multiple of so "
+            f"many steps, and checkpoint_every = {saved} saves them at others: make keep_every a "
+            "multiple of checkpoint_every."
         )
     if run.keep_best is not None and (saved is None or evaluated is None or saved % evaluated):
         raise ValueError(
-            f"training.Run.keep_best = {run.keep_best} keeps checkpoints by their held-out loss, and "
-            f"with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have none: make "
-            "checkpoint_every a multiple of evaluate_every."
+            f"training.Run.keep_best = {run.keep_best} keeps checkpoints by their held-out loss, "
+            f"and with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have "
+            "none: make checkpoint_every a multiple of evaluate_every."
         )
 
 
@@ -241,8 +242,8 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
             raise ValueError(
                 f"The row group {group.stacks} has {scheduled.rows} rows, which {run.microbatches} "
                 f"microbatches over {shards} devices do not divide: change "
-                "--gin.training.Run.batch_size, or make --gin.training.Run.data_shards a multiple of "
-                f"{run.microbatches * shards}."
+                "--gin.training.Run.batch_size, or make --gin.training.Run.data_shards a multiple "
+                f"of {run.microbatches * shards}."
             )
 
 
@@ -254,16 +255,16 @@ def _check_attention(model: Model, mesh: Mesh) -> None:
     plain = "give the model attention='plain', such as --gin.models.decoder.attention=\"'plain'\"."
     if kernels is None:
         raise ValueError(
-            f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone have "
-            f"its kernels: {plain}"
+            f"Got a model with attention='fused' on {platform}, expected TPUs or GPUs, which alone "
+            f"have its kernels: {plain}"
         )
     if config is not None:
         size = config.head_dim * np.dtype(config.dtype).itemsize
         if size > kernels.WIDEST_HEAD:
             raise ValueError(
                 f"Got heads of {config.head_dim} numbers, {size} bytes of {config.dtype}, and the "
-                f"kernels of attention='fused' on {platform} have room for {kernels.WIDEST_HEAD}: give the "
-                f"model dtype='bfloat16', or {plain}"
+                f"kernels of attention='fused' on {platform} have room for {kernels.WIDEST_HEAD}: "
+                f"give the model dtype='bfloat16', or {plain}"
             )
 
 
@@ -271,9 +272,9 @@ def _check_experts(model: Model, mesh: Mesh) -> None:
     experts, devices = model.config.num_experts if model.config else 0, mesh.shape["expert"]
     if experts % devices:
         raise ValueError(
-            f"Got a model of {experts} experts on a mesh that spreads them over {devices} devices, expected "
-            "a multiple: lower --gin.mesh.make_mesh.expert and raise fsdp, or change the model's "
-            "num_experts."
+            f"Got a model of {experts} experts on a mesh that spreads them over {devices} devices, "
+            "expected a multiple: lower --gin.mesh.make_mesh.expert and raise fsdp, or change the "
+            "model's num_experts."
         )
 
 
@@ -283,29 +284,31 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
     column = column_of(objective)
     if column is not None and column not in corpus.columns:
         raise ValueError(
-            f"The objective is made for {ROWS[objective.rows]}, and the documents of this corpus have no "
-            f"{column}: choose a corpus that has them, or another objective "
+            f"The objective is made for {ROWS[objective.rows]}, and the documents of this corpus "
+            f"have no {column}: choose a corpus that has them, or another objective "
             "(--gin_file=objectives/NAME.gin)."
         )
     if column != "parts" and "parts" in corpus.columns:
         raise ValueError(
-            "The documents of this corpus are of several parts, such as a text and its answer, which "
-            f"an objective for {ROWS[objective.rows]} would read as one text: choose an objective on "
-            "parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
+            "The documents of this corpus are of several parts, such as a text and its answer, "
+            f"which an objective for {ROWS[objective.rows]} would read as one text: choose an "
+            "objective on parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
         )
     if corpus.classes and 1 in objective.heads.values():
         raise ValueError(
-            f"The objective predicts numbers, and the labels of this corpus are {len(corpus.classes)} "
-            f"classes ({', '.join(corpus.classes[:8])}): choose sequence_classification "
-            "(--gin_file=runs/finetune_classification.gin), or a corpus of numbers "
+            "The objective predicts numbers, and the labels of this corpus are "
+            f"{len(corpus.classes)} classes ({', '.join(corpus.classes[:8])}): choose "
+            "sequence_classification (--gin_file=runs/finetune_classification.gin), or a corpus of "
+            "numbers "
             '(seqio_corpora.seqio_pairs, answers "number").'
         )
     read = "tokens" if "labels" in objective.lengths(2) else "documents"
     if column == "labels" and corpus.labels_of not in (None, read):
         raise ValueError(
-            f"The objective predicts labels of {read}, and this corpus has labels of {corpus.labels_of}: "
-            "choose sequence_classification (--gin_file=runs/finetune_classification.gin) for classes of "
-            "texts, and for classes of words token_classification (--gin_file=runs/finetune_tags.gin) "
+            f"The objective predicts labels of {read}, and this corpus has labels of "
+            f"{corpus.labels_of}: choose sequence_classification "
+            "(--gin_file=runs/finetune_classification.gin) for classes of texts, and for classes "
+            "of words token_classification (--gin_file=runs/finetune_tags.gin) "
             'with seqio_corpora.seqio_pairs, answers "tags".'
         )
 
@@ -314,8 +317,9 @@ def _check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
     if packing.column and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
-            f"A document of this corpus may hold {corpus.longest} tokens and a row of the objective "
-            f"only {raw}, which would cut it in two: raise --gin.training.Run.sequence_lengths, give "
-            "shorter documents, or lower the corpus's limits (given_tokens and answer_tokens, "
-            "longest_tokens, docstring_tokens and code_tokens)."
+            f"A document of this corpus may hold {corpus.longest} tokens and a row of the "
+            f"objective only {raw}, which would cut it in two: raise "
+            "--gin.training.Run.sequence_lengths, give shorter documents, or lower the corpus's "
+            "limits (given_tokens and answer_tokens, longest_tokens, docstring_tokens and "
+            "code_tokens)."
         )

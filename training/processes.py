@@ -1,9 +1,10 @@
 """The processes of a run on several hosts: how they find each other, and learn that one has ended.
 
 JAX misses a process that died after a minute or more, and then aborts the others in C++. So JAX is
-told to wait for longer, and each process also keeps a connection to the first one. The operating system closes the connection of a
-process that ends, however it ends, and keeps that of a process that compiles, saves or is paused; only
-a host that answers nothing for `UNREACHABLE_AFTER` seconds counts as lost.
+told to wait for longer, and each process also keeps a connection to the first one. The operating
+system closes the connection of a process that ends, however it ends, and keeps that of a process
+that compiles, saves or is paused; only a host that answers nothing for `UNREACHABLE_AFTER` seconds
+counts as lost.
 """
 
 import contextlib
@@ -96,8 +97,8 @@ class ProcessWatch:
             connection.send_bytes(json.dumps([self._number, socket.gethostname()]).encode())
         except (OSError, EOFError, AuthenticationError) as error:
             print(
-                f"warning: process {self._number} cannot connect to port {port} of {host} ({error}): "
-                "the end of a process will be noticed minutes later.",
+                f"warning: process {self._number} cannot connect to port {port} of {host} "
+                f"({error}): the end of a process will be noticed minutes later.",
                 file=sys.stderr,
             )
             return
@@ -166,7 +167,8 @@ def join_processes(run: Run) -> None:
     address, *numbers = values
     if address and not address.rpartition(":")[2].isdecimal():
         raise ValueError(
-            f"Got {names[0]}={address}, expected HOST:PORT of the first process, such as host-0:1234."
+            f"Got {names[0]}={address}, expected HOST:PORT of the first process, such as "
+            "host-0:1234."
         )
     try:
         processes, number = (int(n) if n else None for n in numbers)
@@ -190,7 +192,8 @@ def join_processes(run: Run) -> None:
 
 @contextlib.contextmanager
 def _waiting_reported(address: str | None) -> Iterator[None]:
-    """A context in which other processes are awaited, which says so, and in the end that none came."""
+    """A context in which other processes are awaited, which says so, and in the end that none
+    came."""
     joined = threading.Event()
 
     def say() -> None:
@@ -204,8 +207,8 @@ def _waiting_reported(address: str | None) -> Iterator[None]:
                 flush=True,
             )
         print(
-            "\nerror: Some processes of this run were not started, or cannot be reached. Start all at "
-            "once, with the same JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES, each with a "
+            "\nerror: Some processes of this run were not started, or cannot be reached. Start all "
+            "at once, with the same JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES, each with a "
             "JAX_PROCESS_ID of its own, from 0.",
             file=sys.stderr,
             flush=True,
@@ -238,8 +241,8 @@ def _check_same_settings(run: Run) -> None:
         *(f"  process {state.process_id}: {line}" for line in lines if line not in first),
     ]
     raise ValueError(
-        "The processes of this run were started with different settings; what one does not name has "
-        "its default there:\n" + "\n".join(different) + "\nStart all with the same ones."
+        "The processes of this run were started with different settings; what one does not name "
+        "has its default there:\n" + "\n".join(different) + "\nStart all with the same ones."
     )
 
 
@@ -247,8 +250,8 @@ def check_alone(verb: str) -> None:
     """Raises ValueError where a verb of one process is started as several."""
     if (count := os.environ.get("JAX_NUM_PROCESSES", "1")) not in ("", "1"):
         raise ValueError(
-            f"`pretrax {verb}` is a program of one process, got JAX_NUM_PROCESSES={count}: start it on "
-            "one host, without that variable. It uses all devices of the host."
+            f"`pretrax {verb}` is a program of one process, got JAX_NUM_PROCESSES={count}: start "
+            "it on one host, without that variable. It uses all devices of the host."
         )
 
 
@@ -264,7 +267,8 @@ def first_process_first(prepare: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def ends_together() -> Iterator[None]:
-    """A context of what processes do together: where one fails in it, the others name it and end."""
+    """A context of what processes do together: where one fails in it, the others name it and
+    end."""
     try:
         yield
     except BaseException as error:

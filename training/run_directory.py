@@ -53,7 +53,8 @@ def check_is_run(directory: str | os.PathLike) -> None:
 
 
 def checkpoints(directory: str, elsewhere: str | None = None) -> str:
-    """The folder of a run's checkpoints: `elsewhere`, such as in a bucket, or within its directory."""
+    """The folder of a run's checkpoints: `elsewhere`, such as in a bucket, or within its
+    directory."""
     return elsewhere or os.path.join(directory, CHECKPOINTS)
 
 

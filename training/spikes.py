@@ -1,8 +1,8 @@
 """Loss spikes: which losses are, and where a run was rolled back for them.
 
-A run with `rollback_sigmas` that meets one continues from a checkpoint before it, and skips the batches
-that were read since, as Chowdhery et al. 2022 ("PaLM", arXiv:2204.02311, section 5.1): what follows is
-other data on other parameters, and the combination of both is what made the spike.
+A run with `rollback_sigmas` that meets one continues from a checkpoint before it, and skips the
+batches that were read since, as Chowdhery et al. 2022 ("PaLM", arXiv:2204.02311, section 5.1): what
+follows is other data on other parameters, and the combination of both is what made the spike.
 
     spikes = Spikes(sigmas=6)
     spikes.check(57, {"loss": 2.31, "gradient_norm": 0.4, "parameter_norm": 80.0})
@@ -31,8 +31,8 @@ MOST_ROLLBACKS = 3  # to one checkpoint
 
 _FILE = "spikes.json"  # of a checkpoint
 _ADVICE = (
-    "Lower the learning rate, warm up for longer or clip the gradient's norm (clip_norm), and start "
-    "the same command again."
+    "Lower the learning rate, warm up for longer or clip the gradient's norm (clip_norm), and "
+    "start the same command again."
 )
 
 
@@ -60,8 +60,8 @@ class Spikes:
     """Tells spikes by the losses before them.
 
     Args:
-      sigmas: standard deviations above the mean from which on a loss is a spike; None: only what is not
-        finite is one, and no run is rolled back.
+      sigmas: standard deviations above the mean from which on a loss is a spike; None: only what is
+        not finite is one, and no run is rolled back.
     """
 
     def __init__(self, sigmas: float | None):
@@ -70,7 +70,8 @@ class Spikes:
         self.rollbacks: list[Rollback] = []  # of the run, oldest first
 
     def check(self, step: int, watched: Mapping[str, float]) -> None:
-        """Raises LossSpike where the metrics `WATCHED` of a step are one; otherwise keeps its loss."""
+        """Raises LossSpike where the metrics `WATCHED` of a step are one; otherwise keeps its
+        loss."""
         if not all(map(math.isfinite, watched.values())):
             values = ", ".join(f"{name} {value:g}" for name, value in watched.items())
             raise LossSpike(step, f"At step {step} the training is no longer finite: {values}.")
@@ -79,8 +80,8 @@ class Spikes:
             mean, deviation = np.mean(self._losses), np.std(self._losses)
             if loss > mean + self._sigmas * deviation:
                 message = (
-                    f"At step {step} the loss {loss:.4g} is a spike: in the {len(self._losses)} steps "
-                    f"before it was {mean:.4g}, with a standard deviation of {deviation:.2g}."
+                    f"At step {step} the loss {loss:.4g} is a spike: in the {len(self._losses)} "
+                    f"steps before it was {mean:.4g}, with a standard deviation of {deviation:.2g}."
                 )
                 raise LossSpike(step, message)
         self._losses.append(loss)
@@ -94,8 +95,8 @@ class Spikes:
         Args:
           saved: the steps of its checkpoints.
 
-        Raises FloatingPointError where the run is to stop: it has no checkpoint, was rolled back to this
-        one `MOST_ROLLBACKS` times, or is not to be rolled back.
+        Raises FloatingPointError where the run is to stop: it has no checkpoint, was rolled back to
+        this one `MOST_ROLLBACKS` times, or is not to be rolled back.
         """
         if self._sigmas is None or every is None or not saved:
             last = (
@@ -109,9 +110,10 @@ class Spikes:
         earlier = [str(one.spike) for one in self.since(last_due)]
         if len(earlier) >= MOST_ROLLBACKS:
             raise FloatingPointError(
-                f"{spike} The run was rolled back to the checkpoint of step {last_due} {len(earlier)} times "
-                f"already, from the steps {', '.join(earlier)}, and stops here. {_ADVICE} Or delete that "
-                "checkpoint and later ones: it is then rolled back to the one before."
+                f"{spike} The run was rolled back to the checkpoint of step {last_due} "
+                f"{len(earlier)} times already, from the steps {', '.join(earlier)}, and stops "
+                f"here. {_ADVICE} Or delete that checkpoint and later ones: it is then rolled back "
+                "to the one before."
             )
         return last_due
 
@@ -120,7 +122,8 @@ class Spikes:
         return [one for one in self.rollbacks if one.checkpoint >= checkpoint]
 
     def state(self) -> dict[str, bytes]:
-        """Returns the file that one process saves with a checkpoint; none where nothing is rolled back."""
+        """Returns the file that one process saves with a checkpoint; none where nothing is rolled
+        back."""
         if self._sigmas is None or jax.process_index() != 0:
             return {}
         content = {"losses": list(self._losses), "rollbacks": self.rollbacks}

@@ -63,8 +63,8 @@ def train(
     Args:
       run: see `training.settings.run`.
       console: where progress and figures are shown; None: the terminal.
-      trusted: modules that the config.gin of its directory may name, see `training.settings.trust`; those of
-        the run's own functions are trusted already.
+      trusted: modules that the config.gin of its directory may name, see `training.settings.trust`;
+        those of the run's own functions are trusted already.
       profiled: steps to trace; None: none.
 
     Returns:

@@ -1,12 +1,13 @@
-"""Compares objectives, models or settings: trains variants of a run with several seeds, and measures.
+"""Compares objectives, models or settings: trains variants of a run with several seeds, and
+measures.
 
     pretrax compare masking_rate
     pretrax compare my_comparison.gin --gin.SEEDS="[0, 1, 2]" --workers=2
 
-A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of it,
-seeds, a budget that is equal for all, and yardsticks; or sizes, each on several budgets, and the law of
-their loss. Killed at any moment and started again, the same command goes on; seeds, variants and
-yardsticks that are added run what is missing.
+A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of
+it, seeds, a budget that is equal for all, and yardsticks; or sizes, each on several budgets, and
+the law of their loss. Killed at any moment and started again, the same command goes on; seeds,
+variants and yardsticks that are added run what is missing.
 """
 
 import argparse
@@ -48,11 +49,13 @@ from ..training.settings.command_line import (
 
 LOCK = ".lock"  # held by the command that compares
 MORE = (
-    'To go on: more seeds (--gin.SEEDS="[0, 1, 2, 3, 4, 5]"), variants or yardsticks; only what is missing '
+    'To go on: more seeds (--gin.SEEDS="[0, 1, 2, 3, 4, 5]"), variants or yardsticks; only what is '
+    "missing "
     "is run."
 )
 ONE_SEED = (
-    "One seed gives no intervals, and says of no difference whether another seed would give it too: "
+    "One seed gives no intervals, and says of no difference whether another seed would give it "
+    "too: "
     'give --gin.SEEDS="[0, 1, 2, 3, 4]". Runs that are there are kept.'
 )
 

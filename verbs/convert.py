@@ -107,7 +107,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-# --- into a run ----------------------------------------------------------------------------------
+# --- into a run ---------------------------------------------------------------------------------
 
 
 def read(options: argparse.Namespace) -> Imported:
@@ -168,7 +168,7 @@ def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.nda
     progress.update(task, description="Saving")
 
 
-# --- out of a run --------------------------------------------------------------------------------
+# --- out of a run -------------------------------------------------------------------------------
 
 
 def export(console: Console, options: argparse.Namespace) -> None:

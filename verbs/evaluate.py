@@ -7,9 +7,10 @@
     pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
     pretrax evaluate --run=runs/decoder --yardstick=bits_per_byte --gin.bits_per_byte.tokens=5000
 
-A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come with
-this code. Labelled text is TSV or JSONL with `text` and `label`. Beside each figure stands a baseline's:
-the most frequent answer, or a model that ignores its input. Yardsticks take --gin.NAME.SETTING=VALUE.
+A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come
+with this code. Labelled text is TSV or JSONL with `text` and `label`. Beside each figure stands a
+baseline's: the most frequent answer, or a model that ignores its input. Yardsticks take
+--gin.NAME.SETTING=VALUE.
 """
 
 import argparse
@@ -134,7 +135,7 @@ def checkpoints_asked(options) -> list[int | None]:
     return steps if options.all_checkpoints else steps[-1:]
 
 
-# --- downstream tasks ----------------------------------------------------------------------------
+# --- downstream tasks ---------------------------------------------------------------------------
 
 
 def tasks_asked(options) -> list[EvaluationTask]:
@@ -192,7 +193,7 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
         return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
 
 
-# --- held-out text -------------------------------------------------------------------------------
+# --- held-out text ------------------------------------------------------------------------------
 
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:

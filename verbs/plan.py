@@ -6,10 +6,10 @@
     pretrax plan --parameters=175e9 --tokens=300e9                what a size and tokens take
     pretrax plan --flops=1e14 --law=comparisons/scaling           by a law of your own runs
 
-Sizes for a budget follow a scaling law of causal language models on web text (Hoffmann et al. 2022, fitted
-again by Besiroglu et al. 2024), and six FLOPs for each parameter and token; other objectives and
-other text have other laws, which --law takes from a comparison of sizes and budgets. What a run takes
-follows its own shapes.
+Sizes for a budget follow a scaling law of causal language models on web text (Hoffmann et al. 2022,
+fitted again by Besiroglu et al. 2024), and six FLOPs for each parameter and token; other objectives
+and other text have other laws, which --law takes from a comparison of sizes and budgets. What a run
+takes follows its own shapes.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     pretrax prepare --gin_file=preparing/fineweb.gin --gin.FILES="'crawl/*.warc.gz'" \\
         --gin.OUT="'stores/web'"
 
-The steps are those of gin_configs/preparing/default.gin, or of a gin file of yours. OUT then holds the
-store, report.json and report.html: what each step took, dropped by which rule, and examples of it.
-Killed at any moment and started again, the same command goes on.
+The steps are those of gin_configs/preparing/default.gin, or of a gin file of yours. OUT then holds
+the store, report.json and report.html: what each step took, dropped by which rule, and examples of
+it. Killed at any moment and started again, the same command goes on.
 """
 
 import argparse
@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         allow_abbrev=False,
     )
     workers = (
-        "tasks at a time, on which the result does not depend (default: one a core, or as many as a "
-        "cluster gives)"
+        "tasks at a time, on which the result does not depend (default: one a core, or as many as "
+        "a cluster gives)"
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     add_gin_arguments(parser, default=DEFAULT)
@@ -97,7 +97,8 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
 
 
 def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:
-    """Raises ValueError where a folder holds what was prepared of other text, or by other settings."""
+    """Raises ValueError where a folder holds what was prepared of other text, or by other
+    settings."""
     if not isinstance(before, dict) or "made_of" not in before:  # other programs write reports too
         raise ValueError(f"{out} holds a report.json of something else: give OUT a new folder.")
     if before["made_of"] == made_of:
@@ -106,7 +107,8 @@ def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: st
         "files of the source or of a step have changed"
     ]
     raise ValueError(
-        f"{out} is prepared already, otherwise: {'; '.join(changed)}. Give another OUT, or delete it."
+        f"{out} is prepared already, otherwise: {'; '.join(changed)}. Give another OUT, or delete "
+        "it."
     )
 
 

@@ -131,7 +131,7 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
 
 
-# --- the command line ------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
@@ -164,11 +164,12 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     return parse_with_gin(parser, argv)
 
 
-# --- the objective and the text --------------------------------------------------------------------
+# --- the objective and the text -------------------------------------------------------------------
 
 
 def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
-    """What --objective names, else what the gin files bind, else the run's, else span corruption."""
+    """What --objective names, else what the gin files bind, else the run's, else span
+    corruption."""
     name, files, lines = options.objective, list(gin_arguments.files), list(gin_arguments.bindings)
     if name is None and not files and options.run and run_directory.is_run(options.run):
         read_directory(options.run, gin_arguments.trusted)  # which says what is wrong with it

@@ -20,7 +20,8 @@ NAME = 18  # letters in a line of a variant's name
 
 
 def chart_of_curves(curves: Mapping[str, Sequence[Curve]], colours: Mapping[str, int]) -> str:
-    """Returns curves over the text tokens seen: the mean of each variant's seeds, and their range."""
+    """Returns curves over the text tokens seen: the mean of each variant's seeds, and their
+    range."""
     return drawn([functools.partial(_draw_curves, curves=curves, colours=colours)], WIDTH, 2.6)
 
 

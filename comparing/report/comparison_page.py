@@ -177,8 +177,8 @@ def _law(law: FittedLaw) -> str:
     said = "<small>a dot for each run, a line for what the law says of its size</small>"
     drawn = chart(f"loss, {NATS}, over compute {said}", chart_of_law(law), _legend(sizes))
     return (
-        f"<h2>The law of {escape(law.figure)}</h2>\n"
-        + f'<div class="grid">{drawn}<figure>{table(*_of_text(tables.law_table(law)))}</figure></div>\n'
+        f"<h2>The law of {escape(law.figure)}</h2>\n" + "<div "
+        f'class="grid">{drawn}<figure>{table(*_of_text(tables.law_table(law)))}</figure></div>\n'
         + soft(wording.LAW)
     )
 

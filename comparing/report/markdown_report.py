@@ -1,4 +1,5 @@
-"""The report of a comparison as Markdown, for a page of documentation or the appendix of a paper."""
+"""The report of a comparison as Markdown, for a page of documentation or the appendix of a
+paper."""
 
 from . import equality, tables, wording
 from .summary import Summary
@@ -6,8 +7,8 @@ from .tables import Table
 
 
 def markdown(summary: Summary) -> str:
-    """Returns the report; the best mean of each yardstick is bold, and each difference that holds. Parts
-    of yardsticks come last, without claims."""
+    """Returns the report; the best mean of each yardstick is bold, and each difference that holds.
+    Parts of yardsticks come last, without claims."""
     setup = summary.setup
     lines = [f"# {setup.question}", "", wording.setting(summary), ""]
     lines += [f"- {line}" for line in wording.in_short(summary)] + [""]

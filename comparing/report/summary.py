@@ -30,8 +30,8 @@ class Column(NamedTuple):
 
     @property
     def best(self) -> str | None:
-        """The variant of the best mean; None where there are not two to choose from, where several are
-        as good, or of a cost."""
+        """The variant of the best mean; None where there are not two to choose from, where several
+        are as good, or of a cost."""
         if self.better == NEITHER or len(self.estimates) < 2:
             return None
         means = {variant: one.mean for variant, one in self.estimates.items()}

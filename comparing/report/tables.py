@@ -58,8 +58,8 @@ def differences(some: Sequence[Difference]) -> Table:
 
 
 def cost_table(summary: Summary) -> Table:
-    """Returns what each variant took: medians of its runs, the figures of which neither more nor less
-    is better, and by how much the largest is above the smallest."""
+    """Returns what each variant took: medians of its runs, the figures of which neither more nor
+    less is better, and by how much the largest is above the smallest."""
     found = costs(summary)
     rows = [
         [

@@ -12,7 +12,8 @@ FEW = 5  # differences that do not hold, in words
 
 
 def print_summary(console: Console, summary: Summary) -> None:
-    """Prints a table of variants and yardsticks, the differences that hold, and what the others need."""
+    """Prints a table of variants and yardsticks, the differences that hold, and what the others
+    need."""
     console.print(Text(f"\n{summary.setup.question}", "bold"))
     console.print(Text(wording.setting(summary), "dim"))
     if summary.columns:

@@ -14,22 +14,23 @@ from .summary import Column, Summary
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
 ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
 LAW = (
-    "The loss of N parameters after D tokens is E + A / N^alpha + B / D^beta (Hoffmann et al. 2022), fitted "
-    "by the least Huber loss of its logarithm; intervals are of a bootstrap over the runs, and say "
-    "nothing of other text or settings. What a budget is best spent on has none where the loss does not "
-    "fall in some of the resamples: the runs are too few, too much alike or too noisy. Beyond the sizes "
-    "and budgets that were trained the law is an extrapolation."
+    "The loss of N parameters after D tokens is E + A / N^alpha + B / D^beta (Hoffmann et al. "
+    "2022), fitted by the least Huber loss of its logarithm; intervals are of a bootstrap over the "
+    "runs, and say nothing of other text or settings. What a budget is best spent on has none "
+    "where the loss does not fall in some of the resamples: the runs are too few, too much alike "
+    "or too noisy. Beyond the sizes and budgets that were trained the law is an extrapolation."
 )
 _LIMITS = (
-    "Intervals and tests are over seeds: they say how far these figures would move with other seeds, "
-    "and nothing of other texts, sizes or budgets. Their error rate is that of a number of seeds chosen "
-    "beforehand: who adds seeds until a difference holds will find one, sooner or later."
+    "Intervals and tests are over seeds: they say how far these figures would move with other "
+    "seeds, and nothing of other texts, sizes or budgets. Their error rate is that of a number of "
+    "seeds chosen beforehand: who adds seeds until a difference holds will find one, sooner or "
+    "later."
 )
 READING = (
-    f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself. A difference "
-    "holds where its p-value, corrected for all differences of the comparison (Holm), is at most "
-    f"{LEVEL:.2f}. Seeds needed: for the next comparison to find a difference as large and as noisy with a "
-    f"chance of {POWER:.0%}."
+    f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself. A "
+    "difference holds where its p-value, corrected for all differences of the comparison (Holm), "
+    f"is at most {LEVEL:.2f}. Seeds needed: for the next comparison to find a difference as large "
+    f"and as noisy with a chance of {POWER:.0%}."
 )
 
 PARTS = (
@@ -39,8 +40,8 @@ PARTS = (
 
 
 def mean_words(column: Column, variant: str) -> str:
-    """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the mean
-    alone where no interval is known."""
+    """Returns a variant's mean as "0.646 ± 0.012", to as many decimals as its column deserves; the
+    mean alone where no interval is known."""
     if variant not in column.estimates:
         return MISSING
     places = decimals(column.estimates.values())
@@ -96,7 +97,8 @@ def setting(summary: Summary) -> str:
 
 
 def in_short(summary: Summary) -> list[str]:
-    """Returns the differences that hold, in words, and how many do not; of several budgets the laws."""
+    """Returns the differences that hold, in words, and how many do not; of several budgets the
+    laws."""
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
         return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
@@ -142,8 +144,8 @@ def law_in_short(law: FittedLaw) -> list[str]:
     within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
     return [
         f"{law.figure} of N parameters and D tokens: {short(one.E)} + {short(one.A)} / "
-        f"N^{short(one.alpha)} + {short(one.B)} / D^{short(one.beta)} {NATS}, which misses {len(law.points)} runs by "
-        f"{100 * law.error:.2g}% (root mean square).",
+        f"N^{short(one.alpha)} + {short(one.B)} / D^{short(one.beta)} {NATS}, which misses "
+        f"{len(law.points)} runs by {100 * law.error:.2g}% (root mean square).",
         f"The most FLOPs of a run, {amount(most)}, it would spend on "
         f"{_within(best.parameters, low.parameters, high.parameters)} parameters and "
         f"{_within(best.tokens, low.tokens, high.tokens)} tokens"
@@ -167,7 +169,8 @@ def short(value: float) -> str:
 
 
 def notes(summary: Summary) -> list[str]:
-    """Returns what must be known besides of each figure; of one that few variants have, with these."""
+    """Returns what must be known besides of each figure; of one that few variants have, with
+    these."""
     lines = []
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
@@ -182,8 +185,9 @@ def _and(names: Sequence[str]) -> str:
 
 
 def refused(summary: Summary) -> list[str]:
-    """Returns a line for each variant and yardstick that could not measure it, and why, with the seeds
-    where others of the variant were measured; and for each figure of a variant that is no number."""
+    """Returns a line for each variant and yardstick that could not measure it, and why, with the
+    seeds where others of the variant were measured; and for each figure of a variant that is no
+    number."""
     seeds: dict[tuple[str, str, str], list[int]] = {}
     for run in summary.runs:
         for name, why in run.refusals.items():
@@ -201,15 +205,16 @@ def refused(summary: Summary) -> list[str]:
 
 
 def _left_out(summary: Summary) -> list[str]:
-    """Returns a line for each variant of which a yardstick lacks seeds: what is left may be its best."""
+    """Returns a line for each variant of which a yardstick lacks seeds: what is left may be its
+    best."""
     seeds, lines = len({run.seed for run in summary.runs}), []
     for variant in summary.setup.variants:
         counts = [len(column.values[variant]) for column in summary.columns]
         few = min((count for count in counts if count), default=seeds)
         if few < seeds:
             lines.append(
-                f"{variant} has figures of {few} of {seeds} seeds: the others failed or are not finite, which "
-                "may flatter it."
+                f"{variant} has figures of {few} of {seeds} seeds: the others failed or are not "
+                "finite, which may flatter it."
             )
     return lines
 

@@ -85,21 +85,22 @@ def law_of_directory(directory: str | Path) -> FittedLaw:
 
         law_of_directory("comparisons/scaling").fit.law.alpha
 
-    Raises ValueError, saying what is there, for a directory without a comparison, a comparison with one
-    budget, and one whose runs give no law, or several.
+    Raises ValueError, saying what is there, for a directory without a comparison, a comparison with
+    one budget, and one whose runs give no law, or several.
     """
     found = results.read(directory)
     if not found.setup.scaling:
         raise ValueError(
-            f"{directory} holds the comparison {found.setup.name!r}, whose variants have one budget: "
-            "expected one of several sizes on several budgets, such as `pretrax compare scaling`."
+            f"{directory} holds the comparison {found.setup.name!r}, whose variants have one "
+            "budget: expected one of several sizes on several budgets, such as "
+            "`pretrax compare scaling`."
         )
     laws = laws_of(found)
     if len(laws) != 1:
         names = ", ".join(law.figure for law in laws)
         raise ValueError(
-            f"{directory} has {f'several losses, {names}' if laws else f'no loss in {NATS}'}: expected "
-            "one, as yardsticks.loss_under gives for one objective."
+            f"{directory} has {f'several losses, {names}' if laws else f'no loss in {NATS}'}: "
+            "expected one, as yardsticks.loss_under gives for one objective."
         )
     (law,) = laws
     if law.fit is None:

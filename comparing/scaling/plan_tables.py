@@ -73,7 +73,8 @@ def size_figures(
         "parameters": amount(parameters),
         "tokens": amount(tokens),
         "tokens a parameter": f"{tokens / parameters:.3g}",
-        f"{'nats a token' if fitted is None else NATS}, by the law": f"{law.loss(parameters, tokens):.2f}",
+        f"{'nats a token' if fitted is None else NATS}, by the "
+        "law": f"{law.loss(parameters, tokens):.2f}",
         "FLOPs": f"{flops:.3g}",
         "petaflop/s-days": f"{flops / PETAFLOP_DAY:,.3g}",
         "memory of the state": f"{ADAM_BYTES * parameters / GIB:,.3g} GiB",
@@ -126,7 +127,8 @@ def print_run(
 def print_assumptions(
     console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints what the figures of budgets rest on, and a warning of each far from which the law was fitted."""
+    """Prints what the figures of budgets rest on, and a warning of each far from which the law was
+    fitted."""
     source = "The law is of causal language models of 70M to 16B parameters on web text."
     if fitted is not None:
         runs = [point.run for point in fitted.points]
@@ -150,7 +152,8 @@ def print_assumptions(
         print_warning(
             console,
             f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest run, of "
-            f"{nearest:.3g}: an extrapolation, whose intervals take the form of the law for granted.",
+            f"{nearest:.3g}: an extrapolation, whose intervals take the form of the law for "
+            "granted.",
         )
     print_utilisation(console, chips)
 

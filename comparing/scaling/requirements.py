@@ -46,10 +46,11 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
 
     Args:
       fields: of a `training.Run`, as `configuration.read_fields` returns them, with a model, an
-        objective, sequence_lengths and a batch_size. Without vocabulary_rows the vocabulary is T5's.
+        objective, sequence_lengths and a batch_size. Without vocabulary_rows the vocabulary is
+        T5's.
 
-    Raises ValueError for a field that is missing, and as `training.plan` does for lengths that do not
-    suit the objective.
+    Raises ValueError for a field that is missing, and as `training.plan` does for lengths that do
+    not suit the objective.
     """
     for name in ("model", "objective", "sequence_lengths", "batch_size"):
         if fields.get(name) is None:

@@ -7,7 +7,8 @@ The law is the third one of Hoffmann et al. 2022 (Chinchilla, arXiv:2203.15556),
 
     L(N, D) = E + A / N^alpha + B / D^beta        in nats per token
 
-by the least Huber loss of log L, from many starts. Intervals are those of a bootstrap over the points.
+by the least Huber loss of log L, from many starts. Intervals are those of a bootstrap over the
+points.
 """
 
 import itertools
@@ -23,7 +24,8 @@ ENDS = (2.5, 97.5)  # percentiles of a bootstrap, the ends of an interval
 
 
 class Work(NamedTuple):
-    """FLOPs of training, forward and backward, for each token: those of N parameters are factor * N^power.
+    """FLOPs of training, forward and backward, for each token: those of N parameters are factor *
+    N^power.
 
     >>> KAPLAN.of_token(1e9)
     6000000000.0
@@ -63,7 +65,8 @@ class Law(NamedTuple):
 
     @property
     def falls(self) -> bool:
-        """Returns whether the loss falls with parameters and with tokens, so that there is an optimum."""
+        """Returns whether the loss falls with parameters and with tokens, so that there is an
+        optimum."""
         found = np.array([self.A, self.alpha, self.B, self.beta])
         return bool(np.isfinite(found).all() and (found > 0).all())
 
@@ -85,8 +88,8 @@ class Law(NamedTuple):
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, since a fit to noise may
-        # have an A that is nearly more than a float holds.
+        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, since a fit to
+        # noise may have an A that is nearly more than a float holds.
         log_ratio = math.log(self.alpha / (work.power * self.beta))
         log_ratio += math.log(self.A) - math.log(self.B)
         log_ratio += self.beta * math.log(flops / work.factor)
@@ -97,14 +100,14 @@ class Law(NamedTuple):
 
 # For causal language models on web text.
 CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # as published
-# The same runs, fitted again by Besiroglu et al. 2024 (arXiv:2404.10102), who show that the published
-# numbers do not fit them; these do, and agree with the size of Chinchilla.
+# The same runs, fitted again by Besiroglu et al. 2024 (arXiv:2404.10102), who show that the
+# published numbers do not fit them; these do, and agree with the size of Chinchilla.
 REPLICATED = Law(1.82, 482.01, 0.3478, 2085.43, 0.3658)
 
 # Starts of the search, of the size that Hoffmann et al. try: log E, log A, alpha, log B, beta.
 _STARTS = tuple(itertools.product((-1.0, 0.5), (0.0, 10.0), (0.2, 1.0), (0.0, 10.0), (0.2, 1.0)))
-# Where a resample is searched from beside its own fit: from there alone a fit that is far out, as to
-# noise, would find itself each time.
+# Where a resample is searched from beside its own fit: from there alone a fit that is far out, as
+# to noise, would find itself each time.
 _MIDDLE = (0.0, 5.0, 0.4, 5.0, 0.4)
 
 
@@ -117,8 +120,9 @@ class Fit(NamedTuple):
     resampled: tuple[Law, ...]  # of the bootstrap, which keep together what belongs together
 
     def interval_of_optimum(self, flops: float, work: Work = KAPLAN) -> tuple[Optimum, Optimum]:
-        """Returns the ends of the 95% intervals of the optimum's three numbers; all nan where there are
-        none, since more laws of the bootstrap than an interval leaves out at an end have no optimum.
+        """Returns the ends of the 95% intervals of the optimum's three numbers; all nan where there
+        are none, since more laws of the bootstrap than an interval leaves out at an end have no
+        optimum.
         """
         optima = [law.optimum(flops, work) for law in self.resampled if law.falls]
         if len(optima) < len(self.resampled) * (1 - ENDS[0] / 100):
@@ -141,30 +145,32 @@ def fit(
       resamples: of the bootstrap.
       seed: of the bootstrap.
 
-    Raises ValueError for fewer than three sizes, three numbers of tokens or six different pairs of them
-    (the law has five numbers), for values that are not above 0, and for losses that do not fall with
-    both.
+    Raises ValueError for fewer than three sizes, three numbers of tokens or six different pairs of
+    them (the law has five numbers), for values that are not above 0, and for losses that do not
+    fall with both.
     """
     points = np.array([parameters, tokens, losses], np.float64)
     for run in points.T:
         if not (np.isfinite(run).all() and (run > 0).all()):
             raise ValueError(
-                "A scaling law is fitted to parameters, tokens and losses that are all above 0: got a "
-                f"run of {run[0]:,.0f} parameters and {run[1]:,.0f} tokens with a loss of {run[2]:g}."
+                "A scaling law is fitted to parameters, tokens and losses that are all above 0: "
+                f"got a run of {run[0]:,.0f} parameters and {run[1]:,.0f} tokens with a loss of "
+                f"{run[2]:g}."
             )
     pairs = np.stack([_groups(row) for row in points[:2]])
     sizes, amounts, different = _counts(pairs)
     if min(sizes, amounts) < 3 or different < 6:
         raise ValueError(
-            f"Got {points.shape[1]} runs of {sizes} sizes and {amounts} numbers of tokens, {different} "
-            "different pairs of them; a scaling law has five numbers: give at least 3 sizes, 3 numbers "
-            "of tokens and 6 pairs."
+            f"Got {points.shape[1]} runs of {sizes} sizes and {amounts} numbers of tokens, "
+            f"{different} different pairs of them; a scaling law has five numbers: give at least 3 "
+            "sizes, 3 numbers of tokens and 6 pairs."
         )
     best = _search(points, _STARTS)
     if not _as_law(best).falls:
         raise ValueError(
             "The losses do not fall with parameters and tokens as a scaling law has it: alpha is "
-            f"{best[2]:.3g} and beta {best[4]:.3g}. Give more runs, or sizes and tokens further apart."
+            f"{best[2]:.3g} and beta {best[4]:.3g}. Give more runs, or sizes and tokens further "
+            "apart."
         )
     rng = np.random.default_rng(seed)
     draws: list[np.ndarray] = []
@@ -181,8 +187,8 @@ def fit(
 
 def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> Work:
     """Returns the FLOPs of a token as they grow with the size of these models, by least squares of
-    logarithms. Of small models they are no fixed number for each parameter: embeddings, which take few,
-    are many of the parameters of the smallest.
+    logarithms. Of small models they are no fixed number for each parameter: embeddings, which take
+    few, are many of the parameters of the smallest.
 
     >>> work = fit_work([1e5, 1e6], [4e5, 5e6])
     >>> round(work.of_token(1e5)), round(work.power, 3)
@@ -193,7 +199,8 @@ def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> W
 
 
 def _groups(values: np.ndarray) -> np.ndarray:
-    """Returns the number of each value's group, i[N]; those that are `ALIKE` its least one are in it.
+    """Returns the number of each value's group, i[N]; those that are `ALIKE` its least one are in
+    it.
 
     >>> _groups(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
     [1, 0, 0]
@@ -242,6 +249,7 @@ def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
     of_e, of_a, of_b = (slope * share).sum(axis=1)
     of_alpha = -(slope * share[1] * n).sum()
     of_beta = -(slope * share[2] * d).sum()
-    # In units of the squares' own size, so that the search ends at a tolerance that means something.
+    # In units of the squares' own size, so that the search ends at a tolerance that means
+    # something.
     scale = HUBER**2
     return value / scale, np.array([of_e, of_a, of_alpha, of_b, of_beta]) / scale

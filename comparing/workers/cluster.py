@@ -36,8 +36,8 @@ def check_budgets(comparison: Comparison) -> None:
     for one in trained_variants(comparison).values():
         if bound(one.budget).function is seconds:
             raise ValueError(
-                "budgets.seconds times a few steps on this machine, and --slurm trains on others: give "
-                "budgets.model_flops or budgets.text_tokens, or compare without --slurm."
+                "budgets.seconds times a few steps on this machine, and --slurm trains on others: "
+                "give budgets.model_flops or budgets.text_tokens, or compare without --slurm."
             )
 
 
@@ -100,9 +100,10 @@ def _write_job(cell: Cell, ticket: str, number: str | None) -> None:
 class _Call:
     """What a job calls; submitit calls it again when its time was over.
 
-    It goes by a ticket, which was written down before the job was submitted: a command that was killed
-    before it could write the job's number leaves a job that nobody knows. Such a job makes itself known
-    when it begins, and does not train once a later command has given the run to another job.
+    It goes by a ticket, which was written down before the job was submitted: a command that was
+    killed before it could write the job's number leaves a job that nobody knows. Such a job makes
+    itself known when it begins, and does not train once a later command has given the run to
+    another job.
     """
 
     def __init__(self, cell: Cell, ticket: str):
@@ -133,8 +134,8 @@ class _Call:
 
 
 class _Job:
-    """A job as a `worker_processes.Process`; one that is terminated is left to the cluster, where the
-    same command finds it again."""
+    """A job as a `worker_processes.Process`; one that is terminated is left to the cluster, where
+    the same command finds it again."""
 
     def __init__(self, job: Any, run_dir: str):
         self._job, self._run_dir, self._left = job, run_dir, False

@@ -1,7 +1,7 @@
 """A process of a comparison: `python -m pretrax.comparing.workers.worker PARENT CORES`.
 
-Reads a pickled (function, arguments) from standard input, which its parent wrote, calls it, and exits
-with what it returns. It keeps to its cores, given as 0,1, …, and ends when its parent does.
+Reads a pickled (function, arguments) from standard input, which its parent wrote, calls it, and
+exits with what it returns. It keeps to its cores, given as 0,1, …, and ends when its parent does.
 """
 
 import ctypes

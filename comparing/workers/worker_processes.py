@@ -37,8 +37,9 @@ Start = Callable[[Cell, Sequence[int]], Process]  # (cell, cores) -> its process
 def cores_of_workers(workers: int | None) -> list[list[int]]:
     """Returns the cores of each worker, of those that this process may use, as equal as can be.
 
-    None: one worker a core. On two cores two small runs at a time, each on one, take 12% less of the
-    processor for a step than one run on both, and none waits while another starts or is evaluated.
+    None: one worker a core. On two cores two small runs at a time, each on one, take 12% less of
+    the processor for a step than one run on both, and none waits while another starts or is
+    evaluated.
 
     Raises ValueError where there are more workers than cores.
     """
@@ -47,8 +48,8 @@ def cores_of_workers(workers: int | None) -> list[list[int]]:
     workers = workers or len(cores)
     if workers > len(cores):
         raise ValueError(
-            f"--workers={workers} are more than the {len(cores)} cores that this process may use: give "
-            f"{len(cores)} or fewer."
+            f"--workers={workers} are more than the {len(cores)} cores that this process may use: "
+            f"give {len(cores)} or fewer."
         )
     bounds = [len(cores) * k // workers for k in range(workers + 1)]
     return [cores[a:b] for a, b in zip(bounds, bounds[1:])]

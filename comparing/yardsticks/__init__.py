@@ -3,9 +3,9 @@
     def repetition(subject: Subject, *, texts: int = 64) -> list[Figure]: ...
 
 The first figure sums the yardstick up and has its name; the others are parts of it. Settings are
-keyword arguments, which a comparison's gin file binds. A yardstick reads the same text for every run,
-draws nothing that the run's seed decides, and raises ValueError where the run's model cannot be measured
-so, saying which can.
+keyword arguments, which a comparison's gin file binds. A yardstick reads the same text for every
+run, draws nothing that the run's seed decides, and raises ValueError where the run's model cannot
+be measured so, saying which can.
 
 `YARDSTICKS` has those that `pretrax evaluate --yardstick=NAME` and gin files know by name.
 """

@@ -1,7 +1,8 @@
 """Minimal pairs: does a model find a right text likelier than a wrong one that hardly differs?
 
-The pairs are made of Python's own library (`comparing.yardsticks.parts.python_pairs`), of the files that no run trains
-on, or are those of BLiMP (Warstadt et al. 2020, arXiv:1912.00582), where a user has its files.
+The pairs are made of Python's own library (`comparing.yardsticks.parts.python_pairs`), of the files
+that no run trains on, or are those of BLiMP (Warstadt et al. 2020, arXiv:1912.00582), where a user
+has its files.
 """
 
 import json
@@ -24,12 +25,14 @@ TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make
 
 @checked
 def minimal_pairs(subject: Subject, *, pairs: Count = 32, blimp: str | None = None) -> list[Figure]:
-    """Share of minimal pairs whose right text is likelier, the mean over kinds; a tie is half a point.
+    """Share of minimal pairs whose right text is likelier, the mean over kinds; a tie is half a
+    point.
 
-    A text's log-probability is the sum over its tokens; a masked model's pseudo-log-likelihood, of each
-    given all others, as in Salazar et al. 2020. A model that reads and writes is given the tokens that
-    both texts begin with, and scored on the rest. Of Python's library only pairs of equally many tokens
-    count, so that constant outputs give .5 exactly; BLiMP's count as they are published.
+    A text's log-probability is the sum over its tokens; a masked model's pseudo-log-likelihood, of
+    each given all others, as in Salazar et al. 2020. A model that reads and writes is given the
+    tokens that both texts begin with, and scored on the rest. Of Python's library only pairs of
+    equally many tokens count, so that constant outputs give .5 exactly; BLiMP's count as they are
+    published.
 
     Args:
       pairs: of each kind.

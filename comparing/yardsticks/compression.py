@@ -1,8 +1,8 @@
 """Bits per byte of held-out text, under the name of what a model can compute of it.
 
-Held-out documents are cut into rows, the same for every run of a corpus. A token is predicted from its
-row alone, so the first one of a causal model's row from nothing. Every token counts once; ends of
-documents are not counted. Bytes are those of the text in UTF-8.
+Held-out documents are cut into rows, the same for every run of a corpus. A token is predicted from
+its row alone, so the first one of a causal model's row from nothing. Every token counts once; ends
+of documents are not counted. Bytes are those of the text in UTF-8.
 """
 
 import math
@@ -45,8 +45,8 @@ NOTES = {
     EXACT: "each token given those before it in its row",
     BOUND: "the average over any number of hidden tokens of a row, each given those left",
     CONDITIONAL: "of the second half of each row, given the first",
-    BY_BLANK: "of the second half of each row, which fills a blank after the first: training had no blanks "
-    "of that length",
+    BY_BLANK: "of the second half of each row, which fills a blank after the first: training had "
+    "no blanks of that length",
     BY_RESTORING: "of the second half of each row, after the first is restored from itself",
     PSEUDO: "each token given all others of its row, which is no probability of the text",
 }
@@ -81,15 +81,16 @@ def bits_per_byte(
 
         bits per byte                of a causal model: its exact likelihood of the text
         bits per byte, upper bound   of masked diffusion: the bound on its likelihood
-        conditional bits per byte    of one that reads and writes: second halves, given the first; of one
+        conditional bits per byte    of one that reads and writes: second halves, given the first;
+        of one
                                      that was never trained to complete a text, ", by a blank" that
                                      the second half fills, or ", by restoring" the whole
         pseudo bits per byte         of a masked model: each token given all others (Salazar et al.
                                      2020, arXiv:1910.14659)
 
     Figures of different units are not comparable: to predict a token between others is easier than
-    after others. The baseline predicts the same tokens by their frequencies in training text. What is
-    drawn has a standard error, as a part.
+    after others. The baseline predicts the same tokens by their frequencies in training text. What
+    is drawn has a standard error, as a part.
 
     Args:
       tokens: of held-out text.
@@ -131,11 +132,13 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
     """Returns rows of the first held-out documents, of `row_tokens` and fewer at their ends.
 
     Bytes are differences of decoded stretches that begin a row earlier, for a token that is decoded
-    alone may lose its space, and part of a character is no text. A last row of one token is left out.
+    alone may lose its space, and part of a character is no text. A last row of one token is left
+    out.
     """
     if corpus.codec is None:
         raise ValueError(
-            "The corpus is of token ids without text, so there are no bytes: expected a corpus of text."
+            "The corpus is of token ids without text, so there are no bytes: expected a corpus of "
+            "text."
         )
     decode, rows = corpus.codec.decode, []
     for piece in corpus.heldout(tokens):
@@ -159,7 +162,8 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
 
 
 def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
-    """Returns the nats of these tokens by their frequencies in the first `tokens` of training text."""
+    """Returns the nats of these tokens by their frequencies in the first `tokens` of training
+    text."""
     stream, counts = corpus.train(0, 1), np.zeros((2, corpus.ids.size))
     while counts[0].sum() < tokens:
         counts[0] += np.bincount(stream.next_document().tokens, minlength=corpus.ids.size)
@@ -169,7 +173,8 @@ def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> flo
 
 
 def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) -> Nats:
-    """Returns the pseudo-log-likelihood of all tokens, estimated from so many of their positions."""
+    """Returns the pseudo-log-likelihood of all tokens, estimated from so many of their
+    positions."""
     every = [(row, k) for row, tokens in enumerate(rows) for k in range(tokens.size)]
     count = min(positions, len(every))
     drawn = np.random.default_rng(SEED).choice(len(every), count, replace=False)

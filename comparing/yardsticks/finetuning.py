@@ -27,7 +27,8 @@ def finetune(
 ) -> list[Figure]:
     """How many held-out texts does the model classify rightly after fine-tuning?
 
-    The recipe and its head are those of `comparing.yardsticks.parts.finetuning_recipe`, of all architectures the same.
+    The recipe and its head are those of `comparing.yardsticks.parts.finetuning_recipe`, of all
+    architectures the same.
 
         finetune(subject, task="glue_mrpc", steps=500, data_dir="tfds")
 

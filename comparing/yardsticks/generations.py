@@ -39,8 +39,8 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
         continuation/sampled/…         the same of samples, at temperature 1 and top-p .95
 
     The baseline of each writes the last line again and again, which parses and means nothing: what
-    parses must be read beside what is right and what is repeated. Notes give the figures of the true
-    text.
+    parses must be read beside what is right and what is repeated. Notes give the figures of the
+    true text.
 
     Args:
       prompts: beginnings of functions and classes.
@@ -88,7 +88,7 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
     )
 
 
-# --- what is written -----------------------------------------------------------------------------
+# --- what is written ----------------------------------------------------------------------------
 
 
 def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
@@ -97,8 +97,8 @@ def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list
     from_left = trained.model.layout == "decoder" and (not modes or modes & {"continue", "middle"})
     if not from_left and not completes(trained):
         raise ValueError(
-            f"Got a model of layout {trained.model.layout!r} trained to {_mode_words(modes)}, expected one that "
-            "continues texts: of a causal or prefix language model, or UL2."
+            f"Got a model of layout {trained.model.layout!r} trained to {_mode_words(modes)}, "
+            "expected one that continues texts: of a causal or prefix language model, or UL2."
         )
     items = [{"text": gap.prefix} for gap in gaps]
     mode = "continue" if from_left else "complete"
@@ -115,8 +115,8 @@ def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[
         items = [{"prefix": gap.prefix, "suffix": gap.suffix} for gap in gaps]
         return [x["middle"] for x in answer(trained, "middle", items, Options(decoding))]
     raise ValueError(
-        f"Got a model trained to {_mode_words(modes)}, expected one that fills in text: of span corruption, "
-        "UL2, blank infilling, causal masking or fill-in-the-middle."
+        f"Got a model trained to {_mode_words(modes)}, expected one that fills in text: of span "
+        "corruption, UL2, blank infilling, causal masking or fill-in-the-middle."
     )
 
 
@@ -131,7 +131,7 @@ def _beginning(trained: Trained, gap: Gap, tokens: int) -> str:
     return gap.truth[: len(written) - len(gap.prefix)]
 
 
-# --- what it is worth ----------------------------------------------------------------------------
+# --- what it is worth ---------------------------------------------------------------------------
 
 
 def _figures(
@@ -195,7 +195,8 @@ def _parses(one: GapText) -> bool:
 
 
 def repetition(text: str) -> float:
-    """Returns the share of a text's runs of `GRAM` words that stood in it before; 0 of a shorter text.
+    """Returns the share of a text's runs of `GRAM` words that stood in it before; 0 of a shorter
+    text.
 
     >>> repetition("a b c d"), repetition("a a a a a a")
     (0.0, 0.6666666666666667)
@@ -205,8 +206,8 @@ def repetition(text: str) -> float:
 
 
 def distinct(texts: Sequence[str]) -> float:
-    """Returns the different pairs of words of all texts as a share of their pairs (distinct-2 of Li et
-    al. 2016, arXiv:1510.03055); 0 without any.
+    """Returns the different pairs of words of all texts as a share of their pairs (distinct-2 of Li
+    et al. 2016, arXiv:1510.03055); 0 without any.
 
     >>> distinct(["a b", "a b"]), distinct([""])
     (0.5, 0.0)

@@ -40,13 +40,14 @@ def loss_under(
     """Held-out loss under each of these objectives, nats per target.
 
         loss_under(subject, objectives=["causal_lm", "prefix_lm"])
-        -> [Figure("loss_under", …), Figure("loss_under/causal_lm", …), Figure("loss_under/prefix_lm", …)]
+        -> [Figure("loss_under", …), Figure("loss_under/causal_lm", …),
+        Figure("loss_under/prefix_lm", …)]
 
     The first figure is the share of the baseline's nats that the model saves, on average over the
-    objectives: losses of different objectives have no mean. Where it is worse than the baseline the share
-    is below 0. A model that cannot compute one of them has no mean, nan, for it would be of others than
-    another model's; the note has which and why. The baseline knows frequencies alone, as in
-    `training.evaluation`.
+    objectives: losses of different objectives have no mean. Where it is worse than the baseline the
+    share is below 0. A model that cannot compute one of them has no mean, nan, for it would be of
+    others than another model's; the note has which and why. The baseline knows frequencies alone,
+    as in `training.evaluation`.
 
     Args:
       objectives: names of gin_configs/objectives, or short ones ("mlm").
@@ -90,8 +91,8 @@ def evaluator(
     except ValueError as error:
         able = ", ".join(computable(plan, row_tokens)) or "none of the catalogue"
         raise ValueError(
-            f"The model of {plan.run.run_dir}, of layout {plan.recipe.model.layout!r}, cannot compute "
-            f"{name}. {error}\nIt can compute: {able}."
+            f"The model of {plan.run.run_dir}, of layout {plan.recipe.model.layout!r}, cannot "
+            f"compute {name}. {error}\nIt can compute: {able}."
         ) from error
 
 
@@ -115,7 +116,8 @@ def _builder(name: str) -> Callable[[TokenIds], Objective]:
 
 
 def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> None:
-    """Warns of `BeyondTraining` where the rows of an objective are longer than those of training."""
+    """Warns of `BeyondTraining` where the rows of an objective are longer than those of
+    training."""
     recipe, *_ = recipe_under(plan, objective, row_tokens)
     trained = longest_rows(plan.run.sequence_lengths)
     for stack, slots in longest(group.stacks for group in recipe.groups).items():

@@ -2,8 +2,8 @@
 
     RUN/evaluation/yardsticks.jsonl    a line for each measurement, of which the latest counts
 
-A line has the yardstick's settings with defaults, the checkpoint's step, and a checksum of the code, so
-that a yardstick that has changed is measured again.
+A line has the yardstick's settings with defaults, the checkpoint's step, and a checksum of the
+code, so that a yardstick that has changed is measured again.
 """
 
 import ast
@@ -53,8 +53,8 @@ def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
     if beyond:
         longest = max(beyond, key=lambda message: message.slots)
         lengths = (
-            f"texts of up to {longest.slots} slots of the {longest.stack}, where the rows of training "
-            f"had {longest.trained}"
+            f"texts of up to {longest.slots} slots of the {longest.stack}, where the rows of "
+            f"training had {longest.trained}"
         )
         first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), lengths))))
     return (first, *parts)
@@ -63,16 +63,17 @@ def measure(yardstick: Callable, subject: Subject) -> tuple[Figure, ...]:
 def _checked(name: str, figures: Any) -> list[Figure]:
     """Returns what a yardstick of this name returned, with values that JSON has.
 
-    Raises ValueError for what reports would mistake: other than figures, a name that another yardstick
-    may give too, or gives twice, and one that is neither better when higher nor when lower, nor a cost.
+    Raises ValueError for what reports would mistake: other than figures, a name that another
+    yardstick may give too, or gives twice, and one that is neither better when higher nor when
+    lower, nor a cost.
     """
     if not isinstance(figures, list | tuple) or not figures:
         raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
     for figure in figures:
         if not isinstance(figure, Figure) or figure.better not in (LOWER, HIGHER, NEITHER):
             raise ValueError(
-                f"{name} returned {figure!r}, expected a comparing.figures.Figure whose `better` is "
-                f"{LOWER!r}, {HIGHER!r} or {NEITHER!r}."
+                f"{name} returned {figure!r}, expected a comparing.figures.Figure whose `better` "
+                f"is {LOWER!r}, {HIGHER!r} or {NEITHER!r}."
             )
     names = [figure.name for figure in figures]
     below = all(part.startswith(f"{name}/") for part in names[1:])
@@ -110,7 +111,8 @@ def write_measured(run_dir: str, step: int | None, yardstick: Callable, measured
 
 
 def forget_refusals(run_dir: str) -> None:
-    """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing files."""
+    """Drops the yardsticks that could not measure a run: their cause may be gone, such as missing
+    files."""
     kept = _kept(run_dir)
     if any(measured.refusal for _, measured in kept):
         write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
@@ -150,7 +152,8 @@ def checksum_of_code(module: str) -> str:
 
 
 def code_of(module: str) -> dict[str, ast.Module]:
-    """Returns the code of a module and of those of `CODE` that it imports, and these import, by name."""
+    """Returns the code of a module and of those of `CODE` that it imports, and these import, by
+    name."""
     trees: dict[str, ast.Module] = {}
     waiting = [module]
     while waiting:
@@ -175,7 +178,8 @@ def _path_of(module: str) -> Path | None:
 
 
 def _imported(tree: ast.Module, package: str) -> list[str]:
-    """Returns the names of modules that a module of a package imports, and of what it imports from them."""
+    """Returns the names of modules that a module of a package imports, and of what it imports from
+    them."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

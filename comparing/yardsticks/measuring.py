@@ -44,7 +44,8 @@ def yardsticks(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str, 
 
 
 def _parsed(binding: str) -> tuple[str, str, Any]:
-    """Returns (yardstick, setting, value) of "heldout.loss_under.tokens = 500"; its module may be left out."""
+    """Returns (yardstick, setting, value) of "heldout.loss_under.tokens = 500"; its module may be
+    left out."""
     selector, _, value = binding.partition("=")
     *_, name, setting = ["", *selector.strip().split(".")]
     try:
@@ -61,7 +62,8 @@ def _or(names) -> str:
 
 
 def measured(subject: Subject, chosen: Mapping[str, Bound]) -> list[Figure]:
-    """Returns the figures of these yardsticks, each kept in RUN/evaluation/yardsticks.jsonl as it comes."""
+    """Returns the figures of these yardsticks, each kept in RUN/evaluation/yardsticks.jsonl as it
+    comes."""
     found: list[Figure] = []
     for yardstick in chosen.values():
         figures = measure(yardstick, subject)
@@ -77,7 +79,8 @@ def print_measured(
     trusted: Sequence[str],
     chosen: Mapping[str, Bound],
 ) -> None:
-    """Measures the checkpoints of these steps and prints a table of figures, and below it their notes."""
+    """Measures the checkpoints of these steps and prints a table of figures, and below it their
+    notes."""
     table, notes = Table(box=None, header_style="bold"), []
     for name in ("step", "figure", "value", "baseline", "unit"):
         table.add_column(name, justify="left" if name in ("figure", "unit") else "right")

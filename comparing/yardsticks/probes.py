@@ -41,7 +41,8 @@ def classify(
     """Of which package is a passage of Python's library? Accuracy of a probe on pooled states.
 
     Args:
-      task, module, data_dir: another task with classes, see `comparing.yardsticks.parts.class_tasks.class_task`.
+      task, module, data_dir: another task with classes, see
+      `comparing.yardsticks.parts.class_tasks.class_task`.
       layers: to probe, 0 the embeddings, -1 the last; None: all. The best on a part of the
         training examples is taken.
       pooling: "mean", "first" or "last", see `comparing.yardsticks.parts.frozen.text_features`.
@@ -85,7 +86,8 @@ def pairs(
 
     Both are read by themselves; the probe sees |u - v| and u * v of their standardised features
     (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither text
-    shows which (`tasks.python_library.python_definitions.matched_pairs`). Args and errors: `classify`.
+    shows which (`tasks.python_library.python_definitions.matched_pairs`). Args and errors:
+    `classify`.
     """
     subject.check_library_unseen()
     split = pair_examples()
@@ -112,7 +114,8 @@ def retrieve(
     pooling: Pooling = "mean",
     candidates: AtLeastTwo = 200,
 ) -> list[Figure]:
-    """Which of so many pieces of code belongs to a docstring? Mean reciprocal rank, nothing trained.
+    """Which of so many pieces of code belongs to a docstring? Mean reciprocal rank, nothing
+    trained.
 
     Code is ranked by the cosine of its features with the docstring's, either side standardised by
     training examples of its own kind. The layer is the one that is best on as many of those.
@@ -128,8 +131,8 @@ def retrieve(
     split = definition_examples()
     if candidates > len(split["validation"]):
         raise ValueError(
-            f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the held-out "
-            "definitions that there are."
+            f"Got candidates={candidates}, expected {len(split['validation'])} or fewer, the "
+            "held-out definitions that there are."
         )
     known, queries = split["train"][: 2 * candidates], split["validation"][:candidates]
     trained, layers = subject.trained, chosen_layers(subject.trained, layers)
@@ -169,8 +172,8 @@ def retrieve(
 def reciprocal_rank(queries_NxE, answers_NxE) -> float:
     """Returns the mean of 1 / the rank of each query's own answer, by cosine.
 
-    Among equally near answers the own one may stand anywhere, and 1 / rank is the mean over that: so
-    equal features give exactly the chance.
+    Among equally near answers the own one may stand anywhere, and 1 / rank is the mean over that:
+    so equal features give exactly the chance.
 
     >>> reciprocal_rank(np.eye(2), np.eye(2)), reciprocal_rank(np.eye(2), np.ones((2, 2)))
     (1.0, 0.75)
@@ -217,7 +220,8 @@ def _words(passage: Tagged) -> list[str]:
 
 
 def _usual(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
-    """Returns the most frequent training label of each word of "validation"; of a new word, of all."""
+    """Returns the most frequent training label of each word of "validation"; of a new word, of
+    all."""
     labels_of = collections.defaultdict(list)
     for word, label in zip(words["train"], labels["train"]):
         labels_of[word].append(label)

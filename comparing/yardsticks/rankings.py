@@ -34,7 +34,8 @@ def rank_classes(
     The first figure ranks by log-probability per token, `/sum` by that of the whole answer, which
     prefers short ones. The baseline is the larger of chance and the most frequent training class.
 
-        rank_classes(subject, task="glue_sst2", shots=4, template="{text} {answer}", data_dir="tfds")
+        rank_classes(subject, task="glue_sst2", shots=4, template="{text} {answer}",
+        data_dir="tfds")
 
     Args:
       task, module, data_dir: see `comparing.yardsticks.parts.class_tasks.class_task`.
@@ -61,8 +62,8 @@ def rank_classes(
     texts, labels = (x["validation"][:examples] for x in (found.texts, found.labels))
     if unseen := sorted(set(labels) - set(classes)):
         raise ValueError(
-            f"Task {task!r} has validation answers that no training example has, {unseen[:8]}, expected "
-            f"some of {classes}: correct its splits."
+            f"Task {task!r} has validation answers that no training example has, {unseen[:8]}, "
+            f"expected some of {classes}: correct its splits."
         )
     questions = [
         Question(few_shot_prompt(template, shown, {"text": text}, "answer"), answers)
@@ -84,9 +85,10 @@ def rank_classes(
 def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
     """Which name of a passage was blanked? Share of passages where the right one is likeliest.
 
-    The answers are the names of the passage that may be blanked (`tasks.python_library.python_passages`), among which
-    it is. The first figure ranks by log-probability, `/per_token` by that per token. The baseline is
-    one drawn at random; beside it stands the most frequent name. Errors: `rank_classes`.
+    The answers are the names of the passage that may be blanked
+    (`tasks.python_library.python_passages`), among which it is. The first figure ranks by
+    log-probability, `/per_token` by that per token. The baseline is one drawn at random; beside it
+    stands the most frequent name. Errors: `rank_classes`.
     """
     subject.check_library_unseen()
     some = identifier_examples()["validation"][:examples]
@@ -106,7 +108,8 @@ def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
 
 
 def _shares(scores: Sequence[np.ndarray], right: Sequence[int]) -> tuple[float, float]:
-    """Returns the shares of right answers by log-probability per token, and by that of the whole."""
+    """Returns the shares of right answers by log-probability per token, and by that of the
+    whole."""
     each = [[share_right(of[:, column], k) for column in (1, 0)] for of, k in zip(scores, right)]
     per_token, whole = np.mean(each, 0)
     return float(per_token), float(whole)

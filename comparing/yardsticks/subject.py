@@ -54,12 +54,13 @@ class Subject:
 
     @functools.cached_property
     def trained(self) -> Trained:
-        """The model with its vocabulary, as `inference` takes it; a decoder has its layers apart."""
+        """The model with its vocabulary, as `inference` takes it; a decoder has its layers
+        apart."""
         return open_trained(self.directory, self.step, trusted=self.trusted)
 
     def check_library_unseen(self) -> None:
-        """Checks that a run of Python's library holds out all files that the library's split holds out,
-        and so do the runs that it began from (`training.Run.initial_run`).
+        """Checks that a run of Python's library holds out all files that the library's split holds
+        out, and so do the runs that it began from (`training.Run.initial_run`).
 
         Every yardstick that reads those files calls it.
 

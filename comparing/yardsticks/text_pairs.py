@@ -42,9 +42,9 @@ def pair_accuracy(
     """Does the second text follow the first? Accuracy on the objective's own held-out pairs.
 
     The baseline is of the words alone: logistic regression on the tf-idf of both texts, their
-    products or their cosine alone, fitted to pairs that the objective makes of training text. A task
-    that it solves is too easy: negatives of another document differ in topic, so that a model need
-    not read. Its own baseline is the most frequent class.
+    products or their cosine alone, fitted to pairs that the objective makes of training text. A
+    task that it solves is too easy: negatives of another document differ in topic, so that a model
+    need not read. Its own baseline is the most frequent class.
 
     The unit names the classes, as "accuracy, in order or swapped": figures of other tasks are not
     comparable.
@@ -53,8 +53,8 @@ def pair_accuracy(
       pairs: held out, that are judged; fewer where there is less text.
       training_pairs: that the bag of words is fitted to.
 
-    Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 pairs of either
-    kind.
+    Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 pairs of
+    either kind.
     """
     plan, decode = subject.plan, subject.trained.decode
     member, group, form = _pair_member(plan)
@@ -78,7 +78,8 @@ def pair_accuracy(
 
 
 def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) -> np.ndarray:
-    """Returns the classes i[N] that the words of pairs give, by the best probe of `pair_features`."""
+    """Returns the classes i[N] that the words of pairs give, by the best probe of
+    `pair_features`."""
     bags = bags_of([text for pair in training.texts for text in pair])
     classes = int(training.labels.max()) + 1
     name, probe = best_probe(pair_features(bags, training.texts), training.labels, classes)
@@ -86,8 +87,8 @@ def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) 
 
 
 def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
-    """Returns the cosine of both texts' tf-idf, f32[N, 1]; with their products, f32[N, 1 + W]; and with
-    either's own, f32[N, 1 + 3W], by which the order of two texts may be found."""
+    """Returns the cosine of both texts' tf-idf, f32[N, 1]; with their products, f32[N, 1 + W]; and
+    with either's own, f32[N, 1 + 3W], by which the order of two texts may be found."""
     u, v = (bags.rare_counts([pair[side] for pair in texts]) for side in (0, 1))
     lengths = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
     cosine = np.sum(u * v, 1)[:, None] / np.maximum(lengths, 1e-6)[:, None]
@@ -95,7 +96,7 @@ def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.
     return {"cosine": cosine, "products": products, "all": np.concatenate([products, u, v], 1)}
 
 
-# --- the objective's own pairs -------------------------------------------------------------------
+# --- the objective's own pairs ------------------------------------------------------------------
 
 
 def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
@@ -122,7 +123,8 @@ def _training_pieces(plan: Plan, tokens: int) -> list[Piece]:
 def _batches(
     plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Piece], seed: int
 ) -> list[dict]:
-    """Returns the model's features of so many rows in batches, corrupted by their numbers as in `Evaluator`."""
+    """Returns the model's features of so many rows in batches, corrupted by their numbers as in
+    `Evaluator`."""
     packing = plan.packing
     packed = rows_of_documents(
         pieces,

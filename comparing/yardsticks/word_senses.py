@@ -62,18 +62,19 @@ def word_in_context(
     """Are the states of one word nearer in two uses of one meaning than of different meanings?
 
     The figure is the share of comparisons in which two uses of one meaning have the greater cosine
-    (the area under the ROC curve), the mean over words; a tie is half a point. Of each word the state is
-    that of its last token. All uses of a word are the same tokens at the same position, so the
-    embeddings, layer 0, hold nothing: exactly .5. The layer is the one that is best on other uses
-    of the same words.
+    (the area under the ROC curve), the mean over words; a tie is half a point. Of each word the
+    state is that of its last token. All uses of a word are the same tokens at the same position, so
+    the embeddings, layer 0, hold nothing: exactly .5. The layer is the one that is best on other
+    uses of the same words.
 
         word_in_context              of the best layer
         word_in_context/layer_3      of each layer, on the same uses
         word_in_context/neighbours   of the mean of the embeddings of the tokens that the state may
-                                     have read: what a model that reads words without their order knows
+                                     have read: what a model that reads words without their order
+                                     knows
 
-    An encoder, and the encoder of an encoder-decoder, reads both sides of the word. A causal decoder has
-    read the left side alone when it comes to the word; so have its neighbours.
+    An encoder, and the encoder of an encoder-decoder, reads both sides of the word. A causal
+    decoder has read the left side alone when it comes to the word; so have its neighbours.
 
     Args:
       words: the most frequent in both meanings.
@@ -94,8 +95,8 @@ def word_in_context(
     ][:words]
     if not found:
         raise ValueError(
-            f"No word stands {uses} times in each meaning between {context} tokens of this vocabulary: "
-            "lower uses or context."
+            f"No word stands {uses} times in each meaning between {context} tokens of this "
+            "vocabulary: lower uses or context."
         )
     halves = [
         [use for of_word in found for i, use in enumerate(of_word) if i // 2 % 2 == half]
@@ -116,7 +117,7 @@ def word_in_context(
     ]
 
 
-# --- uses of words -------------------------------------------------------------------------------
+# --- uses of words ------------------------------------------------------------------------------
 
 
 def library_uses() -> Iterator[WordUse]:
@@ -130,7 +131,8 @@ def library_uses() -> Iterator[WordUse]:
 
 
 def uses_in(text: str) -> Iterator[WordUse]:
-    """Yields the words of a Python text that follow a space: prose between words, and names of code.
+    """Yields the words of a Python text that follow a space: prose between words, and names of
+    code.
 
     >>> [(use.word, use.meaning) for use in uses_in("x = list  # make a list of it\\n")]
     [('list', 1), ('list', 0)]
@@ -171,8 +173,8 @@ def placed_uses(
     """Returns so many uses of a word in each meaning, one of prose and one of code in turn; none if
     there are fewer.
 
-    All have the tokens that the vocabulary most often writes the word with, such as "\u2581list", and
-    `context` tokens on either side.
+    All have the tokens that the vocabulary most often writes the word with, such as "\u2581list",
+    and `context` tokens on either side.
     """
     placed = []
     for meaning in (PROSE, CODE):
@@ -191,7 +193,8 @@ def placed_uses(
 
 
 def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
-    """Returns a use with its tokens; None where they are not those of the text around it, or too few."""
+    """Returns a use with its tokens; None where they are not those of the text around it, or too
+    few."""
     word = f"{use.before} {use.word}"
     before, there, whole = map(trained.encode, (use.before, word, word + use.after))
     first, end = len(before), len(there)
@@ -208,7 +211,8 @@ def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
 def separations(
     trained: Trained, uses: Sequence[Placed], layers: Sequence[int]
 ) -> dict[int | str, float]:
-    """Returns the separation of the uses' states in each layer, and in their neighbours' embeddings."""
+    """Returns the separation of the uses' states in each layer, and in their neighbours'
+    embeddings."""
     states = np.stack(
         [x for _, x in sorted(_states(trained, uses, layers), key=lambda pair: pair[0])], 1
     )
@@ -218,7 +222,8 @@ def separations(
 
 
 def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
-    """Yields (number of a use, f32[N + 1, E]): its states, and the mean embedding of its neighbours."""
+    """Yields (number of a use, f32[N + 1, E]): its states, and the mean embedding of its
+    neighbours."""
     every = [*layers, 0]
     for i, found in token_states(trained, [use.tokens for use in uses], layers=every):
         slot = found.text.start + uses[i].end
@@ -228,7 +233,8 @@ def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
 
 
 def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.ndarray) -> float:
-    """Returns how often two states of one meaning have a greater cosine than two of different meanings.
+    """Returns how often two states of one meaning have a greater cosine than two of different
+    meanings.
 
     Compared are the states of one word; the mean over words, ties are half a point.
 

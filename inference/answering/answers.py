@@ -3,8 +3,8 @@
     answer(trained, "infill", [{"text": "Thank you <extra_id_0> me."}])
     # [{"filled": "Thank you for inviting me.", "blanks": [" for inviting"], "log_prob": -3.1}]
 
-Each takes items, dicts with a "text" (or "prefix" and "suffix", or "text" and "second"), and gives for each a dict that can
-be written as JSON.
+Each takes items, dicts with a "text" (or "prefix" and "suffix", or "text" and "second"), and gives
+for each a dict that can be written as JSON.
 """
 
 import dataclasses
@@ -50,8 +50,8 @@ def answer(
 ) -> list[dict]:
     """Returns the mode's answer to each item. `numbers` of the items: see `generation.generate`.
 
-    Raises ValueError for a mode that the model cannot have, an item without what the mode reads, and
-    texts that do not fit.
+    Raises ValueError for a mode that the model cannot have, an item without what the mode reads,
+    and texts that do not fit.
     """
     if mode == "states":
         raise ValueError(
@@ -196,8 +196,8 @@ def _unmask(trained, items, options: Options, numbers):
         temperature=decoding.temperature,
     ):
         raise ValueError(
-            "Got a filter, a penalty, beams, samples, stops or drafts, expected none: unmasking draws "
-            "one text, with a temperature alone."
+            "Got a filter, a penalty, beams, samples, stops or drafts, expected none: unmasking "
+            "draws one text, with a temperature alone."
         )
     texts = unmask(
         trained,

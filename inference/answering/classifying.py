@@ -77,8 +77,8 @@ def tag(
 ) -> list[list[tuple[str, str]]]:
     """Returns the words of each text, split at spaces, each with its likeliest class.
 
-    A word is tokenised with a space before it, and its first token predicts its class, as in training
-    (`tasks.seqio.seqio_corpora`, answers "tags").
+    A word is tokenised with a space before it, and its first token predicts its class, as in
+    training (`tasks.seqio.seqio_corpora`, answers "tags").
 
     Raises ValueError as `classify` does.
     """
@@ -113,8 +113,8 @@ def _logits_of(
     if head not in trained.model.heads:
         raise ValueError(
             f"Got a model with the heads {', '.join(trained.model.heads)}, expected {head!r} among "
-            f"them: train an encoder with {' or '.join(TRAINED_BY[mode])}, or import a model that has "
-            "it."
+            f"them: train an encoder with {' or '.join(TRAINED_BY[mode])}, or import a model that "
+            "has it."
         )
     if not all(trained.decode(text).strip() for texts in items for text in texts):
         raise ValueError("Got an empty text, expected some words.")

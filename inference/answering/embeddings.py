@@ -28,10 +28,10 @@ def embed(
 ) -> np.ndarray:
     """Returns f32[N, E]: the embedding of each text, of length 1.
 
-    Models whose loss read one state of a text (of contrastive objectives, of pairs, of classes) pool
-    as in training, and apply the head "embedding" if they have it; imported sentence models pool as
-    their files say. For other models it is the mean of the tokens' hidden states, unless `pooling`
-    says otherwise.
+    Models whose loss read one state of a text (of contrastive objectives, of pairs, of classes)
+    pool as in training, and apply the head "embedding" if they have it; imported sentence models
+    pool as their files say. For other models it is the mean of the tokens' hidden states, unless
+    `pooling` says otherwise.
 
     Args:
       pooling: "first" or "last" of the slots of a text, or the "mean" over all; None: as above.
@@ -43,8 +43,8 @@ def embed(
     prompt = prompt_form(trained, "embed")
     if prompt.pooling and pooling not in (None, prompt.pooling):
         raise ValueError(
-            f"Got pooling={pooling!r}, expected {prompt.pooling!r}, with which this model was trained: "
-            "leave it out."
+            f"Got pooling={pooling!r}, expected {prompt.pooling!r}, with which this model was "
+            "trained: leave it out."
         )
     run = jitted(_embed, trained.model, prompt.head, prompt.pooling or pooling or "mean")
     if not all(text.strip() for text in texts):
@@ -72,7 +72,8 @@ def _embed(model, head, pooling, params, batch):
 
 
 def pooled(states_BxTxE, batch, pooling):
-    """Returns the hidden state of the "first" or "last" slot of each row, or the "mean" of all: [B, E].
+    """Returns the hidden state of the "first" or "last" slot of each row, or the "mean" of all: [B,
+    E].
 
     They are states of the decoder, where the batch has one.
     """

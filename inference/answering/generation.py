@@ -87,7 +87,8 @@ class Answer(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A smaller model of the same vocabulary for speculative decoding: `inference.decoding.speculation`."""
+    """A smaller model of the same vocabulary for speculative decoding:
+    `inference.decoding.speculation`."""
 
     drafter: Drafter
     params: dict
@@ -124,7 +125,8 @@ def generate(
 ) -> list[list[Answer]]:
     """Returns `decoding.samples` answers to each prompt, in the order of the prompts.
 
-        generate(trained, [text_prompt(trained, "continue", "Once upon")], Decoding(max_new=8))[0][0].text
+        generate(trained, [text_prompt(trained, "continue", "Once upon")],
+        Decoding(max_new=8))[0][0].text
 
     Args:
       draft: a draft model, for speculative decoding.
@@ -275,7 +277,8 @@ def _answer(
     decoding: Decoding,
     log_probs: np.ndarray = np.zeros(0),  # noqa: B008
 ) -> Answer:
-    """Returns the text of tokens up to the first stop string, whose tokens count as the answer's."""
+    """Returns the text of tokens up to the first stop string, whose tokens count as the
+    answer's."""
     tokens = [int(x) for x in generated]
     ended = bool(tokens) and tokens[-1] == trained.ids.eos
     tokens, count = (tokens[:-1] if ended else tokens), len(tokens)

@@ -1,7 +1,8 @@
 """Filling masks: the likeliest tokens of each mask, or all masks generated in turn.
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
-    guesses[0][0][0]           # of the first text, of its first mask, the likeliest: Guess(token, p)
+    guesses[0][0][0]           # of the first text, of its first mask, the likeliest: Guess(token,
+    p)
 
 Letters: B rows, T slots, K masks of a row, V ids.
 """
@@ -99,13 +100,14 @@ def unmask(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Returns texts with all masks filled: in each step some of the remaining ones, given the others.
+    """Returns texts with all masks filled: in each step some of the remaining ones, given the
+    others.
 
     Args:
       steps: their number; None: one for each mask of the text.
-      order: of the masks: those with the most confident prediction first ("confidence": Chang et al. 2022,
-        arXiv:2202.04200; LLaDA's low-confidence remasking), or any order ("random", with which
-        temperature 1 draws from the masked diffusion model itself, with many steps).
+      order: of the masks: those with the most confident prediction first ("confidence": Chang et
+        al. 2022, arXiv:2202.04200; LLaDA's low-confidence remasking), or any order ("random", with
+        which temperature 1 draws from the masked diffusion model itself, with many steps).
       temperature: 0 takes the likeliest token of each mask.
       numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
 

@@ -61,8 +61,8 @@ def score(
     others, masked one at a time: a pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659),
     which is not a probability of the text, so that its bits per byte have no meaning.
 
-    Raises ValueError for a text to be scored that is empty, or longer than the model's positions, for
-    an encoder-decoder without a first text, and for one with an encoder.
+    Raises ValueError for a text to be scored that is empty, or longer than the model's positions,
+    for an encoder-decoder without a first text, and for one with an encoder.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
@@ -85,7 +85,8 @@ def answer_log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
 
-        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # of a decoder: each from those before
+        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # of a decoder: each from those
+        before
 
     Raises ValueError for a prompt of more slots than the model has positions.
     """
@@ -114,7 +115,8 @@ def answer_log_probs(
 def _answered_prompt(
     trained: Trained, given: str, text: str, denoiser: str | None
 ) -> tuple[Prompt, int]:
-    """Returns a prompt with its answer, in the form of training, and the number of tokens to score."""
+    """Returns a prompt with its answer, in the form of training, and the number of tokens to
+    score."""
     tokens = trained.encode(text)
     if trained.model.layout == "encoder_decoder" and not given:
         raise ValueError(

@@ -4,9 +4,9 @@
         found.layers           # f32[2, T, E]: of the embeddings, and of the last layer
         found.layers[:, found.text].mean(1)
 
-A text is read in the form of training: an encoder and the encoder of an encoder-decoder read it both
-ways, a decoder from left to right, or both ways where it was trained to read prompts so (prefix
-language modelling, UL2).
+A text is read in the form of training: an encoder and the encoder of an encoder-decoder read it
+both ways, a decoder from left to right, or both ways where it was trained to read prompts so
+(prefix language modelling, UL2).
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,8 +54,9 @@ def states(
     Args:
       layers: 0 is the embeddings, 1 the first layer, and so on; -1 the last.
 
-    Raises ValueError for a text without tokens, or with more than the model's positions, for a layer
-    that there is not, and for layers other than the last of a model of two encoders, such as two towers.
+    Raises ValueError for a text without tokens, or with more than the model's positions, for a
+    layer that there is not, and for layers other than the last of a model of two encoders, such as
+    two towers.
     """
     tokens = [trained.encode(text) for text in texts]
     yield from token_states(trained, tokens, layers=layers, batch_size=batch_size)
@@ -85,8 +86,8 @@ def token_states(
 
 
 def layers_of(trained: Trained) -> list[int]:
-    """Returns the numbers of all layers, the embeddings' included; of ELECTRA the discriminator's, and of
-    a model that holds no single `Transformer` the last layer's alone."""
+    """Returns the numbers of all layers, the embeddings' included; of ELECTRA the discriminator's,
+    and of a model that holds no single `Transformer` the last layer's alone."""
     model = trained.model
     if model.config is None and model.part is None:
         return [TOP]

@@ -39,7 +39,8 @@ def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
 
 
 def _row_shards() -> int:
-    """Returns the number of devices that rows are sharded over within `training.devices.mesh.placed_on`."""
+    """Returns the number of devices that rows are sharded over within
+    `training.devices.mesh.placed_on`."""
     mesh, spec = jax.sharding.get_abstract_mesh(), nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
 
@@ -52,10 +53,12 @@ def text_batch(
     max_positions: int = 0,
     segment: int = 1,
 ) -> dict:
-    """Returns a batch for a model that reads whole texts: `encoder_batch`, or causal rows of a decoder.
+    """Returns a batch for a model that reads whole texts: `encoder_batch`, or causal rows of a
+    decoder.
 
-    A decoder reads the texts themselves; that of an encoder-decoder reads them again, from `start` on
-    and without their last token, so that its last state has seen all of the text twice, as in BART.
+    A decoder reads the texts themselves; that of an encoder-decoder reads them again, from `start`
+    on and without their last token, so that its last state has seen all of the text twice, as in
+    BART.
 
     text_batch("encoder_decoder", [[5, 6, 7]], start=2)["decoder_input_tokens"][0, :3]   # [2, 5, 6]
 
@@ -128,7 +131,8 @@ def check_positions(
 def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = None):
     """Returns (a batch for `stack` with bidirectional attention, the rows' lengths i32[B]).
 
-    They are arrays of NumPy: what JAX computes of rows of another width is another program to compile.
+    They are arrays of NumPy: what JAX computes of rows of another width is another program to
+    compile.
 
     Args:
       stack: "encoder" or "decoder", the prefix of the features' names.

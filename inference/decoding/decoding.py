@@ -62,10 +62,10 @@ def decoder_prompts(
 
     Args:
       rows: the tokens of each prompt, one or more.
-      prefixes: for each row the number of leading tokens with bidirectional attention, the inputs of
-        a prefix language model; None: causal attention throughout.
-      width: P, the slots to pad to, so that batches of other lengths share a compiled program; None:
-        the length of the longest row.
+      prefixes: for each row the number of leading tokens with bidirectional attention, the inputs
+        of a prefix language model; None: causal attention throughout.
+      width: P, the slots to pad to, so that batches of other lengths share a compiled program;
+        None: the length of the longest row.
       blanks: for the last tokens of each row the position of the blank that each fills (GLM's 2D
         positions, see `objectives.blank_infilling`): they take that position, and a block position
         that counts from 1 within each blank. None: no blanks.
@@ -264,8 +264,8 @@ def row_keys(sampling: Sampling, keys, prompts: Prompts):
         return keys
     if sampling.temperature:
         raise ValueError(
-            f"Got temperature={sampling.temperature} and no keys, expected one for each row, such as "
-            "keys=jax.random.split(jax.random.key(0), rows)."
+            f"Got temperature={sampling.temperature} and no keys, expected one for each row, such "
+            "as keys=jax.random.split(jax.random.key(0), rows)."
         )
     return jax.random.split(jax.random.key(0), prompts.lengths.shape[0])
 

@@ -4,10 +4,10 @@
     counts.accepted / counts.drafted        # the acceptance rate
 
 The model reads N drafts in one call. It accepts as many of them as it would have generated itself,
-and adds one token of its own: greedily the very tokens of `inference.decoding.decoding.decode`, and with a
-temperature tokens of the very same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts
-come from the model's own heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et
-al. 2024) or from a smaller model.
+and adds one token of its own: greedily the very tokens of `inference.decoding.decoding.decode`, and
+with a temperature tokens of the very same distribution (Leviathan et al. 2023, arXiv:2211.17192).
+Drafts come from the model's own heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115;
+Gloeckle et al. 2024) or from a smaller model.
 
 Letters: B rows, N drafts, T tokens of a call, S capacity of the KV cache, V ids.
 """
@@ -232,11 +232,12 @@ def _speculate(
 
 
 def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
-    """Returns (accepted i32[B], next i32[B]): the accepted drafts, and the model's token after them.
+    """Returns (accepted i32[B], next i32[B]): the accepted drafts, and the model's token after
+    them.
 
-    A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), p being the distribution
-    that `sampling` makes of the model's logits; after the first one that is rejected, the next token
-    is drawn from the positive part of p - q, normalised.
+    A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), p being the
+    distribution that `sampling` makes of the model's logits; after the first one that is rejected,
+    the next token is drawn from the positive part of p - q, normalised.
 
     Args:
       keys_B: a random key for each row.
@@ -295,7 +296,7 @@ def _shifted(drafts_BxN):
     return jnp.pad(drafts_BxN, [(0, 0), (0, 1)])
 
 
-# --- sources of drafts --------------------------------------------------------------------------
+# --- sources of drafts -------------------------------------------------------------------------
 
 
 class OwnDrafts(NamedTuple):
@@ -344,7 +345,8 @@ def parallel_drafter(model) -> Drafter:
 
 
 def sequential_drafter(model) -> Drafter:
-    """Drafts by the model's sequential modules, each of which continues the draft of the one before.
+    """Drafts by the model's sequential modules, each of which continues the draft of the one
+    before.
 
     A module's cache for the last accepted token is computed from drafts, and stays when these are
     rejected: that can make later drafts worse, and changes no generated token.

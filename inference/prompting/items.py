@@ -94,7 +94,8 @@ def items_of(
     if mode == "pair":
         if len(texts) != 2:
             raise ValueError(
-                f"Got {len(texts)} of the two texts that mode 'pair' takes: give both, or --file with "
+                f"Got {len(texts)} of the two texts that mode 'pair' takes: give both, or --file "
+                "with "
                 'the fields "text" and "second" in each line.'
             )
         return [{"text": texts[0], "second": texts[1]}]

@@ -239,22 +239,22 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
         fills = "this model fills them in mode 'infill': give --mode=infill"
     elif "middle" in trained_for:
         fills = (
-            "this model fills one gap, in mode 'middle': give what stands around it as --prefix and "
-            "--suffix"
+            "this model fills one gap, in mode 'middle': give what stands around it as --prefix "
+            "and --suffix"
         )
     elif "mask" in trained_for:
         fills = (
-            "this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for each of "
-            "them"
+            "this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for each "
+            "of them"
         )
     else:
         fills = (
-            "this model has not learned to; one that span_corruption or ul2 trained fills them, such as "
-            f"`pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
+            "this model has not learned to; one that span_corruption or ul2 trained fills them, "
+            f"such as `pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
         )
     raise ValueError(
-        f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text. Should they be "
-        f"filled? Then {fills}. To continue the text, leave them out."
+        f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text. Should they "
+        f"be filled? Then {fills}. To continue the text, leave them out."
     )
 
 

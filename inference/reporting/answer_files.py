@@ -74,8 +74,8 @@ class AnswerFile:
                     f"{n}={before.get(n)!r}, not {settings.get(n)!r}" for n in names
                 )
                 raise ValueError(
-                    f"{self._path} holds answers that were made with {changes}: give another --out, "
-                    "or delete it."
+                    f"{self._path} holds answers that were made with {changes}: give another "
+                    "--out, or delete it."
                 )
         path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
@@ -86,8 +86,8 @@ class AnswerFile:
             before = None
         if not isinstance(before, dict):
             raise ValueError(
-                f"{path} is damaged, which says how the answers in {self._path} were made: delete it "
-                "to go on with them as they are, or give another --out."
+                f"{path} is damaged, which says how the answers in {self._path} were made: delete "
+                "it to go on with them as they are, or give another --out."
             )
         return before
 

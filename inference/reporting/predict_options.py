@@ -116,6 +116,6 @@ def check_used(given: Collection[str], mode: str) -> None:
     for name, modes in _USED_BY.items():
         if mode not in modes and name in given:
             raise ValueError(
-                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give --mode; "
-                f"modes that use it: {', '.join(modes)}."
+                f"Got --{name} in mode {mode!r}, which does not use it: leave it out, or give "
+                f"--mode; modes that use it: {', '.join(modes)}."
             )

@@ -52,7 +52,8 @@ def print_answers(console: Console, trained: Trained, request: Request) -> None:
         others, texts = records, [item["text"] for item in items]
         against = request.against or texts
         if request.against:
-            # Of two towers, the second reads what is compared with; to one encoder both are the same.
+            # Of two towers, the second reads what is compared with; to one encoder both are the
+            # same.
             second = dataclasses.replace(options, second=True)
             others = answer(trained, "embed", [{"text": text} for text in against], second)
         print_embeddings(console, records, others, texts, against)
@@ -141,7 +142,8 @@ def print_embeddings(
     texts: Sequence[str],
     other_texts: Sequence[str],
 ) -> None:
-    """Prints cosines of the embeddings of texts (rows) with those of others (columns), if there are any."""
+    """Prints cosines of the embeddings of texts (rows) with those of others (columns), if there are
+    any."""
     size = len(records[0]["embedding"])
     console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
     if others is records and len(records) == 1:

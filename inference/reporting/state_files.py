@@ -39,8 +39,9 @@ def write_states(
         hidden_states_0     f32[N, T, E] of the first text, and so on: hidden_states_1 …
         input_ids_0         i32[T], its tokens, special ones included
 
-    `hidden_states_0[k]` is `hidden_states[layers[k]][0]` of Hugging Face's output_hidden_states=True:
-    embeddings are layer 0, and the last layer comes after the final norm. One batch is in memory at a time.
+    `hidden_states_0[k]` is `hidden_states[layers[k]][0]` of Hugging Face's
+    output_hidden_states=True: embeddings are layer 0, and the last layer comes after the final
+    norm. One batch is in memory at a time.
 
     Args:
       on_text: called with 1 for each text that was written.

@@ -143,8 +143,8 @@ def _check_architecture(hf: Fields, layout: str) -> None:
             )
         if name.endswith(OTHER_HEADS):
             raise ValueError(
-                f"Got the class {name} in config.json, whose head is not supported: expected one of "
-                "language modelling, of classes of texts or of tokens, or none."
+                f"Got the class {name} in config.json, whose head is not supported: expected one "
+                "of language modelling, of classes of texts or of tokens, or none."
             )
     refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
@@ -193,8 +193,9 @@ def _check_shapes(
         expected, tensor_name = tensor_shape(link, shapes), _tensor_name(recognised, name)
         if source.shapes[tensor_name] != expected:
             raise ValueError(
-                f"Got {tensor_name} of shape {source.shapes[tensor_name]} in {source.files[tensor_name]}, expected "
-                f"{expected} by {source.path / 'config.json'}: one of the two is of another model."
+                f"Got {tensor_name} of shape {source.shapes[tensor_name]} in "
+                f"{source.files[tensor_name]}, expected {expected} by "
+                f"{source.path / 'config.json'}: one of the two is of another model."
             )
 
 
@@ -240,21 +241,22 @@ def write_model(
     classifies = set(CLASSIFIERS) & set(config.heads)
     for head in classifies - family.heads:
         raise ValueError(
-            f"Got a {family.model_type!r} with the head {head!r}, expected none of classes: transformers "
-            "has no class of such a model. Train one of another family."
+            f"Got a {family.model_type!r} with the head {head!r}, expected none of classes: "
+            "transformers has no class of such a model. Train one of another family."
         )
     if classifies and len(values.get("id2label") or {}) != config.num_classes:
         values |= class_labels([f"LABEL_{i}" for i in range(config.num_classes)])
     left = left_out(family, config, params)
     if "projections_classes" in left:
         raise ValueError(
-            f"Got a {family.model_type!r} with the heads {', '.join(config.heads)}, expected 'classes' "
-            "alone among them: in transformers one network takes the place of the other."
+            f"Got a {family.model_type!r} with the heads {', '.join(config.heads)}, expected "
+            "'classes' alone among them: in transformers one network takes the place of the other."
         )
     if "decoder/ahead" in left and config.ahead == "parallel":
         raise ValueError(
-            "Got a model that predicts ahead in parallel (ahead='parallel'), whose last layer is one "
-            "of its heads: transformers does not have them. Convert one with ahead='sequential'."
+            "Got a model that predicts ahead in parallel (ahead='parallel'), whose last layer is "
+            "one of its heads: transformers does not have them. Convert one with "
+            "ahead='sequential'."
         )
     tensors = exported(family.links(config), config, arrays)
     write_directory(directory, values, tensors, dtype, **settings)
@@ -300,9 +302,9 @@ def family_of(config: Config) -> Family:
         same = [one for one in FAMILIES.values() if one.layout == layout]
         presets = [name for one in same for name in one.presets]
         raise ValueError(
-            f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, differs "
-            f"in {'; '.join(differ)}. Train a model with the family's values, such as these presets "
-            f"have: {', '.join(f'models/{name}.gin' for name in presets)}."
+            f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, "
+            f"differs in {'; '.join(differ)}. Train a model with the family's values, such as "
+            f"these presets have: {', '.join(f'models/{name}.gin' for name in presets)}."
         )
     return family
 

@@ -1,4 +1,5 @@
-"""BERT (model_type "bert"), and RoBERTa with those of its network: XLM-R ("xlm-roberta") and CamemBERT."""
+"""BERT (model_type "bert"), and RoBERTa with those of its network: XLM-R ("xlm-roberta") and
+CamemBERT."""
 
 import dataclasses
 import functools
@@ -28,8 +29,8 @@ HARMLESS = frozenset(
     pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
     """.split()
 )
-# Names of the modules in the heads of masked language modelling and of classes, by the prefix of all
-# other names.
+# Names of the modules in the heads of masked language modelling and of classes, by the prefix of
+# all other names.
 HEADS = {
     "bert": {
         "layer": "cls.predictions.transform.dense",
@@ -71,7 +72,8 @@ def settings(base: str, hf: dict, has) -> dict:
 
 
 def encoder_settings(hf: dict, position_offset: int = 0) -> dict:
-    """Returns the settings of BERT's encoder and of its prediction head, which ELECTRA has as well."""
+    """Returns the settings of BERT's encoder and of its prediction head, which ELECTRA has as
+    well."""
     refuse(hf, position_embedding_type="absolute", tie_word_embeddings=True)
     return dict(
         num_layers=hf["num_hidden_layers"],

@@ -66,8 +66,8 @@ class Family(NamedTuple):
     architecture: str  # the class that an export names if none of `by_heads` fits
     layout: str  # the builder: "encoder_decoder", "decoder" or "encoder"
     base: str  # the prefix of tensor names, which models without heads lack
-    # (config.json, name -> whether the tensor exists) -> fields of Config. It reads every field that
-    # changes the outputs, and refuses values that Config cannot express.
+    # (config.json, name -> whether the tensor exists) -> fields of Config. It reads every field
+    # that changes the outputs, and refuses values that Config cannot express.
     settings: Callable[[dict, Callable[[str], bool]], dict]
     config: Callable[[Config], dict]  # -> config.json, without ids
     links: Callable[[Config], list[Link]]
@@ -90,18 +90,21 @@ class Family(NamedTuple):
 
 
 def labels(hf: dict) -> int:
-    """Returns the number of classes in a config.json; `transformers` omits it when there are two."""
+    """Returns the number of classes in a config.json; `transformers` omits it when there are
+    two."""
     return len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
 
 
 def with_heads(hf: dict, heads: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of a model with these heads: their names, and how many classes there are."""
+    """Returns the settings of a model with these heads: their names, and how many classes there
+    are."""
     classes = labels(hf) if set(CLASSIFIERS) & set(heads) else 0
     return {"heads": tuple(heads), "num_classes": classes}
 
 
 def class_names(hf: dict) -> list[str]:
-    """Returns the names of classes in a config.json, in order; none where they are only numbered."""
+    """Returns the names of classes in a config.json, in order; none where they are only
+    numbered."""
     named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
     names = [named[number] for number in sorted(named)]
     plain = [f"LABEL_{number}" for number in range(len(names))]
@@ -155,9 +158,9 @@ def check_fields(hf: Fields, harmless: Collection[str]) -> None:
     for name in sorted(hf.keys() - hf.read - HARMLESS - set(harmless)):
         if hf[name]:
             raise ValueError(
-                f"Got {name}={hf[name]!r} in config.json, expected no such field: it may change the "
-                "model's outputs, and is not supported. If you know that it does not, delete it "
-                "from config.json."
+                f"Got {name}={hf[name]!r} in config.json, expected no such field: it may change "
+                "the model's outputs, and is not supported. If you know that it does not, delete "
+                "it from config.json."
             )
 
 
@@ -216,7 +219,8 @@ def layer_types(layers: int, every: int, first: int) -> list[str]:
 
 
 def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
-    """Returns `global_every` and `first_global` of Config from the kinds of layers, one of them local.
+    """Returns `global_every` and `first_global` of Config from the kinds of layers, one of them
+    local.
 
     >>> pattern_of(["sliding_attention", "full_attention", "sliding_attention"])
     {'global_every': 3, 'first_global': 1}
@@ -230,8 +234,8 @@ def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
         every, first = (where[1] - where[0] if len(where) > 1 else layers), where[0]
     if list(kinds) != layer_types(layers, every, first):
         raise ValueError(
-            f"Got layer_types={list(kinds)} in config.json, expected {GLOBAL!r} every few layers and "
-            f"{LOCAL!r} between them: nothing else is supported."
+            f"Got layer_types={list(kinds)} in config.json, expected {GLOBAL!r} every few layers "
+            f"and {LOCAL!r} between them: nothing else is supported."
         )
     return {"global_every": every, "first_global": first} if where else {}
 

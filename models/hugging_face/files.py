@@ -37,14 +37,14 @@ def open_source(directory: str) -> TensorFiles:
 
         open_source("t5-v1_1-small").shapes["shared.weight"]        # (32128, 512)
 
-    Raises ValueError where it is no such directory, where weights are pickled or missing, or where a
-    file is damaged, naming the file.
+    Raises ValueError where it is no such directory, where weights are pickled or missing, or where
+    a file is damaged, naming the file.
     """
     path = Path(directory)
     if not path.is_dir():
         raise ValueError(
-            f"Got {directory!r}, expected a directory that `save_pretrained` wrote, or a downloaded "
-            "one: it does not exist."
+            f"Got {directory!r}, expected a directory that `save_pretrained` wrote, or a "
+            "downloaded one: it does not exist."
         )
     config = read_json(path / CONFIG)
     files = _weight_files(path)
@@ -120,8 +120,8 @@ def read_json(file: Path) -> dict:
         raise ValueError(f"{file} is damaged: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(
-            f"{file} is damaged: got {type(value).__name__}, expected a JSON object, {{…}}. Download "
-            "it again."
+            f"{file} is damaged: got {type(value).__name__}, expected a JSON object, {{…}}. "
+            "Download it again."
         )
     return value
 
@@ -159,7 +159,8 @@ def write_directory(
         file.name for file in [path / CONFIG, *path.glob("*.safetensors*")] if file.exists()
     ):
         raise ValueError(
-            f"{path} holds a model already ({existing[0]}): export to a new directory, or delete it."
+            f"{path} holds a model already ({existing[0]}): export to a new directory, or delete "
+            "it."
         )
     path.mkdir(parents=True, exist_ok=True)
     shards: list[list[Tensor]] = [[]]

@@ -29,7 +29,8 @@ ROW = "row"  # a vector with an axis of 1 before it
 
 
 class Link(NamedTuple):
-    """One tensor of a checkpoint, and the array or arrays of ours that it concatenates along outputs."""
+    """One tensor of a checkpoint, and the array or arrays of ours that it concatenates along
+    outputs."""
 
     path: str | tuple[str, ...]  # of our array, or of each of them
     tensor_name: str
@@ -128,8 +129,8 @@ def to_array(
     expected = tensor_shape(link, shapes)
     if tensor.shape != expected:
         raise ValueError(
-            f"Got {link.tensor_name} of shape {tensor.shape}, expected {expected} for {link.parts}: its "
-            "config.json is of another model."
+            f"Got {link.tensor_name} of shape {tensor.shape}, expected {expected} for "
+            f"{link.parts}: its config.json is of another model."
         )
     if len(shapes) > 1:
         sizes = [_outputs(link, shape) for shape in shapes]
@@ -218,7 +219,8 @@ def _empty(shape: tuple[int, ...]) -> np.ndarray:
 def exported(
     links: Iterable[Link], config: Config, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
-    """Yields each tensor of a checkpoint; `arrays`: ours by path, stacked where layers are scanned."""
+    """Yields each tensor of a checkpoint; `arrays`: ours by path, stacked where layers are
+    scanned."""
     for name, link, numbers in named_tensors(links, config):
         locations = [location(part, numbers, config) for part in link.parts]
         parts = [arrays[at.path][at.numbers] for at in locations]

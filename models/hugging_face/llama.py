@@ -1,8 +1,8 @@
-"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2, OLMo 2,
-and with experts Mixtral, Qwen3-MoE and OLMoE.
+"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2,
+OLMo 2, and with experts Mixtral, Qwen3-MoE and OLMoE.
 
-Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "mixtral", "qwen3_moe" and
-"olmoe".
+Their model_types are "llama", "mistral", "qwen2", "qwen3", "gemma2", "olmo2", "mixtral",
+"qwen3_moe" and "olmoe".
 """
 
 import functools
@@ -30,7 +30,8 @@ from .family import (
 from .links import Link
 
 HARMLESS = frozenset(
-    "max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window".split()
+    "max_position_embeddings max_sequence_length pretraining_tp max_window_layers "
+    "sliding_window".split()
 )
 # The last two of Gemma 2: an older name, unread, and a choice of `generate`.
 OF_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
@@ -109,7 +110,8 @@ def _mlp_dim(hf: dict) -> int:
 
 
 def _windows(hf: dict, default: list[str]) -> dict:
-    """Returns the settings of windows: theirs hold the query itself, ours lie on either side of it."""
+    """Returns the settings of windows: theirs hold the query itself, ours lie on either side of
+    it."""
     kinds = hf.get("layer_types") or default
     if LOCAL not in kinds:
         return {}
@@ -202,8 +204,8 @@ def _own_config(kind: str, c: Config) -> dict[str, Any]:
     if kind == "gemma2":
         if c.window is None or c.global_every is None:
             raise ValueError(
-                f"Got window={c.window} and global_every={c.global_every}, expected both: Gemma 2 has "
-                "local layers."
+                f"Got window={c.window} and global_every={c.global_every}, expected both: Gemma 2 "
+                "has local layers."
             )
         own |= dict(
             layer_types=layer_types(c.num_decoder_layers, c.global_every, c.first_global),

@@ -50,8 +50,8 @@ def settings(hf: dict, has) -> dict:
     local_theta, local_scaling = rotary(rope.get(LOCAL) or {}, older[1])
     if local_scaling is not None:
         raise ValueError(
-            f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected rope_type='default' "
-            f"there: only the wavelengths of {GLOBAL} layers can be scaled."
+            f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected "
+            f"rope_type='default' there: only the wavelengths of {GLOBAL} layers can be scaled."
         )
     return pattern_of(kinds) | dict(
         **with_heads(hf, heads),
@@ -86,7 +86,8 @@ def config(c: Config) -> dict:
     every, layers, window = c.global_every, c.num_encoder_layers, c.window
     if every is None or window is None:
         raise ValueError(
-            f"Got global_every={every} and window={window}, expected both: ModernBERT has local layers."
+            f"Got global_every={every} and window={window}, expected both: ModernBERT has local "
+            "layers."
         )
     local_scaling = c.rope_scaling if c.local_rope_theta is None else None  # which it refuses
     return dict(

@@ -33,8 +33,8 @@ class Modules(NamedTuple):
 def open_modules(directory: Path | str) -> Modules | None:
     """Returns what a directory's modules do with hidden states; None: it is no sentence model.
 
-    Raises ValueError for another pooling, modules that change embeddings in another way, and a prompt
-    before every text.
+    Raises ValueError for another pooling, modules that change embeddings in another way, and a
+    prompt before every text.
     """
     path = Path(directory)
     if not (path / POOLING).exists():
@@ -43,8 +43,9 @@ def open_modules(directory: Path | str) -> Modules | None:
     folders = {str(one["type"]).rpartition(".")[2]: str(one.get("path", "")) for one in modules}
     if unknown := [kind for kind in folders if kind not in KNOWN_MODULES]:
         raise ValueError(
-            f"Got the module {unknown[0]!r} in {path / MODULES}, expected {', '.join(KNOWN_MODULES)} "
-            f"alone. To import the model without its pooling, delete {path / POOLING}."
+            f"Got the module {unknown[0]!r} in {path / MODULES}, expected "
+            f"{', '.join(KNOWN_MODULES)} alone. To import the model without its pooling, delete "
+            f"{path / POOLING}."
         )
     if len(folders) < len(modules) or list(folders) != [x for x in KNOWN_MODULES if x in folders]:
         raise ValueError(
@@ -72,8 +73,9 @@ def _pooling(path: Path) -> str:
     names = [given] if isinstance(given, str) else given
     if len(names) != 1 or names[0] not in POOLINGS:
         raise ValueError(
-            f"Got the pooling {' and '.join(map(str, names)) or 'none'} in {path / POOLING}, expected "
-            f"one of {', '.join(POOLINGS)}. To import the model without it, delete the folder."
+            f"Got the pooling {' and '.join(map(str, names)) or 'none'} in {path / POOLING}, "
+            f"expected one of {', '.join(POOLINGS)}. To import the model without it, delete the "
+            "folder."
         )
     return POOLINGS[names[0]]
 
@@ -87,8 +89,8 @@ def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
     if got != {"in_features": width, "out_features": width, "bias": True, "activation": "Tanh"}:
         said = ", ".join(f"{name}={value!r}" for name, value in got.items())
         raise ValueError(
-            f"Got {said} in {path / folder / 'config.json'}, expected as many features out as in, a "
-            "bias and Tanh: another layer is not supported."
+            f"Got {said} in {path / folder / 'config.json'}, expected as many features out as in, "
+            "a bias and Tanh: another layer is not supported."
         )
     file = own_file(path, f"{folder}/{WEIGHTS}")
     try:

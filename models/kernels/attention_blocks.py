@@ -2,9 +2,9 @@
 
 Letters beside those of `models.attention`: D differences of slots, Q queries and K keys of a block.
 
-T5's bias depends on key slot - query slot alone, and is the same from MAX_DISTANCE on. Cut into tiles of
-equal sides it has few different ones for each head, by the tiles that lie between its keys and queries:
-from some distance on, before or behind, a tile is of one value.
+T5's bias depends on key slot - query slot alone, and is the same from MAX_DISTANCE on. Cut into
+tiles of equal sides it has few different ones for each head, by the tiles that lie between its keys
+and queries: from some distance on, before or behind, a tile is of one value.
 """
 
 from typing import Any, NamedTuple
@@ -70,7 +70,7 @@ def figures(s, out_BxTxHxd, log_sum_BxHxT, d_out_BxTxHxd):
     return log_sum, padded(jnp.swapaxes(inner_BxTxH, 1, 2), s.queries)
 
 
-# --- which blocks see which ------------------------------------------------------------------------
+# --- which blocks see which -----------------------------------------------------------------------
 
 
 class Visible(NamedTuple):
@@ -102,8 +102,8 @@ def visible_blocks(s, intervals_Bx2xT):
 
 
 def seeing_blocks(s, first, last):
-    """Returns `SeenBy` of the first and last block that each sees, as `Visible` has them; where no block
-    attends to one, `last` is before `first`."""
+    """Returns `SeenBy` of the first and last block that each sees, as `Visible` has them; where no
+    block attends to one, `last` is before `first`."""
     first, last = first[..., None], last[..., None]
     key_block = jnp.arange(s.key_blocks)[None, None]
     query_block = jnp.arange(s.query_blocks)[None, :, None]
@@ -114,7 +114,7 @@ def seeing_blocks(s, first, last):
     )
 
 
-# --- the bias --------------------------------------------------------------------------------------
+# --- the bias -------------------------------------------------------------------------------------
 
 
 def far(tile):
@@ -132,8 +132,8 @@ def tiles(bias_HxD, tile):
     First that of the farthest later keys; the middle one is of the same keys and queries.
     """
     heads, differences = bias_HxD.shape
-    # The differences of all tiles' first key beside one another, descending, and before them those of
-    # the keys after it: each key has the list of the one before, rotated by one.
+    # The differences of all tiles' first key beside one another, descending, and before them those
+    # of the keys after it: each key has the list of the one before, rotated by one.
     first, columns = far(tile) * tile, (2 * far(tile) + 1) * tile
     more = first + tile - 1 - differences // 2
     descending = jnp.pad(bias_HxD[:, ::-1], ((0, 0), (more, more)), "edge")

@@ -1,13 +1,15 @@
-"""`attention.attend` as kernels for TPUs and GPUs: no array [T, S] is ever in memory, T5's bias included.
+"""`attention.attend` as kernels for TPUs and GPUs: no array [T, S] is ever in memory, T5's bias
+included.
 
     out = attend(q, k, v, intervals, bias_HxD)      # the values and gradients of `attention.attend`
 
-The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), and the gradient
-computes the probabilities again from the saved log-sums, once for queries and once for keys and values
-(Dao 2023, arXiv:2307.08691). Blocks of keys outside of all intervals of a block of queries are skipped,
-those inside of all are computed without a mask.
+The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), and the
+gradient computes the probabilities again from the saved log-sums, once for queries and once for
+keys and values (Dao 2023, arXiv:2307.08691). Blocks of keys outside of all intervals of a block of
+queries are skipped, those inside of all are computed without a mask.
 
-The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, what they share in `attention_blocks`.
+The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, what they share in
+`attention_blocks`.
 """
 
 import functools
@@ -27,25 +29,28 @@ _KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA n
 
 
 def kernels_of(platform):
-    """Returns the module of a platform's kernels, as JAX's devices name it; None where it has none."""
+    """Returns the module of a platform's kernels, as JAX's devices name it; None where it has
+    none."""
     return _KERNELS.get("cuda" if platform == "gpu" else platform)
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
-    """`attention.attend`, with a bias by difference of slots, as `RelativeBias` without a length has it.
+    """`attention.attend`, with a bias by difference of slots, as `RelativeBias` without a length
+    has it.
 
-    Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each device
-    computes the rows and heads that are its own; where it has fewer key heads than devices, they are
-    repeated. On a platform without kernels, such as a CPU, or with none for heads as wide, this computes
-    `attention.attend`.
+    Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each
+    device computes the rows and heads that are its own; where it has fewer key heads than devices,
+    they are repeated. On a platform without kernels, such as a CPU, or with none for heads as wide,
+    this computes `attention.attend`.
 
-    Raises ValueError for a bias of other differences, and for heads that the devices of a mesh cannot
-    share.
+    Raises ValueError for a bias of other differences, and for heads that the devices of a mesh
+    cannot share.
     """
     if bias_HxD is not None and bias_HxD.shape[1] != 2 * MAX_DISTANCE + 1:
         raise ValueError(
-            f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: those of "
-            f"{MAX_DISTANCE} slots before to {MAX_DISTANCE} slots after, whose values all farther keys share."
+            f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: "
+            f"those of {MAX_DISTANCE} slots before to {MAX_DISTANCE} slots after, whose values all "
+            "farther keys share."
         )
     times = _repeats(q_BxTxHxd.shape[2], k_BxSxGxd.shape[2])
     k, v = (x if times == 1 else jnp.repeat(x, times, 2) for x in (k_BxSxGxd, v_BxSxGxd))
@@ -109,7 +114,7 @@ def _by_slots(q, k, bias_HxD):
     return bias_at(bias_HxD, jnp.arange(q.shape[1])[None], k.shape[1])[0]
 
 
-# --- devices, among which XLA cannot divide a kernel ------------------------------------------------
+# --- devices, among which XLA cannot divide a kernel ----------------------------------------------
 
 _HEADS = ("batch", "length", "heads", "kv")
 _LOG_SUM = ("batch", "heads", "length")
@@ -118,17 +123,18 @@ _INPUTS = (_HEADS, _HEADS, _HEADS, ("batch", None, "length"), _BIAS, _HEADS, _LO
 
 
 def _repeats(heads, key_heads):
-    """Returns how often a mesh's devices need each key head, so that each has as many as the others."""
+    """Returns how often a mesh's devices need each key head, so that each has as many as the
+    others."""
     mesh = jax.sharding.get_abstract_mesh()
     entries = nn.logical_to_mesh_axes(("heads",)) or (None,)
     devices = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in mesh_axes(entries[0]))
     repeated = math.lcm(key_heads, devices)
     if heads % repeated:
         raise ValueError(
-            f"Got {heads} heads and {key_heads} key heads on a mesh that shards heads over {devices} "
-            "devices, which cannot share them: choose a tensor (--gin.mesh.make_mesh.tensor) that divides "
-            "the number of heads and is a multiple or divisor of that of key heads, or give the model "
-            "attention='plain'."
+            f"Got {heads} heads and {key_heads} key heads on a mesh that shards heads over "
+            f"{devices} devices, which cannot share them: choose a tensor "
+            "(--gin.mesh.make_mesh.tensor) that divides the number of heads and is a multiple or "
+            "divisor of that of key heads, or give the model attention='plain'."
         )
     return repeated // key_heads
 

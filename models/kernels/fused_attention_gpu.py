@@ -1,12 +1,13 @@
-"""Fused attention as kernels for NVIDIA's GPUs (`models.kernels.fused_attention`), compiled by Triton.
+"""Fused attention as kernels for NVIDIA's GPUs (`models.kernels.fused_attention`), compiled by
+Triton.
 
-A program has one block of queries, or for the gradients of keys and values one of keys, and goes through
-the blocks that it sees, or that see it. No two programs add to the same sum, so that gradients have the
-same bits every time.
+A program has one block of queries, or for the gradients of keys and values one of keys, and goes
+through the blocks that it sees, or that see it. No two programs add to the same sum, so that
+gradients have the same bits every time.
 
-T5's bias is looked up by difference of slots in blocks that have several. Its gradient is summed in two
-parts: of blocks so far off that they share one value query by query, along with the gradient of queries;
-of the few nearer ones tile by tile.
+T5's bias is looked up by difference of slots in blocks that have several. Its gradient is summed in
+two parts: of blocks so far off that they share one value query by query, along with the gradient of
+queries; of the few nearer ones tile by tile.
 """
 
 import functools
@@ -33,7 +34,8 @@ def forward(softcap, q, k, v, intervals, bias):
 
 
 def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
-    """Returns the gradients of queries, keys, values and bias; `out` and `log_sum` are `forward`'s."""
+    """Returns the gradients of queries, keys, values and bias; `out` and `log_sum` are
+    `forward`'s."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out)
     d_out = _whole(settings, d_out, settings.queries)
@@ -87,7 +89,8 @@ def _in_blocks(s, q, k, v, intervals, bias):
 
 
 def _whole(s, x_BxTxHxd, length):
-    """Returns the array padded to a length, and its heads to a width that Triton has, a power of two."""
+    """Returns the array padded to a length, and its heads to a width that Triton has, a power of
+    two."""
     return padded(padded(x_BxTxHxd, length, 1), max(16, pl.next_power_of_2(s.width)))
 
 
@@ -95,7 +98,7 @@ def _cut(x_BxTxHxd, like_BxTxHxd):
     return x_BxTxHxd[:, : like_BxTxHxd.shape[1], :, : like_BxTxHxd.shape[3]]
 
 
-# --- the four kernels ------------------------------------------------------------------------------
+# --- the four kernels -----------------------------------------------------------------------------
 
 
 def _outputs(s, arrays):
@@ -130,8 +133,8 @@ def _output_kernel(s, a, out, log_sum):
 
 
 def _query_gradients(s, arrays):
-    """Returns the gradients of queries, and of a bias with later and with earlier far keys, query by
-    query: f32[2, B, H, T], None without a bias."""
+    """Returns the gradients of queries, and of a bias with later and with earlier far keys, query
+    by query: f32[2, B, H, T], None without a bias."""
     far = jax.ShapeDtypeStruct((2, s.rows, s.heads, s.queries), jnp.float32)
     outputs = arrays.q, None if arrays.bias is None else far
     grid = s.rows, s.heads, s.query_blocks
@@ -239,7 +242,7 @@ def _with_far(d_tiles_BxHxNxQxK, d_far_2xBxHxT):
     return jnp.concatenate([later, near, earlier], 1)
 
 
-# --- what they have in common ----------------------------------------------------------------------
+# --- what they have in common ---------------------------------------------------------------------
 
 
 def _call(s, kernel, grid, arrays, outputs):
@@ -256,7 +259,8 @@ def _call(s, kernel, grid, arrays, outputs):
 def _over_visible(a, at, step, sums):
     """Returns step(at, masked, sums) after all blocks of keys that a block of queries sees.
 
-    Those from the first to the first that all its queries see, and after the last of these, are masked.
+    Those from the first to the first that all its queries see, and after the last of these, are
+    masked.
     """
     bounds = [a.visible[at.row, at.query_block, n] for n in range(4)]
     for first, end, masked in zip(bounds, bounds[1:], (True, False, True)):

@@ -1,12 +1,12 @@
 """Fused attention as kernels for TPUs (`models.kernels.fused_attention`).
 
-Blocks have queries along the last axis, so that the figures of a query (its interval, its maximum) lie
-as its scores do, and heads of 64 leave no lane of a register empty. Blocks of keys outside of all
-intervals of a block of queries are neither read nor computed, and those inside of all are computed
-without a mask.
+Blocks have queries along the last axis, so that the figures of a query (its interval, its maximum)
+lie as its scores do, and heads of 64 leave no lane of a register empty. Blocks of keys outside of
+all intervals of a block of queries are neither read nor computed, and those inside of all are
+computed without a mask.
 
-T5's bias is read as its five tiles of 128 keys × 128 queries, which a block adds up; its gradient is
-summed tile by tile, and then by difference.
+T5's bias is read as its five tiles of 128 keys × 128 queries, which a block adds up; its gradient
+is summed tile by tile, and then by difference.
 """
 
 import functools
@@ -34,7 +34,8 @@ def forward(softcap, q, k, v, intervals, bias):
 
 
 def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
-    """Returns the gradients of queries, keys, values and bias; `out` and `log_sum` are `forward`'s."""
+    """Returns the gradients of queries, keys, values and bias; `out` and `log_sum` are
+    `forward`'s."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
     log_sum, inner = attention_blocks.figures(settings, out, log_sum, d_out)
@@ -52,7 +53,7 @@ def backward(softcap, q, k, v, intervals, bias, out, log_sum, d_out):
     return _heads_last(d_q, q.shape[1]), d_k, d_v, d_bias
 
 
-# --- blocks and tiles ------------------------------------------------------------------------------
+# --- blocks and tiles -----------------------------------------------------------------------------
 
 
 class _Blocks(NamedTuple):
@@ -95,11 +96,11 @@ def _heads_last(x_BxHxdxT, length):
     return jnp.transpose(x_BxHxdxT[..., :length], (0, 3, 1, 2))
 
 
-# --- the grid --------------------------------------------------------------------------------------
+# --- the grid -------------------------------------------------------------------------------------
 #
-# Of the first two kernels it is (head, row, block of queries, n-th block of keys that it sees), so that
-# a head's tiles are read once; of the third (key head, row, block of keys, n-th of its query heads, n-th
-# block of queries that sees it).
+# Of the first two kernels it is (head, row, block of queries, n-th block of keys that it sees), so
+# that a head's tiles are read once; of the third (key head, row, block of keys, n-th of its query
+# heads, n-th block of queries that sees it).
 
 
 class _At(NamedTuple):
@@ -157,7 +158,7 @@ def _specs(s, place):
     )
 
 
-# --- the three kernels -----------------------------------------------------------------------------
+# --- the three kernels ----------------------------------------------------------------------------
 
 
 def _outputs(s, arrays):
@@ -286,7 +287,8 @@ def _key_gradient_kernel(s, visible, seen_by, block, d_k, d_v, k_sums, v_sums):
 
 
 def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel):
-    """Runs a kernel; `outputs` are (shape and dtype, spec), and `parallel` the axes in any order."""
+    """Runs a kernel; `outputs` are (shape and dtype, spec), and `parallel` the axes in any
+    order."""
     specs = _Blocks(*(None if x is None else spec for x, spec in zip(arrays, specs)))
     shapes, out_specs = zip(*outputs)
     return pl.pallas_call(
@@ -307,7 +309,8 @@ def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel):
 
 
 def _if_visible(s, visible, at, step):
-    """Calls step(at, masked) where queries attend to keys, without a mask where all attend to all."""
+    """Calls step(at, masked) where queries attend to keys, without a mask where all attend to
+    all."""
     queries = at.row * s.query_blocks + at.query_block
     first, last = visible.first_whole[queries], visible.last_whole[queries]
     whole = (first <= at.key_block) & (at.key_block <= last)
@@ -370,6 +373,7 @@ def _add_to_tiles(s, at, d_tiles, d_scores_KxQ):
 
 
 def _tile(s, at, n):
-    """Returns the tile of the bias for queries that lie n tiles further in their block than the keys."""
+    """Returns the tile of the bias for queries that lie n tiles further in their block than the
+    keys."""
     keys, queries = at.key_block * (s.key_block // TILE), at.query_block * (s.query_block // TILE)
     return jnp.clip(queries - keys + n, -FAR, FAR) + FAR

@@ -115,7 +115,8 @@ _SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
 
 def _of_sharegpt(message: dict) -> tuple[str, str]:
-    """Returns the role, in OpenAI's words, and the text of a message as ShareGPT's exports have it."""
+    """Returns the role, in OpenAI's words, and the text of a message as ShareGPT's exports have
+    it."""
     role = str(message.get("from"))
     return _SHAREGPT_ROLES.get(role, role), text_of("value", message)
 
@@ -126,8 +127,8 @@ def _of_openai(message: dict) -> tuple[str, str]:
         raise ValueError("a message calls a tool, expected texts alone")
     if message.get("weight") not in (None, 1):
         raise ValueError(
-            f"a message has the weight {message['weight']!r}: every answer counts here, so leave out "
-            "dialogues of which some must not"
+            f"a message has the weight {message['weight']!r}: every answer counts here, so leave "
+            "out dialogues of which some must not"
         )
     role, content = str(message.get("role")), message.get("content")
     if isinstance(content, list):  # of parts

@@ -35,20 +35,21 @@ def labelled_text(
         training.Run.corpus = @corpora.labelled_text
         corpora.labelled_text.files = "films.tsv"       # or "data/*.jsonl"
 
-    `tasks.corpora.labelled_readers` says what a line is. A label is the name of a class; the classes are the
-    labels that there are to train on, sorted, and are kept in RUN/classes.json. A document is a text
-    with its class as label, or with the class's name as another part.
+    `tasks.corpora.labelled_readers` says what a line is. A label is the name of a class; the
+    classes are the labels that there are to train on, sorted, and are kept in RUN/classes.json. A
+    document is a text with its class as label, or with the class's name as another part.
 
     Args:
         run_dir: where the vocabulary, the tokens and the classes are kept.
         files: paths or glob patterns, a list or separated by commas.
         vocabulary: a factory of `tasks.vocabularies`.
         given_tokens: of a text; longer ones are cut at their end, and counted.
-        answer_tokens: the most of a label that is written as text, which `text_to_text` learns; None:
-            it is a class, which `sequence_classification` learns.
+        answer_tokens: the most of a label that is written as text, which `text_to_text` learns;
+            None: it is a class, which `sequence_classification` learns.
         heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
-        heldout_every: one text in so many is held out, by a hash of it, so that no order of the lines
-            matters and a text that comes twice is on one side; the first of each label is not.
+        heldout_every: one text in so many is held out, by a hash of it, so that no order of the
+            lines matters and a text that comes twice is on one side; the first of each label is
+            not.
         seed: of the order of the documents.
 
     Raises:
@@ -115,14 +116,14 @@ class CutTexts:
 
 
 def _kept_classes(run_dir: str) -> tuple[str, ...]:
-    """The classes of a run's checkpoints. Raises ValueError where their file is gone: others, counted
-    anew, would name its answers wrongly."""
+    """The classes of a run's checkpoints. Raises ValueError where their file is gone: others,
+    counted anew, would name its answers wrongly."""
     if classes := load_classes(run_dir):
         return tuple(classes)
     raise ValueError(
-        f"{run_dir} holds a checkpoint, and no {CLASSES}, which names its classes: bring it back from a "
-        "copy, write it as a JSON list of the labels it was trained on, sorted, or start anew in another "
-        "run directory."
+        f"{run_dir} holds a checkpoint, and no {CLASSES}, which names its classes: bring it back "
+        "from a copy, write it as a JSON list of the labels it was trained on, sorted, or start "
+        "anew in another run directory."
     )
 
 
@@ -132,8 +133,8 @@ def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:
     if len(counts) < 2:
         got = f"one label, {next(iter(counts))!r}," if counts else "no label"
         raise ValueError(
-            f"Got {got} in the {counts.total():,} texts of {', '.join(paths)}, expected two or more "
-            "to tell apart: give texts of other classes too."
+            f"Got {got} in the {counts.total():,} texts of {', '.join(paths)}, expected two or "
+            "more to tell apart: give texts of other classes too."
         )
     return tuple(sorted(counts))
 
@@ -156,8 +157,8 @@ def _side(
 
 
 def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> dict[str, np.ndarray]:
-    """The tokens of labels as text. Raises ValueError for one that the vocabulary cannot write in so
-    many tokens."""
+    """The tokens of labels as text. Raises ValueError for one that the vocabulary cannot write in
+    so many tokens."""
     answers = dict(zip(classes, vocabulary.tokenizer.encode_batch(list(classes))))
     for name, tokens in answers.items():
         if tokens.size > longest:
@@ -168,8 +169,8 @@ def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> di
         written = vocabulary.codec.decode(tokens.tolist()).strip()
         if written != name:
             raise ValueError(
-                f"The vocabulary writes the label {name!r} as {written!r}, so that no answer could be "
-                "right: rename it so."
+                f"The vocabulary writes the label {name!r} as {written!r}, so that no answer could "
+                "be right: rename it so."
             )
     return answers
 

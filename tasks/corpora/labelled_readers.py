@@ -4,7 +4,8 @@
     A fine film.<TAB>good
 
 A row of a TSV file is a line and a tab ends a column: nothing is quoted, so a quotation mark is
-text, and a text with a tab or a line break in it needs JSONL. Other columns and fields are not read.
+text, and a text with a tab or a line break in it needs JSONL. Other columns and fields are not
+read.
 """
 
 import json

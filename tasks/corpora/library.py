@@ -65,8 +65,8 @@ def docstring_pairs(
         return the mean | def mean(values): total = 0 …      for `objectives.contrastive_pairs`
 
     The two parts of a document are the docstring of a function, method or class, and the code from
-    its signature on, in which no docstring is left (`python_sources.Pair`). Both are cut to a number
-    of tokens. The files held out, and those that a vocabulary is trained on, are those of
+    its signature on, in which no docstring is left (`python_sources.Pair`). Both are cut to a
+    number of tokens. The files held out, and those that a vocabulary is trained on, are those of
     `python_library`.
 
     Args:

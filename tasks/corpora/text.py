@@ -51,8 +51,8 @@ def text_files(
         heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
         text_field: the field of a JSONL line, or the column of a table, that holds the text.
         on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
-        heldout_every: one document in so many is held out; where there are fewer documents, the last
-            part of the tokens: 10 holds out the last tenth of one file.
+        heldout_every: one document in so many is held out; where there are fewer documents, the
+            last part of the tokens: 10 holds out the last tenth of one file.
         seed: of the order of the documents.
 
     Raises:
@@ -101,7 +101,8 @@ def split_files(
 def found_files(
     run_dir: str, files: str | Sequence[str], heldout_files: str | Sequence[str] | None
 ) -> dict[str, list[str]]:
-    """The files to train on, "train", and "heldout" where there are some for it; as `split_files`."""
+    """The files to train on, "train", and "heldout" where there are some for it; as
+    `split_files`."""
     patterns = {"train": files} | ({} if heldout_files is None else {"heldout": heldout_files})
     try:
         paths = {name: sorted(find_files(given)) for name, given in patterns.items()}

@@ -20,7 +20,8 @@ def token_files(
     heldout_every: int = 20,
     seed: int = 0,
 ) -> Corpus:
-    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds), read as they are.
+    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds), read as they
+    are.
 
         training.Run.corpus = @corpora.token_files
         corpora.token_files.files = "openwebtext/train.bin"

@@ -39,8 +39,8 @@ def token_store(
     for other, store in zip(others, opened[1:]):
         if other != files:
             raise ValueError(
-                f"{store.folder.path} has another vocabulary than {opened[0].folder.path}: write both "
-                "with one."
+                f"{store.folder.path} has another vocabulary than {opened[0].folder.path}: write "
+                "both with one."
             )
     if VOCABULARY not in files:  # ids alone
         return corpus

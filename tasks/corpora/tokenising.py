@@ -23,8 +23,8 @@ class EmptyText(ValueError):
 
     def __init__(self, split: str, left_out: str):
         super().__init__(
-            f"Got no token of text ({split}; left out: {left_out or 'nothing'}): give files that hold "
-            "text."
+            f"Got no token of text ({split}; left out: {left_out or 'nothing'}): give files that "
+            "hold text."
         )
         self.split = split
 
@@ -148,8 +148,8 @@ def corpus_of(
     note = ""
     if tokens.outdated:
         note = (
-            ". That text is gone or changed: these are the tokens that the run has kept; other text "
-            "needs a run directory of its own"
+            ". That text is gone or changed: these are the tokens that the run has kept; other "
+            "text needs a run directory of its own"
         )
     left_out = dict.fromkeys(filter(None, tokens.store.about["left_out"]))
 

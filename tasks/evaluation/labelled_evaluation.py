@@ -1,4 +1,5 @@
-"""Labelled text as what `inference.answering.task_scores` evaluates: held-out text of a run, or a file."""
+"""Labelled text as what `inference.answering.task_scores` evaluates: held-out text of a run, or a
+file."""
 
 import functools
 import itertools
@@ -66,7 +67,8 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
 
 
 def _drawn(labelled: Iterable[Labelled], size: int, examples: int | None) -> list[Labelled]:
-    """So many of `size` texts in their order: the first ones, or every second, may be of one class."""
+    """So many of `size` texts in their order: the first ones, or every second, may be of one
+    class."""
     if examples is None or examples >= size:
         return list(labelled)
     drawn = np.zeros(size, bool)
@@ -75,16 +77,16 @@ def _drawn(labelled: Iterable[Labelled], size: int, examples: int | None) -> lis
 
 
 def check_names_classes(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a model that answers in this mode with a number, or with a class of each
-    word: no answer could be a label."""
+    """Raises ValueError for a model that answers in this mode with a number, or with a class of
+    each word: no answer could be a label."""
     config = trained.model.config
     number = mode == "classify" and config is not None and config.num_classes == 1
     if number or mode == "tag":
         given = "a number for each text" if number else "a class for each word"
         raise ValueError(
-            f"The model predicts {given}, and labelled text has the name of a class for each: expected "
-            "a model of sequence_classification or text_to_text. Evaluate this one by --task, a SeqIO "
-            "task with metrics of its own."
+            f"The model predicts {given}, and labelled text has the name of a class for each: "
+            "expected a model of sequence_classification or text_to_text. Evaluate this one by "
+            "--task, a SeqIO task with metrics of its own."
         )
 
 

@@ -70,8 +70,8 @@ def _evaluation_task(
     predict, scores = task.predict_metric_fns, task.score_metric_fns
     if others := len(task.metric_objs) - len(predict) - len(scores):
         warnings.warn(
-            f"Task {task.name!r}: {others} of its metrics left out, which are no functions of (targets, "
-            "predictions) or (targets, scores).",
+            f"Task {task.name!r}: {others} of its metrics left out, which are no functions of "
+            "(targets, predictions) or (targets, scores).",
             stacklevel=2,
         )
     read = list(itertools.islice(_examples(task, split, use_cached), examples))

@@ -5,8 +5,8 @@
     metrics, _ = evaluator.evaluate(compute_metrics=True, **evaluator_functions(trained, "my_task"))
     metrics.result()                                   # {"my_task": {"accuracy": …}}
 
-The evaluator reads the task and applies its metrics; `pretrax evaluate --task` does the same by itself,
-and gives a baseline beside each figure.
+The evaluator reads the task and applies its metrics; `pretrax evaluate --task` does the same by
+itself, and gives a baseline beside each figure.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,8 @@ def evaluator_functions(
     max_new: int | None = None,
     batch_size: int = 32,
 ) -> dict[str, Callable]:
-    """Returns `predict_fn` and `score_fn`, for metrics of (targets, predictions) and (targets, scores).
+    """Returns `predict_fn` and `score_fn`, for metrics of (targets, predictions) and (targets,
+    scores).
 
     Texts are read back from the task's ids and given to the model in the form that it was trained
     for, so that the run may have another vocabulary and another layout than the task was made for.
@@ -51,22 +52,23 @@ def evaluator_functions(
         batch_size: rows that are decoded or scored at a time.
 
     Raises:
-        ValueError: an unknown task; one without inputs or targets; one whose vocabulary has no end-of-sequence; a mode that writes
-            no answer. When called, for features of another converter than
-            `seqio.EncDecFeatureConverter`, and for scores of a model that classifies.
+        ValueError: an unknown task; one without inputs or targets; one whose vocabulary has no
+            end-of-sequence; a mode that writes no answer. When called, for features of another
+            converter than `seqio.EncDecFeatureConverter`, and for scores of a model that
+            classifies.
     """
     mode = mode or mode_of(trained)
     features = seqio.get_mixture_or_task(name).output_features
     if missing := {"inputs", "targets"} - features.keys():
         raise ValueError(
-            f"{name!r} has no feature {', '.join(sorted(missing))}, expected inputs and targets, got "
-            f"{', '.join(features)}: there is nothing to answer."
+            f"{name!r} has no feature {', '.join(sorted(missing))}, expected inputs and targets, "
+            f"got {', '.join(features)}: there is nothing to answer."
         )
     own = features["targets"].vocabulary
     if own.eos_id is None:
         raise ValueError(
-            f"{name!r} has the vocabulary {own}, which has no end-of-sequence, where SeqIO would stop "
-            "to read an answer: evaluate it with `pretrax evaluate --task`."
+            f"{name!r} has the vocabulary {own}, which has no end-of-sequence, where SeqIO would "
+            "stop to read an answer: evaluate it with `pretrax evaluate --task`."
         )
     readers = [_reader(features[side].vocabulary) for side in ("inputs", "targets")]
 
@@ -85,8 +87,8 @@ def evaluator_functions(
         """[(number of the example, log-probability of its target)]."""
         if mode in ("classify", "tag"):
             raise ValueError(
-                f"Got a metric of scores for a model whose mode is {mode!r}, expected one that writes: "
-                "a class has no log-probability as a text."
+                f"Got a metric of scores for a model whose mode is {mode!r}, expected one that "
+                "writes: a class has no log-probability as a text."
             )
         examples = _examples(dataset, *readers)
         scored = score(trained, [(one.text, one.target) for one in examples], batch_size)

@@ -156,7 +156,8 @@ def library_split() -> dict[str, list[Document]]:
 
 
 def counted_in(split: Mapping[str, Iterable[Document]]) -> Callable[[str, str], bool]:
-    """Returns (split, passage) -> whether it counts: held out, only with a line of no training file.
+    """Returns (split, passage) -> whether it counts: held out, only with a line of no training
+    file.
 
     The library has copies of its own text, as of asyncio's transports in its sslproto.
     """

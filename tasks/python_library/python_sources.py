@@ -1,4 +1,5 @@
-"""The text of Python's own standard library: prose and code that every machine has, also in pairs."""
+"""The text of Python's own standard library: prose and code that every machine has, also in
+pairs."""
 
 import ast
 import dataclasses

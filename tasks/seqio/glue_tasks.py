@@ -2,8 +2,8 @@
 
     pretrax evaluate --run=RUN --task=glue_mrpc --data_dir=tensorflow_datasets
 
-    glue_cola, glue_sst2, glue_mrpc, glue_qqp, glue_stsb, glue_mnli, glue_mnli_mismatched, glue_qnli,
-    glue_rte, glue_wnli; super_glue_boolq, …_cb, …_copa, …_multirc, …_rte, …_wic, …_wsc
+    glue_cola, glue_sst2, glue_mrpc, glue_qqp, glue_stsb, glue_mnli, glue_mnli_mismatched,
+    glue_qnli, glue_rte, glue_wnli; super_glue_boolq, …_cb, …_copa, …_multirc, …_rte, …_wic, …_wsc
 
 Texts are written as T5 was trained on them, each field after its name, and answers are the names of
 the classes (Raffel et al. 2020, arXiv:1910.10683, appendix D). Metrics are those of the benchmarks

@@ -57,8 +57,8 @@ def add_objective_task(
     text = seqio.TaskRegistry.get(text_task) if isinstance(text_task, str) else text_task
     if "targets" not in text.output_features:
         raise ValueError(
-            f"The text task {text.name!r} has the features {sorted(text.output_features)}, expected "
-            "`targets`, in whose vocabulary its text is."
+            f"The text task {text.name!r} has the features {sorted(text.output_features)}, "
+            "expected `targets`, in whose vocabulary its text is."
         )
     vocabulary = text.output_features["targets"].vocabulary
     # Which columns there are is the same for every vocabulary; that of bytes is not read from disk.
@@ -80,7 +80,8 @@ def add_objective_task(
 
 
 def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
-    """A step of the text's task: its own features, in the vocabulary that the new task is asked for.
+    """A step of the text's task: its own features, in the vocabulary that the new task is asked
+    for.
 
     SeqIO gives every step the features of the new task. Their vocabulary is another one than the
     text was registered with where a corpus replaces it.

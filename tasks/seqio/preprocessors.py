@@ -1,14 +1,15 @@
 """An objective as SeqIO preprocessors: the same pure JAX function, on the host.
 
-Same key, same bits as in the training step. `tasks.seqio.objective_tasks` registers whole tasks; put
-together by hand one is
+Same key, same bits as in the training step. `tasks.seqio.objective_tasks` registers whole tasks;
+put together by hand one is
 
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
     seqio.TaskRegistry.add(
         "my_span_corruption",
         source=…,
         preprocessors=[rekey, seqio.preprocessors.tokenize,
-                       cut_to_rows(build), objective_preprocessor(build, name="my_span_corruption")],
+                       cut_to_rows(build), objective_preprocessor(build,
+                       name="my_span_corruption")],
         output_features={"inputs": …, "targets": …},
     )
 """
@@ -63,8 +64,8 @@ def cut_to_rows(build: Builder, *, sentinels: int = 128) -> Callable[..., tf.dat
         objective, ids = _objective(build, output_features, sentinels)
         if column_of(objective):
             raise ValueError(
-                f"The objective reads the {column_of(objective)} of documents, which a text has not: "
-                "train it by `pretrax train` on seqio_corpora.seqio_pairs."
+                f"The objective reads the {column_of(objective)} of documents, which a text has "
+                "not: train it by `pretrax train` on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
         given_rates = [member.rate for member in members_of(objective)]

@@ -3,8 +3,8 @@
     from pretrax.tasks.seqio.quiet_tensorflow import seqio, tf
 
 TensorFlow 2.21 writes those while its library is loaded, before it has read TF_CPP_MIN_LOG_LEVEL
-(tensorflow/tensorflow issue 100442), so they are taken out of what it writes to standard error. Once
-it is loaded that variable holds, which JAX sets to 1. With 0 everything is written.
+(tensorflow/tensorflow issue 100442), so they are taken out of what it writes to standard error.
+Once it is loaded that variable holds, which JAX sets to 1. With 0 everything is written.
 """
 
 import contextlib

@@ -5,8 +5,8 @@
     CACHE_DIR/TASK/stats.SPLIT.json               the number of examples and tokens
     CACHE_DIR/TASK/SPLIT.tfrecord-00000-of-00064  examples as `tf.train.Example`
 
-A cache holds what a task gives before its `seqio.CacheDatasetPlaceholder`; steps after it run as the
-cache is read. It does not say in which vocabulary its ids are: that is found out here.
+A cache holds what a task gives before its `seqio.CacheDatasetPlaceholder`; steps after it run as
+the cache is read. It does not say in which vocabulary its ids are: that is found out here.
 """
 
 import itertools
@@ -34,8 +34,8 @@ def add_cache_dirs(cache_dirs: Sequence[str]) -> None:
     for folder in cache_dirs:
         if not tf.io.gfile.isdir(folder):
             raise FileNotFoundError(
-                f"cache_dirs names {folder}, which is no folder: expected one that `seqio_cache_tasks "
-                "--output_cache_dir` has written."
+                f"cache_dirs names {folder}, which is no folder: expected one that "
+                "`seqio_cache_tasks --output_cache_dir` has written."
             )
     seqio.add_global_cache_dirs(cache_dirs)
 
@@ -55,9 +55,9 @@ def check_cache(task: seqio.Task, splits: Sequence[str]) -> None:
         folder = seqio.get_task_dir_from_name(task.name)
         searched = ", ".join(seqio.get_global_cache_dirs()) or "no folder, for cache_dirs is empty"
         raise FileNotFoundError(
-            f"Task {task.name!r} is not cached: searched for {folder}/COMPLETED in {searched}. Write the "
-            f"cache with `seqio_cache_tasks --tasks={task.name} --output_cache_dir=DIR`, name the folder "
-            "where it is in cache_dirs, or set use_cached=False."
+            f"Task {task.name!r} is not cached: searched for {folder}/COMPLETED in {searched}. "
+            f"Write the cache with `seqio_cache_tasks --tasks={task.name} --output_cache_dir=DIR`, "
+            "name the folder where it is in cache_dirs, or set use_cached=False."
         )
     for split in splits:
         _check_split(task, split)
@@ -81,12 +81,13 @@ def _check_split(task: seqio.Task, split: str) -> None:
     except (KeyError, ValueError, tf.errors.NotFoundError) as error:
         raise ValueError(
             f"The cache {task.cache_dir} has no readable info and stats of split {split!r} "
-            f"({type(error).__name__}: {error}): write it again, with `seqio_cache_tasks --overwrite`."
+            f"({type(error).__name__}: {error}): write it again, with "
+            "`seqio_cache_tasks --overwrite`."
         ) from error
     if files != written:
         raise ValueError(
-            f"The cache {task.cache_dir} holds {files} files of split {split!r}, expected the {written} "
-            "that were written: copy the others, or write it again."
+            f"The cache {task.cache_dir} holds {files} files of split {split!r}, expected the "
+            f"{written} that were written: copy the others, or write it again."
         )
 
 
@@ -117,9 +118,9 @@ def check_cached_ids(
         own = task.output_features[name].vocabulary
         if not _same_pieces(tokenizer_of(own), vocabulary.tokenizer):
             raise ValueError(
-                f"The cache {task.cache_dir} holds ids of {described(own)} in {name!r}, expected the "
-                f"run's vocabulary, {vocabulary.about}: give the corpus seqio_vocabularies.of_task, or "
-                "set use_cached=False to tokenise the text anew."
+                f"The cache {task.cache_dir} holds ids of {described(own)} in {name!r}, expected "
+                f"the run's vocabulary, {vocabulary.about}: give the corpus "
+                "seqio_vocabularies.of_task, or set use_cached=False to tokenise the text anew."
             )
         _check_against_text(task, split, name)
 
@@ -148,8 +149,8 @@ def _check_against_text(task: seqio.Task, split: str, name: str) -> None:
         if others := set(np.ravel(example[name]).tolist()) - special - set(expected):
             raise ValueError(
                 f"The cache {task.cache_dir} was written with another vocabulary than task "
-                f"{task.name!r} has: {name!r} holds the ids {sorted(others)[:5]}, expected those of its "
-                f"text in {described(vocabulary)}, {expected[:5]}…: write it again, with "
+                f"{task.name!r} has: {name!r} holds the ids {sorted(others)[:5]}, expected those "
+                f"of its text in {described(vocabulary)}, {expected[:5]}…: write it again, with "
                 "`seqio_cache_tasks --overwrite`, or register the task with the vocabulary it was "
                 "cached with."
             )

@@ -53,8 +53,8 @@ def seqio_mixture(
             `tasks.vocabularies`, whose vocabulary takes its place.
         split: to train on.
         heldout_split: to evaluate on; of a mixture, those of its tasks that have it.
-        module: a module, or a Python file of yours, that registers tasks: "my_tasks.py"; or several,
-            one that registers a mixture after those of its tasks.
+        module: a module, or a Python file of yours, that registers tasks: "my_tasks.py"; or
+            several, one that registers a mixture after those of its tasks.
         feature: which feature holds the text's ids.
         data_dir: of TensorFlow Datasets.
         use_cached: read each task from SeqIO's cache, which `seqio_cache_tasks` writes; of one that
@@ -149,8 +149,8 @@ def _unread(tasks: Sequence[seqio.Task], feature: str) -> str:
     if not supervised:
         return ""
     return (
-        f"\nwarning: {', '.join(supervised)} is supervised, and {feature!r} alone is read: to train on "
-        "inputs and targets use seqio_corpora.seqio_pairs, to read the other feature set "
+        f"\nwarning: {', '.join(supervised)} is supervised, and {feature!r} alone is read: to "
+        "train on inputs and targets use seqio_corpora.seqio_pairs, to read the other feature set "
         "seqio_corpora.seqio_mixture.feature."
     )
 

@@ -81,7 +81,8 @@ class TaskExamples:
     """The examples of one task as documents.
 
     `lengths` of features, end-of-sequence counted, are told to the tasks that ask for some: those
-    that an objective was put on. With `use_cached` a task that can be cached is read from its cache.
+    that an objective was put on. With `use_cached` a task that can be cached is read from its
+    cache.
     """
 
     def __init__(
@@ -100,9 +101,9 @@ class TaskExamples:
     def num_units(self, split: str, num_shards: int) -> int:
         """How many units a split has: the files of the source, or of a cache.
 
-        Small files of a cache, of which `seqio_cache_tasks` writes 64 or more, are read together: to
-        open a unit takes a tenth of a second. A unit has `UNIT` examples or more, as long as each
-        shard of the stream has one.
+        Small files of a cache, of which `seqio_cache_tasks` writes 64 or more, are read together:
+        to open a unit takes a tenth of a second. A unit has `UNIT` examples or more, as long as
+        each shard of the stream has one.
         """
         with readable(self.task):
             source = cached_source(self.task, split) if self.cached else self.task.source
@@ -183,8 +184,9 @@ class PairExamples(TaskExamples):
             return
         self._told = True
         warnings.warn(
-            f"Task {self.name!r} has examples of {given} given and {answer} answer tokens, or more: "
-            f"they are cut to given_tokens={self._limits[0]} and answer_tokens={self._limits[1]}.",
+            f"Task {self.name!r} has examples of {given} given and {answer} answer tokens, or "
+            f"more: they are cut to given_tokens={self._limits[0]} and "
+            f"answer_tokens={self._limits[1]}.",
             stacklevel=2,
         )
 

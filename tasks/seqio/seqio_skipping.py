@@ -1,9 +1,10 @@
-"""Examples of a SeqIO task from some number on, without tokenising those before it where that can be.
+"""Examples of a SeqIO task from some number on, without tokenising those before it where that can
+be.
 
 SeqIO shuffles examples after all steps of a task, so that to skip n of them is to take all those
-steps for n examples and the shuffle buffer. Where each step makes one example of one, and depends on
-nothing else, the order of the buffer is the same before the steps: what is skipped is read, and no
-more. Steps that drop, cut, join or number examples, or draw at random, are taken again.
+steps for n examples and the shuffle buffer. Where each step makes one example of one, and depends
+on nothing else, the order of the buffer is the same before the steps: what is skipped is read, and
+no more. Steps that drop, cut, join or number examples, or draw at random, are taken again.
 """
 
 from collections.abc import Iterator
@@ -82,7 +83,8 @@ def _shard(
 
 
 def _is_elementwise(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
-    """Whether each element of `dataset` depends on the same one of `source`, and on nothing else."""
+    """Whether each element of `dataset` depends on the same one of `source`, and on nothing
+    else."""
     while dataset is not source:
         if type(dataset).__name__ not in _ELEMENTWISE:
             return False

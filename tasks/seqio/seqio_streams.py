@@ -24,8 +24,9 @@ class MixtureStream(DocumentStream):
     The state is a few integers: the number of documents, and for each task the epoch, the place in
     the order of files, and the examples read of that file. Restoring opens that file and reads
     past those examples, at most one file (with fewer files than shards: one epoch of the shard);
-    most tasks tokenise none of them, see `tasks.seqio.seqio_skipping`. A saved `tf.data` iterator would need no reading, but holds
-    the shuffle buffer: tens of megabytes for every shard, each time a position is taken.
+    most tasks tokenise none of them, see `tasks.seqio.seqio_skipping`. A saved `tf.data` iterator
+    would need no reading, but holds the shuffle buffer: tens of megabytes for every shard, each
+    time a position is taken.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class MixtureStream(DocumentStream):
         if int(state["fingerprint"]) != self._fingerprint:
             raise ValueError(
                 "The saved data position belongs to another mixture, split, seed or number of "
-                "shards, or to tasks of another number of files, or that were cached where these are not, "
-                "or the other way round: set them back, or start a new run directory."
+                "shards, or to tasks of another number of files, or that were cached where these "
+                "are not, or the other way round: set them back, or start a new run directory."
             )
         self._documents = int(state["documents"])
         for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
@@ -117,7 +118,8 @@ class _TaskStream:
             if barren > 1:
                 raise ValueError(
                     f"Task {self._text.name!r}: split {self._split!r} holds no text for one of its "
-                    f"shards in {' and '.join(self._text.features)}: use fewer shards or another split."
+                    f"shards in {' and '.join(self._text.features)}: use fewer shards or another "
+                    "split."
                 )
             self.go_to([epoch + 1, 0, 0])
 

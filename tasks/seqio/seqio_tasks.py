@@ -20,8 +20,8 @@ def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | N
     `module` names one module or file, or several in the order in which they are imported: one that
     registers a mixture comes after those that register its tasks.
 
-    Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name, which
-    may be that of a mixture's task, and for rates that are none.
+    Raises ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name,
+    which may be that of a mixture's task, and for rates that are none.
     """
     tfds_tasks.register()
     python_tasks.register()
@@ -43,7 +43,8 @@ def _import_tasks(module: str, modules: Sequence[str]) -> None:
         if not missing:
             raise
         raise ValueError(
-            f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered before it. Name "
+            f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered before "
+            "it. Name "
             f'the module that does first: module=["…", {module!r}]; got module={list(modules)}.'
         ) from error
 
@@ -56,8 +57,8 @@ def _tasks_and_rates(name: str, modules: Sequence[str]) -> tuple[list[seqio.Task
         close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
         raise ValueError(
             f"There is no SeqIO task or mixture {name!r}; close to it: {', '.join(close)}. A task "
-            "of your own is found when `module` names the file that registers it, or a list of files; "
-            f"imported: {', '.join(modules) or 'none'}."
+            "of your own is found when `module` names the file that registers it, or a list of "
+            f"files; imported: {', '.join(modules) or 'none'}."
         ) from error
     if isinstance(provider, seqio.Task):
         return [provider], [1.0]
@@ -77,9 +78,9 @@ def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
             return float(mixture.get_rate(task))
     except (TypeError, ZeroDivisionError) as error:
         raise ValueError(
-            f"The rate of task {task.name!r} in mixture {mixture.name!r} cannot be computed ({error}). "
-            "If it follows the number of examples, give the task's source its num_input_examples or "
-            "write its cache; else give a number."
+            f"The rate of task {task.name!r} in mixture {mixture.name!r} cannot be computed "
+            f"({error}). If it follows the number of examples, give the task's source its "
+            "num_input_examples or write its cache; else give a number."
         ) from error
 
 
@@ -88,8 +89,8 @@ def check_task(
 ) -> None:
     """Raises ValueError for a task without one of these splits or features.
 
-    With `use_cached`, of a task that can be cached, the splits are those of its cache, and the source
-    is not looked at; FileNotFoundError where it is not cached.
+    With `use_cached`, of a task that can be cached, the splits are those of its cache, and the
+    source is not looked at; FileNotFoundError where it is not cached.
     """
     there = sorted(task.output_features)
     for feature in features:
@@ -103,8 +104,8 @@ def check_task(
     if task.requires_caching:
         raise ValueError(
             f"Task {task.name!r} is registered to be read from a cache alone (its "
-            "CacheDatasetPlaceholder is `required`): set use_cached=True, or give `pretrax evaluate` "
-            "--cache_dir=DIR."
+            "CacheDatasetPlaceholder is `required`): set use_cached=True, or give "
+            "`pretrax evaluate` --cache_dir=DIR."
         )
     known = splits_of(task, use_cached)
     for split in splits:
@@ -113,7 +114,8 @@ def check_task(
 
 
 def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
-    """The splits that a task has, or its cache. Raises FileNotFoundError where its data is not there."""
+    """The splits that a task has, or its cache. Raises FileNotFoundError where its data is not
+    there."""
     if is_read_from_cache(task, use_cached):
         return cached_splits(task)
     with readable(task):
@@ -132,7 +134,8 @@ def tasks_with(
     if not found:
         raise ValueError(
             f"{', '.join(splits)} has no split {split!r} to hold out, expected one of "
-            f"{sorted(set().union(*splits.values()))}: set heldout_split of the corpus to another, or "
+            f"{sorted(set().union(*splits.values()))}: set heldout_split of the corpus to another, "
+            "or "
             'give the source one, such as TfdsDataSource(splits={"train": "train[1%:]", '
             '"validation": "train[:1%]"}).'
         )
@@ -147,9 +150,9 @@ def common_vocabulary(tasks: Sequence[seqio.Task], features: Sequence[str]) -> s
     others = [each for each in found if each != found[0]]
     if others:
         raise ValueError(
-            f"The tasks {', '.join(task.name for task in tasks)} have several vocabularies, {found[0]} "
-            f"and {others[0]}, in {' and '.join(features)}: give the corpus one for all, such as "
-            "vocabularies.from_file."
+            f"The tasks {', '.join(task.name for task in tasks)} have several vocabularies, "
+            f"{found[0]} and {others[0]}, in {' and '.join(features)}: give the corpus one for "
+            "all, such as vocabularies.from_file."
         )
     return found[0]
 
@@ -167,7 +170,8 @@ def with_vocabulary(task: seqio.Task, vocabulary: seqio.Vocabulary) -> seqio.Tas
 
 @contextlib.contextmanager
 def readable(task: seqio.Task) -> Iterator[None]:
-    """Data that is missing or damaged, which may come out at an example, is said with the remedy."""
+    """Data that is missing or damaged, which may come out at an example, is said with the
+    remedy."""
     try:
         yield
     except (AssertionError, FileNotFoundError, tf.errors.NotFoundError) as error:
@@ -180,6 +184,6 @@ def readable(task: seqio.Task) -> Iterator[None]:
         words = error.message.rpartition("}} ")[2]
         cache = f"; of its cache {task.cache_dir} with `seqio_cache_tasks --overwrite`"
         raise ValueError(
-            f"Task {task.name!r}: a file of its data is damaged ({words}). Bring it back from a copy, or "
-            f"write it again{cache * bool(task.cache_dir)}."
+            f"Task {task.name!r}: a file of its data is damaged ({words}). Bring it back from a "
+            f"copy, or write it again{cache * bool(task.cache_dir)}."
         ) from error

@@ -10,8 +10,8 @@ from .seqio_tasks import check_task, found_tasks, readable, with_vocabulary
 class TaskTexts(NamedTuple):
     """The texts of a feature of a SeqIO task.
 
-    `shards()` are the files that its source has; `read(shard, shards)` yields a share's texts, which
-    are the same however often they are read.
+    `shards()` are the files that its source has; `read(shard, shards)` yields a share's texts,
+    which are the same however often they are read.
     """
 
     name: str
@@ -42,8 +42,9 @@ class TaskTexts(NamedTuple):
             )
             if key not in dataset.element_spec:
                 raise ValueError(
-                    f"Task {self.name!r} gives {', '.join(dataset.element_spec)}, expected {key!r}, the text: "
-                    "let seqio.preprocessors.tokenize come with copy_pretokenized=True, its default."
+                    f"Task {self.name!r} gives {', '.join(dataset.element_spec)}, expected "
+                    f"{key!r}, the text: let seqio.preprocessors.tokenize come with "
+                    "copy_pretokenized=True, its default."
                 )
             for example in dataset.map(lambda example: example[key]).as_numpy_iterator():
                 yield example.decode("utf-8", "replace")
@@ -91,8 +92,8 @@ class DatasetTexts(NamedTuple):
             known = list(source.splits or source.tfds_dataset.info.splits)
         except (AssertionError, FileNotFoundError, ValueError) as error:
             raise FileNotFoundError(
-                f"{self.name} is not there ({error}): prepare it with `tfds build`, and set data_dir to "
-                "where it lies."
+                f"{self.name} is not there ({error}): prepare it with `tfds build`, and set "
+                "data_dir to where it lies."
             ) from error
         if self.split.partition("[")[0] not in known:
             raise ValueError(f"{self.name} has no split {self.split!r}, expected one of {known}.")

@@ -114,7 +114,8 @@ class HuggingFaceVocabulary(_TokenizerVocabulary):
 
 
 class RunVocabulary(_TokenizerVocabulary):
-    """The vocabulary that a run, or an imported model, keeps in its directory, with its special ids.
+    """The vocabulary that a run, or an imported model, keeps in its directory, with its special
+    ids.
 
     Inside TensorFlow it runs as SeqIO's own operation, on all cores, where that gives the same ids.
     """
@@ -186,8 +187,8 @@ def of_task(
     """
     if source.task is None:
         raise ValueError(
-            "Got seqio_vocabularies.of_task for a corpus that reads no SeqIO task: give it a factory "
-            "of tasks.vocabularies, such as vocabularies.trained."
+            "Got seqio_vocabularies.of_task for a corpus that reads no SeqIO task: give it a "
+            "factory of tasks.vocabularies, such as vocabularies.trained."
         )
     found = source.task()
     about = {

@@ -96,8 +96,8 @@ def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tup
 def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
     """The ids that a config.json names, from the run's vocabulary; empty where it has none.
 
-    Where a decoder's rows start with the padding id, it pads with the end of sequence: `generate` of
-    `transformers` would hide the start of a prompt that comes without a mask.
+    Where a decoder's rows start with the padding id, it pads with the end of sequence: `generate`
+    of `transformers` would hide the start of a prompt that comes without a mask.
     """
     try:
         ids = vocabularies.load_vocabulary(run_dir).ids

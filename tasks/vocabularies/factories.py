@@ -3,9 +3,9 @@
     corpora.text_files.vocabulary = @vocabularies.trained
     vocabularies.trained.size = 8192
 
-A factory is called as `(run_dir, source)` with the settings that gin or `functools.partial` bound. On
-first use it makes the vocabulary and keeps it in the run directory; from then on it gives what is
-kept, or says which of its settings differ. The factories here need no TensorFlow;
+A factory is called as `(run_dir, source)` with the settings that gin or `functools.partial` bound.
+On first use it makes the vocabulary and keeps it in the run directory; from then on it gives what
+is kept, or says which of its settings differ. The factories here need no TensorFlow;
 `tasks.seqio.seqio_vocabularies.of_task` is one more.
 """
 
@@ -216,8 +216,8 @@ def kept_vocabulary(
             told = ["factory"] if "factory" in differing else differing
             changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in told)
             raise ValueError(
-                f"{run_dir} holds a vocabulary made with other settings: {'; '.join(changes)}. Start "
-                "a new run directory, or set them back."
+                f"{run_dir} holds a vocabulary made with other settings: {'; '.join(changes)}. "
+                "Start a new run directory, or set them back."
             )
     save_vocabulary(run_dir, Vocabulary(*make(), about))
     return load_vocabulary(run_dir)
@@ -226,8 +226,8 @@ def kept_vocabulary(
 def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
     """Keeps a vocabulary in `run_dir`, so that the directory explains itself.
 
-    `vocabulary.json` says what it is, its special ids and their names, and the checksums of both; the
-    tokenizer's own file lies beside it as `vocabulary.model` or `tokenizer.json`.
+    `vocabulary.json` says what it is, its special ids and their names, and the checksums of both;
+    the tokenizer's own file lies beside it as `vocabulary.model` or `tokenizer.json`.
     """
     tokenizer, ids, about = vocabulary
     name = _FILES.get(tokenizer.kind)
@@ -262,7 +262,8 @@ def _write(run_dir: str, values: dict[str, Any]) -> None:
 
 
 def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
-    """The CRC-32 of the tokenizer's file, if it has one, and of all else that vocabulary.json says."""
+    """The CRC-32 of the tokenizer's file, if it has one, and of all else that vocabulary.json
+    says."""
     own = {name: value for name, value in values.items() if name != "checksums"}
     sums = {VOCABULARY: zlib.crc32(json.dumps(own, sort_keys=True).encode())}
     if name := _FILES.get(values["kind"]):

@@ -248,7 +248,7 @@ def _text_range(tokenizer: Tokenizer, blocked: Iterable[int]) -> tuple[int, int]
         raise ValueError(
             f"The special tokens of {tokenizer.path or tokenizer.kind} lie scattered among its "
             f"{tokenizer.size} ids: the longest range without one is "
-            f"[{first}, {first + length}), expected at least half of the {ordinary} others. Use a tokenizer "
-            "whose special tokens stand together at the start or at the end."
+            f"[{first}, {first + length}), expected at least half of the {ordinary} others. Use a "
+            "tokenizer whose special tokens stand together at the start or at the end."
         )
     return first, first + length

@@ -1,7 +1,8 @@
 """Tokenizers without TensorFlow: ordinary text to ids and back.
 
 Whatever a document says (`</s>`, `<extra_id_0>`, `[MASK]`), its ids are ordinary ones. The special
-ids are those of `tasks.vocabularies.special_tokens`; SeqIO's view is in `tasks.seqio.seqio_vocabularies`.
+ids are those of `tasks.vocabularies.special_tokens`; SeqIO's view is in
+`tasks.seqio.seqio_vocabularies`.
 """
 
 import os
@@ -239,7 +240,8 @@ def _is_known(name: str) -> bool:
 
 
 def _surface_of_piece(piece: str) -> str:
-    """A SentencePiece piece as text: ▁ is a space, <0x0A> a line break, <0xA0> part of a character."""
+    """A SentencePiece piece as text: ▁ is a space, <0x0A> a line break, <0xA0> part of a
+    character."""
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
     return bytes.fromhex(byte[1]).decode("utf-8", "replace") if byte else piece.replace("▁", " ")
 

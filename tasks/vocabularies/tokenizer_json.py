@@ -4,8 +4,8 @@
     transformers.AutoTokenizer.from_pretrained("exported").tokenize("def<extra_id_0>")
 
 It gives the ids of `Vocabulary.tokenizer` for any text, and knows every special id by the name that
-`special_names` has for it. Called on a text, it adds the ids that frame the text in the model's rows,
-if there are any. Of segmentations that a unigram model
+`special_names` has for it. Called on a text, it adds the ids that frame the text in the model's
+rows, if there are any. Of segmentations that a unigram model
 finds equally likely, as of long runs of spaces, it may take another: there sums are float64, in
 SentencePiece float32.
 """

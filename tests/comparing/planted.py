@@ -23,8 +23,8 @@ def results(
     reference: str | None = None,
     random: int = 0,
 ) -> Results:
-    """Returns results of `variants` whose means differ from those of YARDSTICKS by `effects`, a number
-    for each (variant, yardstick); each yardstick also has two parts of no effect."""
+    """Returns results of `variants` whose means differ from those of YARDSTICKS by `effects`, a
+    number for each (variant, yardstick); each yardstick also has two parts of no effect."""
     draw = np.random.default_rng(random)
     runs, measurements = [], []
     for k, variant in enumerate(variants):
@@ -68,8 +68,8 @@ WIDTHS = {"width 16": 86_416, "width 32": 197_920, "width 64": 496_192, "width 1
 
 
 def scaling(noise: float = 0.004, seeds: Sequence[int] = (0, 1), random: int = 0) -> Results:
-    """Returns results of four sizes on three budgets each, whose loss follows `LAW`, with noise in its
-    logarithm; a token takes five FLOPs for each parameter."""
+    """Returns results of four sizes on three budgets each, whose loss follows `LAW`, with noise in
+    its logarithm; a token takes five FLOPs for each parameter."""
     draw = np.random.default_rng(random)
     runs, measurements, variants = [], [], {}
     for width, size in WIDTHS.items():

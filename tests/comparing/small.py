@@ -93,7 +93,8 @@ class Done:
 
 
 def here(monkeypatch) -> list[str]:
-    """Has `pretrax compare` do the work of its processes in this one. Returns the runs it starts."""
+    """Has `pretrax compare` do the work of its processes in this one. Returns the runs it
+    starts."""
     tiny.on_one_device(monkeypatch)  # as many as those processes have
     started: list[str] = []
 

@@ -154,7 +154,8 @@ def test_one_seed_is_warned_of(own, capsys):
         ),
         (
             "comparing.Comparison.variants = {'small': [], 'large/2': ['PEAK = 2e-2']}",
-            "was optimizers.warmup_constant.peak = 0.01\n  is optimizers.warmup_constant.peak = 0.02",
+            "was optimizers.warmup_constant.peak = 0.01\n  is optimizers.warmup_constant.peak = "
+            "0.02",
         ),
     ],
 )
@@ -272,7 +273,7 @@ def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch,
     assert "The variant 'x': TypeError: " in capsys.readouterr().err
 
 
-# --- processes -------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 def test_workers_share_the_cores():
@@ -400,8 +401,8 @@ def test_jobs_of_a_cluster(own):
 
 @pytest.fixture
 def submitted(tmp_path, monkeypatch):
-    """A cluster whose jobs begin by hand: (a start that is killed as soon as it has submitted, a start,
-    {number: what begins a job}, the cells that jobs trained)."""
+    """A cluster whose jobs begin by hand: (a start that is killed as soon as it has submitted, a
+    start, {number: what begins a job}, the cells that jobs trained)."""
     calls, trained = {}, []
 
     class Job:

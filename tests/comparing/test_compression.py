@@ -45,7 +45,8 @@ def subject(one, of=None):
     ],
 )
 def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, unit):
-    """A token of the vocabulary of bytes is a byte, by every reading; and nothing is left to chance."""
+    """A token of the vocabulary of bytes is a byte, by every reading; and nothing is left to
+    chance."""
     one = trained(builder, name)
     one = one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
     first, *error = bits_per_byte(subject(one), row_tokens=16, positions=9, draws=2)
@@ -84,7 +85,8 @@ def test_a_long_document_is_decoded_by_rows():
 
 
 def by_token(_, texts):
-    """A model to which the log-probability of a token is its id, negative, whatever is around it."""
+    """A model to which the log-probability of a token is its id, negative, whatever is around
+    it."""
     return [-np.array(tokens, np.float64)[list(hidden)] for tokens, hidden in texts]
 
 
@@ -123,7 +125,8 @@ def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
 
 
 def test_the_bound_of_a_model_is_never_below_its_best_order(monkeypatch):
-    """By enumeration: a model's nats of a text of 3 tokens, hidden in all ways, weighted as drawn."""
+    """By enumeration: a model's nats of a text of 3 tokens, hidden in all ways, weighted as
+    drawn."""
     one = trained("encoder", "masked_diffusion")
     tokens = np.array(CODEC.encode("tea"), np.int32)
     ways = [way for k in (1, 2, 3) for way in itertools.combinations(range(3), k)]

@@ -57,7 +57,8 @@ def test_models_of_two_layouts_are_given_the_same_rows():
 
 
 def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
-    """Trained on 16, with 12 rows a step, of eight: its loss and its costs are those of one device."""
+    """Trained on 16, with 12 rows a step, of eight: its loss and its costs are those of one
+    device."""
     own = subject("decoder")
     elsewhere = dataclasses.replace(
         own.plan.run, mesh=functools.partial(make_mesh, fsdp=16), batch_size=12, data_shards=4

@@ -1,4 +1,5 @@
-"""Ranking answers: what is scored for each kind of model, and what a model that knows nothing gets."""
+"""Ranking answers: what is scored for each kind of model, and what a model that knows nothing
+gets."""
 
 import doctest
 

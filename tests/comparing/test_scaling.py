@@ -25,7 +25,8 @@ def test_a_law_without_noise_is_found_again(law):
 
 
 def test_intervals_hold_the_planted_optimum():
-    """Of six samples of runs; with intervals of 95% fewer than four would come once in 450 times."""
+    """Of six samples of runs; with intervals of 95% fewer than four would come once in 450
+    times."""
     true, held = REPLICATED.optimum(1e22), 0
     for seed in range(6):
         low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=25).interval_of_optimum(1e22)
@@ -86,8 +87,8 @@ def test_every_resample_has_what_a_law_needs(monkeypatch):
 
 
 def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_too(monkeypatch):
-    """Of three sizes on three budgets with noise of 6% the best fit has an exponent of 2.8. A resample
-    that is searched from there alone may stay there, a fifth above its least loss."""
+    """Of three sizes on three budgets with noise of 6% the best fit has an exponent of 2.8. A
+    resample that is searched from there alone may stay there, a fifth above its least loss."""
     n, d = (
         x.ravel() for x in np.meshgrid([86e3, 198e3, 496e3], [25e4, 75e4, 225e4], indexing="ij")
     )

@@ -1,4 +1,5 @@
-"""Documents that are shuffled one by one: cut, held out, with columns; and stores of one process."""
+"""Documents that are shuffled one by one: cut, held out, with columns; and stores of one
+process."""
 
 import resource
 

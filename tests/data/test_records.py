@@ -1,4 +1,5 @@
-"""The order of records: a function of the position, whoever reads and however often it is resharded."""
+"""The order of records: a function of the position, whoever reads and however often it is
+resharded."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Classes and numbers of texts, and classes of pairs and of tokens, beside passes of the model over one text."""
+"""Classes and numbers of texts, and classes of pairs and of tokens, beside passes of the model over
+one text."""
 
 import functools
 

@@ -105,11 +105,12 @@ PROMPTS = ([5, 9, 33, 7], [11], [8, 21])
 PAIR, OTHER_PAIR = PROMPTS[:2], (PROMPTS[0], [16, 2])
 
 
-# --- KV cache ------------------------------------------------------------------------------------
+# --- KV cache -----------------------------------------------------------------------------------
 
 
 def by_hidden_state(outputs):
-    """What is compared: logits of the next token, and of those ahead where a token alone gives them."""
+    """What is compared: logits of the next token, and of those ahead where a token alone gives
+    them."""
     found = {"top": outputs.head("vocabulary", outputs.hidden["top"])}
     if "ahead" in outputs.hidden:
         found["ahead"] = jnp.moveaxis(outputs.hidden["ahead"], 0, 2)
@@ -212,7 +213,7 @@ def test_scanned_layers_refuse_a_kv_cache():
         model.prefill(params, prompts_of(model, PROMPTS).batch, CAPACITY)
 
 
-# --- the loop ------------------------------------------------------------------------------------
+# --- the loop -----------------------------------------------------------------------------------
 
 
 def made_tokens(found):
@@ -376,7 +377,7 @@ def test_bfloat16_decodes():
     assert [len(row) for row in made_tokens(found)] == [5, 5, 5]
 
 
-# --- errors --------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 def test_more_slots_than_positions_are_refused():
@@ -401,7 +402,7 @@ def test_missing_prompts_keys_and_lengths_are_refused():
             decoder_prompts(rows)
 
 
-# --- devices -------------------------------------------------------------------------------------
+# --- devices ------------------------------------------------------------------------------------
 
 
 def test_batches_divide_over_devices():
@@ -413,7 +414,8 @@ def test_batches_divide_over_devices():
 
 
 def on_eight_devices(model, params, prompts, run):
-    """What `run(model, params, prompts)` gives with the parameters spread by the trainer's rules."""
+    """What `run(model, params, prompts)` gives with the parameters spread by the trainer's
+    rules."""
     mesh = tiny.mesh_of(2, 2, 2)
     with placed_on(mesh):
         shardings = shardings_of(abstract_params(model), mesh)

@@ -1,4 +1,5 @@
-"""Answers to many prompts: what each is does not depend on the others, nor on how they are batched."""
+"""Answers to many prompts: what each is does not depend on the others, nor on how they are
+batched."""
 
 import functools
 

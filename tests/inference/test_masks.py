@@ -146,7 +146,7 @@ def test_what_is_told_of_batches():
     assert told == [3, 1, 3, 1]
 
 
-# --- all masks, one after another ----------------------------------------------------------------
+# --- all masks, one after another ---------------------------------------------------------------
 
 
 def revealed(name, text, steps):

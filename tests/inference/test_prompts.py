@@ -52,7 +52,7 @@ def test_codec_gives_back_what_the_model_sees():
 DOCUMENT = tuple(CODEC.encode(TEXT))
 
 
-# --- read both ways ------------------------------------------------------------------------------
+# --- read both ways -----------------------------------------------------------------------------
 
 READ = {  # objective -> the mode in which its texts are read
     "span_corruption": "infill",
@@ -157,7 +157,7 @@ def test_text_to_text(layout, mode):
     assert_same_form(layout, prompt, expected[layout])
 
 
-# --- begun by the answer -------------------------------------------------------------------------
+# --- begun by the answer ------------------------------------------------------------------------
 
 
 def test_causal_language_modelling():
@@ -199,7 +199,8 @@ def answered_by(true, monkeypatch):
 
 
 def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
-    """Each prompt is the row up to the next blank's text, when the answers before are the true ones."""
+    """Each prompt is the row up to the next blank's text, when the answers before are the true
+    ones."""
     for key in range(40):
         features, expected = arranged(objectives.causal_masking, DOCUMENT, key)
         told = live(features, "targets")
@@ -273,7 +274,7 @@ def test_dialogue_asks_for_its_last_answer():
         assert features["targets_weights"][at + 1]  # an answer begins here
 
 
-# --- batches, blanks and refusals ----------------------------------------------------------------
+# --- batches, blanks and refusals ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", BOTH)

@@ -1,4 +1,5 @@
-"""Drafts make decoding faster and change nothing: no token greedily, no probability with a temperature."""
+"""Drafts make decoding faster and change nothing: no token greedily, no probability with a
+temperature."""
 
 import dataclasses
 import functools
@@ -163,7 +164,7 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
     assert [len(row) for row in made_tokens(found)] == [41, 41, 41]
 
 
-# --- drafts of the model's own -------------------------------------------------------------------
+# --- drafts of the model's own ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["parallel heads", "sequential modules"])
@@ -201,7 +202,7 @@ def first_drafts(model, params, drafter, draft_params, prompts, pending):
     return first(params, draft_params, prompts, jnp.array([pending])).tolist()
 
 
-# --- the distribution ----------------------------------------------------------------------------
+# --- the distribution ---------------------------------------------------------------------------
 
 SMALL, DRAWS = 6, 40_000
 SAMPLINGS = {
@@ -226,8 +227,8 @@ def fit(counts, expected):
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("number", [1, 2])
 def test_verified_tokens_have_the_models_distribution(number, sampling):
-    """The results of `verify`: an accepted draft or the model's own token in the first slot; in each
-    later one, given that the drafts before it were accepted."""
+    """The results of `verify`: an accepted draft or the model's own token in the first slot; in
+    each later one, given that the drafts before it were accepted."""
     rng = np.random.default_rng(number)
     logits = rng.normal(size=(number + 1, SMALL)).astype(np.float32) * 1.5
     drafted = rng.normal(size=(number, SMALL)).astype(np.float32) * 1.5
@@ -326,7 +327,7 @@ def test_three_tokens_have_the_models_joint_distribution(name, sampling):
     assert 0.1 < share < 0.9
 
 
-# --- devices and errors --------------------------------------------------------------------------
+# --- devices and errors -------------------------------------------------------------------------
 
 
 @pytest.mark.slow

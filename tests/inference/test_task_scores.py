@@ -1,4 +1,5 @@
-"""Downstream tasks: a model that knows the answers scores 1, one that guesses at random does not."""
+"""Downstream tasks: a model that knows the answers scores 1, one that guesses at random does
+not."""
 
 import random
 

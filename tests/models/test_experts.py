@@ -1,4 +1,5 @@
-"""Sparse layers: a plain loop over experts, no token dropped, padding, losses, layers that repeat."""
+"""Sparse layers: a plain loop over experts, no token dropped, padding, losses, layers that
+repeat."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,5 @@
-"""What holds of every family, by its tiny preset made smaller still: packing, scan, remat, precision."""
+"""What holds of every family, by its tiny preset made smaller still: packing, scan, remat,
+precision."""
 
 import functools
 import pathlib

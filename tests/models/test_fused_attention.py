@@ -31,7 +31,8 @@ both = pytest.mark.parametrize("kernels", [TPU, GPU], ids=["tpu", "gpu"], indire
 
 @pytest.fixture
 def kernels(request, monkeypatch):
-    """The kernels of a platform, which fused attention uses on this one, in Pallas's interpreter."""
+    """The kernels of a platform, which fused attention uses on this one, in Pallas's
+    interpreter."""
     of = getattr(request, "param", TPU)
     call = functools.partial(pallas.pallas_call, interpret=True)
     monkeypatch.setattr(of.pl, "pallas_call", call)
@@ -245,7 +246,7 @@ def test_a_bias_of_other_differences_is_refused(differences):
         fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, differences)))
 
 
-# --- in a model ------------------------------------------------------------------------------------
+# --- in a model -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])

@@ -1,4 +1,5 @@
-"""The gin files of known models: sizes as published, families, how they are spread, a step of each."""
+"""The gin files of known models: sizes as published, families, how they are spread, a step of
+each."""
 
 import dataclasses
 import fnmatch
@@ -262,7 +263,8 @@ def kind_of(path):
 
 
 def spread_of(kind, names, shape, spec, preset):
-    """(mesh axes, remarks) of a large parameter; asserts that they are those that they should be."""
+    """(mesh axes, remarks) of a large parameter; asserts that they are those that they should
+    be."""
     used, remarks = [], []
     for name, size, axis in zip(names, shape, spec):
         wanted, axis = SPREAD.get(name), axis if MESH.get(axis) != 1 else None

@@ -377,7 +377,7 @@ def test_block_positions_add_sinusoids():
     assert_close(top(model, params, batch | blocks), top(model, moved, batch), atol=1e-4)
 
 
-# --- tokens beyond the next ----------------------------------------------------------------------
+# --- tokens beyond the next ---------------------------------------------------------------------
 
 THREE = ("vocabulary", "ahead_2", "ahead_3")
 

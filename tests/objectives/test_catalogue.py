@@ -54,11 +54,12 @@ def test_short_names():
         find("xyz")
 
 
-# --- slots with a loss: as textbooks have them, or counted ----------------------------------------
+# --- slots with a loss: as textbooks have them, or counted ---------------------------------------
 
 # Textbooks count 511 for a causal model, which is given the first token; here the start token
-# predicts that one as well. Prefixes are uniform in 1 … 511, so the mean is 256 and end-of-sequence.
-# Of span corruption's 104, 77 are text (15%), 26 sentinels and one end-of-sequence.
+# predicts that one as well. Prefixes are uniform in 1 … 511, so the mean is 256 and
+# end-of-sequence. Of span corruption's 104, 77 are text (15%), 26 sentinels and one
+# end-of-sequence.
 TEXTBOOK = {
     "causal_lm": 512,
     "prefix_lm": 256 + 1,

@@ -102,7 +102,8 @@ def test_info_nce_is_the_mean_of_both_directions_or_goes_one_way(symmetric):
 
 
 def naive_nt_xent(left, right, scale, hard=()):
-    """SimCLR's algorithm 1, in loops: each view selects the other one among all views but itself."""
+    """SimCLR's algorithm 1, in loops: each view selects the other one among all views but
+    itself."""
     texts = [x / np.linalg.norm(x) for x in (*left, *right, *hard)]
     N, losses = len(left), []
     for i in range(2 * N):

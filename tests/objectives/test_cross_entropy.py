@@ -1,4 +1,5 @@
-"""The cross-entropy that forms few logits at a time is that of all of them, and so is its gradient."""
+"""The cross-entropy that forms few logits at a time is that of all of them, and so is its
+gradient."""
 
 import functools
 from typing import NamedTuple

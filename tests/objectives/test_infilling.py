@@ -52,7 +52,7 @@ def assert_law(outcomes, law: dict):
     assert min(expected) > 5 and chisquare(got, expected).pvalue > SIGNIFICANCE, counts
 
 
-# --- fill in the middle --------------------------------------------------------------------------
+# --- fill in the middle -------------------------------------------------------------------------
 
 # Two cuts in a text of two tokens, each at one of three places: two at one place are half as
 # likely as two at different places.
@@ -125,7 +125,7 @@ def test_settings_that_cannot_fill_in_the_middle(how, said):
         fill_in_the_middle(**{"ids": IDS} | how)
 
 
-# --- causal masking ------------------------------------------------------------------------------
+# --- causal masking -----------------------------------------------------------------------------
 
 SINGLE = 2 / exp(1)  # Poisson(1) is 0 or 1
 
@@ -162,7 +162,7 @@ def test_numbers_of_spans_that_cannot_be_masked(most):
         causal_masking(IDS, most)
 
 
-# --- blank infilling -----------------------------------------------------------------------------
+# --- blank infilling ----------------------------------------------------------------------------
 
 
 def test_blanks_are_uniform_and_written_in_any_order():
@@ -281,7 +281,7 @@ def test_settings_that_leave_no_blanks(how, said):
         blank_infilling(**{"ids": IDS} | how)
 
 
-# --- nothing is lost, whatever the documents and the settings ------------------------------------
+# --- nothing is lost, whatever the documents and the settings -----------------------------------
 
 ROW, DOCUMENTS = 48, 4
 documents_of_a_row = st.lists(st.integers(1, ROW // DOCUMENTS), min_size=1, max_size=DOCUMENTS)

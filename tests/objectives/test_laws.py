@@ -79,7 +79,7 @@ def test_table_of_laws():
             print(f"{name}: not ‘{one}’, since {reason}")
 
 
-# --- nothing is lost -----------------------------------------------------------------------------
+# --- nothing is lost ----------------------------------------------------------------------------
 
 
 @law("nothing is lost")
@@ -109,7 +109,7 @@ def test_member_of_a_row_is_passed_on(name):
     np.testing.assert_array_equal(corrupted(name)["member"], example_batch(name).rows.member)
 
 
-# --- same bits everywhere ------------------------------------------------------------------------
+# --- same bits everywhere -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["causal", "mixture"])
@@ -170,7 +170,7 @@ def test_rows_without_a_partner_are_refused():
         )
 
 
-# --- integers of exactly the planned lengths -----------------------------------------------------
+# --- integers of exactly the planned lengths ----------------------------------------------------
 
 
 def _slots_used(name, documents, seed):

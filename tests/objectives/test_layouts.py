@@ -145,7 +145,7 @@ def self_mask(lengths, size, bidirectional):
     return mask
 
 
-# --- encoder-decoder -----------------------------------------------------------------------------
+# --- encoder-decoder ----------------------------------------------------------------------------
 
 encoder_decoders = pytest.mark.parametrize("name", ENCODER_DECODERS)
 
@@ -207,7 +207,7 @@ def test_cross_attention_sees_the_inputs_of_its_own_document(name):
         assert (mask[~live].sum(1) == 1).all(), "padding sees one key: finite, and no leak matters"
 
 
-# --- one stack -----------------------------------------------------------------------------------
+# --- one stack ----------------------------------------------------------------------------------
 
 
 def test_a_row_by_hand():
@@ -365,7 +365,7 @@ def test_rates_are_passed_on():
         )
 
 
-# --- both ----------------------------------------------------------------------------------------
+# --- both ---------------------------------------------------------------------------------------
 
 
 @every_arrangement

@@ -69,7 +69,7 @@ def text(n, seed=0):
     return np.random.default_rng(seed).integers(FIRST, LAST, n)
 
 
-# --- golden examples -----------------------------------------------------------------------------
+# --- golden examples ----------------------------------------------------------------------------
 
 
 def test_masked_lm_by_hand():
@@ -134,7 +134,7 @@ def test_trap_masked_places_are_gathered_before_the_projection():
     np.testing.assert_array_equal(batch["encoder_loss_weights"], [1] * 9 + [0] * 3)
 
 
-# --- what becomes of chosen tokens ---------------------------------------------------------------
+# --- what becomes of chosen tokens --------------------------------------------------------------
 
 
 def fates(features):
@@ -206,7 +206,7 @@ def test_random_tokens_are_uniform_over_the_text():
     assert chisquare(counts, expected).pvalue > SIGNIFICANCE
 
 
-# --- static masks --------------------------------------------------------------------------------
+# --- static masks -------------------------------------------------------------------------------
 
 
 def test_static_masks_are_as_many_as_copies_and_follow_from_the_row():
@@ -226,7 +226,7 @@ def test_static_masks_of_two_rows_differ():
     assert len(set(map(tuple, got))) == 3
 
 
-# --- a stack that also learns causal language modelling ------------------------------------------
+# --- a stack that also learns causal language modelling -----------------------------------------
 
 
 def test_gpt_bert_is_a_mixture_on_one_decoder():
@@ -252,7 +252,7 @@ def test_gpt_bert_is_a_mixture_on_one_decoder():
         np.testing.assert_array_equal(row[places - first], batch["decoder_target_tokens"][live])
 
 
-# --- losses --------------------------------------------------------------------------------------
+# --- losses -------------------------------------------------------------------------------------
 
 
 class Heads(NamedTuple):
@@ -327,7 +327,7 @@ def test_places_without_text_have_nothing_to_detect():
     assert loss == pytest.approx(2 * np.log(2)) and weights == 2 and gradient == 0
 
 
-# --- masked diffusion ----------------------------------------------------------------------------
+# --- masked diffusion ---------------------------------------------------------------------------
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -414,7 +414,7 @@ def test_rows_of_another_member_leave_the_gradient_finite():
     assert np.isfinite(gradient).all() and np.asarray(gradient).any()
 
 
-# --- settings ------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def test_labels_roll_within_their_documents():
 
 
 def test_members_may_predict_different_numbers_of_tokens():
-    """The heads are those of the member that predicts farthest; the other uses the first of them."""
+    """The heads are those of the member that predicts farthest; the other uses the first of
+    them."""
     outputs = Outputs(3, 9)
     near, far = (functools.partial(multi_token_prediction, tokens=n) for n in (2, 4))
     both = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
@@ -109,7 +110,8 @@ def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
 
 @pytest.mark.parametrize("ahead_scale, total", [(None, 3.0), (0.3, 0.3)])
 def test_lambda_is_of_the_mean_of_the_terms_ahead(ahead_scale, total):
-    """DeepSeek-V3, section 2.2: lambda / D times the sum over D modules; Gloeckle et al. have the sum."""
+    """DeepSeek-V3, section 2.2: lambda / D times the sum over D modules; Gloeckle et al. have the
+    sum."""
     outputs = Outputs(3, 9)
     terms = terms_of(
         multi_token_prediction(IDS, tokens=4, ahead_scale=ahead_scale), outputs, batch()

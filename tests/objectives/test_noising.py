@@ -77,7 +77,7 @@ def distinct(features, keys=("inputs",)):
     return np.unique(np.concatenate([features[key] for key in keys], axis=1), axis=0)
 
 
-# --- worked by hand ------------------------------------------------------------------------------
+# --- worked by hand -----------------------------------------------------------------------------
 
 A, B, C = 100, 101, 102
 X, Y, Z = IDS.sentinels[:3]
@@ -216,7 +216,7 @@ def _infilled_from(inputs, document) -> bool:
     return True
 
 
-# --- counts --------------------------------------------------------------------------------------
+# --- counts -------------------------------------------------------------------------------------
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
@@ -262,7 +262,7 @@ def test_tokens_that_are_no_text_are_never_hidden_by_iid_noise():
         assert (features["inputs"][:, :-1][:, ~special] != np.array(document)[~special]).any()
 
 
-# --- distribution --------------------------------------------------------------------------------
+# --- distribution -------------------------------------------------------------------------------
 
 
 def test_iid_masks_of_four_tokens_have_bernoullis_probabilities():
@@ -430,7 +430,7 @@ def test_parts_of_a_composed_noise_draw_independently():
     assert_uniform(features["inputs"], 2)
 
 
-# --- traps ---------------------------------------------------------------------------------------
+# --- traps --------------------------------------------------------------------------------------
 
 
 def test_sentinel_k_precedes_span_k_also_when_a_document_starts_with_noise():
@@ -518,7 +518,7 @@ def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
     assert empty > 25
 
 
-# --- settings ------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

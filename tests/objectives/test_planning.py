@@ -74,7 +74,7 @@ def test_raw_length_is_the_longest_that_fits(name, encoder, decoder):
         assert fits(n) and not fits(n + 1)
 
 
-# --- plans ---------------------------------------------------------------------------------------
+# --- plans --------------------------------------------------------------------------------------
 
 
 def useful(objective, groups) -> float:
@@ -154,7 +154,7 @@ def test_useful_of_rows_of_several_documents_is_a_bound_for_every_member():
     assert group.useful == (626 / 640, 626 / 640)
 
 
-# --- errors --------------------------------------------------------------------------------------
+# --- errors -------------------------------------------------------------------------------------
 
 
 def test_too_few_sentinels_says_needed_and_has():

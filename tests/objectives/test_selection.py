@@ -57,7 +57,7 @@ def spans_of(chosen, unit):
     return np.array(sizes)
 
 
-# --- counts --------------------------------------------------------------------------------------
+# --- counts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_isqrt_is_exact():
     np.testing.assert_array_equal(isqrt(jnp.asarray(n)), expected)
 
 
-# --- tokens --------------------------------------------------------------------------------------
+# --- tokens -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n, rate, masks", [(6, 1 / 3, 15), (8, 0.5, 70), (3, 0.9, 1)])
@@ -162,7 +162,7 @@ def test_each_token_is_chosen_by_itself_with_the_chance_asked_for():
     assert chisquare(np.bincount(outcome, minlength=32), expected).pvalue > SIGNIFICANCE
 
 
-# --- whole words ---------------------------------------------------------------------------------
+# --- whole words --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("starts", [{2, 5}, {2, 3, 5}], ids=["two starts", "three starts"])
@@ -224,7 +224,7 @@ def test_where_no_word_fits_one_is_cut_to_what_does():
     assert {tuple(np.flatnonzero(c)) for c in chosen} == {(0, 1), (5, 6)}
 
 
-# --- spans ---------------------------------------------------------------------------------------
+# --- spans --------------------------------------------------------------------------------------
 
 
 def test_span_laws_are_the_papers():
@@ -285,7 +285,7 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
     assert excess.max() < 0.35
 
 
-# --- settings ------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def corrupt_copies(objective, document_lengths, copies: int, seed: int):
     return jax.tree.map(np.asarray, corrupt(keys, rows))
 
 
-# --- counts --------------------------------------------------------------------------------------
+# --- counts -------------------------------------------------------------------------------------
 
 
 def t5_counts(n: int, density: float, mean: float) -> tuple[int, int]:
@@ -113,7 +113,7 @@ def test_bad_mean_span_lengths_are_refused(mean):
         span_corruption(IDS, mean_span_length=mean)
 
 
-# --- distribution --------------------------------------------------------------------------------
+# --- distribution -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("total, parts", [(1, 1), (2, 2), (5, 1), (5, 2), (6, 3), (7, 6), (8, 4)])

@@ -186,7 +186,7 @@ def test_beams(name, beams, penalty, converted):
     np.testing.assert_allclose(found.scores, scores, atol=1e-4)
 
 
-# --- filters -------------------------------------------------------------------------------------
+# --- filters ------------------------------------------------------------------------------------
 
 FILTERS = {
     "temperature": (dict(temperature=0.6), [lambda: theirs.TemperatureLogitsWarper(0.6)]),
@@ -238,7 +238,7 @@ def test_generate_applies_the_filters_in_the_same_order():
     assert [type(one) for one in prepared] == [type(make()) for make in FILTERS["all of them"][1]]
 
 
-# --- a run of one's own, exported ----------------------------------------------------------------
+# --- a run of one's own, exported ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

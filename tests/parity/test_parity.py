@@ -202,7 +202,7 @@ def assert_same_weights(one, other):
         torch.testing.assert_close(ours[name], theirs[name], atol=0, rtol=0)
 
 
-# --- other heads ---------------------------------------------------------------------------------
+# --- other heads --------------------------------------------------------------------------------
 
 
 def read_documents(name, seed=1):
@@ -322,7 +322,7 @@ def test_tied_logits_are_decided_by_config_json(tmp_path):
         recognise(tied)
 
 
-# --- positions that are counted from the padding --------------------------------------------------
+# --- positions that are counted from the padding -------------------------------------------------
 
 
 @pytest.mark.parametrize("pad", [0, 1, 5])
@@ -354,7 +354,7 @@ def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad
     np.testing.assert_allclose(got, expected, atol=ATOL, rtol=0)
 
 
-# --- every switch matters ------------------------------------------------------------------------
+# --- every switch matters -----------------------------------------------------------------------
 
 FLIPS = {
     "norm": {"norm": "layer"},
@@ -469,7 +469,7 @@ def test_any_other_switch_shows(name, switch, imported):
     assert worst(other, params, name) > (2 if switch == "mlp_activations" else 10) * ATOL
 
 
-# --- losses and gradients ------------------------------------------------------------------------
+# --- losses and gradients -----------------------------------------------------------------------
 
 
 def apart(arrays):

@@ -1,4 +1,5 @@
-"""What `tasks.vocabularies.tokenizer_json` writes, read by `transformers`: the same ids, and the same text back."""
+"""What `tasks.vocabularies.tokenizer_json` writes, read by `transformers`: the same ids, and the
+same text back."""
 
 import argparse
 import inspect

@@ -60,7 +60,8 @@ preparing.Preparation.output = @outputs.documents
 
 
 def run_steps(folder: Path, steps: str, *more: str) -> dict:
-    """Runs steps, lines of gin, on folder/raw.jsonl, and returns the report; their documents are left."""
+    """Runs steps, lines of gin, on folder/raw.jsonl, and returns the report; their documents are
+    left."""
     (folder / "steps.gin").write_text(STEPS + steps)
     given = [f"--gin.FILES={str(folder / 'raw.jsonl')!r}", f"--gin.OUT={str(folder / 'out')!r}"]
     run(f"--gin_file={folder / 'steps.gin'}", *given, *more)

@@ -91,8 +91,8 @@ def test_other_settings_or_text_in_a_finished_folder_are_refused(prepared, capsy
 
 
 def killed_and_resumed(prepared, out, seconds, workers):
-    """Kills a preparation after so many seconds, which leaves its workers to die; returns the tree that
-    a second start makes."""
+    """Kills a preparation after so many seconds, which leaves its workers to die; returns the tree
+    that a second start makes."""
     command = planted.command(*again(prepared, out), "--workers=2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), **quiet)

@@ -15,10 +15,11 @@ from pretrax.preparing.words import Words
 from tests.preparing import planted
 
 PROSE = (
-    "The committee met on Tuesday to discuss the budget, and it heard that the roof of the old library "
-    "would have to be repaired before the winter. Nobody was surprised by the sum that the builder had "
-    "named, but several members asked for a second offer. It was agreed that the matter should be "
-    "decided in a month, when the figures of the year will be known to all of them."
+    "The committee met on Tuesday to discuss the budget, and it heard that the roof of the old "
+    "library would have to be repaired before the winter. Nobody was surprised by the sum that the "
+    "builder had named, but several members asked for a second offer. It was agreed that the "
+    "matter should be decided in a month, when the figures of the year will be known to all of "
+    "them."
 )
 
 
@@ -115,8 +116,10 @@ def test_templates_that_name_no_field_are_refused(settings, words):
         (filters.gopher_quality(), PROSE, PROSE),
         (filters.gopher_quality(), "Too short.", "dropped: gopher_short_doc"),
         (filters.gopher_quality(), "12 34 56 the and " * 30, "dropped: gopher_below_avg_threshold"),
-        (filters.gopher_quality(), "kein Wort davon englisch " * 30, "dropped: gopher_enough_stop_words"),
-        (filters.gopher_quality(min_stop_words=0), "kein Wort davon " * 30, "kein Wort davon " * 30),
+        (filters.gopher_quality(), "kein Wort davon englisch "
+                                   "" * 30, "dropped: gopher_enough_stop_words"),
+        (filters.gopher_quality(min_stop_words=0), "kein Wort davon "
+                                                   "" * 30, "kein Wort davon " * 30),
         (filters.gopher_repetition(), PROSE, PROSE),
         (filters.gopher_repetition(), "buy now " * 200, "dropped: top_2_gram"),
         (filters.c4(), PROSE, "dropped: too_few_sentences"),

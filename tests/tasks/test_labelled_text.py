@@ -31,7 +31,7 @@ def corpus(tmp_path, run="run", **settings):
     return corpora.labelled_text(str(tmp_path / run), **given | settings)
 
 
-# --- lines ---------------------------------------------------------------------------------------
+# --- lines --------------------------------------------------------------------------------------
 
 
 def test_lines_of_both_kinds(tmp_path):
@@ -106,7 +106,7 @@ def test_many_classes_in_words():
     assert in_words([str(i) for i in range(9)]) == "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)"
 
 
-# --- documents -----------------------------------------------------------------------------------
+# --- documents ----------------------------------------------------------------------------------
 
 
 def documents(corpus):
@@ -222,7 +222,7 @@ def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
     assert set(task.targets) <= set(planned.corpus.classes) == {"red", "blue", "dark green"}
 
 
-# --- scores --------------------------------------------------------------------------------------
+# --- scores -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("answer_tokens", [None, 10])

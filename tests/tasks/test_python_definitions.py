@@ -1,4 +1,5 @@
-"""Docstrings with their code, and the kinds of words: examples of Python's library without TensorFlow."""
+"""Docstrings with their code, and the kinds of words: examples of Python's library without
+TensorFlow."""
 
 import collections
 import doctest

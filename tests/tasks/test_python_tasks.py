@@ -74,9 +74,9 @@ def test_registering_twice_is_harmless_and_reads_nothing():
 def test_any_process_reads_the_same():
     program = (
         "import sys, zlib\n"
-        "from pretrax.tasks.python_library.python_passages import identifier_examples, module_examples\n"
-        "print(zlib.crc32(repr([module_examples(), identifier_examples()]).encode()))\n"
-        "assert 'tensorflow' not in sys.modules\n"
+        "from pretrax.tasks.python_library.python_passages import identifier_examples, "
+        "module_examples\nprint(zlib.crc32(repr([module_examples(), "
+        "identifier_examples()]).encode()))\nassert 'tensorflow' not in sys.modules\n"
     )
     there = subprocess.run(
         [sys.executable, "-c", program],
@@ -321,7 +321,8 @@ def test_a_perfect_model_and_baselines(name):
 
 
 def test_passages_tell_their_package():
-    """Words and how often each package uses them (naive Bayes) tell most: there is what to learn."""
+    """Words and how often each package uses them (naive Bayes) tell most: there is what to
+    learn."""
     train, _ = EXAMPLES["python_modules"]().values()
     counts = {package: collections.Counter() for package in python_passages.PACKAGES}
     for passage, package in train:

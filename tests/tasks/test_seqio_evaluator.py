@@ -57,7 +57,8 @@ def own_figures(one, name):
 
 
 def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
-    """Both kinds of metrics, of a run on disk and of a model of another layout than the converter's."""
+    """Both kinds of metrics, of a run on disk and of a model of another layout than the
+    converter's."""
     register("evaluated", seqio.ByteVocabulary(extra_ids=100))
     runs = {
         "encoder_decoder": write_run(tmp_path / "a", "encoder_decoder", "text_to_text"),

@@ -144,7 +144,8 @@ def test_going_on_from_a_position_is_exact(packing):
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
 def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
-    """Each token is an id of its own: none is lost and none read twice, whatever waits for a row."""
+    """Each token is an id of its own: none is lost and none read twice, whatever waits for a
+    row."""
     records = Numbers(*[5] * 800, tokens=7)
     order = Shuffled(records, 0)
     one = setup(packing=packing)

@@ -124,7 +124,8 @@ KINDS = {"matrix": "wide", "vector": "narrow"}
     ids=["muon", "masked", "partition", "multi_steps"],
 )
 def test_any_optimizer_is_spread_takes_a_step_and_is_restored_exactly(tmp_path, optimizer):
-    """Its state may have arrays for some parameters alone, and be told what they are by their paths."""
+    """Its state may have arrays for some parameters alone, and be told what they are by their
+    paths."""
     one, mesh = abstract_state_of(optimizer=optimizer)
     state = new_state(one, 1, mesh)
 
@@ -275,7 +276,8 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
 
 
 def test_those_of_every_so_many_steps_and_the_best_are_kept_too(tmp_path):
-    """Also after a restart, which reads their losses; one without a loss, or NaN, is never the best."""
+    """Also after a restart, which reads their losses; one without a loss, or NaN, is never the
+    best."""
     losses = {1: 3.0, 2: 1.0, 3: math.nan, 4: 5.0, 5: 4.0, 6: 2.0, 7: None}
     for start in (1, 4):
         checkpoints = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=1, every=4, best=2))

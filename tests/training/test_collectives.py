@@ -60,8 +60,8 @@ def test_the_projection_is_gathered_and_its_gradient_summed_once_for_all_pieces_
         found = traffic(step.lower(kernel, states, labels).compile().as_text())
     whole = 4 * 512 * 64
     assert found["all-gather"].bytes <= whole
-    # Once where it is formed with the loss. In the branch that is not taken, where it is computed again,
-    # for each of four pieces; what else is summed is of slots.
+    # Once where it is formed with the loss. In the branch that is not taken, where it is computed
+    # again, for each of four pieces; what else is summed is of slots.
     assert found["all-reduce"].bytes < (1 + 4 + 1) * whole / 2
 
 

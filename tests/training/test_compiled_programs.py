@@ -17,7 +17,8 @@ ENABLED = "jax_enable_compilation_cache"
 
 @pytest.fixture
 def nothing_named():
-    """JAX as it is where the environment says nothing; what is compiled goes where it went before."""
+    """JAX as it is where the environment says nothing; what is compiled goes where it went
+    before."""
     before = {name: getattr(jax.config, name) for name in (FOLDER, SECONDS, ENABLED)}
     jax.config.update(FOLDER, None)
     yield

@@ -43,7 +43,7 @@ def mine(tmp_path: Path, *lines: str) -> str:
     return str(path)
 
 
-# --- values ----------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def test_functions_with_settings_are_values():
@@ -108,7 +108,7 @@ def test_docstring_examples_hold(module):
     assert tested.attempted and not tested.failed
 
 
-# --- written and read back -------------------------------------------------------------------------
+# --- written and read back ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -171,7 +171,7 @@ def test_steps_of_a_written_run_are_overridden_as_usual(tmp_path):
     assert read_run([str(path)], ["STEPS = 5", "RUN_DIR = 'x'"]).steps == 5
 
 
-# --- gin's language --------------------------------------------------------------------------------
+# --- gin's language -------------------------------------------------------------------------------
 
 
 def test_scopes_macros_blocks_and_later_bindings(tmp_path):
@@ -471,7 +471,8 @@ MOVED_NAMES = {
 
 @pytest.mark.parametrize("module", MOVED)
 def test_a_module_that_has_moved(tmp_path, module):
-    """A directory of an earlier version opens; in a file of the user's, the import is to be changed."""
+    """A directory of an earlier version opens; in a file of the user's, the import is to be
+    changed."""
     package, _, last = module.rpartition(".")
     field = f"training.Run.evaluation_tasks = @{last}.{MOVED_NAMES[module]}"
     lines = ["from __gin__ import dynamic_registration", f"from {package} import {last}", field]

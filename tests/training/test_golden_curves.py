@@ -61,5 +61,6 @@ def test_the_first_steps_are_those_of_before(architecture):
         got,
         CURVES[architecture],
         rtol=5e-3,
-        err_msg=f"The training of the {architecture} has changed: {[round(x, 4) for x in got]}.\n{__doc__}",
+        err_msg=f"The training of the {architecture} has changed: "
+        f"{[round(x, 4) for x in got]}.\n{__doc__}",
     )

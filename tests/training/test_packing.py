@@ -102,7 +102,7 @@ def by_document(rows) -> dict[int, list[int]]:
     return found
 
 
-# --- nothing lost, nothing twice -----------------------------------------------------------------
+# --- nothing lost, nothing twice ----------------------------------------------------------------
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 400)), min_size=1, max_size=40)
 CASES_OF_ROWS = [(layout, policy) for layout in LAYOUTS for policy in POLICIES]
@@ -151,7 +151,7 @@ def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
         np.testing.assert_array_equal(got, text)
 
 
-# --- never more than planned ---------------------------------------------------------------------
+# --- never more than planned --------------------------------------------------------------------
 
 
 def assert_fits(row, member, layout, group):
@@ -223,7 +223,7 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
     assert max(row.segments.max() for row in rows) == 4
 
 
-# --- the policies, worked by hand ----------------------------------------------------------------
+# --- the policies, worked by hand ---------------------------------------------------------------
 
 
 def first_rows(policy, lengths, rows, length=10, documents=16):
@@ -310,7 +310,7 @@ def test_neighbouring_rows_come_from_different_documents(policy, lengths):
     assert not any(a & b for a, b in zip(rows, rows[1:]))
 
 
-# --- best fit ------------------------------------------------------------------------------------
+# --- best fit -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -345,7 +345,7 @@ def test_a_saved_position_stays_small_where_documents_are_long():
     assert reader.state()["waiting"].size <= packing.POOL_TOKENS + 16_384
 
 
-# --- position ------------------------------------------------------------------------------------
+# --- position -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -457,7 +457,7 @@ def test_a_position_of_another_order_is_refused():
     reader.restore(position)
 
 
-# --- settings ------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------
 
 
 def small(**settings):

@@ -66,7 +66,8 @@ def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):
 
 
 def test_a_run_goes_on_without_a_trace_that_cannot_be_written(monkeypatch, tmp_path, capsys):
-    """As JAX raises where a file is in the way of the folder; its own trace would run on in this process."""
+    """As JAX raises where a file is in the way of the folder; its own trace would run on in this
+    process."""
 
     def fail():
         raise jax.errors.JaxRuntimeError("FAILED_PRECONDITION: tensorboard is not a directory")

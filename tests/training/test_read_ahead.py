@@ -12,7 +12,8 @@ from tests.training.test_batches import assert_same, batches, setup, steps
 
 
 class Slow:
-    """Batches 0, 1, 2, … whose every third one takes `STALL` seconds; one of them cannot be read."""
+    """Batches 0, 1, 2, … whose every third one takes `STALL` seconds; one of them cannot be
+    read."""
 
     STALL, STEP = 0.2, 0.12
 

@@ -1,4 +1,5 @@
-"""Loss spikes: told by the losses before them, and rolled back, the same where a run is stopped meanwhile."""
+"""Loss spikes: told by the losses before them, and rolled back, the same where a run is stopped
+meanwhile."""
 
 import contextlib
 import dataclasses

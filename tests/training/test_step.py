@@ -64,8 +64,8 @@ def replaced():
 
 @functools.cache
 def three_ahead():
-    # A scale that falls from 0.5 to 0.125. A function of this file would be the user's own, and every
-    # plan would check it by the laws.
+    # A scale that falls from 0.5 to 0.125. A function of this file would be the user's own, and
+    # every plan would check it by the laws.
     scale = functools.partial(jnp.interp, xp=jnp.array([0.0, 1.0]), fp=jnp.array([0.5, 0.125]))
     return objectives.multi_token_prediction(IDS, tokens=3, ahead_scale=scale)
 
@@ -193,7 +193,8 @@ def distance(a, b):
 
 
 def test_row_groups_may_predict_different_things():
-    """Rows of 20 slots suit masked tokens, those of 22 pairs: neither has slots for the other's labels."""
+    """Rows of 20 slots suit masked tokens, those of 22 pairs: neither has slots for the other's
+    labels."""
     members = objectives.masked_lm, objectives.next_sentence_prediction
     objective = objectives.mixture(IDS, {build.__name__: (build, 1.0) for build in members})
     one = tiny.plan(

@@ -1,4 +1,5 @@
-"""Where the time of a run goes: parts that sum to the whole, in the metrics, the result and the end."""
+"""Where the time of a run goes: parts that sum to the whole, in the metrics, the result and the
+end."""
 
 import itertools
 

@@ -148,8 +148,8 @@ def planned(run: Settings) -> planning.Plan:
 
 
 def parameters(one: planning.Plan):
-    """Parameters of a plan drawn by NumPy: to compile the model's own draws takes longer than to use
-    them. Vectors are scales, near one."""
+    """Parameters of a plan drawn by NumPy: to compile the model's own draws takes longer than to
+    use them. Vectors are scales, near one."""
     rng = np.random.default_rng(0)
 
     def draw(x):
@@ -176,10 +176,11 @@ def mesh_of(data, fsdp=1, tensor=1):
 
 
 def slow_token_store(run_dir, *, path, shown=False):
-    """A token store that takes WAIT seconds a document, once rows are cut from it, so that a run can
-    be killed in the middle.
+    """A token store that takes WAIT seconds a document, once rows are cut from it, so that a run
+    can be killed in the middle.
 
-    They are a variable of the environment, for a run that is resumed keeps its settings. Its ids can be shown as text, so that a run ends with passages, only where `shown`.
+    They are a variable of the environment, for a run that is resumed keeps its settings. Its ids
+    can be shown as text, so that a run ends with passages, only where `shown`.
     """
     corpus = store_mixtures.token_store(run_dir, stores=path)
     seconds = float(os.getenv("WAIT", "0"))

@@ -1,4 +1,5 @@
-"""Accelerators: what one of each kind computes in a second and holds, from the makers' data sheets."""
+"""Accelerators: what one of each kind computes in a second and holds, from the makers' data
+sheets."""
 
 from typing import NamedTuple
 

@@ -16,7 +16,8 @@ KINDS = (
 
 
 class Traffic(NamedTuple):
-    """The collectives of one kind in a run of a program, on one device; those of a loop at each turn."""
+    """The collectives of one kind in a run of a program, on one device; those of a loop at each
+    turn."""
 
     calls: int
     bytes: int  # of whole arrays: what was gathered, or is to be reduced
@@ -25,11 +26,13 @@ class Traffic(NamedTuple):
 def traffic(text: str) -> dict[str, Traffic]:
     """Returns the collectives of a compiled program by kind, that with the most bytes first.
 
-        traffic(jax.jit(f).lower(x).compile().as_text())  ->  {"all-gather": Traffic(calls=3, bytes=4096)}
+        traffic(jax.jit(f).lower(x).compile().as_text())  ->
+        {"all-gather": Traffic(calls=3, bytes=4096)}
 
     A TPU's program has an all-reduce whose result is sliced at once, in a computation of that name,
-    where it means a reduce-scatter: it counts as one. What it starts in one fusion, goes on with in others
-    beside their products, and ends in a last one, stands in each of these, and counts where it starts.
+    where it means a reduce-scatter: it counts as one. What it starts in one fusion, goes on with in
+    others beside their products, and ends in a last one, stands in each of these, and counts where
+    it starts.
 
     Args:
       text: in HLO, after all optimisations: `Compiled.as_text()`.
@@ -69,7 +72,8 @@ def _computations(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _without_parts(computations: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Returns the computations without collectives that another one has started, on the same channel."""
+    """Returns the computations without collectives that another one has started, on the same
+    channel."""
     named, started = dict[str, set[str]](), set[str]()
     for name, lines in computations.items():
         named[name] = {operand for line in lines for operand in _STARTED.findall(line)}
@@ -118,8 +122,8 @@ def _called(line: str, computations: Mapping[str, Sequence[str]]) -> Iterator[tu
 
 
 def _turns(line: str, computations: Mapping[str, Sequence[str]]) -> int:
-    """Returns the turns of a loop: those that it states, or those of a counter from 0 on to the only
-    constant of its condition; else 1."""
+    """Returns the turns of a loop: those that it states, or those of a counter from 0 on to the
+    only constant of its condition; else 1."""
     if known := re.search(r'known_trip_count[^}]*?"n":"(\d+)"', line):
         return int(known[1])
     condition, body = (

@@ -1,9 +1,9 @@
 """The device mesh, and the sharding of parameters and batches over its axes.
 
 Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `expert`
-(as `fsdp`, but for the experts of sparse layers: each device keeps its own and computes them for the
-others), `tensor` (matrix products sharded). The rows of a batch are sharded over data, fsdp and expert
-together.
+(as `fsdp`, but for the experts of sparse layers: each device keeps its own and computes them for
+the others), `tensor` (matrix products sharded). The rows of a batch are sharded over data, fsdp and
+expert together.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from ...models.sharding import spec_of
 AXES = ("data", "fsdp", "expert", "tensor")
 BATCH = ("data", "fsdp", "expert")
 
-# Logical axis of a parameter or an activation -> mesh axes. Where experts have taken one of these, the
-# next rule of that name holds.
+# Logical axis of a parameter or an activation -> mesh axes. Where experts have taken one of these,
+# the next rule of that name holds.
 RULES = (
     ("batch", BATCH),
     ("vocab", "tensor"),
@@ -47,12 +47,12 @@ def make_mesh(
     >>> make_mesh(data=2, fsdp=2, tensor=2).shape  # on eight devices
     {'data': 2, 'fsdp': 2, 'expert': 1, 'tensor': 2}
 
-    Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several slices,
-    which a slower network joins, are spread over `data`: once a step their gradients are summed, and
-    nothing else crosses that network.
+    Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several
+    slices, which a slower network joins, are spread over `data`: once a step their gradients are
+    summed, and nothing else crosses that network.
 
-    Raises ValueError when the axes do not multiply to the number of devices, or `data` is no multiple
-    of the number of slices.
+    Raises ValueError when the axes do not multiply to the number of devices, or `data` is no
+    multiple of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = [data, fsdp, expert, tensor]
@@ -75,8 +75,8 @@ def make_mesh(
 
 
 def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
-    """Returns the mesh of a training where there are its devices; otherwise one of all that there are,
-    over which parameters and rows are spread.
+    """Returns the mesh of a training where there are its devices; otherwise one of all that there
+    are, over which parameters and rows are spread.
 
     >>> evaluation_mesh(lambda: make_mesh(data=2, fsdp=8)).shape  # on eight devices
     {'data': 1, 'fsdp': 8, 'expert': 1, 'tensor': 1}
@@ -88,15 +88,16 @@ def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
 
 
 def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
-    # An axis may be longer than an axis of the slice, such as 64 on 4x4x8: it takes parts of several.
+    # An axis may be longer than an axis of the slice, such as 64 on 4x4x8: it takes parts of
+    # several.
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
         return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=True)
     data, *others = sizes
     if data % slices:
         raise ValueError(
-            f"The mesh {dict(zip(AXES, sizes))} is spread over {slices} slices, whose number must divide "
-            "data: raise mesh.make_mesh.data, and lower fsdp."
+            f"The mesh {dict(zip(AXES, sizes))} is spread over {slices} slices, whose number must "
+            "divide data: raise mesh.make_mesh.data, and lower fsdp."
         )
     return mesh_utils.create_hybrid_device_mesh(
         (data // slices, *others), (slices, 1, 1, 1), devices, allow_split_physical_axes=True
@@ -144,9 +145,9 @@ def shardings_like(opt_state, params, shardings, mesh: Mesh):
     """Returns the shardings of an optimizer's state, from those of the parameters.
 
     An array is sharded as the parameter that its path ends with, if it has that one's shape: with
-    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded as `mlp/wi`. If it has that shape
-    without one axis, as Adafactor's rows and columns of second moments, it is sharded as the others. All
-    else is replicated.
+    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded as `mlp/wi`. If it has that
+    shape without one axis, as Adafactor's rows and columns of second moments, it is sharded as the
+    others. All else is replicated.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     known = {path: (x.shape, s) for (path, x), s in zip(flat, jax.tree.leaves(shardings))}

@@ -1,7 +1,7 @@
 """TPU slices and hosts of GPUs that are elsewhere, as devices to compile for.
 
-The compiler for TPUs is that of the package `libtpu`, that for GPUs of JAX's plugin for CUDA. Both run on
-any Linux host. Nothing runs on such devices.
+The compiler for TPUs is that of the package `libtpu`, that for GPUs of JAX's plugin for CUDA. Both
+run on any Linux host. Nothing runs on such devices.
 """
 
 import importlib.util
@@ -28,7 +28,8 @@ CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
 class GPU(NamedTuple):
-    """What XLA has to know of a GPU to compile for it, from NVIDIA's data sheets and CUDA's tables."""
+    """What XLA has to know of a GPU to compile for it, from NVIDIA's data sheets and CUDA's
+    tables."""
 
     name: str
     capability: int  # the version of its instructions
@@ -70,7 +71,8 @@ def read_topology(text: str) -> Topology:
     """Returns the topology of a text.
 
     >>> read_topology("2*v5e:4x4"), read_topology("h100:8")
-    (Topology(kind='TPU v5e', shape=(4, 4), slices=2), Topology(kind='NVIDIA H100', shape=(8,), slices=1))
+    (Topology(kind='TPU v5e', shape=(4, 4), slices=2), Topology(kind='NVIDIA H100', shape=(8,),
+    slices=1))
 
     Raises ValueError for what is none.
     """
@@ -80,7 +82,8 @@ def read_topology(text: str) -> Topology:
     axes = 1 if kind in GPUS else 3 if kind in ("TPU v4", "TPU v5p") else 2
     if not found or not kind or found[3].count("x") + 1 != axes:
         raise ValueError(
-            f"Got the topology {text!r}, expected one of {', '.join(kinds)} and its chips, such as {EXAMPLE}."
+            f"Got the topology {text!r}, expected one of {', '.join(kinds)} and its chips, such as "
+            f"{EXAMPLE}."
         )
     shape = tuple(map(int, found[3].split("x")))
     topology = Topology(kind, shape, int(found[1] or 1))
@@ -90,8 +93,9 @@ def read_topology(text: str) -> Topology:
 
 
 def use_cpu() -> None:
-    """Lets this process run nothing but on its CPU. To be called before JAX looks for devices, and before
-    `devices_of`: a plugin for GPUs that finds none here would not be there to compile either."""
+    """Lets this process run nothing but on its CPU. To be called before JAX looks for devices, and
+    before `devices_of`: a plugin for GPUs that finds none here would not be there to compile
+    either."""
     jax.config.update("jax_platforms", "cpu")
 
 
@@ -125,8 +129,8 @@ def _tpus(topology: Topology) -> dict:
 def _gpus(topology: Topology) -> dict:
     if not any(_is_installed(name) for name in CUDA_PLUGINS):
         raise ValueError(
-            "The compiler for NVIDIA's GPUs is not installed: pip install 'pretrax[compile-gpu]', or "
-            "pip install 'jax[cuda12]'"
+            "The compiler for NVIDIA's GPUs is not installed: pip install 'pretrax[compile-gpu]', "
+            "or pip install 'jax[cuda12]'"
         )
     (gpus,) = topology.shape
     return {

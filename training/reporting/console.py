@@ -29,7 +29,8 @@ SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
 def make_console() -> Console:
     """Returns a console that prints on the first process only, and wraps logs at 120 columns.
 
-    Where its output fails, as on a full disk or a closed pipe, it prints no more, and raises nothing.
+    Where its output fails, as on a full disk or a closed pipe, it prints no more, and raises
+    nothing.
     """
     output = cast(TextIO, _Output(sys.stdout))
     console = Console(file=output, quiet=jax.process_index() != 0, highlight=False)
@@ -69,8 +70,8 @@ class _Output:
 
 
 class StepProgress:
-    """A live bar with loss, tokens/s, MFU where it is known, and time left; a line every 20 s where the
-    output is a log."""
+    """A live bar with loss, tokens/s, MFU where it is known, and time left; a line every 20 s where
+    the output is a log."""
 
     def __init__(self, console: Console, step: int, steps: int):
         self._console, self._steps, self._printed = console, steps, time.monotonic()
@@ -154,8 +155,9 @@ def _advice(state: int, most: int) -> str:
             "(--gin.mesh.make_mesh.fsdp=NUMBER, or tensor), or take a larger slice."
         )
     return (
-        "Most is taken by activations: raise --gin.training.Run.microbatches, recompute more (the model's "
-        "remat_policy = 'full'), lower batch_size or sequence_lengths, or take a larger slice."
+        "Most is taken by activations: raise --gin.training.Run.microbatches, recompute more (the "
+        "model's remat_policy = 'full'), lower batch_size or sequence_lengths, or take a larger "
+        "slice."
     )
 
 
@@ -262,7 +264,8 @@ def print_heldout(
 ) -> None:
     """Prints held-out figures of checkpoints, (step, scores) each, and what they are.
 
-    A loss that is the text's exact likelihood has bits per byte too, unless `bytes_per_token` is nan.
+    A loss that is the text's exact likelihood has bits per byte too, unless `bytes_per_token` is
+    nan.
     """
     has_bits = math.isfinite(bytes_per_token) and any(
         s.of_text for _, some in evaluations for s in some
@@ -283,8 +286,8 @@ def print_heldout(
     legend = ["nats and perplexity: of a target, such as a hidden token"]
     if has_bits:
         legend.append(
-            f"bits per byte: of the text, whose tokens have {bytes_per_token:.2f} bytes; for losses "
-            "that are its exact likelihood"
+            f"bits per byte: of the text, whose tokens have {bytes_per_token:.2f} bytes; for "
+            "losses that are its exact likelihood"
         )
     for line in [*legend, "baseline: nats of a model that ignores its input"]:
         console.print(line, markup=False, soft_wrap=True)
@@ -299,23 +302,26 @@ def print_metrics(console: Console, scores: Sequence[Score], step: int | None = 
 
 
 def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
-    """Returns the closing lines of a run: its files, and next commands; to predict is for text alone.
+    """Returns the closing lines of a run: its files, and next commands; to predict is for text
+    alone.
 
     `read` is the `progress` of its `Batches`.
     """
     stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
     shares = [
-        f"{name} {read[f'data/{name}/share']:.1%} of the tokens, {read[f'data/{name}/epochs']:.3g} epochs"
+        f"{name} {read[f'data/{name}/share']:.1%} of the tokens, {read[f'data/{name}/epochs']:.3g} "
+        "epochs"
         for name in stores
     ]
     data = f"\nRead of the stores: {'; '.join(shares)}." if shares else ""
     apply = f'`pretrax predict --run={run.run_dir} "TEXT"` applies the model, ' * reads_text
     return (
-        f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, checkpoints/ "
-        f"and config.gin.\nNext: {apply}`pretrax evaluate --run={run.run_dir} --heldout` gives these figures "
-        f"again, `tensorboard --logdir={run.run_dir}` shows the curves, and `--gin.STEPS="
-        f"{2 * run.steps}` with the same command trains on, which stretches the learning rate's "
-        "schedule to the new length."
+        f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, "
+        "checkpoints/ and config.gin.\nNext: "
+        f"{apply}`pretrax evaluate --run={run.run_dir} --heldout` gives these figures again, "
+        f"`tensorboard --logdir={run.run_dir}` shows the curves, and `--gin.STEPS={2 * run.steps}` "
+        "with the same command trains on, which stretches the learning rate's schedule to the new "
+        "length."
     )
 
 
@@ -340,21 +346,22 @@ def resumed_words(step: int, changed: Sequence[str]) -> str:
 def stopped_words(run: Run, step: int) -> str:
     """Returns the message for a run that was asked to stop."""
     return (
-        f"\nStopped at step {step} of {run.steps} as asked; a checkpoint is saved. The same command "
-        "continues from there."
+        f"\nStopped at step {step} of {run.steps} as asked; a checkpoint is saved. The same "
+        "command continues from there."
     )
 
 
 def unnamed_words(functions: Sequence[str]) -> str:
     """Returns the warning for functions of a run that its config.gin cannot name."""
     return (
-        f"{', '.join(functions)} cannot be named in config.gin: define the function at the top of a "
-        "module. Without that, no other verb can open this run."
+        f"{', '.join(functions)} cannot be named in config.gin: define the function at the top of "
+        "a module. Without that, no other verb can open this run."
     )
 
 
 def finished_words(run: Run, step: int) -> str:
-    """Returns the message for a run that is finished at this step already: how to train it further."""
+    """Returns the message for a run that is finished at this step already: how to train it
+    further."""
     another = run.run_dir.rstrip("/") + "_2"
     took = f"{step} of {step} steps"
     if run.steps < step:

@@ -1,4 +1,5 @@
-"""Metrics of a run, written as JSON lines, for TensorBoard (without TensorFlow), and where else asked."""
+"""Metrics of a run, written as JSON lines, for TensorBoard (without TensorFlow), and where else
+asked."""
 
 import contextlib
 import json
@@ -36,8 +37,8 @@ class MetricsWriter:
             metrics.write(10, {"loss": 5.1})
 
     Training does not depend on them: where they cannot be written, as on a full disk, `warn` is
-    called once, and lines wait in memory until they can be. All is written by the thread that calls,
-    so that none is left to end or to wait for.
+    called once, and lines wait in memory until they can be. All is written by the thread that
+    calls, so that none is left to end or to wait for.
 
     Args:
       step: the step that a run resumes from; entries of later steps are removed, so that the files
@@ -166,7 +167,8 @@ def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
 
 
 def _read(path: Path) -> _Found:
-    """Returns the entries of a file; a last line that a kill cut short is not said to be damaged."""
+    """Returns the entries of a file; a last line that a kill cut short is not said to be
+    damaged."""
     content = _Found([], [])
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     for number, line in enumerate(lines, 1):

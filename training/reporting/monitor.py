@@ -61,8 +61,8 @@ class Monitor:
         self._reported = self._wall_time.seconds()
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
-        """Writes and shows means over the steps that were checked since the last report, and what the
-        data were; nothing where there are none.
+        """Writes and shows means over the steps that were checked since the last report, and what
+        the data were; nothing where there are none.
 
         `read` is the `progress` of the run's `Batches`.
         """
@@ -79,7 +79,8 @@ class Monitor:
         self._recent.clear()
 
     def _speed(self, tokens: float, seconds: float) -> dict[str, float]:
-        """Returns the speed of the recent steps, of so many tokens each, which took these seconds."""
+        """Returns the speed of the recent steps, of so many tokens each, which took these
+        seconds."""
         steps_per_second = len(self._recent) / seconds
         flops = self._flops * steps_per_second
         speed = {

@@ -1,4 +1,5 @@
-"""What to run next with an imported model: a command that trains it further, one that applies it."""
+"""What to run next with an imported model: a command that trains it further, one that applies
+it."""
 
 from collections.abc import Mapping
 
@@ -82,7 +83,8 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
 
 
 def predict_command(run_dir: str, model: Model, mask: str | None) -> str:
-    """A command that applies the model to a text. `mask`: the name of the mask token, if it has one."""
+    """A command that applies the model to a text. `mask`: the name of the mask token, if it has
+    one."""
     text, mode = "The capital of France is", ""
     if model.layout == "encoder" and "vocabulary" in model.heads:  # others classify, tag or embed
         if mask is not None:

@@ -30,7 +30,8 @@ def read_steps(text: str | None) -> Steps | None:
     steps = Steps(*map(int, match.groups())) if match else None
     if steps is None or not 1 <= steps.first <= steps.last:
         raise ValueError(
-            f"--profile is {text!r}, expected the first and the last step of a trace, such as 10:13."
+            f"--profile is {text!r}, expected the first and the last step of a trace, such as "
+            "10:13."
         )
     return steps
 
@@ -39,16 +40,17 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
     """Raises ValueError where a run that has done so many of its steps will not take these."""
     if steps and not done < steps.first <= steps.last <= of:
         raise ValueError(
-            f"--profile={steps.first}:{steps.last} asks for a trace of steps that this start does not "
-            f"take, expected {f'a range in {done + 1}:{of}' if done < of else 'no trace: all are taken'}."
+            f"--profile={steps.first}:{steps.last} asks for a trace of steps that this start does "
+            "not take, expected "
+            f"{f'a range in {done + 1}:{of}' if done < of else 'no trace: all are taken'}."
         )
 
 
 class Profiler:
     """Traces its steps into a folder; without steps it does nothing.
 
-    To write a trace takes seconds, which `wall_time` does not count as those of a step. One that cannot
-    be written is given to `warn`, in words: the run continues.
+    To write a trace takes seconds, which `wall_time` does not count as those of a step. One that
+    cannot be written is given to `warn`, in words: the run continues.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-# The step is compiled once. Steps are their computation; data, the time that they wait for rows. The
-# rest is what comes before and after, such as opening the corpus.
+# The step is compiled once. Steps are their computation; data, the time that they wait for rows.
+# The rest is what comes before and after, such as opening the corpus.
 KINDS = ("compile", "data", "step", "evaluation", "saving", "rest")
 
 

@@ -1,4 +1,5 @@
-"""Metrics in Weights & Biases, for a run with a `wandb_project`; nothing else imports its package."""
+"""Metrics in Weights & Biases, for a run with a `wandb_project`; nothing else imports its
+package."""
 
 import contextlib
 import html
@@ -24,8 +25,8 @@ def check_installed(run: Run) -> None:
     spec = importlib.util.find_spec("wandb")
     if spec is None or spec.origin is None:  # a folder wandb/ that the package left, without it
         raise ValueError(
-            f"training.Run.wandb_project = {run.wandb_project!r} needs the package of Weights & Biases: "
-            "install it (pip install -e '.[wandb]'), or leave the project out."
+            f"training.Run.wandb_project = {run.wandb_project!r} needs the package of Weights & "
+            "Biases: install it (pip install -e '.[wandb]'), or leave the project out."
         )
 
 
@@ -37,14 +38,15 @@ def open_trackers(run: Run) -> "list[WeightsAndBiases]":
 class WeightsAndBiases:
     """A run of Weights & Biases, as a `metrics.Tracker`.
 
-    A run that is resumed is one there too: its id is kept in the run's directory. Steps that are taken
-    again are left out there: after a stop they had the same metrics, after a roll-back those of the
-    batches that are skipped. What the package itself keeps lies where it
+    A run that is resumed is one there too: its id is kept in the run's directory. Steps that are
+    taken again are left out there: after a stop they had the same metrics, after a roll-back those
+    of the batches that are skipped. What the package itself keeps lies where it
     always does, `wandb/` where the command is started, and its variables such as WANDB_MODE work as
     ever: its logs are links to other places, for which a run's directory would be refused.
 
-    Raises ValueError where it cannot start, as without an account, and OSError where a run that has begun
-    there cannot continue, as without a network: it is then trained without, as where that is lost later.
+    Raises ValueError where it cannot start, as without an account, and OSError where a run that has
+    begun there cannot continue, as without a network: it is then trained without, as where that is
+    lost later.
     """
 
     def __init__(self, run: Run):
@@ -68,8 +70,9 @@ class WeightsAndBiases:
             if kept:
                 raise OSError(f"Weights & Biases: {error}") from error
             raise ValueError(
-                f"Weights & Biases cannot start ({error}): log in (wandb login), set WANDB_MODE=offline "
-                "to keep the metrics on this disk, or leave training.Run.wandb_project out."
+                f"Weights & Biases cannot start ({error}): log in (wandb login), set "
+                "WANDB_MODE=offline to keep the metrics on this disk, or leave "
+                "training.Run.wandb_project out."
             ) from error
         if not kept:
             whole_files.write_text(file, run_id)

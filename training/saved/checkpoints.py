@@ -100,8 +100,8 @@ def damage_in_words(source: str, step: int):
         raise
     except Exception as error:
         raise ValueError(
-            f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, and "
-            "the one before is used."
+            f"Checkpoint {step} of {source} is damaged ({_first_line(error)}): delete or move it, "
+            "and the one before is used."
         ) from error
 
 
@@ -109,7 +109,8 @@ def differences(saved: Described, wanted: Described) -> list[str]:
     """Returns how saved arrays differ from a run's, a line each, parameters first.
 
     >>> differences({"params/a": (2, 3)}, {"params/b": (2, 3)})
-    ['params/a: the checkpoint has (2, 3), the run none', 'params/b: the checkpoint has none, the run (2, 3)']
+    ['params/a: the checkpoint has (2, 3), the run none', 'params/b: the checkpoint has none, the
+    run (2, 3)']
     """
     lines = []
     for name in sorted(saved.keys() | wanted.keys(), key=lambda n: (n[:6] != "params", n)):
@@ -131,8 +132,8 @@ class Checkpoints:
         if keep is not None:
             writing = dict(preservation_policy=keep.policy(), cleanup_tmp_directories=True)
         self._checkpointer = ocp.training.Checkpointer(self._root, **writing)
-        # The response of a save that may be running. Its event loop, a thread and three descriptors,
-        # lasts until somebody asks for its result.
+        # The response of a save that may be running. Its event loop, a thread and three
+        # descriptors, lasts until somebody asks for its result.
         self._saving: Any = None
 
     def steps(self) -> list[int]:
@@ -232,7 +233,8 @@ class Checkpoints:
         files = _Files({})
         context = ocp.Context()
         context.pytree.loading.partial_load = True
-        # As for `one_by_one`: by default all compressed and decompressed arrays are in memory at once.
+        # As for `one_by_one`: by default all compressed and decompressed arrays are in memory at
+        # once.
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
             loaded = self._checkpointer.load_checkpointables(
@@ -297,7 +299,8 @@ class Checkpoints:
         return differences(saved, wanted)
 
     def _arrays(self, step: int) -> dict[str, Any]:
-        """Returns the description of every array of a checkpoint, with its shape and dtype, by name."""
+        """Returns the description of every array of a checkpoint, with its shape and dtype, by
+        name."""
         described = self._checkpointer.metadata(step).metadata
         if described is None:
             raise ValueError("the description of its arrays cannot be read")
@@ -389,8 +392,8 @@ def _name(path) -> str:
 def _checksums(tree) -> dict[str, int]:
     """Returns a 32-bit checksum of every array, by name, computed on its devices.
 
-    One array after another, since on a CPU the sum takes a copy of the array. Those of few values are
-    summed by NumPy: a program for each of their shapes would take longer to compile.
+    One array after another, since on a CPU the sum takes a copy of the array. Those of few values
+    are summed by NumPy: a program for each of their shapes would take longer to compile.
     """
     return {name: int(_sum_of(x)) for name, x in _by_path(tree).items()}
 

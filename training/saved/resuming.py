@@ -37,8 +37,8 @@ class Training(NamedTuple):
 
 
 def resume(training: Training, changed: Sequence[str] = ()) -> Resumed | None:
-    """Restores the latest sound checkpoint, the batches to its data position, and the spikes to what
-    they were then; None without one.
+    """Restores the latest sound checkpoint, the batches to its data position, and the spikes to
+    what they were then; None without one.
 
     `changed` is what `check_resumable` returned.
 
@@ -114,8 +114,8 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
             raise ValueError(
                 f"{run.run_dir} holds checkpoints of a run with other values:\n"
                 f"{indented(_first(other, 12))}\nA run that is resumed keeps them; its steps, "
-                "optimizer, devices, data_shards and schedule of evaluations may change. Set them back, or give "
-                "another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
+                "optimizer, devices, data_shards and schedule of evaluations may change. Set them "
+                "back, or give another directory (--gin.RUN_DIR=\"'runs/NAME'\")."
             )
     return changed
 

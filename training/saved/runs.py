@@ -41,15 +41,15 @@ def open_run(
     """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
 
     Args:
-      model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that were
-        saved, which can be told of the models of this package.
+      model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that
+        were saved, which can be told of the models of this package.
       trusted: modules that the directory may name, see `training.settings.trust`.
 
     The parameters are spread over the mesh as in training, or, without one, whole on this machine's
     first device.
 
-    Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or of
-    another model.
+    Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or
+    of another model.
     """
     return load_model(directory, read_directory(directory, trusted), step, mesh, model)
 
@@ -87,8 +87,8 @@ def load_model(
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
             raise ValueError(
-                f"Checkpoint {step} of {directory} is of another model than its config.gin builds: it "
-                "was changed since, or written by another version of this code.\n"
+                f"Checkpoint {step} of {directory} is of another model than its config.gin builds: "
+                "it was changed since, or written by another version of this code.\n"
                 + "\n".join(different[:5])
             )
         with damage_in_words(directory, step):
@@ -110,14 +110,14 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0)
 
 @contextlib.contextmanager
 def settings_in_words(directory: str) -> Iterator[None]:
-    """Raises ValueError, with the file, where a setting of another kind than expected ends a call of
-    what a run directory names."""
+    """Raises ValueError, with the file, where a setting of another kind than expected ends a call
+    of what a run directory names."""
     try:
         yield
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(
-            f"{directory}/{run_directory.CONFIG} gives its model or its objective a value of another "
-            f"kind than expected: {error}."
+            f"{directory}/{run_directory.CONFIG} gives its model or its objective a value of "
+            f"another kind than expected: {error}."
         ) from error
 
 
@@ -126,8 +126,8 @@ def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], where: s
     rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
     if rows is None:
         raise ValueError(
-            f"{where} holds no token_embedding, so its model is none of `models`, and its heads cannot "
-            "be told by its parameters: expected a run with an objective and a vocabulary."
+            f"{where} holds no token_embedding, so its model is none of `models`, and its heads "
+            "cannot be told by its parameters: expected a run with an objective and a vocabulary."
         )
     return _with_heads(builder, rows, saved_heads(shapes))
 

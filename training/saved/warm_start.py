@@ -107,7 +107,8 @@ def _classifiers(names: Iterable[str]) -> set[str]:
 
 
 def check_source(source: str) -> None:
-    """Raises ValueError where `source` is no directory that `warm_start` can take parameters from."""
+    """Raises ValueError where `source` is no directory that `warm_start` can take parameters
+    from."""
     with _saved(source):
         pass
 
@@ -124,8 +125,8 @@ def _saved(source: str) -> Iterator[tuple[Checkpoints, int]]:
             )
         if not in_source or not checkpoints.steps():
             raise ValueError(
-                f"initial_run = {source!r} holds no checkpoint: give the directory of a run that has "
-                "saved one, or of its checkpoints."
+                f"initial_run = {source!r} holds no checkpoint: give the directory of a run that "
+                "has saved one, or of its checkpoints."
             )
         yield checkpoints, checkpoints.steps()[-1]
 

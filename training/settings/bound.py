@@ -2,7 +2,8 @@
 
 `functools.partial` lacks two features: equality by value, and settings that are results of calls
 made later. A `Bound` is equal to another of the same
-function and settings, so that runs can be compared field by field, written to a file, and read back.
+function and settings, so that runs can be compared field by field, written to a file, and read
+back.
 """
 
 import inspect
@@ -27,8 +28,8 @@ class Bound:
 
     A setting may be a `Call`: the function is given its result.
 
-    Raises ValueError, when it is called, for a parameter that has no value or two, and for a setting
-    that the function's annotation does not admit (`constraints`).
+    Raises ValueError, when it is called, for a parameter that has no value or two, and for a
+    setting that the function's annotation does not admit (`constraints`).
     """
 
     __slots__ = ("function", "settings")
@@ -71,7 +72,8 @@ class Bound:
 
 
 class Call(Bound):
-    """The result of a function with settings, computed at every call of the function that takes it."""
+    """The result of a function with settings, computed at every call of the function that takes
+    it."""
 
     __slots__ = ()
 
@@ -86,7 +88,8 @@ def bound(value: Callable) -> Bound:
 
 
 def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
-    """Returns the parameters that can be given by name; None for **kwargs or an unknown signature."""
+    """Returns the parameters that can be given by name; None for **kwargs or an unknown
+    signature."""
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions written in C have no signature

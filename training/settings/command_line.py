@@ -3,8 +3,8 @@
     pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
 
 `--gin_file` may be repeated, later files override earlier ones; `--gin.NAME=VALUE` overrides both.
-T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too; of two
-bindings of one name, in either spelling, the later one holds.
+T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too; of
+two bindings of one name, in either spelling, the later one holds.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Writes a `Run`, or the settings of another class, as a gin file, from which `training.settings.configuration` reads the same value."""
+"""Writes a `Run`, or the settings of another class, as a gin file, from which
+`training.settings.configuration` reads the same value."""
 
 import math
 import os

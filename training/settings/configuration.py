@@ -9,9 +9,10 @@
 Gin's own parser reads the files, in its dialect of dynamic registration: a function is named as the
 file imports it. The statements become values here, instead of entries of gin's global registry: a
 `@function` becomes a `Bound` with the settings that the files give that function. So several runs
-can be read in one process and compared, and a binding that nothing uses is found. Scopes, macros and
-includes mean what they mean in gin: an include is read where it stands, so that it overrides the lines
-above it, and the lines below override it. `training.settings.config_file` writes what this module reads.
+can be read in one process and compared, and a binding that nothing uses is found. Scopes, macros
+and includes mean what they mean in gin: an include is read where it stands, so that it overrides
+the lines above it, and the lines below override it. `training.settings.config_file` writes what
+this module reads.
 
 Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
@@ -66,13 +67,13 @@ T5X_NAMES = {
     "{'encoder': 512, 'decoder': 114}",
     "MIXTURE_OR_TASK_NAME": "MIXTURE_OR_TASK_NAME, with --gin_file=corpora/seqio_task.gin",
     "MIXTURE_OR_TASK_MODULE": "MODULE, with --gin_file=corpora/seqio_task.gin",
-    "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders with "
-    "caches are CACHE_DIRS",
+    "USE_CACHED_TASKS": "USE_CACHED_TASKS, with --gin_file=corpora/seqio_task.gin; the folders "
+    "with caches are CACHE_DIRS",
     "INITIAL_CHECKPOINT_PATH": "training.Run.initial_run, or INITIAL_RUN in the fine-tuning runs",
     "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
     "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
-    "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp shards "
-    "the parameters",
+    "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp "
+    "shards the parameters",
     "trainer.Trainer.num_microbatches": "training.Run.microbatches",
     "train_script.train.eval_period": "training.Run.evaluate_every",
     "utils.SaveCheckpointConfig.period": "training.Run.checkpoint_every",
@@ -152,8 +153,8 @@ def read_lines(
 
         read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
 
-    A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may leave
-    nothing of an earlier one, as that of another objective does.
+    A line that ends in `.gin` is a file, any other a binding; see `read_run`. A later file may
+    leave nothing of an earlier one, as that of another objective does.
     """
     reader = _Reader(Run, search_paths, trusted)
     for line in lines:
@@ -204,7 +205,8 @@ def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
 
 
 def plain_field(run_dir: str, name: str) -> Any:
-    """Returns the literal that a run directory's config.gin gives a field of `Run`; None without one.
+    """Returns the literal that a run directory's config.gin gives a field of `Run`; None without
+    one.
 
     Nothing that the file names is imported, so that any directory can be asked.
     """
@@ -237,7 +239,7 @@ def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
     )
 
 
-# --- statements ------------------------------------------------------------------------------------
+# --- statements -----------------------------------------------------------------------------------
 
 
 class _Reference(NamedTuple):
@@ -272,7 +274,8 @@ _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no functi
 
 
 class _Reader:
-    """Collects the bindings of gin files, and resolves the settings of a function, such as `Run`."""
+    """Collects the bindings of gin files, and resolves the settings of a function, such as
+    `Run`."""
 
     def __init__(self, target: Callable, search_paths: Sequence[str], trusted: Collection[str]):
         self._target, self._search_paths, self._trusted = target, list(search_paths), trusted
@@ -336,7 +339,8 @@ class _Reader:
     ) -> None:
         """Reads statements in turn; `names` are what this file has imported so far.
 
-        `checked` is a file of `_OF_DIRECTORIES`, of which `training.settings.trust` lets some through.
+        `checked` is a file of `_OF_DIRECTORIES`, of which `training.settings.trust` lets some
+        through.
         """
         where = source.text if path is None else str(path)
 
@@ -451,8 +455,8 @@ class _Reader:
         """Raises ValueError for a binding that nothing uses, and for a file of the command line of
         which nothing is used.
 
-        A file may set what a later file made idle: one that chooses another model leaves the settings
-        of the first one behind. But that model has been referred to.
+        A file may set what a later file made idle: one that chooses another model leaves the
+        settings of the first one behind. But that model has been referred to.
         """
         for source, fields in self._chosen.items():
             idle = all(self._bindings["", self._target, name].source != source for name in fields)
@@ -475,7 +479,8 @@ class _Reader:
             raise ValueError(f"Nothing in this {self._said} uses {sets}. {self._remedy(key)}")
 
     def _holding_scope(self, key: _Key) -> str | None:
-        """The scope of a binding that holds in place of `key`, though it is narrower and came first.
+        """The scope of a binding that holds in place of `key`, though it is narrower and came
+        first.
 
         In one file both are seen, and the wider one may be for scopes without a value of their own.
         """
@@ -503,9 +508,9 @@ class _Reader:
             return
         if Path(directory).resolve() != path.parent:
             raise ValueError(
-                f"{path} is of a run in the directory {directory}, which is another one than its own: "
-                f"to train on what was moved here, give --gin.RUN_DIR=\"'{path.parent}'\"; for a new "
-                "run, another RUN_DIR."
+                f"{path} is of a run in the directory {directory}, which is another one than its "
+                f"own: to train on what was moved here, give --gin.RUN_DIR=\"'{path.parent}'\"; "
+                "for a new run, another RUN_DIR."
             )
 
     @property
@@ -514,9 +519,9 @@ class _Reader:
 
     def _idle_file(self, source: _Source) -> str:
         return (
-            f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs to "
-            f"a function that is not part of this {self._said}. Give it after the other files, or "
-            "leave it out."
+            f"Nothing of {source.text} is used: what it binds is bound again after it, or belongs "
+            f"to a function that is not part of this {self._said}. Give it after the other files, "
+            "or leave it out."
         )
 
     def _remedy(self, key: _Key) -> str:
@@ -587,9 +592,9 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
         raise ValueError(f"{at}: {selector!r} is not imported; did you mean {' or '.join(full)}?")
     if first not in names:
         raise ValueError(
-            f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to the "
-            "gin file, such as `from pretrax.training import optimizers`; the command line knows what "
-            f"the run's files import: {', '.join(sorted(names))}."
+            f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to "
+            "the gin file, such as `from pretrax.training import optimizers`; the command line "
+            f"knows what the run's files import: {', '.join(sorted(names))}."
         )
     found = names[first]
     for name in rest:

@@ -6,8 +6,8 @@
         objective=objectives.ul2,
         model=Bound(models.encoder_decoder, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
                     num_encoder_layers=2, num_decoder_layers=2),
-        optimizer=Bound(optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant, peak=1e-3)),
-        sequence_lengths={"encoder": 128, "decoder": 128},
+        optimizer=Bound(optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant,
+        peak=1e-3)), sequence_lengths={"encoder": 128, "decoder": 128},
         batch_size=16,
         steps=700,
     )
@@ -33,7 +33,8 @@ T5_VOCABULARY = 32_128  # rows, for a run that is described without its vocabula
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """All settings of a training run: data, objective, model, optimizer, rows, devices, schedule."""
+    """All settings of a training run: data, objective, model, optimizer, rows, devices,
+    schedule."""
 
     # Where
     run_dir: NonEmptyText  # a directory on disk, for everything that the run writes
@@ -123,8 +124,8 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
         return -(-ids.size // 128) * 128
     if rows < ids.size:
         raise ValueError(
-            f"training.Run.vocabulary_rows = {rows} are fewer than the {ids.size} ids of the vocabulary: "
-            "raise them, or leave them out."
+            f"training.Run.vocabulary_rows = {rows} are fewer than the {ids.size} ids of the "
+            "vocabulary: raise them, or leave them out."
         )
     return rows
 

@@ -1,4 +1,5 @@
-"""What the config.gin of a run directory may name: functions that describe a run, mostly of pretrax.
+"""What the config.gin of a run directory may name: functions that describe a run, mostly of
+pretrax.
 
 A run directory may come from anybody, and whoever opens it calls what its config.gin names. So no
 module is imported from there, and no function called, but those of `OWN` and of modules that the
@@ -61,7 +62,8 @@ def check_function(function: Callable, trusted: Collection[str], at: str) -> Non
 
 
 def check_module(value: Any, trusted: Collection[str], at: str) -> None:
-    """Raises ValueError for a value of the setting `MODULE` that is not trusted: one module, or several.
+    """Raises ValueError for a value of the setting `MODULE` that is not trusted: one module, or
+    several.
 
     It may be the path of a Python file, which is then trusted by that path and no other.
     """

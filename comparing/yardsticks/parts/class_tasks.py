@@ -36,9 +36,10 @@ def class_task(
     "python_modules" and "python_pairs" are read from Python's library, without TensorFlow; any
     other name is that of a registered SeqIO task, such as "glue_mrpc", with its own metrics.
 
-    Raises ValueError, FileNotFoundError as `tasks.evaluation.seqio_evaluation.evaluation_tasks`, and ValueError
-    for a task whose training examples have a single class, or so many that they are texts, and for a
-    run that has trained on the library's held-out files, where the task is of those.
+    Raises ValueError, FileNotFoundError as `tasks.evaluation.seqio_evaluation.evaluation_tasks`,
+    and ValueError for a task whose training examples have a single class, or so many that they are
+    texts, and for a run that has trained on the library's held-out files, where the task is of
+    those.
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
@@ -58,8 +59,9 @@ def class_task(
     classes = set(labels["train"])
     if not 2 <= len(classes) <= 0.2 * len(labels["train"]) + 2:
         raise ValueError(
-            f"Task {name!r} has {len(classes)} different answers to {len(labels['train'])} training "
-            "examples, expected a few classes: evaluate it by `pretrax evaluate --task=NAME`."
+            f"Task {name!r} has {len(classes)} different answers to {len(labels['train'])} "
+            "training examples, expected a few classes: evaluate it by "
+            "`pretrax evaluate --task=NAME`."
         )
     return ClassTask(texts, labels, _postprocessed(found))
 
@@ -67,7 +69,8 @@ def class_task(
 def class_figures(
     name: str, task: ClassTask, predicted: Sequence[str], by_words: Sequence[str] | None = None
 ) -> list[Figure]:
-    """Returns the task's metrics of the predicted classes of "validation"; a metric is its figure's unit.
+    """Returns the task's metrics of the predicted classes of "validation"; a metric is its figure's
+    unit.
 
     Baselines are those of the most frequent training class. `by_words`: what is predicted without
     the model, by words alone; its figures stand beside the others.

@@ -6,7 +6,8 @@
 The head is a linear layer on the mean hidden state of a text's own tokens: of an encoder, of an
 encoder-decoder's encoder, or of a decoder. A head on [CLS], on the last token, or an answer written
 as text would each suit one objective, which has trained that very slot; all have trained the states
-of all tokens. It starts at zero, with the classes' shares as its bias, so nothing is drawn at random.
+of all tokens. It starts at zero, with the classes' shares as its bias, so nothing is drawn at
+random.
 
 Letters: B rows, T slots, E width, C classes.
 """
@@ -54,9 +55,10 @@ def finetuned(
 ) -> Finetuned:
     """Returns the model fine-tuned on these training examples.
 
-    AdamW without dropout, gradients clipped at norm 1, a linear warm-up over a tenth of the steps and
-    a linear decay to 0. Every peak is tried on four fifths of the examples, and the model of that
-    which is best on the rest is kept: one rate for all would flatter the objectives that like it.
+    AdamW without dropout, gradients clipped at norm 1, a linear warm-up over a tenth of the steps
+    and a linear decay to 0. Every peak is tried on four fifths of the examples, and the model of
+    that which is best on the rest is kept: one rate for all would flatter the objectives that like
+    it.
 
     Args:
       tokens: longer texts are cut to so many.
@@ -98,7 +100,8 @@ def _trained(trained, rows, labels_N, learnt, classes, steps, *, peak, batch_siz
 
 
 def _batches(examples: np.ndarray, steps: int, batch_size: int):
-    """Yields the examples of each step: all in a random order, the same for any run, again and again."""
+    """Yields the examples of each step: all in a random order, the same for any run, again and
+    again."""
     rng, left = np.random.default_rng(0), np.array([], int)
     for _ in range(steps):
         while len(left) < batch_size:

@@ -20,8 +20,8 @@ def text_features(
     """Returns f32[N, E] of the texts by layer.
 
     Args:
-      pooling: "mean" of the states of a text's own tokens, or the "first" or "last" slot of its row,
-        such as that of [CLS].
+      pooling: "mean" of the states of a text's own tokens, or the "first" or "last" slot of its
+        row, such as that of [CLS].
 
     Raises ValueError as `inference.answering.states.states`.
     """

@@ -58,9 +58,9 @@ def reading_of(trained: Trained) -> LikelihoodForm:
             if fits(form):
                 return LikelihoodForm(kind, form)
     raise ValueError(
-        f"Got a model that can {' and '.join(form.mode for form in forms)}, which gives no likelihood of "
-        "a text: expected one trained by an objective that predicts tokens, such as language modelling, "
-        "denoising, masked language modelling or masked diffusion."
+        f"Got a model that can {' and '.join(form.mode for form in forms)}, which gives no "
+        "likelihood of a text: expected one trained by an objective that predicts tokens, such as "
+        "language modelling, denoising, masked language modelling or masked diffusion."
     )
 
 
@@ -69,8 +69,9 @@ def log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (given, rest) the log-probabilities f64[n] of the n tokens of the rest.
 
-    Each is predicted from the given tokens and those of the rest before it; for PSEUDO and BOUND from
-    all other tokens, one masked at a time. Ends of documents are no tokens here. `given` may be empty.
+    Each is predicted from the given tokens and those of the rest before it; for PSEUDO and BOUND
+    from all other tokens, one masked at a time. Ends of documents are no tokens here. `given` may
+    be empty.
     """
     if reading.kind in (EXACT, *AFTER_READING):
         prompts = [_prompt(trained, reading.form, [*given], [*rest]) for given, rest in texts]

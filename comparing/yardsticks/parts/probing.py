@@ -47,7 +47,8 @@ def fit_probe(
 
     One that is fitted to constant features predicts the most frequent class.
 
-    Raises ValueError for features that are not finite, and for fewer examples than choose a strength.
+    Raises ValueError for features that are not finite, and for fewer examples than choose a
+    strength.
     """
     features_NxE, labels_N = np.asarray(features_NxE, np.float32), np.asarray(labels_N)
     if not np.isfinite(features_NxE).all():
@@ -78,7 +79,8 @@ def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any
     """Returns (name, probe) of the features that are best on the examples that choose settings.
 
     Args:
-      features: f[N, E] by name, such as the number of a layer; of equally good ones the first is taken.
+      features: f[N, E] by name, such as the number of a layer; of equally good ones the first is
+        taken.
     """
     probes = {name: fit_probe(each, labels_N, classes) for name, each in features.items()}
     best = max(probes, key=lambda name: probes[name].chosen_by)

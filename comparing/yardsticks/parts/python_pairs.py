@@ -4,9 +4,9 @@
     total = sum(values)          values = sum(total)          names: used before it is defined
     Return the number of         Return number the of         words
 
-Both texts consist of the same characters, so that neither length nor frequencies tell them apart. The
-wrong one of code does not parse, or reads a variable that has no value yet; of prose a function word
-stands behind its word.
+Both texts consist of the same characters, so that neither length nor frequencies tell them apart.
+The wrong one of code does not parse, or reads a variable that has no value yet; of prose a function
+word stands behind its word.
 """
 
 import ast
@@ -80,7 +80,7 @@ def _exchanged(text: str, one: Place, other: Place) -> str:
     return text[: one.start] + swapped + text[other.end :]
 
 
-# --- texts ---------------------------------------------------------------------------------------
+# --- texts --------------------------------------------------------------------------------------
 
 
 def functions_of(document: Document) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _parses(text: str) -> bool:
     return True
 
 
-# --- places that may be exchanged ----------------------------------------------------------------
+# --- places that may be exchanged ---------------------------------------------------------------
 
 
 def closing_brackets(text: str) -> Iterator[tuple[Place, Place]]:
@@ -159,7 +159,8 @@ def indentations(text: str) -> Iterator[tuple[Place, Place]]:
 
 
 def names(text: str) -> Iterator[tuple[Place, Place]]:
-    """Yields a use of a name and a later use of a variable that is not yet defined at the first one."""
+    """Yields a use of a name and a later use of a variable that is not yet defined at the first
+    one."""
     (function,) = ast.parse(text).body
     found = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
     defined: dict[str, int] = {}  # the first line in which it is given a value

@@ -38,7 +38,8 @@ def hidden_lines(count: int) -> list[Gap]:
 
 
 def beginnings(text: str) -> Iterator[Gap]:
-    """Yields the functions and classes of a file's top level up to a whole statement, and what follows."""
+    """Yields the functions and classes of a file's top level up to a whole statement, and what
+    follows."""
     lines = text.splitlines(keepends=True)
     for node in _definitions(text):
         for end in sorted(
@@ -54,8 +55,8 @@ def beginnings(text: str) -> Iterator[Gap]:
 
 
 def gaps(text: str) -> Iterator[Gap]:
-    """Yields the functions of a file's top level without a line that is a whole statement, each once for
-    every such line."""
+    """Yields the functions of a file's top level without a line that is a whole statement, each
+    once for every such line."""
     lines = text.splitlines(keepends=True)
     for node in _definitions(text):
         whole = "".join(lines[node.lineno - 1 : node.end_lineno])
@@ -88,8 +89,8 @@ def parses(text: str) -> bool:
 def continues_to_parse(prefix: str, text: str) -> bool:
     """Returns whether a prefix parses with the complete lines of a text, and they hold a statement.
 
-    Of an unfinished statement at the end its lines are left out: where a bracket or a string is left
-    open, a block has no body, or a decorator no function.
+    Of an unfinished statement at the end its lines are left out: where a bracket or a string is
+    left open, a block has no body, or a decorator no function.
 
     >>> continues_to_parse("x = 1\\n", "y = (x)\\nz = f(\\n"), continues_to_parse("x = 1\\n", "y = x)\\n")
     (True, False)

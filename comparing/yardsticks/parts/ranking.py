@@ -20,7 +20,8 @@ MASKED = ("mask", "unmask")
 
 
 class Question(NamedTuple):
-    """A text with a blank, <extra_id_0>, or at whose end the answer belongs; and possible answers."""
+    """A text with a blank, <extra_id_0>, or at whose end the answer belongs; and possible
+    answers."""
 
     text: str
     answers: tuple[str, ...]
@@ -31,8 +32,8 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
 
     Each model scores as it was trained: an answer follows the text, or fills a blank of a model
     that infills. A model that only continues texts scores the whole text with the answer in it, one
-    that completes them what begins with the answer, and one that predicts masks the answer's tokens,
-    all masked at once, which is a pseudo-log-likelihood.
+    that completes them what begins with the answer, and one that predicts masks the answer's
+    tokens, all masked at once, which is a pseudo-log-likelihood.
 
     Raises ValueError for a model that does none of these, such as one that only classifies.
     """
@@ -54,7 +55,8 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
     else:
         raise ValueError(
             f"Got a model in mode {mode!r}, expected one that writes or predicts masks: answers "
-            "cannot be ranked by a model that gives no probability to text. Use finetune or classify."
+            "cannot be ranked by a model that gives no probability to text. Use finetune or "
+            "classify."
         )
     each = iter([[np.sum(log_probs), np.mean(log_probs)] for log_probs in found])
     return [np.array([next(each) for _ in question.answers]) for question in questions]
@@ -82,13 +84,14 @@ def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str
     if mode == "continue" or any(form.causal for form in trained.prompt_forms):
         return "", "".join(_split(text, answer))
     raise ValueError(
-        f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, continues "
-        "texts or predicts masks."
+        f"Got a text with a blank for a model in mode {mode!r}, expected one that infills, "
+        "continues texts or predicts masks."
     )
 
 
 def _split(text: str, answer: str) -> tuple[str, str]:
-    """Returns (the text before its blank, or all of it without one; the answer and what follows)."""
+    """Returns (the text before its blank, or all of it without one; the answer and what
+    follows)."""
     before, _, after = text.partition(SENTINEL)
     return before, answer + after
 

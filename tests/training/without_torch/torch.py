@@ -1,3 +1,4 @@
-"""Stands before PyTorch in the programs that tests start: tensorboardX would import it, for seconds."""
+"""Stands before PyTorch in the programs that tests start: tensorboardX would import it, for
+seconds."""
 
 raise ImportError("the programs of these tests need no PyTorch")
