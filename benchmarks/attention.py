@@ -1,9 +1,8 @@
 """Attention alone, forward and backward: how long it takes, or how much memory, plain and fused.
 
-    python benchmarks/attention.py                                  # on the accelerator that is
-    here python benchmarks/attention.py --compile=h100:1                 # what one elsewhere would
-    take python benchmarks/attention.py --slots 128 --heads=2 --repeats=1      # in seconds, on a
-    CPU
+    python benchmarks/attention.py                                      # on the accelerator here
+    python benchmarks/attention.py --compile=h100:1                     # what one elsewhere takes
+    python benchmarks/attention.py --slots 128 --heads=2 --repeats=1    # in seconds, on a CPU
 
 Of one row in bfloat16. "T5" is bidirectional with T5's bias and its gradient, "causal" has no bias,
 and beside it is JAX's own: on GPUs cuDNN's flash attention, elsewhere XLA's. Memory is what a

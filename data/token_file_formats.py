@@ -1,9 +1,8 @@
 """Token files of other programs, read as they are: Megatron's, nanoGPT's and datatrove's.
 
     NAME.bin, NAME.idx    Megatron-Core's IndexedDataset: the .idx begins with MMIDIDX, a version
-    and the
-                          code of the ids' dtype, and has the lengths and places of sequences, and
-                          the first sequence of each document and the end
+                          and the code of the ids' dtype, and has the lengths and places of
+                          sequences, and the first sequence of each document and the end
     NAME.bin              nanoGPT's: uint16 ids, where the end-of-sequence id ends each document
     NAME.ds, NAME.ds.index
                           datatrove's: uint16 or uint32 ids, and where each document ends, as uint64

@@ -2,12 +2,11 @@
 
 A store is a folder on a disk or in a bucket:
 
-    store.json
-    {"format": 2, "ids": {…}, "columns": […], "about": {…}, "vocabulary": […],
-                             "splits": {"train": {…}, "heldout": {…}}, "crc32": …}
+    store.json              {"format": 2, "ids": {…}, "columns": […], "about": {…},
+                             "vocabulary": […], "crc32": …,
+                             "splits": {"train": {…}, "heldout": {…}}}
     train.blocks            for each block: its file, its first token and record there, its numbers
-    of
-                            tokens and records, and CRC-32s (`block_dtype`)
+                            of tokens and records, and CRC-32s (`block_dtype`)
     train/00003-0000.tokens uint16 or int32, little-endian: the tokens of records, one after another
     train/00003-0000.index  uint32 for each record: 2 · tokens, and 1 more where its document ends
     train/00003-0000.parts, .labels

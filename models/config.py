@@ -90,8 +90,8 @@ class Config:
     qk_norm_joint: bool = False  # one over all heads of a token instead, as in OLMo 2
 
     # --- attention and positions
-    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and
-    # GPUs, in memory that grows with the length and not with its square (`models.kernels.fused_attention`).
+    # How it is computed. "plain": by XLA, on every platform; "fused": by kernels for TPUs and GPUs,
+    # in memory that grows with the length, not with its square (`models.kernels.fused_attention`).
     attention: Literal["plain", "fused"] = "plain"
     # "relative": T5's bias by bucket; "rotary"; "learned": a table, added; "none".
     positions: Literal["relative", "rotary", "learned", "none"] = "rotary"

@@ -264,8 +264,8 @@ def _corrupt_pairs(draw, settings: _Pairs, key, row, partner, lengths, max_docum
     }
 
 
-# --- choices of the two texts -------------------------------------------------------------------
-# Each returns A and B as pieces [D, 1] of the source, labels i32[D], and bool[D] whether they count.
+# --- choices of the two texts ------------------------------------------------------------------
+# Each returns A and B as pieces [D, 1] of the source, labels i32[D], and bool[D]: do they count?
 
 
 def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):

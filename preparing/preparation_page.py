@@ -9,7 +9,8 @@ from .preparation_report import PreparationReport, StepReport
 STYLE = """
 td.left { white-space:normal; min-width:11rem } td:first-child { min-width:7.5rem }
 .share { min-width:5rem; height:.55rem; margin-top:.45rem; background:var(--chip);
-  border-radius:4px; overflow:hidden } .share i { display:block; height:100%; background:var(--first) }
+  border-radius:4px; overflow:hidden }
+.share i { display:block; height:100%; background:var(--first) }
 pre + p, h3 + p { overflow-wrap:anywhere }
 """
 

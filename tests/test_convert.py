@@ -534,8 +534,8 @@ def test_the_first_bert_is_read_by_the_names_it_was_published_with(tmp_path):
 def test_the_first_t5_is_read_as_it_was_published(tmp_path):
     """Without a projection in config.json, and with a table that nothing reads."""
     model = models.encoder_decoder(
-        40, num_encoder_layers=2, num_decoder_layers=2, **SMALL,
-        mlp_activations=("relu",), attention_scale=1.0, logits_via_embedding=True, scale_logits=True,
+        40, num_encoder_layers=2, num_decoder_layers=2, **SMALL, mlp_activations=("relu",),
+        attention_scale=1.0, logits_via_embedding=True, scale_logits=True,
     )  # fmt: skip
     source, params = written(tmp_path / "hf", model)
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["feed_forward_proj"] == "relu"

@@ -123,7 +123,8 @@ def test_short_names_and_what_to_run_next(capsys):
 
 
 def test_tensorflow_is_not_loaded():
-    program = "import sys; from pretrax.verbs import show; print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
+    loaded = "print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
+    program = f"import sys; from pretrax.verbs import show; {loaded}"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )

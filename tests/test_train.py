@@ -139,7 +139,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ({"training__Run__rollback_sigmas": True}, r"must be a number above 0 or None, got True"),
         (
             {"training__Run__rollback_sigmas": 6, "training__Run__checkpoint_every": None},
-            r"rollback_sigmas = 6 goes back to a checkpoint, and checkpoint_every = None saves none",
+            r"rollback_sigmas = 6 goes back to a checkpoint, and checkpoint_every = None saves",
         ),
         ({"training__Run__initial_run": "/absent"}, r"initial_run = '/absent' holds no checkpoint"),
         ({"RUN_DIR": "gs://bucket/run"}, r"directory on disk, got gs://bucket/run: set checkpoint"),

@@ -39,9 +39,11 @@ def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
     Cross-entropy in nats for classes, with add-one smoothing; squared error for numbers. Without
     training labels the held-out ones themselves are used.
 
-    >>> round(trivial_loss(Tally(np.array([1.0, 1.0]), False), Tally(np.array([2.0, 0.0]), False)), 4)
+    >>> even, first = np.array([1.0, 1.0]), np.array([2.0, 0.0])
+    >>> round(trivial_loss(Tally(even, False), Tally(first, False)), 4)
     1.674
-    >>> trivial_loss(Tally(np.array([2.0, 6.0, 20.0]), True), Tally(np.array([1.0, 1.0, 1.0]), True))
+    >>> squares, ones = np.array([2.0, 6.0, 20.0]), np.array([1.0, 1.0, 1.0])
+    >>> trivial_loss(Tally(squares, True), Tally(ones, True))
     10.0
     """
     if heldout.numbers:

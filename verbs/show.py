@@ -125,7 +125,8 @@ def show(console: Console, options: argparse.Namespace, choice: Choice, command:
         small = run_of(choice.name) if own else SMALL_RUNS[layout]
         flags = f"--gin_file=runs/{small}.gin --gin_file=objectives/{choice.name}.gin"
         if options.task:
-            flags += f" --gin_file=corpora/seqio_task.gin --gin.MIXTURE_OR_TASK_NAME=\"'{options.task}'\""
+            flags += " --gin_file=corpora/seqio_task.gin"
+            flags += f" --gin.MIXTURE_OR_TASK_NAME=\"'{options.task}'\""
         if options.module:
             flags += f' --gin.MODULE="{options.module}"'
         console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)

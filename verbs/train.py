@@ -1,9 +1,8 @@
 """Trains a model on a pre-training objective.
 
-    pretrax train                                                       the quickstart, on any
-    laptop pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
-    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8    its step, compiled for that
-    slice
+    pretrax train                                                       the quickstart
+    pretrax train --gin_file=runs/own_text.gin --gin.FILES="'data/*.txt'"
+    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8    its step, compiled for it
 
 A run directory holds everything that a run leaves. The same command started again continues from
 the last checkpoint, or says that the run is finished.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 HUBER = 1e-3  # where the loss of log L turns from squares to a line, as in Hoffmann et al.
-ALIKE = 0.05  # sizes, or numbers of tokens, that differ by a smaller share are one: seeds differ by less
+ALIKE = 0.05  # sizes, or numbers of tokens, that differ by a smaller share are one
 ENDS = (2.5, 97.5)  # percentiles of a bootstrap, the ends of an interval
 
 

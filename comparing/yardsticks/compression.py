@@ -82,9 +82,8 @@ def bits_per_byte(
         bits per byte                of a causal model: its exact likelihood of the text
         bits per byte, upper bound   of masked diffusion: the bound on its likelihood
         conditional bits per byte    of one that reads and writes: second halves, given the first;
-        of one
-                                     that was never trained to complete a text, ", by a blank" that
-                                     the second half fills, or ", by restoring" the whole
+                                     of one that was never trained to complete a text, ", by a
+                                     blank" that the second half fills, or ", by restoring" all
         pseudo bits per byte         of a masked model: each token given all others (Salazar et al.
                                      2020, arXiv:1910.14659)
 

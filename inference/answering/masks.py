@@ -1,8 +1,7 @@
 """Filling masks: the likeliest tokens of each mask, or all masks generated in turn.
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
-    guesses[0][0][0]           # of the first text, of its first mask, the likeliest: Guess(token,
-    p)
+    guesses[0][0][0]    # of the first text, of its first mask, the likeliest: Guess(token, p)
 
 Letters: B rows, T slots, K masks of a row, V ids.
 """

@@ -85,8 +85,7 @@ def answer_log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
 
-        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # of a decoder: each from those
-        before
+        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # each, given those before it
 
     Raises ValueError for a prompt of more slots than the model has positions.
     """

@@ -1,7 +1,7 @@
 """The longest rows that a model can read, and those that it was trained on.
 
-    check_texts(trained, rows)              # before they are embedded, classified, filled in,
-    scored check_prompts(trained, prompts, 64)     # before up to 64 tokens are generated after each
+    check_texts(trained, rows)             # before they are embedded, classified, filled in, scored
+    check_prompts(trained, prompts, 64)    # before up to 64 tokens are generated after each
 
 A row beyond learned positions is refused. One beyond the rows of training is a `BeyondTraining`
 warning: rotary and relative positions have no end, but nothing was learned there.

@@ -29,7 +29,7 @@ def dialogues(
 ) -> Corpus:
     """Instructions and dialogues in JSONL, Parquet and Arrow files, for `objectives.dialogue`.
 
-        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hey"}]}
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
         {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
 

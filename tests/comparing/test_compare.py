@@ -154,8 +154,8 @@ def test_one_seed_is_warned_of(own, capsys):
         ),
         (
             "comparing.Comparison.variants = {'small': [], 'large/2': ['PEAK = 2e-2']}",
-            "was optimizers.warmup_constant.peak = 0.01\n  is optimizers.warmup_constant.peak = "
-            "0.02",
+            "was optimizers.warmup_constant.peak = 0.01\n"
+            "  is optimizers.warmup_constant.peak = 0.02",
         ),
     ],
 )

@@ -77,7 +77,8 @@ def test_a_flipped_byte_is_named(tmp_path, kind):
     at = len(content) - 5
     content[at] ^= 16
     file.write_bytes(content)
-    said = rf"00000-0000.{kind} is not as it was written: its block of bytes [\d,]+ to {len(content):,} "
+    end = f"{len(content):,}"
+    said = rf"00000-0000.{kind} is not as it was written: its block of bytes [\d,]+ to {end} "
     for look in (store.records("train").verify, lambda: read(store.records("train"), 1)):
         with pytest.raises(ValueError, match=said):
             look()

@@ -19,7 +19,7 @@ def classified(one, text):
     return classify(one, [text])
 
 
-CASES = {  # each reads 8 slots of a text of so many letters: bos or cls, and sep or eos or new tokens
+CASES = {  # each reads 8 slots of a text of so many letters: bos or cls, and sep, eos or new tokens
     "decoder": (generated, "decoder", "causal_lm", "a" * 3),
     "encoder-decoder": (generated, "encoder_decoder", "text_to_text", "a" * 7),
     "score": (lambda one, text: score(one, [("", text)]), "decoder", "causal_lm", "a" * 7),

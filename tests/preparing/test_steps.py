@@ -199,7 +199,7 @@ def test_exact_and_near_duplicates(tmp_path):
     report = planted.run_steps(
         tmp_path,
         f"preparing.Preparation.steps = {steps}",
-        "--gin.sources.files.task_bytes=400",  # so that copies are in other tasks than their originals
+        "--gin.sources.files.task_bytes=400",  # so that copies are in other tasks
     )
     dropped = {step["name"]: step["dropped"] for step in report["steps"]}
     assert dropped["exact_duplicates"] == {"duplicate": 2}

@@ -44,7 +44,8 @@ def test_any_process_draws_the_same_without_tensorflow():
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     here = repr([pair_examples(), tagged_examples()])
     assert there.stdout.strip() == str(zlib.crc32(here.encode())), there.stderr
-    alone = "import sys, pretrax.tasks.python_library.python_definitions; print('tensorflow' in sys.modules)"
+    module = "pretrax.tasks.python_library.python_definitions"
+    alone = f"import sys, {module}; print('tensorflow' in sys.modules)"
     alone = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
     assert alone.stdout.strip() == "False", alone.stderr
 

@@ -26,8 +26,8 @@ class Traffic(NamedTuple):
 def traffic(text: str) -> dict[str, Traffic]:
     """Returns the collectives of a compiled program by kind, that with the most bytes first.
 
-        traffic(jax.jit(f).lower(x).compile().as_text())  ->
-        {"all-gather": Traffic(calls=3, bytes=4096)}
+        program = jax.jit(f).lower(x).compile()
+        traffic(program.as_text())    # {"all-gather": Traffic(calls=3, bytes=4096)}
 
     A TPU's program has an all-reduce whose result is sliced at once, in a computation of that name,
     where it means a reduce-scatter: it counts as one. What it starts in one fusion, goes on with in

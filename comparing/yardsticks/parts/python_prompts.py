@@ -92,8 +92,10 @@ def continues_to_parse(prefix: str, text: str) -> bool:
     Of an unfinished statement at the end its lines are left out: where a bracket or a string is
     left open, a block has no body, or a decorator no function.
 
-    >>> continues_to_parse("x = 1\\n", "y = (x)\\nz = f(\\n"), continues_to_parse("x = 1\\n", "y = x)\\n")
-    (True, False)
+    >>> continues_to_parse("x = 1\\n", "y = (x)\\nz = f(\\n")
+    True
+    >>> continues_to_parse("x = 1\\n", "y = x)\\n")
+    False
     """
     lines = text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
