@@ -2,6 +2,7 @@
 
 from . import layouts
 from .annealing import annealed
+from .attention_masks import attention_mask, causal_mask, prefix_mask
 from .autoencoding import (
     bart,
     document_rotation,
@@ -48,11 +49,13 @@ __all__ = [
     "Term",
     "TokenIds",
     "annealed",
+    "attention_mask",
     "bart",
     "batched",
     "bitmap",
     "blank_infilling",
     "causal_lm",
+    "causal_mask",
     "causal_masking",
     "check_token_ids",
     "contrastive",
@@ -79,6 +82,7 @@ __all__ = [
     "packed_lengths",
     "plan",
     "prefix_lm",
+    "prefix_mask",
     "raw_length",
     "replaced_token_detection",
     "sentence_order_prediction",

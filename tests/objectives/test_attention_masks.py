@@ -1,0 +1,44 @@
+"""Attention patterns as matrices, beside what models get."""
+
+import jax
+import numpy as np
+import pytest
+
+from pretrax.objectives import (
+    attention_mask,
+    causal_lm,
+    causal_mask,
+    corruptor,
+    layouts,
+    prefix_lm,
+    prefix_mask,
+)
+from tests.objectives.registry import IDS, text_row
+
+
+def test_a_causal_mask_is_a_triangle():
+    assert (np.asarray(causal_mask(7)) == np.tril(np.ones((7, 7), bool))).all()
+    assert (causal_mask(7) == prefix_mask(1, 6)).all()  # the first token has itself alone anyway
+
+
+@pytest.mark.parametrize("prefix, targets", [(0, 4), (1, 3), (4, 0), (3, 5)])
+def test_a_prefix_is_attended_to_whole(prefix, targets):
+    mask = np.asarray(prefix_mask(prefix, targets))
+    expected = np.tril(np.ones_like(mask))
+    expected[:prefix, :prefix] = True
+    assert (mask == expected).all()
+
+
+@pytest.mark.parametrize("builder", [causal_lm, prefix_lm])
+def test_a_decoder_gets_the_same_pattern(builder):
+    length = 10
+    row, _ = text_row((length,), length, 0)
+    features = corruptor(builder, IDS, length)(jax.random.key(0), np.stack([row.tokens] * 2))
+    features = {name: column[0] for name, column in features.items()}
+    slots = length if builder is causal_lm else length + 2
+    batch = layouts.decoder.arrange(features, {"decoder": slots}, IDS.bos, 1)
+    mask = np.asarray(attention_mask(batch["decoder_key_intervals"], slots))
+    written = int(np.sum(np.asarray(features["targets_segments"]) > 0))
+    # A prefix of p tokens and t targets, with end-of-sequence after each.
+    assert (mask == prefix_mask(slots - written, written)).all()
+    assert (written < slots) == (builder is prefix_lm)
