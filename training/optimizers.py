@@ -48,6 +48,34 @@ def warmup_constant(total_steps: int, *, peak: NonNegative, warmup_steps: Natura
 
 
 @checked
+def warmup_linear(total_steps: int, *, peak: NonNegative, warmup_steps: Natural):
+    """Linear warm-up from 0 to `peak`, then linearly down to 0 at the last step: BERT's."""
+    _check_warmup("warmup_linear", warmup_steps, total_steps)
+    up = optax.linear_schedule(0.0, peak, max(warmup_steps, 1))
+    down = optax.linear_schedule(peak, 0.0, total_steps - warmup_steps)
+    return optax.join_schedules([up, down], [warmup_steps])
+
+
+@checked
+def warmup_stable_decay(
+    total_steps: int, *, peak: NonNegative, warmup_steps: Natural, decay_steps: Count
+):
+    """Linear warm-up from 0 to `peak`, constant, and down to 0 by `1 - sqrt` in the last steps.
+
+    A run with more steps repeats all but the last `decay_steps` (Hägele et al. 2024,
+    arXiv:2405.18392, whose decay this is).
+    """
+    _check_warmup("warmup_stable_decay", warmup_steps, total_steps, decay_steps)
+    up = optax.linear_schedule(0.0, peak, max(warmup_steps, 1))
+    start = total_steps - decay_steps
+
+    def down(step):  # from the first step of the decay on
+        return peak * (1 - jnp.sqrt(jnp.clip(step / decay_steps, 0, 1)))
+
+    return optax.join_schedules([up, optax.constant_schedule(peak), down], [warmup_steps, start])
+
+
+@checked
 def scheduled(learning_rate: Callable | NonNegative, total_steps: int) -> Callable[[int], float]:
     """Returns an optimizer's learning rate as a function of the steps taken before.
 
@@ -218,10 +246,11 @@ def _clipped(clip_norm, transformation):
     return optax.chain(optax.clip_by_global_norm(clip_norm), transformation)
 
 
-def _check_warmup(schedule: str, warmup_steps: int, total_steps: int):
-    if warmup_steps >= total_steps:
+def _check_warmup(schedule: str, warmup_steps: int, total_steps: int, decay_steps: int = 0):
+    if warmup_steps >= total_steps - decay_steps:
+        without = f" without the {decay_steps} of its decay" if decay_steps else ""
         raise ValueError(
-            f"optimizers.{schedule}.warmup_steps must be below the run's {total_steps} steps, got "
-            f"{warmup_steps}: set it (--gin.optimizers.{schedule}.warmup_steps=5), or raise the "
-            "steps."
+            f"optimizers.{schedule}.warmup_steps must be below the run's {total_steps} steps"
+            f"{without}, got {warmup_steps}: set it (--gin.optimizers.{schedule}.warmup_steps=5), "
+            "or raise the steps."
         )

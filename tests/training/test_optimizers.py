@@ -12,7 +12,9 @@ from pretrax.training.optimizers import (
     muon,
     warmup_constant,
     warmup_cosine,
+    warmup_linear,
     warmup_rsqrt,
+    warmup_stable_decay,
 )
 
 
@@ -37,6 +39,30 @@ def test_weight_decay_spares_norms_and_biases_scanned_or_not(make):
     np.testing.assert_array_equal(updates["bias"], 0)
     for shrunk in (updates["mlp"]["wi"], updates["relative_bias"]["table"]):
         np.testing.assert_allclose(shrunk, -0.1, rtol=1e-6)
+
+
+def test_a_linear_schedule_ends_at_0():
+    rate = warmup_linear(10, peak=0.4, warmup_steps=2)
+    expected = [0.0, 0.2, 0.4, 0.35, 0.3, 0.25, 0.2, 0.15, 0.1, 0.05, 0.0]
+    np.testing.assert_allclose([rate(step) for step in range(11)], expected, atol=1e-7)
+
+
+def test_a_stable_schedule_falls_in_the_last_steps_alone():
+    rate = warmup_stable_decay(20, peak=0.4, warmup_steps=2, decay_steps=4)
+    stable = [0.4] * 15
+    falling = [0.4 * (1 - np.sqrt(k / 4)) for k in (1, 2, 3, 4)]
+    expected = [0.0, 0.2, *stable, *falling]
+    np.testing.assert_allclose([rate(step) for step in range(21)], expected, atol=1e-7)
+    longer = warmup_stable_decay(40, peak=0.4, warmup_steps=2, decay_steps=4)
+    np.testing.assert_array_equal(
+        [longer(step) for step in range(17)], [rate(step) for step in range(17)]
+    )
+
+
+def test_a_warm_up_that_meets_the_decay_is_refused():
+    message = "below the run.s 20 steps without the 4 of its decay, got 16"
+    with pytest.raises(ValueError, match=message):
+        warmup_stable_decay(20, peak=0.4, warmup_steps=16, decay_steps=4)
 
 
 def _after(optimizer, params, gradients):
