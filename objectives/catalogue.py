@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    architecture: str  # "encoder", "decoder", "encoder_decoder", "electra" or "two_towers"
-    attention: str  # what a token sees; of an encoder-decoder, in one stack and in the other
+    architecture: str  # one of `ARCHITECTURES`
     good_for: str
     paper: str
     # Slots with a loss in a row of 512 tokens of text, on average; sentinels and ends count.
@@ -21,6 +20,14 @@ class Entry(NamedTuple):
     # spans, all ways equally likely) or "poisson" (with the mean that the builder is given).
     span_law: str | None = None
     run: str | None = None  # the small run, where it is not that of the architecture
+    own_attention: str | None = (
+        None  # what a token attends to, where it is not that of the architecture
+    )
+
+    @property
+    def attention(self) -> str:
+        """What a token attends to; of an encoder-decoder, in one stack and in the other."""
+        return self.own_attention or _ATTENTION[self.architecture]
 
 
 ARCHITECTURES = {
@@ -40,10 +47,13 @@ SMALL_RUNS = {
     "two_towers": "two_towers",
 }
 
-_BOTH = "bidirectional"
-_LEFT = "causal"
-_ACROSS = "bidirectional, causal"
-_PREFIX = "prefix"
+_ATTENTION = {
+    "encoder": "bidirectional",
+    "decoder": "causal",
+    "encoder_decoder": "bidirectional, causal",
+    "electra": "bidirectional",
+    "two_towers": "bidirectional",
+}
 
 _T5 = "T5, arXiv:1910.10683"
 _UL2 = "UL2, arXiv:2205.05131"
@@ -54,118 +64,94 @@ _ALBERT = "ALBERT, arXiv:1909.11942"
 
 CATALOGUE = {
     # what comes next
-    "causal_lm": Entry("decoder", _LEFT, "generation; prompting", "GPT-3, arXiv:2005.14165", 512),
-    "prefix_lm": Entry("encoder_decoder", _ACROSS, "continuing a prompt", _T5, 257),
+    "causal_lm": Entry("decoder", "generation; prompting", "GPT-3, arXiv:2005.14165", 512),
+    "prefix_lm": Entry("encoder_decoder", "continuing a prompt", _T5, 257),
     "multi_token_prediction": Entry(
-        "decoder", _LEFT, "code; faster decoding", "MTP, arXiv:2404.19737", 512
+        "decoder", "code; faster decoding", "MTP, arXiv:2404.19737", 512
     ),
     # what is hidden, written out
     "span_corruption": Entry(
-        "encoder_decoder",
-        _ACROSS,
-        "fine-tuning to text-to-text tasks",
-        _T5,
-        104,
-        span_law="composition",
+        "encoder_decoder", "fine-tuning to text-to-text tasks", _T5, 104, span_law="composition"
     ),
-    "iid_denoising": Entry("encoder_decoder", _ACROSS, "ablation: tokens, not spans", _T5, 144),
-    "deshuffling": Entry("encoder_decoder", _ACROSS, "ablation: word order alone", _T5, 513),
+    "iid_denoising": Entry("encoder_decoder", "ablation: tokens, not spans", _T5, 144),
+    "deshuffling": Entry("encoder_decoder", "ablation: word order alone", _T5, 513),
     "ul2": Entry(
-        "encoder_decoder",
-        _ACROSS,
-        "understanding and generating",
-        _UL2,
-        186,
-        span_law="composition",
+        "encoder_decoder", "understanding and generating", _UL2, 186, span_law="composition"
     ),
     "ul2_tutorial": Entry(
-        "encoder_decoder", _ACROSS, "a lighter mixture than UL2", _UL2, 144, span_law="composition"
+        "encoder_decoder", "a lighter mixture than UL2", _UL2, 144, span_law="composition"
     ),
     "ul2r": Entry(
         "decoder",
-        _PREFIX,
         "adapting a causal model",
         "U-PaLM, arXiv:2210.11399",
         146,
+        own_attention="prefix",
         span_law="composition",
     ),
     "spans_and_prefix": Entry(
-        "encoder_decoder",
-        _ACROSS,
-        "the smallest mixture, to start from",
-        _T5,
-        142,
-        span_law="composition",
+        "encoder_decoder", "the smallest mixture, to start from", _T5, 142, span_law="composition"
     ),
     "blank_infilling": Entry(
-        "decoder", _PREFIX, "as ul2, with a single stack", "GLM, arXiv:2103.10360", 102
+        "decoder",
+        "as ul2, with a single stack",
+        "GLM, arXiv:2103.10360",
+        102,
+        own_attention="prefix",
     ),
     # the whole text from a noisy one
-    "bart": Entry("encoder_decoder", _ACROSS, "summarisation and other rewriting", _BART, 513),
+    "bart": Entry("encoder_decoder", "summarisation and other rewriting", _BART, 513),
     "text_infilling": Entry(
-        "encoder_decoder", _ACROSS, "inferring how much is missing", _BART, 513, span_law="poisson"
+        "encoder_decoder", "inferring how much is missing", _BART, 513, span_law="poisson"
     ),
-    "token_masking": Entry("encoder_decoder", _ACROSS, "ablation: masks alone", _BART, 513),
-    "token_deletion": Entry(
-        "encoder_decoder", _ACROSS, "ablation: finding what is deleted", _BART, 513
-    ),
-    "sentence_permutation": Entry(
-        "encoder_decoder", _ACROSS, "ablation: order of sentences", _BART, 513
-    ),
-    "document_rotation": Entry(
-        "encoder_decoder", _ACROSS, "ablation: where a text begins", _BART, 513
-    ),
+    "token_masking": Entry("encoder_decoder", "ablation: masks alone", _BART, 513),
+    "token_deletion": Entry("encoder_decoder", "ablation: finding what is deleted", _BART, 513),
+    "sentence_permutation": Entry("encoder_decoder", "ablation: order of sentences", _BART, 513),
+    "document_rotation": Entry("encoder_decoder", "ablation: where a text begins", _BART, 513),
     # parts moved to the end
     "fill_in_the_middle": Entry(
-        "decoder", _LEFT, "code completion at the cursor", "FIM, arXiv:2207.14255", 514
+        "decoder", "code completion at the cursor", "FIM, arXiv:2207.14255", 514
     ),
-    "causal_masking": Entry("decoder", _LEFT, "infilling long spans", "CM3, arXiv:2201.07520", 513),
+    "causal_masking": Entry("decoder", "infilling long spans", "CM3, arXiv:2201.07520", 513),
     # what is hidden, predicted in place
-    "masked_lm": Entry("encoder", _BOTH, "classifying, tagging, retrieval", _BERT, 77),
-    "whole_word_masking": Entry("encoder", _BOTH, "as masked_lm, by whole words", _BERT, 77),
-    "spanbert": Entry(
-        "encoder", _BOTH, "extractive question answering", "SpanBERT, arXiv:1907.10529", 77
+    "masked_lm": Entry("encoder", "classifying, tagging, retrieval", _BERT, 77),
+    "whole_word_masking": Entry("encoder", "as masked_lm, by whole words", _BERT, 77),
+    "spanbert": Entry("encoder", "extractive question answering", "SpanBERT, arXiv:1907.10529", 77),
+    "albert_ngrams": Entry("encoder", "as masked_lm, by short phrases", _ALBERT, 77),
+    "masked_next_token": Entry(
+        "decoder", "masked LM for a causal model", _GPT_BERT, 77, own_attention="bidirectional"
     ),
-    "albert_ngrams": Entry("encoder", _BOTH, "as masked_lm, by short phrases", _ALBERT, 77),
-    "masked_next_token": Entry("decoder", _BOTH, "masked LM for a causal model", _GPT_BERT, 77),
     "gpt_bert": Entry(
-        "decoder", "bidirectional or causal", "one small model for both", _GPT_BERT, 104
+        "decoder",
+        "one small model for both",
+        _GPT_BERT,
+        104,
+        own_attention="bidirectional or causal",
     ),
     "antlm": Entry(
         "decoder",
-        "bidirectional or causal",
         "learning from little text",
         "AntLM, arXiv:2412.03275",
         294,
+        own_attention="bidirectional or causal",
     ),
     "replaced_token_detection": Entry(
-        "electra", _BOTH, "learning from every token", "ELECTRA, arXiv:2003.10555", 512
+        "electra", "learning from every token", "ELECTRA, arXiv:2003.10555", 512
     ),
-    "masked_diffusion": Entry(
-        "encoder", _BOTH, "generating in any order", "LLaDA, arXiv:2502.09992", 256
-    ),
+    "masked_diffusion": Entry("encoder", "generating in any order", "LLaDA, arXiv:2502.09992", 256),
     # texts as a whole
-    "bert": Entry("encoder", _BOTH, "BERT as published", _BERT, 78, run="sentence_pairs"),
+    "bert": Entry("encoder", "BERT as published", _BERT, 78, run="sentence_pairs"),
     "next_sentence_prediction": Entry(
-        "encoder", _BOTH, "pairs of texts", _BERT, 1, run="sentence_pairs_after_bert"
+        "encoder", "pairs of texts", _BERT, 1, run="sentence_pairs_after_bert"
     ),
     "sentence_order_prediction": Entry(
-        "encoder", _BOTH, "coherence of texts", _ALBERT, 1, run="sentence_pairs_after_bert"
+        "encoder", "coherence of texts", _ALBERT, 1, run="sentence_pairs_after_bert"
     ),
     "contrastive": Entry(
-        "encoder",
-        _BOTH,
-        "embeddings without labels",
-        "SimCSE, arXiv:2104.08821",
-        2,
-        run="text_embeddings",
+        "encoder", "embeddings without labels", "SimCSE, arXiv:2104.08821", 2, run="text_embeddings"
     ),
     "contrastive_pairs": Entry(
-        "two_towers",
-        _BOTH,
-        "search: questions and answers",
-        "CLIP, arXiv:2103.00020",
-        2,
+        "two_towers", "search: questions and answers", "CLIP, arXiv:2103.00020", 2
     ),
 }
 
