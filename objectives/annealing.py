@@ -63,7 +63,7 @@ def annealed(
             f"annealed goes from one value of {setting} to another, got {first} and {last}: give "
             "two values, or the objective by itself."
         )
-    at = _positions(first, last, values) * steps
+    at = (np.array(values, np.float64) - first) / (last - first) * steps
     members = {}
     for i, value in enumerate(values):
         one = functools.partial(builder, **{setting: value})
@@ -84,21 +84,15 @@ def annealed(
 
 
 def _between(first: float, last: float, stages: int) -> list:
-    """The values of the stages, in turn: whole numbers, or those that densities may be."""
+    """Returns the values of the stages, in turn: whole numbers, or those that densities may be."""
     line = np.linspace(first, last, stages)
     if isinstance(first, int) and isinstance(last, int):
         return list(dict.fromkeys(int(round(x)) for x in line))
     return list(dict.fromkeys(round(float(x), _DIGITS) for x in line))
 
 
-def _positions(first: float, last: float, values: list) -> np.ndarray:
-    """Where each value stands on the way from `first` (0) to `last` (1)."""
-    return (np.array(values, np.float64) - first) / (last - first)
-
-
 def _share_of(stage: int, at: np.ndarray) -> Callable[[int], float]:
-    """The share of rows of a stage at a step: 1 where the line has its value, 0 at its
-    neighbours'."""
+    """Returns a stage's share of rows by the step: 1 where the line has its value, 0 at the next."""
     peak = np.zeros(at.size)
     peak[stage] = 1.0
     return lambda step: float(np.interp(step, at, peak))

@@ -3,6 +3,10 @@
 Everything that decides *how many* tokens are corrupted is computed with integers, so that the
 host and the device, Python and XLA, can never disagree. (T5 multiplies in float32 in one place
 and in float64 in another; the two differ by one at 39 of the lengths below 4097.)
+
+Functions of a document's n tokens (`noise_counts`, `quota`, …) take n as an int or i32[...],
+fractions as pairs (numerator, denominator), traced or not, and as `xp` numpy on the host or
+jax.numpy in a kernel: the results are equal.
 """
 
 import functools
@@ -19,7 +23,7 @@ MAX_LENGTH = 2**31 // (2 * MAX_DENOMINATOR)
 
 
 def ratio(value: float | Fraction, name: str) -> Fraction:
-    """`value` as the fraction that was meant: 0.15 is 3/20, not the nearest binary number.
+    """Returns the fraction that was meant: 0.15 is 3/20, not the nearest binary number.
 
     Raises ValueError, naming the setting, when it has no denominator up to 1000.
     """
@@ -34,12 +38,12 @@ def ratio(value: float | Fraction, name: str) -> Fraction:
 
 
 def traced(*fractions: Fraction):
-    """Fractions as an int32[len, 2] array, so that a kernel can take them as traced numbers."""
+    """Returns fractions as i32[len, 2], which a kernel can take as traced numbers."""
     return np.array([[f.numerator, f.denominator] for f in fractions], np.int32)
 
 
 def round_ratio(a, b):
-    """a / b rounded half to even, exactly, for Python ints or integer arrays (b > 0, a >= 0).
+    """Returns a / b rounded half to even, exactly, for Python ints or integer arrays (b > 0, a >= 0).
 
     >>> [round_ratio(a, 2) for a in (1, 3, 5)]
     [0, 2, 2]
@@ -49,7 +53,7 @@ def round_ratio(a, b):
 
 
 def isqrt(n, xp=jnp):
-    """The whole part of the square root of ints or integer arrays, exactly, up to 2**30.
+    """Returns the whole part of the square root of ints or integer arrays, exactly, up to 2**30.
 
     >>> int(isqrt(35, np)), int(isqrt(36, np))
     (5, 6)
@@ -83,7 +87,7 @@ _LONGEST_BY_PRODUCTS = 1 << 16
 
 
 def below(bits, n):
-    """Uniform integers in 0 … n-1 from uint32 bits; the bias is less than n / 2**32."""
+    """Returns uniform integers in 0 … n-1 from uint32 bits; the bias is less than n / 2**32."""
     return (bits % jnp.maximum(n, 1).astype(jnp.uint32)).astype(jnp.int32)
 
 
@@ -100,7 +104,7 @@ def at_most(table, x):
 
 
 def share24(probability: float) -> int:
-    """A probability as a 24-bit integer, so that draws are compared exactly.
+    """Returns a probability as a 24-bit integer, so that draws are compared exactly.
 
     >>> share24(0.5)
     8388608
@@ -109,5 +113,5 @@ def share24(probability: float) -> int:
 
 
 def hits(bits, share):
-    """bool[...]: true with a probability of share / 2**24, from uint32 bits."""
+    """Returns bool[...]: true with a probability of share / 2**24, from uint32 bits."""
     return (bits >> 8).astype(jnp.int32) < share

@@ -65,22 +65,14 @@ def joint_slots(n: dict[str, int]) -> int:
 
 
 def _single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
-    if "targets" not in n and "labels" not in n and "pools" not in n:
-        raise ValueError(f"Nothing to learn: the objective gives {_streams(n)} only.")
-    return {stack: joint_slots(n), "predict": n.get("targets", 0) + n.get("labels", 0)}
-
-
-def _decoder_lengths(n: dict[str, int]) -> dict[str, int]:
-    return _single_stack_lengths("decoder", n)
-
-
-def _encoder_lengths(n: dict[str, int]) -> dict[str, int]:
-    if "targets" in n:
+    if stack == "encoder" and "targets" in n:
         raise ValueError(
             "An encoder predicts in place, the objective gives targets to be written from left to "
             "right: use a decoder or encoder-decoder model, or another objective."
         )
-    return _single_stack_lengths("encoder", n)
+    if "targets" not in n and "labels" not in n and "pools" not in n:
+        raise ValueError(f"Nothing to learn: the objective gives {_streams(n)} only.")
+    return {stack: joint_slots(n), "predict": n.get("targets", 0) + n.get("labels", 0)}
 
 
 def _single_stack(stack: str, features, lengths, bos, max_documents):
@@ -166,9 +158,13 @@ def _predictions(stack, f, size, target_slot, input_slot):
     return {f"{stack}_{name}": column for name, column in zip(names, merged)}
 
 
+def _single_stack_layout(stack: str) -> Layout:
+    return Layout(*(functools.partial(f, stack) for f in (_single_stack_lengths, _single_stack)))
+
+
 encoder_decoder = Layout(_encoder_decoder_lengths, _encoder_decoder)
-decoder = Layout(_decoder_lengths, functools.partial(_single_stack, "decoder"))
-encoder = Layout(_encoder_lengths, functools.partial(_single_stack, "encoder"))
+decoder = _single_stack_layout("decoder")
+encoder = _single_stack_layout("encoder")
 LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": encoder}
 
 

@@ -104,17 +104,13 @@ def _span_laws(span_lengths: Sequence[float]):
 
 
 def quota(n, selection: Selection, xp=jnp):
-    """Returns the number of a document's n tokens that are chosen, or a bound where it is random.
+    """Returns the number of a document's n eligible tokens that are chosen, or a bound on it.
 
     Exact: max(1, round(rate n)), up to `most`. With a probability for each unit: the mean plus six
     standard deviations (of a Poisson law, which is wider); units beyond the bound are not chosen.
 
     >>> int(quota(512, selection_of(ids, rate=0.15), np))
     77
-
-    Args:
-      n: int or i32[...] tokens that may be chosen.
-      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
     """
     share, whole = n * selection.rate[0], selection.rate[1]
     if selection.chance is None:

@@ -1,14 +1,12 @@
 """Numbers of noise tokens and spans in a document, and the distributions of span lengths.
 
-Span corruption follows T5 (`random_spans_noise_mask`): the numbers of noise tokens and of spans
-depend on the length alone; the noise tokens are split into that many spans, and the others into the
-text between them, each split being uniform over all ways to do it.
+Span corruption follows Raffel et al. 2020 (T5), section 3.3.4, and its published code
+(`random_spans_noise_mask`): the numbers of noise tokens and of spans depend on the length alone;
+the noise tokens are split into that many spans, and the others into the text between them, each
+split being uniform over all ways to do it.
 
-Text infilling follows BART: lengths are drawn from a Poisson law until enough tokens are covered.
-
-Sources: Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
-Transformer", section 3.3.4, and its published code; Lewis et al. 2020, "BART: Denoising
-Sequence-to-Sequence Pre-training", section 2.2.
+Text infilling follows Lewis et al. 2020 (BART), section 2.2: lengths are drawn from a Poisson law
+until enough tokens are covered.
 """
 
 from decimal import Decimal, localcontext
@@ -26,11 +24,6 @@ _LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 one in 10**13 is longe
 
 def noise_counts(n, density, mean_span_length, xp=jnp):
     """Returns (noise tokens, spans) of a document of n tokens.
-
-    Args:
-      n: int or i32[...].
-      density, mean_span_length: (numerator, denominator) pairs, traced or not.
-      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
 
     A document of one token has no noise. Where there are too few other tokens to separate the
     spans, there are as many spans as fit. (T5's code crashes there.)
@@ -57,9 +50,8 @@ def span_starts(bits, total, parts):
     Returns:
       i32[size]: where each part starts, ascending, the first at 0; `total` after the last part.
     """
-    first = jnp.zeros(1, jnp.int32)
     if not bits.size:
-        return first
+        return jnp.zeros(1, jnp.int32)
     cut = jnp.arange(bits.size, dtype=jnp.int32)
     highest = total - parts + 1 + cut  # the i-th cut is drawn from 1 … highest[i]
     drawn = 1 + below(bits, highest)
@@ -70,7 +62,7 @@ def span_starts(bits, total, parts):
 
     chosen = lax.fori_loop(0, bits.size, choose, jnp.zeros_like(cut))
     chosen = jnp.sort(jnp.where(cut < parts - 1, chosen, total))
-    return jnp.concatenate([first, chosen])
+    return jnp.pad(chosen, (1, 0))
 
 
 def infilling_counts(n, density, mean_span_length, xp=jnp):
@@ -83,11 +75,6 @@ def infilling_counts(n, density, mean_span_length, xp=jnp):
 
     >>> [int(x) for x in infilling_counts(512, (3, 10), (3, 1), np)]
     [154, 84]
-
-    Args:
-      n: int or i32[...].
-      density, mean_span_length: (numerator, denominator) pairs, traced or not.
-      xp: numpy on the host, jax.numpy in a kernel; the results are equal.
     """
     hidden = round_ratio(n * density[0], density[1])
     # mean - 6 sqrt(mean) = hidden, solved for the mean and rounded up
@@ -134,7 +121,5 @@ def poisson_table(mean: Fraction) -> list[int]:
 
 
 def poisson_lengths(bits, table):
-    """Returns i32[...] Poisson numbers up to 63 from uint32 bits, by the inverse of a
-    `poisson_table`."""
-    drawn = (bits >> 8).astype(jnp.int32)
-    return at_most(table, drawn)
+    """Returns i32[...]: Poisson numbers up to 63, drawn by a `poisson_table` from uint32 bits."""
+    return at_most(table, (bits >> 8).astype(jnp.int32))

@@ -5,6 +5,7 @@ including end-of-sequence, mode tokens and sentinels. One bisection inverts ever
 `lengths`, so that no inverse is written by hand and nothing is truncated later.
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
@@ -49,16 +50,13 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
             f"Lengths {budget} are too short: a document of two tokens already needs {needs}. "
             "Make the sequence lengths longer."
         )
-    low, high = 2, MAX_LENGTH
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    if high == MAX_LENGTH:
+    longest_row = 2 + bisect.bisect(range(3, MAX_LENGTH), False, key=lambda n: not fits(n))
+    if longest_row == MAX_LENGTH - 1:
         raise ValueError(
-            f"A document of {low} tokens fits {budget}: the slots that `lengths` gives a stack "
-            "must grow with the document."
+            f"A document of {longest_row} tokens fits {budget}: the slots that `lengths` gives a "
+            "stack must grow with the document."
         )
-    return low
+    return longest_row
 
 
 def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
